@@ -1,0 +1,54 @@
+"""Errors: four parts in one sentence, an exit code each."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from v8 import errors
+
+
+def test_an_error_reads_where_rule_got_fix() -> None:
+    error = errors.DataError(
+        where="BTCUSDT-15m",
+        rule="needs at least 70 bars (60 lookback + 10 horizon)",
+        got="41",
+        fix="Fetch a longer history with --bars or lower lookback in the profile",
+    )
+    assert str(error) == (
+        "BTCUSDT-15m: needs at least 70 bars (60 lookback + 10 horizon); got 41. "
+        "Fetch a longer history with --bars or lower lookback in the profile."
+    )
+
+
+@pytest.mark.parametrize("missing", ["where", "rule", "got", "fix"])
+def test_no_part_can_be_forgotten(missing: str) -> None:
+    parts = {"where": "a", "rule": "b", "got": "c", "fix": "d"}
+    del parts[missing]
+    with pytest.raises(TypeError, match=missing):
+        errors.V8Error(**parts)
+
+
+@pytest.mark.parametrize(
+    ("kind", "exit_code"),
+    [
+        (errors.ProfileError, 2),
+        (errors.DataError, 3),
+        (errors.ArtifactError, 3),
+        (errors.SeriesError, 4),
+        (errors.DivergedError, 4),
+    ],
+)
+def test_every_kind_has_its_exit_code(kind: type[errors.V8Error], exit_code: int) -> None:
+    assert kind.exit_code == exit_code
+
+
+def test_an_error_keeps_its_parts_on_the_way_between_processes() -> None:
+    error = errors.DivergedError(where="a", rule="b", got="c", fix="d")
+    rebuilt = pickle.loads(pickle.dumps(error))
+    assert (type(rebuilt), str(rebuilt), rebuilt.fix) == (errors.DivergedError, str(error), "d")
+
+
+def test_a_list_shows_five_offenders_and_the_count() -> None:
+    assert errors.listed(["a", "b", "c", "d", "e", "f", "g"]) == "a, b, c, d, e ... (7 in all)"

@@ -1,0 +1,83 @@
+"""Files that are either whole or absent: write aside, then rename; digests that identify content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+DIGEST_CHUNK_BYTES = 1 << 20
+
+
+def home() -> Path:
+    """Return the folder of v8's caches: `V8_HOME`, or `v8` in the user's cache folder."""
+    chosen = os.environ.get("V8_HOME")
+    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "v8"
+
+
+def write_with(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a temporary neighbour of `path`, then rename it into place.
+
+    The temporary name keeps the suffix of `path` because writers such as Keras choose the format by
+    it. On any error the neighbour is removed and `path` stays as it was.
+
+    Args:
+        path: Final place; its parent folder is made when missing.
+        write: Called with the temporary path.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.stem}.{os.getpid()}.{secrets.token_hex(4)}{path.suffix}")
+    try:
+        write(aside)
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write `content` to `path` atomically."""
+    write_with(path, lambda aside: _write_durably(aside, content))
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write UTF-8 `content` to `path` atomically."""
+    write_bytes(path, content.encode("utf-8"))
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write `content` as readable JSON to `path` atomically; NaN and infinity are refused."""
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def digest_bytes(*parts: bytes) -> str:
+    """Return the sha256 of the concatenated parts as 64 hex digits."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def digest_file(path: Path) -> str:
+    """Return the sha256 of a file as 64 hex digits, read in pieces."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(DIGEST_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def digest_json(content: Any) -> str:
+    """Return the sha256 of `content` in canonical JSON (sorted keys, no spaces)."""
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return digest_bytes(canonical.encode("utf-8"))
+
+
+def _write_durably(path: Path, content: bytes) -> None:
+    with path.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
