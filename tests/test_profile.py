@@ -1,0 +1,174 @@
+"""Profiles: complete, frozen, identified, and refused with the key at fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from v8.errors import ProfileError
+from v8.profile import Profile, config_path, load_profile, profile_names
+
+
+def written(folder: Path, **changes: object) -> str:
+    """Write the aligned profile with some top-level keys changed (None removes a key)."""
+    content = yaml.safe_load(config_path("aligned").read_text("utf-8"))
+    content["training"]["learning_rate"] = 5e-4
+    content.update(changes)
+    path = folder / "mine.yaml"
+    path.write_text(yaml.safe_dump({k: v for k, v in content.items() if v is not None}), "utf-8")
+    return str(path)
+
+
+# Numbers of the lineage: lookback, horizon, features, batch, epochs, learning rate, tasks.
+LINEAGE = {
+    "v7": (120, 1, 14, 16, 200, 5e-4, {"ohlc": 1.0}),
+    "stable": (120, 1, 15, 32, 150, 1e-3, {"ohlc": 1.0}),
+    "aligned": (60, 10, 12, 16, 100, 5e-4, {"ohlc": 1.0, "bands": 0.8, "volatility": 0.3}),
+}
+
+
+@pytest.mark.parametrize("name", sorted(LINEAGE))
+def test_a_shipped_profile_holds_the_numbers_of_its_ancestor(name: str) -> None:
+    profile = load_profile(name)
+    training = profile.training
+    assert (
+        profile.lookback_bars,
+        profile.horizon_bars,
+        profile.num_features,
+        training.batch_size,
+        training.epochs,
+        training.learning_rate,
+        {task: settings.weight for task, settings in profile.tasks.items()},
+    ) == LINEAGE[name]
+    assert (training.early_stopping_patience_epochs, training.reduce_lr_factor) == (20, 0.5)
+    assert (training.reduce_lr_patience_epochs, profile.network.dropout) == (8, 0.3)
+    assert (profile.newest_bars, profile.seed, profile.scaling) == (8_000, 42, "anchored")
+
+
+def test_the_networks_have_the_lineage_s_layers() -> None:
+    assert load_profile("v7").network.model_dump() == {
+        "family": "lstm_dense",
+        "encoder_units": (256, 128, 64, 32),
+        "dense_units": (128, 64, 32),
+        "dropout": 0.3,
+    }
+    assert load_profile("stable").network == load_profile("v7").network
+    assert load_profile("aligned").network.model_dump() == {
+        "family": "bilstm_seq2seq",
+        "encoder_units": (128, 64, 32),
+        "decoder_units": (64,),
+        "dropout": 0.3,
+    }
+
+
+def test_all_shipped_profiles_write_the_same_keys() -> None:
+    def keys(content: object) -> object:
+        return {k: keys(v) for k, v in content.items()} if isinstance(content, dict) else None
+
+    written_keys = []
+    for name in profile_names():
+        content = yaml.safe_load(config_path(name).read_text("utf-8"))
+        del content["tasks"], content["network"]
+        written_keys.append(keys(content))
+    assert all(found == written_keys[0] for found in written_keys)
+
+
+def test_a_number_without_a_point_is_a_number() -> None:
+    assert "learning_rate: 5e-4" in config_path("aligned").read_text("utf-8")
+    assert load_profile("aligned").training.learning_rate == 0.0005
+
+
+def test_the_digest_depends_on_every_key_and_on_nothing_else(tmp_path: Path) -> None:
+    aligned = load_profile("aligned")
+    assert load_profile(written(tmp_path)).digest == aligned.digest
+    assert load_profile(written(tmp_path, seed=43)).digest != aligned.digest
+    assert aligned.with_budget().digest == aligned.digest
+    assert aligned.with_budget(epochs=2).digest != aligned.digest
+
+
+def test_a_profile_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        load_profile("aligned").seed = 1
+
+
+def test_a_user_s_own_file_works_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, name="mine")
+    monkeypatch.chdir(tmp_path)
+    assert load_profile(path).name == "mine"
+    assert load_profile("aligned").name == "aligned"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"lookbak_bars": 3}, r"mine\.yaml, key lookbak_bars: .*unknown key.*Did you mean lookback_bars"),
+        ({"seed": None}, r"key seed: .*got no such key\. Add it"),
+        ({"lookback_bars": 0}, r"key lookback_bars: .*greater than or equal to 2; got 0"),
+        ({"lookback_bars": "60"}, r"key lookback_bars: .*got '60'"),
+        ({"features": ["open", "high", "low", "close", "rsii"]}, "'rsii' is no feature; did you mean rsi"),
+        ({"features": ["open", "high", "low", "close", "close"]}, "'close' is listed twice"),
+        ({"features": ["rsi"]}, "missing: open, high, low, close"),
+        ({"scaling": "robust"}, r"key scaling: .*'anchored', 'standard' or 'minmax'; got 'robust'"),
+        ({"split": {"train": 0.7, "validation": 0.2, "test": 0.2}}, "must add up to 1"),
+        ({"split": {"train": 0.7, "validation": 0.3, "test": 0.0}}, r"key split\.test: .*greater than 0"),
+        ({"tasks": {"ohlcv": {"weight": 1.0, "loss": "mae"}}}, "'ohlcv' is no task; did you mean ohlc"),
+        ({"tasks": {"bands": {"weight": 1.0, "loss": "mae"}}}, "must hold ohlc"),
+        ({"lookback_bars": 10}, "lookback_bars must be at least 20 with bands or volatility"),
+        ({"horizon_bars": 19}, "horizon_bars must be at most 18 with bands or volatility"),
+        ({"name": "../up"}, r"key name: .*pattern"),
+        ({"network": {"family": "lstm", "dropout": 0.3}}, r"key network: .*'lstm'"),
+    ],
+)
+def test_a_bad_value_is_refused_with_file_and_key(
+    tmp_path: Path, changes: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(ProfileError, match=sentence):
+        load_profile(written(tmp_path, **changes))
+
+
+def test_an_unknown_key_inside_a_section_names_its_neighbour(tmp_path: Path) -> None:
+    training = yaml.safe_load(config_path("aligned").read_text("utf-8"))["training"]
+    training |= {"learning_rate": 5e-4, "epoch": 3}
+    with pytest.raises(ProfileError, match=r"key training\.epoch: .*Did you mean epochs"):
+        load_profile(written(tmp_path, training=training))
+
+
+def test_a_repeated_key_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "twice.yaml"
+    path.write_text(config_path("aligned").read_text("utf-8") + "seed: 7\n", "utf-8")
+    with pytest.raises(ProfileError, match=r"twice\.yaml: .*key 'seed' is repeated"):
+        load_profile(str(path))
+
+
+def test_yaml_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "code.yaml"
+    path.write_text("name: !!python/object/apply:os.getcwd []\n", "utf-8")
+    with pytest.raises(ProfileError, match="must be YAML"):
+        load_profile(str(path))
+
+
+@pytest.mark.parametrize("name", ["alined", "universe"])
+def test_an_unknown_profile_names_the_shipped_ones(name: str) -> None:
+    with pytest.raises(ProfileError, match=r"one of .*aligned.*stable.*v7"):
+        load_profile(name)
+
+
+def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match="No such file"):
+        load_profile(str(tmp_path / "none.yaml"))
+
+
+def test_a_budget_is_checked_like_a_file() -> None:
+    with pytest.raises(ProfileError, match=r"key training\.epochs: .*got 0"):
+        load_profile("aligned").with_budget(epochs=0)
+
+
+def test_every_field_is_explained() -> None:
+    """A sentence stands under each field: meaning, unit, special values."""
+    source = (Path(__file__).parents[1] / "v8" / "profile.py").read_text("utf-8").splitlines()
+    names = {"split", "network", "training"}  # sections; their classes carry the sentence
+    for field in Profile.model_fields.keys() - names:
+        row = next(n for n, line in enumerate(source) if line.startswith(f"    {field}: "))
+        assert source[row + 1].strip().startswith('"""'), field

@@ -1,0 +1,1 @@
+"""Series, candles, and where candles come from."""

@@ -1,0 +1,131 @@
+"""Series and universe: which symbols at which timeframes.
+
+A Series is written `BTCUSDT-15m`. The universe is a YAML file under `configs/`, because coins are
+listed, renamed and re-listed more often than code changes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from v8.errors import ProfileError
+from v8.profile import config_path, nearest, read_yaml
+
+TIMEFRAME_S = {
+    "1m": 60,
+    "3m": 180,
+    "5m": 300,
+    "15m": 900,
+    "30m": 1_800,
+    "1h": 3_600,
+    "2h": 7_200,
+    "4h": 14_400,
+    "1d": 86_400,
+}
+"""Seconds of one bar for every timeframe the exchange archive offers on a fixed grid."""
+
+_SYMBOL = re.compile(r"[A-Z0-9]{2,30}")
+
+
+@dataclass(frozen=True, order=True)
+class Series:
+    """One symbol at one timeframe.
+
+    Args:
+        symbol: Exchange symbol, capital letters and digits ("BTCUSDT").
+        timeframe: A key of `TIMEFRAME_S` ("15m").
+
+    Raises:
+        ProfileError: If either part is not of that form.
+    """
+
+    symbol: str
+    timeframe: str
+
+    def __post_init__(self) -> None:
+        if not _SYMBOL.fullmatch(self.symbol):
+            raise ProfileError(
+                where=f"series {self.symbol}-{self.timeframe}",
+                rule="a symbol is 2 to 30 capital letters and digits",
+                got=repr(self.symbol),
+                fix="Write it as the exchange does, for example BTCUSDT-15m",
+            )
+        if self.timeframe not in TIMEFRAME_S:
+            raise ProfileError(
+                where=f"series {self.symbol}-{self.timeframe}",
+                rule=f"a timeframe is one of {', '.join(TIMEFRAME_S)}",
+                got=repr(self.timeframe),
+                fix="Choose one of these",
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Series:
+        """Read `BTCUSDT-15m`.
+
+        >>> Series.parse("BTCUSDT-15m").bar_s
+        900
+        """
+        symbol, dash, timeframe = text.partition("-")
+        if not dash:
+            raise ProfileError(
+                where="--series",
+                rule="a series is SYMBOL-TIMEFRAME",
+                got=repr(text),
+                fix="Write for example BTCUSDT-15m",
+            )
+        return cls(symbol, timeframe)
+
+    @property
+    def bar_s(self) -> int:
+        """Seconds from one open to the next."""
+        return TIMEFRAME_S[self.timeframe]
+
+    def __str__(self) -> str:
+        return f"{self.symbol}-{self.timeframe}"
+
+
+def load_universe(path: Path | None = None) -> tuple[Series, ...]:
+    """Read a universe file and cross its symbols with its timeframes.
+
+    Args:
+        path: YAML with `symbols` and `timeframes`; the installed `universe.yaml` when None.
+
+    Returns:
+        Series in file order, symbol by symbol.
+
+    Raises:
+        ProfileError: If the file is missing, has other keys or lists a series twice.
+    """
+    path = path or config_path("universe")
+    content = read_yaml(path)
+    for key in content:
+        if key not in ("symbols", "timeframes"):
+            raise ProfileError(
+                where=f"{path}, key {key}",
+                rule="a universe has the keys symbols and timeframes",
+                got=repr(key),
+                fix=f"Did you mean {nearest(key, ['symbols', 'timeframes'])}",
+            )
+    names = {key: _names(path, key, content.get(key)) for key in ("symbols", "timeframes")}
+    return tuple(Series(symbol, frame) for symbol in names["symbols"] for frame in names["timeframes"])
+
+
+def _names(path: Path, key: str, value: object) -> list[str]:
+    if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
+        raise ProfileError(
+            where=f"{path}, key {key}",
+            rule="needs a list of names",
+            got=repr(value),
+            fix="Write one name a line, each after a dash",
+        )
+    if len(set(value)) < len(value):
+        repeated = sorted({name for name in value if value.count(name) > 1})
+        raise ProfileError(
+            where=f"{path}, key {key}",
+            rule="names each entry once",
+            got=f"{', '.join(repeated)} more than once",
+            fix="Remove the repetition",
+        )
+    return value

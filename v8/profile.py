@@ -1,0 +1,373 @@
+"""Profiles: what to train, one complete YAML file each, checked, frozen and identified by a digest.
+
+There is no inheritance and there are no hidden defaults: every file holds the same keys, so a plain
+diff of two files is the whole difference between two models. Flags of the command line choose where
+and how far a profile runs; they never change what it is, except through `Profile.with_budget`, which
+changes the digest too.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Hashable, Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from v8.columns import BAND_PERIOD_BARS, KINDS, OHLC, TASK_COLUMNS, TASK_OHLC
+from v8.errors import ProfileError
+from v8.storage import digest_json
+
+PROFILE_FORMAT = 1
+"""Version of the key set below; part of the digest."""
+
+Loss = Literal["mae", "mse", "huber"]
+Precision = Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"]
+Scaling = Literal["anchored", "standard", "minmax"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class SplitSettings(_Strict):
+    """How the rows of a series are divided, in time order."""
+
+    train: float = Field(gt=0, lt=1)
+    """Share of the rows that fit weights and scaling, between 0 and 1."""
+    validation: float = Field(gt=0, lt=1)
+    """Share that decides when to stop and which epoch to keep, between 0 and 1."""
+    test: float = Field(gt=0, lt=1)
+    """Share that is forecast once, for the report, between 0 and 1."""
+
+    @model_validator(mode="after")
+    def _shares_fill_the_table(self) -> Self:
+        if abs(self.train + self.validation + self.test - 1) > 1e-9:
+            raise ValueError("train, validation and test must add up to 1")
+        return self
+
+
+class TaskSettings(_Strict):
+    """One thing to forecast."""
+
+    weight: float = Field(gt=0)
+    """Factor of this task's loss in the sum, unitless."""
+    loss: Loss
+    """`mae` forecasts the median, `mse` the mean, `huber` lies between (it turns at 1 deviation)."""
+
+
+class Seq2SeqNetwork(_Strict):
+    """Bidirectional LSTM encoder; its summary is repeated over the horizon and decoded by LSTMs."""
+
+    family: Literal["bilstm_seq2seq"]
+    """Name of the family in `v8/models/networks.py`."""
+    encoder_units: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field(min_length=1)
+    """Units of each encoder layer per direction, first to last."""
+    decoder_units: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field(min_length=1)
+    """Units of each decoder layer, first to last."""
+    dropout: float = Field(ge=0, lt=1)
+    """Share of channels dropped after each layer, one draw a sequence; 0 switches it off."""
+
+
+class DenseNetwork(_Strict):
+    """Stacked LSTMs whose last state is read by dense layers."""
+
+    family: Literal["lstm_dense"]
+    """Name of the family in `v8/models/networks.py`."""
+    encoder_units: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field(min_length=1)
+    """Units of each LSTM layer, first to last."""
+    dense_units: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field(min_length=1)
+    """Units of each dense layer (ReLU), first to last."""
+    dropout: float = Field(ge=0, lt=1)
+    """Share of channels dropped after each layer, one draw a sequence; 0 switches it off."""
+
+
+NetworkSettings = Annotated[Seq2SeqNetwork | DenseNetwork, Field(discriminator="family")]
+
+
+class TrainingSettings(_Strict):
+    """How the weights are fitted."""
+
+    batch_size: int = Field(ge=1, le=65_536)
+    """Windows per optimiser step."""
+    epochs: int = Field(ge=1, le=100_000)
+    """Most passes over the train span; early stopping may end sooner."""
+    learning_rate: float = Field(gt=0, le=1)
+    """Step size of Adam at the start, unitless."""
+    clip_norm: float | None = Field(gt=0)
+    """Largest norm of the whole gradient, unitless; null leaves it as it is."""
+    early_stopping_patience_epochs: int = Field(ge=1)
+    """Epochs without a better validation loss before training ends; the best weights are kept."""
+    reduce_lr_factor: float = Field(gt=0, lt=1)
+    """The learning rate is multiplied by this on a plateau."""
+    reduce_lr_patience_epochs: int = Field(ge=1)
+    """Epochs without a better validation loss before the learning rate is reduced."""
+    precision: Precision
+    """`auto` asks the machine; `mixed_*` compute in 16 bits with float32 weights, heads and loss."""
+
+
+class Profile(_Strict):
+    """One model family, completely described."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")
+    """Folder name of its runs: small letters, digits, dash and underscore."""
+    description: str = Field(min_length=1)
+    """One sentence for the model card."""
+    newest_bars: int = Field(ge=100, le=10_000_000)
+    """Candles used per series, counted back from the newest closed one."""
+    features: tuple[str, ...] = Field(min_length=1)
+    """Input columns by name, in the order of the network's last axis; input width follows from it."""
+    lookback_bars: int = Field(ge=2, le=10_000)
+    """Rows a forecast looks at."""
+    horizon_bars: int = Field(ge=1, le=1_000)
+    """Rows a forecast covers."""
+    scaling: Scaling
+    """`anchored` to the last close, or the lineage's `standard` and `minmax` price levels."""
+    split: SplitSettings
+    network: NetworkSettings
+    tasks: dict[str, TaskSettings] = Field(min_length=1)
+    """What is forecast: `ohlc` (always), `bands` (bb_upper, bb_lower), `volatility`."""
+    training: TrainingSettings
+    seed: int = Field(ge=0, lt=2**31)
+    """Seed of weights, shuffle and dropout; series number k of the universe trains with seed + k."""
+
+    @field_validator("features")
+    @classmethod
+    def _features_are_known_once(cls, features: tuple[str, ...]) -> tuple[str, ...]:
+        for name in features:
+            if name not in KINDS:
+                raise ValueError(f"{name!r} is no feature; did you mean {nearest(name, KINDS)}")
+            if features.count(name) > 1:
+                raise ValueError(f"{name!r} is listed twice; a repeated column adds nothing")
+        missing = [name for name in OHLC if name not in features]
+        if missing:
+            raise ValueError(f"must hold open, high, low, close; missing: {', '.join(missing)}")
+        return features
+
+    @field_validator("tasks")
+    @classmethod
+    def _tasks_are_known(cls, tasks: dict[str, TaskSettings]) -> dict[str, TaskSettings]:
+        for name in tasks:
+            if name not in TASK_COLUMNS:
+                raise ValueError(f"{name!r} is no task; did you mean {nearest(name, TASK_COLUMNS)}")
+        if TASK_OHLC not in tasks:
+            raise ValueError("must hold ohlc: the candles are what everything else is drawn on")
+        return tasks
+
+    @model_validator(mode="after")
+    def _bands_fit_the_window(self) -> Self:
+        if len(self.tasks) > 1 and self.lookback_bars < BAND_PERIOD_BARS:
+            raise ValueError(
+                f"lookback_bars must be at least {BAND_PERIOD_BARS} with bands or volatility: "
+                "their roll-forward forecast needs that many closes"
+            )
+        if len(self.tasks) > 1 and self.horizon_bars > BAND_PERIOD_BARS - 2:
+            raise ValueError(
+                f"horizon_bars must be at most {BAND_PERIOD_BARS - 2} with bands or volatility: "
+                "further on, their roll-forward forecast knows no close at all"
+            )
+        return self
+
+    @property
+    def num_features(self) -> int:
+        """Width of the network's input, from the feature list."""
+        return len(self.features)
+
+    @property
+    def embargo_bars(self) -> int:
+        """Rows left out between two spans so that no window touches both: lookback + horizon."""
+        return self.lookback_bars + self.horizon_bars
+
+    @property
+    def digest(self) -> str:
+        """Sha256 of the whole profile, 64 hex digits."""
+        return digest_json({"format": PROFILE_FORMAT, **self.model_dump(mode="json")})
+
+    def with_budget(
+        self,
+        *,
+        epochs: int | None = None,
+        newest_bars: int | None = None,
+        precision: str | None = None,
+    ) -> Profile:
+        """Return this profile with another budget, checked again.
+
+        Args:
+            epochs: Most epochs; None keeps the profile's.
+            newest_bars: Candles per series; None keeps the profile's.
+            precision: One of `Precision`; None keeps the profile's.
+
+        Raises:
+            ProfileError: If a value is out of its range.
+        """
+        content = self.model_dump()
+        if epochs is not None:
+            content["training"]["epochs"] = epochs
+        if newest_bars is not None:
+            content["newest_bars"] = newest_bars
+        if precision is not None:
+            content["training"]["precision"] = precision
+        return _validated(content, where=f"profile {self.name} with the flags given")
+
+
+def load_profile(name_or_path: str) -> Profile:
+    """Read a shipped profile by name, or any profile by the path of its file.
+
+    Args:
+        name_or_path: "aligned", or a path that ends in `.yaml` or `.yml`.
+
+    Raises:
+        ProfileError: If there is no such file, or its content breaks a rule.
+    """
+    path = Path(name_or_path)
+    if path.suffix not in (".yaml", ".yml"):
+        path = config_path(name_or_path)
+        if not path.is_file() or path.stem == "universe":
+            raise ProfileError(
+                where=f"--profile {name_or_path}",
+                rule=f"a shipped profile is one of {', '.join(profile_names())}",
+                got=repr(name_or_path),
+                fix=f"Did you mean {nearest(name_or_path, profile_names())}; "
+                "a file of your own needs its .yaml ending",
+            )
+    return _validated(read_yaml(path), where=str(path))
+
+
+def profile_names() -> list[str]:
+    """List the shipped profiles by name, sorted."""
+    return sorted(path.stem for path in _configs().glob("*.yaml") if path.stem != "universe")
+
+
+def config_path(name: str) -> Path:
+    """Return where the shipped file `name`.yaml lies; it need not exist."""
+    return _configs() / f"{name}.yaml"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known name most like `name`; the first one when none is close.
+
+    >>> nearest("lookbak", ["horizon", "lookback"])
+    'lookback'
+    """
+    names = list(known)
+    return (difflib.get_close_matches(name, names, n=1, cutoff=0.0) or names)[0]
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML mapping safely; repeated keys are refused and `5e-4` is a number.
+
+    Raises:
+        ProfileError: If the file is missing, is not YAML, repeats a key or is no mapping.
+    """
+    try:
+        content = yaml.load(path.read_text("utf-8"), Loader=_Loader)  # noqa: S506 - derives from SafeLoader
+    except OSError as error:
+        raise ProfileError(
+            where=str(path),
+            rule="must be a file that can be read",
+            got=error.strerror or "an input error",
+            fix="Check the path",
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ProfileError(
+            where=str(path),
+            rule="must be YAML with each key once",
+            got=" ".join(str(error).split()),
+            fix="Mend the file at that line",
+        ) from error
+    if not isinstance(content, dict):
+        raise ProfileError(
+            where=str(path),
+            rule="must hold keys and values",
+            got=type(content).__name__,
+            fix="Start from a file under configs/",
+        )
+    return content
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that reads YAML 1.2 floats and refuses repeated keys."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[object] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} is repeated", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+# YAML 1.1, which SafeLoader follows, reads 5e-4 as text because it lacks the point.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
+    list("-+0123456789."),
+)
+
+
+def _configs() -> Path:
+    installed = Path(__file__).parent / "configs"
+    return installed if installed.is_dir() else Path(__file__).parent.parent / "configs"
+
+
+def _validated(content: dict[str, Any], *, where: str) -> Profile:
+    try:
+        return Profile.model_validate(_tuples(content))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise ProfileError(
+            where=f"{where}, key {key}" if key else where,
+            rule=_rule(first["msg"]),
+            got=_got(first),
+            fix=_fix(first, error.error_count()),
+        ) from error
+
+
+def _tuples(value: Any) -> Any:
+    """Turn YAML lists into tuples, which frozen models hold."""
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+def _rule(message: str) -> str:
+    message = message.removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]
+
+
+def _got(first: Any) -> str:
+    if first["type"] == "missing":
+        return "no such key"
+    if first["type"] == "extra_forbidden":
+        return f"the unknown key {first['loc'][-1]!r}"
+    shown = repr(first["input"])
+    return shown if len(shown) <= 120 else f"{shown[:117]}..."
+
+
+def _fix(first: Any, num_errors: int) -> str:
+    others = f" ({num_errors - 1} more to mend after this one)" if num_errors > 1 else ""
+    if first["type"] == "extra_forbidden":
+        known = _known_keys(first["loc"][:-1])
+        return f"Did you mean {nearest(str(first['loc'][-1]), known)}{others}"
+    if first["type"] == "missing":
+        return f"Add it; configs/aligned.yaml shows every key{others}"
+    return f"Change it in the profile{others}"
+
+
+def _known_keys(location: tuple[int | str, ...]) -> list[str]:
+    """List the keys that the section at `location` has."""
+    sections: dict[str, list[type[BaseModel]]] = {
+        "split": [SplitSettings],
+        "network": [Seq2SeqNetwork, DenseNetwork],
+        "tasks": [TaskSettings],
+        "training": [TrainingSettings],
+    }
+    models = sections.get(str(location[0]), [Profile]) if location else [Profile]
+    return [key for model in models for key in model.model_fields]
