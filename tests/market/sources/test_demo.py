@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+
+from v8.errors import DataError
+from v8.market.series import Series, load_universe
+from v8.market.sources.demo import BLOCK_BARS, END_S, DemoSource
+
+QUARTER = Series("BTCUSDT", "15m")
+HOURLY = Series("BTCUSDT", "1h")
+
+
+def test_every_series_of_the_universe_is_a_whole_world_of_its_own():
+    digests = set()
+    for series in load_universe():
+        candles = DemoSource().candles(series, 500)
+        assert (len(candles), candles.report.num_gaps) == (500, 0)
+        assert not any(candles.report.dropped().values())
+        assert candles.open_time_s[-1] + series.bar_s == END_S
+        digests.add(candles.column("close").tobytes())
+    assert len(digests) == 40
+
+
+def test_the_same_series_is_the_same_on_every_machine_and_day():
+    known = DemoSource().candles(HOURLY, 100)
+    assert DemoSource().candles(HOURLY, 100).digest == known.digest
+    assert known.report.last_open == "2024-12-31T23:00:00Z"
+
+
+@pytest.mark.parametrize("num_bars", [1, 100, BLOCK_BARS, BLOCK_BARS + 1])
+def test_fewer_bars_are_the_newest_part_of_more(num_bars):
+    more = DemoSource().candles(QUARTER, 2 * BLOCK_BARS + 5)
+    assert DemoSource().candles(QUARTER, num_bars).digest == more.newest(num_bars).digest
+
+
+def test_an_end_cuts_the_same_world():
+    more = DemoSource().candles(QUARTER, 1_000)
+    end_s = int(more.open_time_s[-101])
+    for moment_s in (end_s, end_s + 1, end_s + 899):
+        cut = DemoSource().candles(QUARTER, 50, end_s=moment_s)
+        assert cut.digest == more.newest(50, end_s).digest
+        assert len(cut) == 50
+    assert DemoSource().candles(QUARTER, 50, end_s=END_S + 10**6).digest == more.newest(50).digest
+
+
+def test_the_world_has_a_beginning():
+    # 2010-01-01 to 2025-01-01 are 15 years with 4 leap days: 5,479 days.
+    candles = DemoSource().candles(Series("BTCUSDT", "1d"), 10**9)
+    assert (len(candles), candles.report.first_open) == (5_479, "2010-01-01T00:00:00Z")
+    with pytest.raises(DataError, match="the demo market opens at 2010-01-01T00:00:00Z"):
+        DemoSource().candles(QUARTER, 10, end_s=1_262_304_000 - 1)
+
+
+def test_it_has_the_habits_of_a_market_and_no_memory_in_the_close():
+    candles = DemoSource().candles(HOURLY, 20_000)
+    change = np.diff(np.log(candles.column("close")))
+    size = np.abs(change)
+    # A normal law has kurtosis 3; standard error of a correlation of 20,000 independent pairs: 0.007.
+    assert np.mean(change**4) / np.mean(change**2) ** 2 > 4.5
+    assert np.corrcoef(size[:-1], size[1:])[0, 1] > 0.1
+    assert np.corrcoef(size[:-48], size[48:])[0, 1] > 0.03
+    assert abs(np.corrcoef(change[:-1], change[1:])[0, 1]) < 0.05
+    assert np.corrcoef(size, np.log(candles.column("volume")[1:]))[0, 1] > 0.3
+    by_hour = [size[(candles.open_time_s[1:] // 3_600) % 24 == hour].mean() for hour in range(24)]
+    assert 10 <= int(np.argmax(by_hour)) <= 20
+    assert 0.02 < change.std() * np.sqrt(24) < 0.07
+
+
+def test_a_bar_opens_where_the_last_one_closed_and_has_wicks_of_a_continuous_path():
+    candles = DemoSource().candles(QUARTER, 1_000)
+    opened, high, low, close = (candles.column(name) for name in ("open", "high", "low", "close"))
+    np.testing.assert_allclose(opened[1:], close[:-1], rtol=1e-12)
+    assert np.mean(high > np.maximum(opened, close)) > 0.99
+    # The range of a Brownian path is sqrt(8 / pi) = 1.596 of its deviation on average (Feller, 1951), and
+    # |change| is sqrt(2 / pi) = 0.798 of it: twice as much.
+    ratio = np.log(high / low).mean() / np.abs(np.log(close / opened)).mean()
+    assert 1.8 < ratio < 2.2
+    assert np.mean(low < np.minimum(opened, close)) > 0.99
+
+
+def test_g9_the_demo_market_is_marked_and_never_publishable():
+    source = DemoSource()
+    assert (source.name, source.is_publishable) == ("demo", False)
+    assert source.candles(HOURLY, 10).source == "demo"

@@ -1,0 +1,40 @@
+import pytest
+
+from v8.errors import ProfileError
+from v8.market.sources.source import SOURCE_NAMES, open_source
+
+
+def test_every_source_opens_under_its_own_name(tmp_path):
+    folder = {"files": tmp_path}
+    assert [open_source(name, data_dir=folder.get(name)).name for name in SOURCE_NAMES] == [
+        "vision",
+        "files",
+        "demo",
+    ]
+
+
+def test_g9_only_the_demo_market_is_not_publishable(tmp_path):
+    folder = {"files": tmp_path}
+    publishable = {name: open_source(name, data_dir=folder.get(name)).is_publishable for name in SOURCE_NAMES}
+    assert publishable == {"vision": True, "files": True, "demo": False}
+
+
+def test_an_unknown_source_names_its_nearest():
+    with pytest.raises(ProfileError, match=r"one of vision, files, demo; got 'visoin'. Did you mean vision"):
+        open_source("visoin")
+
+
+def test_files_need_a_folder():
+    with pytest.raises(ProfileError, match=r"needs the folder .* got no --data-dir"):
+        open_source("files")
+
+
+def test_files_need_a_folder_that_exists(tmp_path):
+    with pytest.raises(ProfileError, match="nowhere, which is no folder"):
+        open_source("files", data_dir=tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", ["vision", "demo"])
+def test_a_folder_without_use_is_refused_and_not_ignored(name, tmp_path):
+    with pytest.raises(ProfileError, match=f"only the source files reads a folder; got --source {name}"):
+        open_source(name, data_dir=tmp_path)

@@ -1,0 +1,325 @@
+import hashlib
+import io
+import zipfile
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from v8.errors import DataError
+from v8.market.candles import check_candles
+from v8.market.series import Series
+from v8.market.sources.downloads import Downloader
+from v8.market.sources.vision import VisionSource
+
+SERIES = Series("BTCUSDT", "4h")
+BAR_S = 14_400
+NOW_S = 1_725_616_800
+"""2024-09-06T10:00:00Z."""
+
+
+def seconds(day):
+    return int(pd.Timestamp(day, tz="UTC").timestamp())
+
+
+@pytest.fixture
+def history(valid_frame):
+    """Everything from 2024-03-01 to 2024-09-06, 4h bars: 31 + 30 + 31 + 30 + 31 + 31 + 5 days of 6."""
+    start_s = seconds("2024-03-01")
+    return valid_frame((seconds("2024-09-06") - start_s) // BAR_S, BAR_S, start_s=start_s)
+
+
+def part(history, label):
+    day = pd.Timestamp(label, tz="UTC")
+    end = day + (pd.DateOffset(months=1) if label.count("-") == 1 else pd.DateOffset(days=1))
+    opened = history["open_time"] / 1_000
+    return history[(opened >= day.timestamp()) & (opened < end.timestamp())]
+
+
+@pytest.fixture
+def full_archive(archive, history):
+    for label in ("2024-03", "2024-04", "2024-05", "2024-06", "2024-07", "2024-08"):
+        archive.put_rows("BTCUSDT-4h", label, part(history, label))
+    for label in ("2024-09-01", "2024-09-02", "2024-09-03", "2024-09-04", "2024-09-05"):
+        archive.put_rows("BTCUSDT-4h", label, part(history, label))
+    return archive
+
+
+@pytest.fixture
+def open_vision(archive, tmp_path, monkeypatch):
+    """Open sources on the archive that share one cache and never really sleep."""
+    monkeypatch.setenv("V8_VISION_URL", archive.url)
+    monkeypatch.setenv("V8_HOME", str(tmp_path))
+    opened = []
+
+    def open_source(now_s=NOW_S, **options):
+        downloader = Downloader(sleep=lambda _: None, now=lambda: now_s)
+        opened.append(downloader)
+        return VisionSource(downloader=downloader, now=lambda: now_s, **options)
+
+    yield open_source
+    for downloader in opened:
+        downloader.close()
+
+
+def path_of(label, symbol="BTCUSDT"):
+    kind = "monthly" if label.count("-") == 1 else "daily"
+    return f"/data/spot/{kind}/klines/{symbol}/4h/{symbol}-4h-{label}.zip"
+
+
+def labels(paths):
+    return sorted(path.removesuffix(".zip").split("-4h-")[1] for path in paths)
+
+
+def test_g2_months_and_days_become_one_ascending_series(full_archive, open_vision, history):
+    candles = open_vision().candles(SERIES, 10_000)
+    assert candles.digest == check_candles(history, SERIES, source="files").digest
+    assert candles.source == "vision"
+    assert np.all(candles.segment == 0)
+    assert candles.report.num_unsorted == 0
+
+
+def test_only_as_many_months_are_downloaded_as_the_bars_need(full_archive, open_vision, history):
+    # Five days of 6 and August of 186 bars are 216; 84 more need July only.
+    candles = open_vision().candles(SERIES, 300)
+    np.testing.assert_array_equal(candles.column("close"), history["close"].iloc[-300:])
+    expected = ["2024-07", "2024-08", *(f"2024-09-0{day}" for day in range(1, 6))]
+    assert labels(full_archive.downloads()) == expected
+
+
+def test_a_second_run_downloads_nothing_that_is_final(full_archive, open_vision):
+    first = open_vision().candles(SERIES, 300)
+    full_archive.requests.clear()
+    second = open_vision().candles(SERIES, 300)
+    assert second.digest == first.digest
+    assert full_archive.downloads() == []
+    # What may have appeared since is asked for: the month of September and the running day.
+    assert full_archive.requests[0] == f"{path_of('2024-09')}.CHECKSUM"
+    assert set(full_archive.requests[1:]) == {f"{path_of('2024-09-06')}.CHECKSUM"}
+
+
+def test_that_something_was_absent_is_not_remembered(full_archive, open_vision, valid_frame):
+    assert open_vision().candles(SERIES, 10).report.last_open == "2024-09-05T20:00:00Z"
+    day = valid_frame(6, BAR_S, start_s=seconds("2024-09-06"))
+    full_archive.put_rows("BTCUSDT-4h", "2024-09-06", day)
+    later = open_vision(now_s=seconds("2024-09-07")).candles(SERIES, 10)
+    assert later.report.last_open == "2024-09-06T20:00:00Z"
+
+
+def test_an_archive_that_ended_years_ago_is_found(full_archive, open_vision, history):
+    candles = open_vision(now_s=seconds("2026-11-21")).candles(SERIES, 300)
+    assert candles.report.last_open == "2024-09-05T20:00:00Z"
+    assert len(candles) == 300
+
+
+def test_a_kept_file_that_was_damaged_on_disk_is_downloaded_again(full_archive, open_vision, tmp_path):
+    first = open_vision().candles(SERIES, 300)
+    kept = next(tmp_path.rglob("BTCUSDT-4h-2024-07.zip"))
+    kept.write_bytes(kept.read_bytes()[:-10] + b"0123456789")
+    full_archive.requests.clear()
+    assert open_vision().candles(SERIES, 300).digest == first.digest
+    assert labels(full_archive.downloads()) == ["2024-07"]
+
+
+def test_archives_of_other_addresses_do_not_share_a_cache(full_archive, open_vision):
+    open_vision().candles(SERIES, 10)
+    full_archive.requests.clear()
+    open_vision(base_url=f"{full_archive.url}/").candles(SERIES, 10)
+    assert full_archive.downloads() == []
+    for path in list(full_archive.files):
+        full_archive.files[f"/mirror{path}"] = full_archive.files[path]
+    open_vision(base_url=f"{full_archive.url}/mirror").candles(SERIES, 10)
+    assert len(full_archive.downloads()) > 0
+
+
+def test_the_address_is_read_from_the_environment_at_each_call(full_archive, open_vision, monkeypatch):
+    source = open_vision()
+    monkeypatch.setenv("V8_VISION_URL", f"{full_archive.url}/elsewhere")
+    with pytest.raises(DataError, match="/elsewhere/data/spot/monthly/klines/BTCUSDT/4h/"):
+        source.candles(SERIES, 10)
+    monkeypatch.setenv("V8_VISION_URL", full_archive.url)
+    assert len(source.candles(SERIES, 10)) == 10
+
+
+def test_an_end_leaves_everything_after_it_alone(full_archive, open_vision):
+    candles = open_vision().candles(SERIES, 10, end_s=seconds("2024-05-10") + 1)
+    assert candles.report.last_open == "2024-05-10T00:00:00Z"
+    assert labels(full_archive.downloads()) == ["2024-05"]
+
+
+def test_an_end_within_a_month_without_a_monthly_zip_takes_its_days(full_archive, open_vision):
+    candles = open_vision().candles(SERIES, 10, end_s=seconds("2024-09-03") - 1)
+    assert candles.report.last_open == "2024-09-02T20:00:00Z"
+    assert "2024-09-04" not in labels(full_archive.downloads())
+
+
+def test_a_month_that_is_absent_between_two_is_read_from_its_days(full_archive, open_vision, history):
+    full_archive.files.pop(f"{path_of('2024-07')}.CHECKSUM")
+    full_archive.files.pop(path_of("2024-07"))
+    full_archive.put_rows("BTCUSDT-4h", "2024-07-30", part(history, "2024-07-30"))
+    full_archive.put_rows("BTCUSDT-4h", "2024-07-31", part(history, "2024-07-31"))
+    candles = open_vision().candles(SERIES, 10_000)
+    # 29 days of 6 bars are missing, and the rest is there.
+    assert [(gap.after, gap.num_missing) for gap in candles.report.gaps] == [("2024-06-30T20:00:00Z", 174)]
+    assert len(candles) == len(history) - 174
+
+
+def test_fewer_bars_than_asked_for_come_back_when_there_are_no_more(full_archive, open_vision, history):
+    assert len(open_vision().candles(SERIES, 1_000_000)) == len(history)
+
+
+def test_a_year_without_a_month_is_the_beginning(full_archive, open_vision, valid_frame):
+    early = valid_frame(180, BAR_S, start_s=seconds("2022-04-01"))
+    full_archive.put_rows("BTCUSDT-4h", "2022-04", early)
+    assert open_vision().candles(SERIES, 10_000).report.first_open == "2024-03-01T00:00:00Z"
+
+
+def test_a_coin_listed_this_month_is_read_from_its_days(archive, open_vision, valid_frame):
+    archive.put_rows("NEWUSDT-4h", "2024-09-04", valid_frame(3, BAR_S, start_s=seconds("2024-09-04T12:00")))
+    archive.put_rows("NEWUSDT-4h", "2024-09-05", valid_frame(6, BAR_S, start_s=seconds("2024-09-05")))
+    candles = open_vision().candles(Series("NEWUSDT", "4h"), 100)
+    assert (len(candles), candles.report.first_open) == (9, "2024-09-04T12:00:00Z")
+
+
+def test_g9_a_missing_archive_is_an_error_and_never_a_random_walk(archive, open_vision):
+    with pytest.raises(DataError) as caught:
+        open_vision().candles(Series("NOPEUSDT", "4h"), 100)
+    assert "NOPEUSDT-4h from vision: needs a zip in the archive" in str(caught.value)
+    assert f"{archive.url}{path_of('2024-09', 'NOPEUSDT')}" in str(caught.value)
+    assert f"{path_of('2017-07', 'NOPEUSDT')}.CHECKSUM" in archive.requests
+    assert f"{path_of('2017-06', 'NOPEUSDT')}.CHECKSUM" not in archive.requests
+
+
+def test_failures_that_pass_change_nothing(full_archive, open_vision, history, make_fault):
+    full_archive.faults[f"{path_of('2024-08')}.CHECKSUM"] = [make_fault(status=503)]
+    full_archive.faults[path_of("2024-08")] = [make_fault(cut_bytes=100), make_fault(status=500)]
+    full_archive.faults[path_of("2024-07")] = [make_fault(status=429, headers={"Retry-After": "1"})]
+    candles = open_vision().candles(SERIES, 300)
+    np.testing.assert_array_equal(candles.column("close"), history["close"].iloc[-300:])
+
+
+def test_a_failure_that_stays_is_an_error_and_not_a_gap(full_archive, open_vision, make_fault):
+    full_archive.faults[path_of("2024-07")] = [make_fault(status=503)] * 100
+    with pytest.raises(DataError, match=r"2024-07.zip: must be downloaded within 6 tries; got status 503"):
+        open_vision().candles(SERIES, 300)
+
+
+def test_a_zip_that_was_garbled_once_is_asked_for_again(full_archive, open_vision, make_fault):
+    full_archive.faults[path_of("2024-08")] = [make_fault(content=b"garbled")]
+    assert len(open_vision().candles(SERIES, 100)) == 100
+
+
+def test_a_zip_that_never_has_its_checksum_is_refused_and_not_kept(
+    full_archive, open_vision, make_zip, tmp_path
+):
+    full_archive.files[path_of("2024-08")] = make_zip({"BTCUSDT-4h-2024-08.csv": "0,1"})
+    with pytest.raises(DataError, match=r"2024-08.zip: must have the sha256 .* got another one, 3 times"):
+        open_vision().candles(SERIES, 100)
+    assert list(tmp_path.rglob("*2024-08.zip")) == []
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"<html>sign in</html>", b"%064d  ETHUSDT-4h-2024-08.zip\n" % 0, b"12  x\n"]
+)
+def test_a_checksum_of_another_form_or_file_is_refused(full_archive, open_vision, content):
+    full_archive.files[f"{path_of('2024-08')}.CHECKSUM"] = content
+    with pytest.raises(DataError, match=r"must hold a sha256 and the name BTCUSDT-4h-2024-08.zip"):
+        open_vision().candles(SERIES, 100)
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["ETHUSDT-4h-2024-08.csv"], r"ETHUSDT-4h-2024-08.csv"),
+        (["../BTCUSDT-4h-2024-08.csv"], r"\.\./BTCUSDT"),
+        (["BTCUSDT-4h-2024-08.csv", "more.csv"], r"more.csv"),
+        ([], r"\[\]\."),
+    ],
+)
+def test_a_zip_must_hold_exactly_the_one_file_it_is_named_after(
+    full_archive, open_vision, history, make_zip, make_rows, names, shown
+):
+    rows = make_rows(part(history, "2024-08"))
+    full_archive.put(path_of("2024-08"), make_zip(dict.fromkeys(names, rows)))
+    with pytest.raises(DataError, match=rf"must hold the one file BTCUSDT-4h-2024-08.csv; got .*{shown}"):
+        open_vision().candles(SERIES, 100)
+
+
+def test_a_bomb_is_not_unpacked(full_archive, open_vision, make_zip):
+    bomb = make_zip({"BTCUSDT-4h-2024-08.csv": b"0" * 5_000_000})
+    assert len(bomb) < 6_000
+    full_archive.put(path_of("2024-08"), bomb)
+    with pytest.raises(DataError, match=r"must unpack to at most \d+ bytes; got more"):
+        open_vision().candles(SERIES, 100)
+
+
+def test_a_zip_with_a_wrong_crc_is_refused_although_its_sha256_is_right(
+    full_archive, open_vision, history, make_rows
+):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as stored:
+        stored.writestr("BTCUSDT-4h-2024-08.csv", make_rows(part(history, "2024-08")))
+    content = bytearray(buffer.getvalue())
+    content[100] ^= 1
+    full_archive.put(path_of("2024-08"), bytes(content))
+    with pytest.raises(DataError, match="must be a sound zip; got Bad CRC-32"):
+        open_vision().candles(SERIES, 100)
+
+
+def test_what_is_no_zip_is_refused_although_its_sha256_is_right(full_archive, open_vision):
+    full_archive.put(path_of("2024-08"), b"no zip")
+    assert (
+        hashlib.sha256(b"no zip").hexdigest().encode() in full_archive.files[f"{path_of('2024-08')}.CHECKSUM"]
+    )
+    with pytest.raises(DataError, match="must be a sound zip; got File is not a zip file"):
+        open_vision().candles(SERIES, 100)
+
+
+def test_rows_of_another_month_are_refused(full_archive, open_vision, history):
+    full_archive.put_rows("BTCUSDT-4h", "2024-08", part(history, "2024-07"))
+    with pytest.raises(
+        DataError, match=r"rows must open within 2024-08; got 186 others, the first at 2024-07-01T00:00:00Z"
+    ):
+        open_vision().candles(SERIES, 100)
+
+
+def test_a_bad_zip_is_not_final_and_a_mended_one_takes_its_place(full_archive, open_vision, history):
+    full_archive.put_rows("BTCUSDT-4h", "2024-08", part(history, "2024-07"))
+    with pytest.raises(DataError, match="rows must open within 2024-08"):
+        open_vision().candles(SERIES, 100)
+    full_archive.put_rows("BTCUSDT-4h", "2024-08", part(history, "2024-08"))
+    assert len(open_vision().candles(SERIES, 100)) == 100
+
+
+def test_a_header_and_microseconds_read_the_same(full_archive, open_vision, history):
+    known = open_vision().candles(SERIES, 100).digest
+    rows = part(history, "2024-08")
+    rows = rows.assign(open_time=rows.open_time * 1_000)
+    full_archive.put_rows("BTCUSDT-4h", "2024-08", rows, has_header=True)
+    for path in list(full_archive.files):
+        full_archive.files[f"/new{path}"] = full_archive.files[path]
+    candles = open_vision(base_url=f"{full_archive.url}/new").candles(SERIES, 100)
+    assert candles.digest == known
+    assert candles.report.time_units == (("microseconds", 186), ("milliseconds", 30))
+
+
+def test_a_relisted_coin_does_not_drag_its_old_life_along(archive, open_vision, valid_frame):
+    old = valid_frame(180, BAR_S, start_s=seconds("2024-06-01"))
+    new = valid_frame(186, BAR_S, start_s=seconds("2024-08-01"))
+    prices = ["open", "high", "low", "close"]
+    archive.put_rows("BTCUSDT-4h", "2024-06", old)
+    archive.put_rows("BTCUSDT-4h", "2024-08", new.assign(**{name: new[name] * 1e5 for name in prices}))
+    report = open_vision().candles(SERIES, 300).report
+    assert (report.num_kept, report.num_older_life) == (186, 180)
+
+
+def test_the_hook_hears_of_every_download_and_of_nothing_else(full_archive, open_vision):
+    heard = []
+    open_vision(on_download=lambda url, size: heard.append((url, size))).candles(SERIES, 100)
+    assert sorted(url.removeprefix(full_archive.url) for url, _ in heard) == sorted(full_archive.downloads())
+    assert all(size == len(full_archive.files[url.removeprefix(full_archive.url)]) for url, size in heard)
+
+
+def test_candles_of_the_archive_may_be_published():
+    source = VisionSource()
+    assert (source.name, source.is_publishable) == ("vision", True)

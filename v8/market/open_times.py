@@ -1,0 +1,112 @@
+"""Open times in every unit that real candle files use, read row by row into one.
+
+A file may mix units within a column, so the unit of a number is decided per row by its magnitude:
+between 2001-09 and 2128 a time in seconds, milliseconds, microseconds and nanoseconds falls into four
+ranges a factor of 200 apart, and a number outside all four is no time. Text is ISO 8601 or the form
+`2020-10-26 11-PM` of public candle files; anything whose day and month could be swapped is refused.
+A time without a zone is UTC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+US_PER_S = 1_000_000
+
+_NUMBER_UNITS = (("seconds", 1e9), ("milliseconds", 1e12), ("microseconds", 1e15), ("nanoseconds", 1e18))
+"""Name and smallest number of each unit; the largest is five times that (2128)."""
+
+_RANGE = 5.0
+_TWELVE_HOUR_TEXT = "%Y-%m-%d %I-%p"
+
+
+@dataclass(frozen=True, eq=False)
+class OpenTimes:
+    """A column of open times in one unit.
+
+    Args:
+        open_us: Microseconds since the epoch, UTC, shape (N,), int64; 0 where unreadable.
+        is_readable: Which rows held a time, shape (N,), bool.
+        units: How many rows were written in which unit, unitless counts.
+    """
+
+    open_us: NDArray[np.int64]
+    is_readable: NDArray[np.bool_]
+    units: dict[str, int]
+
+
+def read_open_times(column: pd.Series) -> OpenTimes:
+    """Read a column of numbers, dates or text, each row in its own unit.
+
+    Args:
+        column: Raw open times, shape (N,): integers, floats, datetimes, or text of either.
+    """
+    if isinstance(column.dtype, pd.DatetimeTZDtype) or np.issubdtype(np.asarray(column).dtype, np.datetime64):
+        return _from_dates(pd.to_datetime(column, utc=True), "datetimes")
+    if pd.api.types.is_numeric_dtype(column):
+        return _from_numbers(column)
+    return _from_text(column.astype("string").str.strip())
+
+
+def iso(open_s: int | float) -> str:
+    """Write seconds since the epoch as UTC text.
+
+    >>> iso(1_518_048_000)
+    '2018-02-08T00:00:00Z'
+    >>> iso(1_518_168_496.812)
+    '2018-02-09T09:28:16.812Z'
+    """
+    moment = pd.Timestamp(round(open_s * US_PER_S), unit="us")
+    return f"{moment.isoformat(timespec='auto' if moment.microsecond == 0 else 'milliseconds')}Z"
+
+
+def _from_numbers(column: pd.Series) -> OpenTimes:
+    if pd.api.types.is_integer_dtype(column) and not column.hasnans:
+        numbers = column.to_numpy(dtype=np.int64)
+    else:
+        numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    open_us = np.zeros(len(numbers), dtype=np.int64)
+    is_readable = np.zeros(len(numbers), dtype=np.bool_)
+    units = {}
+    for name, smallest in _NUMBER_UNITS:
+        is_unit = (numbers >= smallest) & (numbers < smallest * _RANGE)
+        if is_unit.any():
+            open_us[is_unit] = _to_microseconds(numbers[is_unit], smallest)
+            is_readable |= is_unit
+            units[name] = int(is_unit.sum())
+    return OpenTimes(open_us, is_readable, units)
+
+
+def _to_microseconds(numbers: NDArray[np.int64] | NDArray[np.float64], smallest: float) -> NDArray[np.int64]:
+    """Scale numbers of one unit; integers stay integers because float64 cannot hold nanoseconds."""
+    if smallest > 1e15:
+        return np.asarray(numbers // 1_000, dtype=np.int64)
+    scaled = numbers * round(1e15 / smallest)
+    return np.asarray(np.rint(scaled), dtype=np.int64)
+
+
+def _from_text(column: pd.Series) -> OpenTimes:
+    numbers = _from_numbers(pd.to_numeric(column, errors="coerce").astype("Float64"))
+    dates = pd.to_datetime(column, format="ISO8601", utc=True, errors="coerce")
+    is_open = dates.isna()
+    dates[is_open] = pd.to_datetime(column[is_open], format=_TWELVE_HOUR_TEXT, utc=True, errors="coerce")
+    # Digits are numbers, never compact dates: 1518048000 is also a date to a lenient reader.
+    is_number = pd.to_numeric(column, errors="coerce").notna().to_numpy(dtype=np.bool_)
+    read = _from_dates(dates.where(~is_number), "date text")
+    return OpenTimes(
+        np.where(is_number, numbers.open_us, read.open_us),
+        np.where(is_number, numbers.is_readable, read.is_readable),
+        numbers.units | read.units,
+    )
+
+
+def _from_dates(dates: pd.Series, unit: str) -> OpenTimes:
+    stamps = dates.dt.tz_localize(None).to_numpy().astype("datetime64[us]")
+    is_readable = ~np.isnat(stamps)
+    open_us = np.where(is_readable, stamps.astype(np.int64), 0)
+    counted = int(is_readable.sum())
+    return OpenTimes(open_us, is_readable, {unit: counted} if counted else {})

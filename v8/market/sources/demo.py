@@ -1,0 +1,184 @@
+"""The source `demo`: an embedded market for trials without a network; never publishable.
+
+It is a simulation with the habits of a real market, not with its future: volatility that switches
+between regimes on many time scales (the binomial Markov-switching multifractal of Calvet and Fisher,
+2004, doi:10.1093/jjfinec/nbh003), a daily and weekly season, rare jumps, candles drawn from a path
+within each bar, and a volume that follows volatility. The close has no drift and no memory.
+
+Every series is its own world, seeded by its name: `BTCUSDT-15m` and `BTCUSDT-1h` are not the same path.
+The newest candle always closes at `END_S`, so results can be repeated on any day. Time is simulated
+backwards from there in blocks with seeds of their own, which the regimes (a reversible chain) and the
+random walk both allow; so asking for fewer candles returns exactly the newest part of asking for more.
+
+Shapes: N bars, newest first until the end; K volatility components; S steps within a bar.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from v8.columns import CLOSE, HIGH, LOW, OPEN, OPEN_TIME, VOLUME
+from v8.errors import DataError
+from v8.market.candles import Candles, check_candles, require_num_bars
+from v8.market.open_times import iso
+from v8.market.series import Series
+
+END_S = 1_735_689_600
+"""2025-01-01T00:00:00Z: where the newest candle closes."""
+
+START_S = 1_262_304_000
+"""2010-01-01T00:00:00Z: nothing opens before."""
+
+BLOCK_BARS = 4_096
+NUM_STEPS = 6
+
+DAILY_VOLATILITY = 0.035
+"""Standard deviation of daily log returns in the long run, unitless; typical of the larger coins."""
+
+_DAY_S = 86_400
+_NUM_REGIMES = 6
+_REGIME_STRENGTH = 0.35
+"""Each component multiplies the variance by 1 + this or 1 - this."""
+
+_SHORTEST_REGIME_S = 2 * 3_600
+_REGIME_RATIO = 4.0
+"""Components last from 2 hours on average, each 4 times as long as the one before: up to 85 days."""
+
+_JUMPS_PER_DAY = 0.2
+_JUMP_SIZE = 0.6
+"""Standard deviation of a jump, in daily standard deviations."""
+
+_TURNOVER_PER_DAY = 5e7
+"""Typical turnover in quote currency."""
+
+
+class DemoSource:
+    """Candles of the embedded simulator."""
+
+    name = "demo"
+    is_publishable = False
+
+    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
+        """Return the newest simulated candles; see `CandleSource`.
+
+        Raises:
+            DataError: If `end_s` lies before the simulation begins.
+        """
+        require_num_bars(num_bars, series)
+        newest_open_s = END_S - series.bar_s
+        num_after = 0 if end_s is None else max(0, -((end_s - newest_open_s) // series.bar_s))
+        most_bars = (END_S - START_S) // series.bar_s
+        if num_after >= most_bars:
+            raise DataError(
+                where=f"{series} from {self.name}",
+                rule=f"the demo market opens at {iso(START_S)}",
+                got=f"a wish for candles until {iso(end_s or 0)}",
+                fix="Ask for a later time",
+            )
+        frame = _simulated(series, min(num_after + num_bars, most_bars))
+        return check_candles(frame, series, source=self.name).newest(num_bars, end_s)
+
+
+def _simulated(series: Series, num_bars: int) -> pd.DataFrame:
+    """Simulate the newest bars of a series, oldest first, in the columns of `check_candles`."""
+    seed = int.from_bytes(hashlib.sha256(f"v8 demo {series}".encode()).digest()[:16], "big")
+    num_blocks = -(-num_bars // BLOCK_BARS)
+    draws = [_Draws(series, np.random.default_rng([seed, block])) for block in range(num_blocks)]
+    open_s = END_S - series.bar_s * np.arange(1, num_blocks * BLOCK_BARS + 1, dtype=np.int64)
+    variance = _regimes(draws, np.random.default_rng([seed])) * _season(open_s)
+    columns = _candle_columns(series, draws, np.sqrt(variance), _level(seed))
+    frame = pd.DataFrame({OPEN_TIME: open_s, **columns})
+    return frame.iloc[:num_bars][::-1].reset_index(drop=True)
+
+
+class _Draws:
+    """The random numbers of one block of bars, all drawn before any is used.
+
+    Args:
+        series: Its bar length sets how often regimes switch and jumps come.
+        rng: Generator of this block alone.
+    """
+
+    def __init__(self, series: Series, rng: np.random.Generator) -> None:
+        lasts_s = _SHORTEST_REGIME_S * _REGIME_RATIO ** np.arange(_NUM_REGIMES)
+        switch = -np.expm1(-series.bar_s / lasts_s)
+        self.has_switch = rng.random((BLOCK_BARS, _NUM_REGIMES)) < switch
+        self.is_wild = rng.random((BLOCK_BARS, _NUM_REGIMES)) < 0.5
+        self.steps = rng.standard_normal((BLOCK_BARS, NUM_STEPS))
+        self.reach_up = rng.standard_exponential((BLOCK_BARS, NUM_STEPS))
+        self.reach_down = rng.standard_exponential((BLOCK_BARS, NUM_STEPS))
+        self.jumps = rng.standard_normal(BLOCK_BARS) * (
+            rng.random(BLOCK_BARS) < -np.expm1(-_JUMPS_PER_DAY * series.bar_s / _DAY_S)
+        )
+        self.jump_step = rng.integers(NUM_STEPS, size=BLOCK_BARS)
+        self.turnover = rng.standard_normal(BLOCK_BARS)
+
+
+def _regimes(draws: list[_Draws], rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return the variance of each bar relative to the long run, shape (N,), mean 1."""
+    has_switch = np.concatenate([draw.has_switch for draw in draws])
+    is_wild = np.concatenate([draw.is_wild for draw in draws])
+    is_wild[0] = rng.random(_NUM_REGIMES) < 0.5
+    has_switch[0] = True
+    rows = np.where(has_switch, np.arange(len(has_switch))[:, None], 0)
+    since = np.maximum.accumulate(rows, axis=0)
+    is_wild_now = np.take_along_axis(is_wild, since, axis=0)
+    factors = np.where(is_wild_now, 1.0 + _REGIME_STRENGTH, 1.0 - _REGIME_STRENGTH)
+    return np.asarray(factors.prod(axis=1))
+
+
+def _season(open_s: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the usual variance by UTC hour and weekday, shape (N,): a peak at 15:00, calm weekends."""
+    hour = open_s % _DAY_S / 3_600
+    weekday = (open_s // _DAY_S + 3) % 7  # 1970-01-01 was a Thursday, day 3 after Monday
+    return np.asarray((1.0 + 0.5 * np.cos((hour - 15.0) * np.pi / 12.0)) * np.where(weekday >= 5, 0.6, 1.16))
+
+
+def _candle_columns(
+    series: Series, draws: list[_Draws], relative: NDArray[np.float64], level: float
+) -> dict[str, NDArray[np.float64]]:
+    """Draw the path within every bar and read its candle off it.
+
+    Args:
+        series: Whose bar length scales the steps.
+        draws: Blocks, newest first.
+        relative: Volatility of each bar relative to the long run, shape (N,), newest first.
+        level: Last close, quote currency.
+
+    Returns:
+        OHLCV, each of shape (N,), newest first.
+    """
+    bar_share = series.bar_s / _DAY_S
+    spread = DAILY_VOLATILITY * np.sqrt(bar_share) * relative
+    step_spread = (spread / np.sqrt(NUM_STEPS))[:, None]
+    steps = np.concatenate([draw.steps for draw in draws]) * step_spread
+    jump_step = np.concatenate([draw.jump_step for draw in draws])
+    jumps = np.concatenate([draw.jumps for draw in draws]) * _JUMP_SIZE * DAILY_VOLATILITY
+    steps[np.arange(len(steps)), jump_step] += jumps
+    path = np.cumsum(steps, axis=1)
+    log_end = np.log(level) - np.concatenate([[0.0], np.cumsum(path[:, -1])])
+    opened, close = np.exp(log_end[1:]), np.exp(log_end[:-1])
+    # The largest value of a Brownian path between two known ends has this law (its reflection principle).
+    middle = path - steps / 2
+    up = np.concatenate([draw.reach_up for draw in draws])
+    down = np.concatenate([draw.reach_down for draw in draws])
+    highest = (middle + np.sqrt(steps**2 + 2 * step_spread**2 * up) / 2).max(axis=1)
+    lowest = (middle - np.sqrt(steps**2 + 2 * step_spread**2 * down) / 2).min(axis=1)
+    noise = np.concatenate([draw.turnover for draw in draws])
+    activity = relative**1.3 * np.exp(0.4 * noise + 0.3 * np.abs(path[:, -1]) / spread)
+    return {
+        OPEN: opened,
+        HIGH: np.maximum(opened * np.exp(highest), np.maximum(opened, close)),
+        LOW: np.minimum(opened * np.exp(lowest), np.minimum(opened, close)),
+        CLOSE: close,
+        VOLUME: _TURNOVER_PER_DAY * bar_share * activity / close,
+    }
+
+
+def _level(seed: int) -> float:
+    """Choose the last close, between 0.00001 and 100,000 of quote currency."""
+    return float(10.0 ** np.random.default_rng([seed, seed]).uniform(-5.0, 5.0))

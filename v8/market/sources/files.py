@@ -1,0 +1,97 @@
+"""The source `files`: a folder of CSV or Parquet tables.
+
+A file belongs to `BTCUSDT-15m` when its name ends in `.csv` or `.parquet` and holds `BTCUSDT-15m` or
+`BTCUSDT_15m` as a whole word: `BTCUSDT-15m-2024-08.csv`, `BTCUSDT_15m_binance_us.csv` and
+`Binance_BTCUSDT_15m.parquet` do, `1000BTCUSDT-15m.csv` does not. Capital letters matter in the
+timeframe only, where `1m` is a minute and `1M` a month. Folders inside the folder are searched too,
+and the rows of all files that match are checked together. Hidden files are left alone.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+
+from v8.errors import DataError, listed
+from v8.market.candles import Candles, check_candles, require_num_bars
+from v8.market.series import Series
+from v8.market.sources.tables import read_csv_table, read_parquet_table
+
+_SUFFIXES = (".csv", ".parquet")
+
+
+class FilesSource:
+    """Candles from files of the user.
+
+    Args:
+        folder: Where the files are; folders inside are searched too.
+        now: Clock in seconds since the epoch; rows of a bar that is still running are dropped.
+    """
+
+    name = "files"
+    is_publishable = True
+
+    def __init__(self, folder: Path, *, now: Callable[[], float] = time.time) -> None:
+        self._folder = folder
+        self._now = now
+
+    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
+        """Return the newest closed candles of the files that match; see `CandleSource`.
+
+        Raises:
+            DataError: If no file matches, or the rows cannot be trusted.
+        """
+        require_num_bars(num_bars, series)
+        frame = pd.concat([_table(path, series) for path in self._matching(series)], ignore_index=True)
+        checked = check_candles(frame, series, source=self.name, now_s=int(self._now()))
+        return checked.newest(num_bars, end_s)
+
+    def _matching(self, series: Series) -> list[Path]:
+        tables = _tables_under(self._folder)
+        matching = [path for path in tables if _names_series(path.stem, series)]
+        if not matching:
+            there = [str(path.relative_to(self._folder)) for path in tables]
+            raise DataError(
+                where=f"{series} from {self.name}",
+                rule=f"needs a .csv or .parquet file with {series} in its name under {self._folder}",
+                got=listed(there) if there else "no candle file at all",
+                fix="Rename the file or choose another --data-dir",
+            )
+        return matching
+
+
+def _tables_under(folder: Path) -> list[Path]:
+    """List candle files in an order that does not depend on the file system."""
+    found = (path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES)
+    return sorted(path for path in found if path.is_file() and not path.name.startswith("."))
+
+
+def _names_series(stem: str, series: Series) -> bool:
+    """Tell whether a file name holds the series as a whole word.
+
+    >>> _names_series("Binance_BTCUSDT_1m-2024", Series("BTCUSDT", "1m"))
+    True
+    >>> _names_series("1000BTCUSDT-1m", Series("BTCUSDT", "1m"))
+    False
+    """
+    word = rf"(?<![A-Za-z0-9])(?i:{series.symbol})[-_]{series.timeframe}(?![A-Za-z0-9])"
+    return re.search(word, stem) is not None
+
+
+def _table(path: Path, series: Series) -> pd.DataFrame:
+    if path.suffix.lower() == ".parquet":
+        return read_parquet_table(path, series)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(
+            where=str(path),
+            rule="must be a file that can be read",
+            got=error.strerror or "an input error",
+            fix="Check its permissions",
+        ) from error
+    return read_csv_table(content, series, str(path))
