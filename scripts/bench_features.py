@@ -1,0 +1,280 @@
+#!/usr/bin/env python
+"""Time the indicators against `ta` and a plain Python loop, and a cold feature store against a warm one.
+
+    python scripts/bench_features.py [--series 40] [--rows 10000] [--repeats 5] [--json PATH]
+
+What is timed:
+
+- Indicators: all 11 columns of one series in float64, by our formulas, by `ta` (with pandas for
+  volume_norm, which it lacks) and by a loop over the rows in plain Python. The three take turns, and the
+  best of the repeats counts, because other programs may load the machine.
+- Store: `FeatureStore.table` for every series, candles already in memory, all 15 columns of `stable`. Cold: an empty folder (compute and write durably). Folder: a new store object over the full
+  folder (map, check every byte, assemble; the operating system has the files in memory). Memory: the
+  same store asked again. The three take turns as well, their tables must be the same to the last bit,
+  and the best of the repeats counts. The digest of the candles is needed by all three and by the run folder, and
+  is cached with the candles, so it is timed on a line of its own and counted in none of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from ta.momentum import ROCIndicator, RSIIndicator
+from ta.trend import MACD
+from ta.volatility import AverageTrueRange, BollingerBands
+
+from v8.columns import OHLCV
+from v8.features.indicators import INDICATORS, compute
+from v8.features.store import FeatureStore
+from v8.features.table import compute_table
+from v8.market.candles import Candles
+from v8.market.series import load_universe
+from v8.market.sources.source import open_source
+from v8.profile import load_profile
+
+WARM_AT_LEAST = 20.0
+"""How much faster a warm store must be than a cold one (issue 2)."""
+
+COLD_COMPUTE_AT_MOST_S = 3.0
+"""Seconds of computing for 40 series of 10,000 rows (issue 2)."""
+
+
+def main() -> int:
+    options = parse(sys.argv[1:])
+    source = open_source("demo")
+    candles = [source.candles(series, options.rows) for series in load_universe()[: options.series]]
+    result = {
+        "command": " ".join(["python", *sys.argv]),
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "indicators": time_indicators(candles[0], options.repeats),
+        "store": time_store(candles, options.repeats),
+    }
+    show(result)
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
+    return 0
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--series", type=int, default=40, help="series in the store, at most 40")
+    parser.add_argument("--rows", type=int, default=10_000, help="candles of each series")
+    parser.add_argument("--repeats", type=int, default=5, help="turns of which the best counts")
+    parser.add_argument("--json", type=Path, help="also write every figure to this file")
+    return parser.parse_args(arguments)
+
+
+def time_indicators(candles: Candles, repeats: int) -> dict[str, Any]:
+    arrays = {name: np.ascontiguousarray(candles.column(name)) for name in OHLCV}
+    frame, lists = pd.DataFrame(arrays), {name: values.tolist() for name, values in arrays.items()}
+    turns = {
+        "v8": lambda: compute(INDICATORS, arrays),
+        "ta": lambda: with_ta(frame),
+        "loop": lambda: with_loop(lists),
+    }
+    check_agreement({name: turn() for name, turn in turns.items()})
+    seconds = best_of(turns, repeats)
+    return {
+        "rows": len(candles),
+        "columns": len(INDICATORS),
+        "seconds": seconds,
+        "rows_per_s": {name: len(candles) / best for name, best in seconds.items()},
+        "times_faster_than": {name: seconds[name] / seconds["v8"] for name in ("ta", "loop")},
+    }
+
+
+def time_store(candles: list[Candles], repeats: int) -> dict[str, Any]:
+    columns = load_profile("stable").features
+    start = time.perf_counter()
+    for each in candles:
+        _ = each.digest
+    digest_s = time.perf_counter() - start
+    rounds = [time_store_once(candles, columns) for _ in range(repeats)]
+    best = {name: min(each[name] for each in rounds) for name in rounds[0]}
+    return {
+        "series": len(candles),
+        "rows": len(candles[0]),
+        "columns": len(columns),
+        "digest_s": digest_s,
+        "seconds": best,
+        "cold_times": {name: best["cold"] / best[name] for name in ("folder", "memory")},
+        "wanted": {"warm_at_least": WARM_AT_LEAST, "compute_at_most_s": COLD_COMPUTE_AT_MOST_S},
+    }
+
+
+def time_store_once(candles: list[Candles], columns: tuple[str, ...]) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        cold, warm = FeatureStore(Path(folder)), FeatureStore(Path(folder))
+        turn = {
+            "compute": seconds_of(lambda: [compute_table(each, columns) for each in candles]),
+            "cold": seconds_of(lambda: [cold.table(each, columns) for each in candles]),
+            "folder": seconds_of(lambda: [warm.table(each, columns) for each in candles]),
+            "memory": seconds_of(lambda: [warm.table(each, columns) for each in candles]),
+        }
+        for each in candles:
+            known, found = compute_table(each, columns), warm.table(each, columns)
+            assert known.values.tobytes() == found.values.tobytes()
+    num_columns = len(columns) * len(candles)
+    assert cold.stats.computed_columns == warm.stats.reused_columns == num_columns
+    assert warm.stats.remembered_tables == 2 * len(candles)
+    return turn
+
+
+def best_of(turns: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    rounds = [{name: seconds_of(turn) for name, turn in turns.items()} for _ in range(repeats)]
+    return {name: min(each[name] for each in rounds) for name in turns}
+
+
+def seconds_of(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def with_ta(frame: pd.DataFrame) -> dict[str, Any]:
+    """Compute the same columns with `ta`; its ATR smooths as Wilder does, so ranges are averaged here."""
+    close, volume = frame["close"], frame["volume"]
+    macd = MACD(close, 26, 12, 9)
+    bands = BollingerBands(close, 20, 2 * (20 / 19) ** 0.5)
+    true_range = AverageTrueRange(frame["high"], frame["low"], close, 1).average_true_range()
+    width = bands.bollinger_wband() / 100
+    return {
+        "rsi": RSIIndicator(close, 14).rsi(),
+        "macd": macd.macd(),
+        "macd_signal": macd.macd_signal(),
+        "roc": ROCIndicator(close, 12).roc(),
+        "bb_upper": bands.bollinger_hband(),
+        "bb_lower": bands.bollinger_lband(),
+        "bb_width": width,
+        "bb_position": bands.bollinger_pband(),
+        "volatility": width / 4,
+        "atr": true_range.rolling(14).mean(),
+        "volume_norm": volume / volume.rolling(20).mean(),
+    }
+
+
+def with_loop(lists: dict[str, list[float]]) -> dict[str, list[float]]:
+    """Compute the same columns row by row, as the lineage's programs could have."""
+    close, high, low, volume = lists["close"], lists["high"], lists["low"], lists["volume"]
+    out: dict[str, list[float]] = {name: [] for name in INDICATORS}
+    gain = loss = signal = 0.0
+    fast = slow = close[0]
+    ranges = [float("nan")]
+    for row in range(len(close)):
+        if row:
+            change = close[row] - close[row - 1]
+            gain, loss = (13 * gain + max(change, 0.0)) / 14, (13 * loss + max(-change, 0.0)) / 14
+            fast, slow = fast + 2 / 13 * (close[row] - fast), slow + 2 / 27 * (close[row] - slow)
+            signal += 2 / 10 * (fast - slow - signal)
+            ranges.append(max(high[row], close[row - 1]) - min(low[row], close[row - 1]))
+        out["rsi"].append(100 * gain / (gain + loss) if gain + loss else 50.0)
+        out["macd"].append(fast - slow)
+        out["macd_signal"].append(signal)
+        out["roc"].append(100 * (close[row] / close[row - 12] - 1) if row >= 12 else float("nan"))
+        out["atr"].append(sum(ranges[row - 13 : row + 1]) / 14 if row >= 14 else float("nan"))
+        add_window(out, close[row - 19 : row + 1], volume[row - 19 : row + 1], is_complete=row >= 19)
+    return out
+
+
+def add_window(
+    out: dict[str, list[float]], close: list[float], volume: list[float], *, is_complete: bool
+) -> None:
+    names = ("bb_upper", "bb_lower", "bb_width", "bb_position", "volatility", "volume_norm")
+    if not is_complete:
+        for name in names:
+            out[name].append(float("nan"))
+        return
+    mean = sum(close) / 20
+    std = (sum((value - mean) ** 2 for value in close) / 19) ** 0.5
+    average = sum(volume) / 20
+    values = (
+        mean + 2 * std,
+        mean - 2 * std,
+        4 * std / mean,
+        (close[-1] - mean + 2 * std) / (4 * std) if std else 0.5,
+        std / mean,
+        volume[-1] / average if average else 1.0,
+    )
+    for name, value in zip(names, values, strict=True):
+        out[name].append(value)
+
+
+def check_agreement(results: dict[str, dict[str, Any]]) -> None:
+    """Stop if the three do not compute the same thing; then their times could not be compared."""
+    for name in INDICATORS:
+        ours = results["v8"][name]
+        for other in ("ta", "loop"):
+            theirs = np.asarray(results[other][name], dtype=np.float64)
+            scale = np.nanmax(np.abs(ours))
+            np.testing.assert_allclose(theirs[200:], ours[200:], rtol=1e-6, atol=1e-8 * scale, err_msg=name)
+
+
+def machine() -> dict[str, Any]:
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return {
+        "system": platform.platform(terse=True),
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "load_1min": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("numpy", "pandas", "pyarrow", "ta")},
+        "commit": commit.stdout.strip() if commit.returncode == 0 else "not committed yet",
+    }
+
+
+def processor() -> str:
+    known = Path("/proc/cpuinfo")
+    lines = known.read_text().splitlines() if known.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def show(result: dict[str, Any]) -> None:
+    indicators, store = result["indicators"], result["store"]
+    print(f"{indicators['columns']} indicators of one series, {indicators['rows']:,} rows")
+    for name, rows_per_s in indicators["rows_per_s"].items():
+        times = indicators["times_faster_than"].get(name)
+        beside = f"   v8 is {times:,.1f} times as fast" if times else ""
+        print(f"  {name:<8}{rows_per_s:>12,.0f} rows/s{beside}")
+    print(f"store: {store['series']} series x {store['rows']:,} rows x {store['columns']} columns")
+    print(f"  digest  {store['digest_s']:>9.4f} s   of the candles, counted in none of the lines below")
+    for name, seconds in store["seconds"].items():
+        times = store["cold_times"].get(name)
+        beside = f"   cold takes {times:,.1f} times as long" if times else ""
+        print(f"  {name:<8}{seconds:>9.4f} s{beside}")
+    for goal, is_met in goals(store).items():
+        print(f"  {'met' if is_met else 'NOT MET':<8}{goal}")
+    print(json.dumps(result["machine"]))
+
+
+def goals(store: dict[str, Any]) -> dict[str, bool]:
+    """Say which goals of issue 2 hold; a new process has only the folder, so it has a line of its own."""
+    return {
+        f"computing takes under {COLD_COMPUTE_AT_MOST_S:g} s": store["seconds"]["compute"]
+        < COLD_COMPUTE_AT_MOST_S,
+        f"warm from the folder, as in a new process, at least {WARM_AT_LEAST:g} times as fast as cold": (
+            store["cold_times"]["folder"] >= WARM_AT_LEAST
+        ),
+        f"warm from memory, in the same process, at least {WARM_AT_LEAST:g} times as fast as cold": (
+            store["cold_times"]["memory"] >= WARM_AT_LEAST
+        ),
+    }
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

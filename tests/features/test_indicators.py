@@ -1,0 +1,134 @@
+"""The registry: every column, its warm-up, its identity and its meaning."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from v8.columns import KINDS, OHLC
+from v8.errors import DataError
+from v8.features import formulas
+from v8.features.indicators import (
+    HISTORY_WEIGHT,
+    INDICATORS,
+    check_columns,
+    compute,
+    definition_digest,
+    definitions,
+    warmup_bars,
+)
+
+# Exponential averages: how far they are from their limit, by the weights of their newest value.
+RECURSIVE = {"rsi": [1 / 14], "macd": [2 / 27], "macd_signal": [2 / 27, 2 / 10]}
+
+
+def walk(num_rows: int, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    close = 100 * np.exp(np.cumsum(rng.normal(0, 0.01, num_rows)))
+    opened = np.concatenate([close[:1], close[:-1]])
+    return {
+        "open": opened,
+        "high": np.maximum(opened, close) * 1.002,
+        "low": np.minimum(opened, close) * 0.998,
+        "close": close,
+        "volume": rng.gamma(2.0, 10.0, num_rows),
+    }
+
+
+def test_every_known_column_is_a_price_or_a_registered_indicator() -> None:
+    assert {*INDICATORS, *OHLC} == set(KINDS)
+    assert not set(INDICATORS) & set(OHLC)
+
+
+def test_warm_up_of_windows_is_the_rows_they_need_before_the_first_valid_one() -> None:
+    # The average of 20 needs 19 rows before; a change over 12 needs 12; 14 true ranges need 14 and
+    # one close before the first of them.
+    expected = {"bb_upper": 19, "bb_lower": 19, "bb_width": 19, "bb_position": 19, "volatility": 19}
+    expected |= {"volume_norm": 19, "roc": 12, "atr": 14}
+    assert {name: warmup_bars([name]) for name in expected} == expected
+
+
+def test_warm_up_of_recursive_indicators_is_literal() -> None:
+    # RSI: (13/14)^187 = 9.57e-7 is the first power below 1e-6. MACD: (25/27)^180 = 9.63e-7. The signal
+    # smooths the MACD again, which makes the tail a little longer: 185.
+    assert {name: warmup_bars([name]) for name in RECURSIVE} == {"rsi": 187, "macd": 180, "macd_signal": 185}
+    assert warmup_bars(KINDS) == 187
+    assert warmup_bars(OHLC) == 0
+
+
+@pytest.mark.parametrize("name", RECURSIVE)
+def test_history_before_the_warm_up_weighs_less_than_a_millionth_and_no_bar_is_wasted(name: str) -> None:
+    # A step from 0 to 1 shows the weight of everything before it: one minus the response.
+    warmup = warmup_bars([name])
+    response = np.concatenate([[0.0], np.ones(warmup)])
+    for weight in RECURSIVE[name]:
+        response = formulas.ewm_mean(response, weight)
+    assert 1 - response[warmup] < HISTORY_WEIGHT <= 1 - response[warmup - 1]
+
+
+@pytest.mark.parametrize("name", sorted(INDICATORS))
+def test_a_truncated_history_changes_nothing_that_outlasts_the_warm_up(name: str) -> None:
+    candles, cut = walk(900), 400
+    whole = compute([name], candles)[name][cut:]
+    late = compute([name], {column: values[cut:] for column, values in candles.items()})[name]
+    warmup = warmup_bars([name])
+    assert np.isnan(late[:warmup]).all()
+    if name not in RECURSIVE:
+        np.testing.assert_array_equal(late[warmup:], whole[warmup:])
+    # Forgotten to a millionth of what was before: here of prices that differ by up to about 30.
+    np.testing.assert_allclose(late[warmup:], whole[warmup:], rtol=0, atol=100 * HISTORY_WEIGHT)
+
+
+@pytest.mark.parametrize("name", sorted(INDICATORS))
+def test_every_indicator_is_finite_in_a_dead_market(name: str) -> None:
+    flat = {column: np.full(300, 1e-5) for column in OHLC} | {"volume": np.zeros(300)}
+    values = compute([name], flat)[name]
+    assert np.isfinite(values[warmup_bars([name]) :]).all()
+
+
+def test_inputs_are_left_as_they_were() -> None:
+    candles = walk(300)
+    before = {name: values.copy() for name, values in candles.items()}
+    compute(INDICATORS, candles)
+    for name, values in candles.items():
+        np.testing.assert_array_equal(values, before[name])
+
+
+def test_columns_together_equal_columns_alone() -> None:
+    candles = walk(300)
+    together = compute(INDICATORS, candles)
+    for name in INDICATORS:
+        np.testing.assert_array_equal(compute([name], candles)[name], together[name])
+
+
+def test_definitions_differ_by_parameter_and_by_name() -> None:
+    digests = {definition_digest(name) for name in INDICATORS}
+    assert len(digests) == len(INDICATORS)
+    assert definition_digest("close") == "close"
+
+
+def test_every_column_has_a_sentence_with_its_unit() -> None:
+    sentences = definitions(KINDS)
+    assert list(sentences) == list(KINDS)
+    for name, sentence in sentences.items():
+        assert sentence.startswith(f"{name}: ")
+        assert any(unit in sentence for unit in ("quote currency", "unitless", "percent", "0 to 100")), (
+            sentence
+        )
+
+
+def test_an_unknown_column_names_its_nearest_neighbour() -> None:
+    with pytest.raises(
+        DataError, match=r"feature column volatilty: .*got 'volatilty'. Did you mean volatility"
+    ):
+        check_columns(["close", "volatilty"])
+
+
+def test_g4_duplicates_refused() -> None:
+    with pytest.raises(DataError, match=r"each named once; got rsi more than once\. Remove the repetition"):
+        check_columns(["rsi", "close", "rsi"])
+
+
+def test_an_empty_list_of_columns_is_refused() -> None:
+    with pytest.raises(DataError, match="at least one column, and each named once; got an empty list"):
+        check_columns([])

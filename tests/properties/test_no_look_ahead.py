@@ -1,0 +1,98 @@
+"""G3: no feature sees the future, whatever the market does and wherever it has holes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from v8.columns import KINDS, OHLCV
+from v8.features.indicators import INDICATORS, warmup_bars
+from v8.features.table import FeatureTable, compute_table
+from v8.market.candles import Candles, check_candles
+from v8.market.series import Series
+
+NUM_ROWS = 460
+START_S = 1_700_000_100
+PRICES = st.sampled_from([1e-5, 1.0, 1e5])
+SEEDS = st.integers(0, 2**32 - 1)
+EVERY = tuple(KINDS)
+
+
+def random_market(seed: int, price: float) -> pd.DataFrame:
+    """Return a walk with quiet, wild and dead stretches."""
+    rng = np.random.default_rng(seed)
+    stretch = np.repeat(rng.choice([0.0, 1e-4, 0.03], size=NUM_ROWS // 20), 20)
+    close = price * np.exp(np.cumsum(rng.normal(0, 1, NUM_ROWS) * stretch))
+    opened = np.concatenate([close[:1], close[:-1]])
+    reach = rng.uniform(0, 0.01, (2, NUM_ROWS)) * (stretch > 0)
+    return pd.DataFrame(
+        {
+            "open_time": (START_S + 900 * np.arange(NUM_ROWS)) * 1000,
+            "open": opened,
+            "high": np.maximum(opened, close) * (1 + reach[0]),
+            "low": np.minimum(opened, close) * (1 - reach[1]),
+            "close": close,
+            "volume": rng.gamma(2.0, 10.0, NUM_ROWS) * (stretch > 0),
+        }
+    )
+
+
+def checked(frame: pd.DataFrame) -> Candles:
+    return check_candles(frame, Series("BTCUSDT", "15m"), source="demo")
+
+
+def assert_rows_equal(one: FeatureTable, other: FeatureTable, num_rows: int) -> None:
+    for name in ("open_time_s", "values", "segment"):
+        first, second = getattr(one, name)[:num_rows], getattr(other, name)[:num_rows]
+        assert first.tobytes() == second.tobytes(), name
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=SEEDS, price=PRICES, cut=st.integers(200, NUM_ROWS - 1))
+def test_g3_a_changed_future_leaves_earlier_rows_bit_identical(seed: int, price: float, cut: int) -> None:
+    frame = random_market(seed, price)
+    changed = frame.copy()
+    other = random_market(seed + 1, 2 * price)
+    changed.loc[cut:, list(OHLCV)] = other.loc[cut:, list(OHLCV)]
+    known = cut - warmup_bars(EVERY)
+    before, after = compute_table(checked(frame), EVERY), compute_table(checked(changed), EVERY)
+    assert len(before) == len(after) == NUM_ROWS - warmup_bars(EVERY)
+    assert_rows_equal(before, after, known)
+    # The change itself must be seen, or the test would prove nothing.
+    assert before.values[known:].tobytes() != after.values[known:].tobytes()
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=SEEDS, price=PRICES, num_known=st.integers(188, NUM_ROWS))
+def test_g3_the_table_of_the_first_candles_is_the_start_of_the_whole_table(
+    seed: int, price: float, num_known: int
+) -> None:
+    frame = random_market(seed, price)
+    whole, start = compute_table(checked(frame), EVERY), compute_table(checked(frame[:num_known]), EVERY)
+    assert len(start) == num_known - warmup_bars(EVERY)
+    assert_rows_equal(whole, start, len(start))
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=SEEDS, hole=st.integers(200, 240), num_missing=st.integers(1, 10), cut=st.integers(440, NUM_ROWS))
+def test_g3_holds_across_holes(seed: int, hole: int, num_missing: int, cut: int) -> None:
+    frame = random_market(seed, 1.0).drop(range(hole, hole + num_missing))
+    start = frame[frame.index < cut]
+    columns = ("close", "rsi", "macd_signal", "bb_position", "atr")
+    whole, first = compute_table(checked(frame), columns), compute_table(checked(start), columns)
+    assert len(first) == sum(max(0, rows - 187) for rows in (hole, cut - hole - num_missing))
+    assert_rows_equal(whole, first, len(first))
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=SEEDS, price=PRICES)
+def test_every_feature_of_every_market_is_finite(seed: int, price: float) -> None:
+    table = compute_table(checked(random_market(seed, price)), EVERY)
+    assert np.isfinite(table.values).all()
+    assert (table.column("bb_lower") <= table.column("bb_upper")).all()
+    assert ((table.column("rsi") >= 0) & (table.column("rsi") <= 100)).all()
+    for name in ("volatility", "bb_width", "atr", "volume_norm"):
+        assert (table.column(name) >= 0).all(), name
+    assert set(INDICATORS) < set(table.columns)

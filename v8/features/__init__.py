@@ -1,0 +1,1 @@
+"""Indicators, the table of feature columns and the store that keeps them."""

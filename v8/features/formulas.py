@@ -1,0 +1,239 @@
+"""Indicator formulas: pure, vectorised functions of the past.
+
+Rules of this module:
+
+- Row i of a result depends on rows 0..i of the input only (guarantee G3), and no function loops over
+  rows. Loops over the 14 to 20 lags of a window do exist: adding whole shifted arrays gives every row
+  the same order of additions wherever it lies, so a windowed indicator is bit-identical however much
+  history was loaded before the window.
+- Arrays are float64 of shape (N,), one contiguous piece of candles, oldest first. Prices are in quote
+  currency and positive; volume is in base currency and not negative.
+- Every result is finite for such input, once its warm-up is over. Where a formula divides zero by zero
+  (a flat market, a coin nobody trades) its docstring names the value that stands instead, and why.
+
+The formulas are those of the lineage (V7, V8_STABLE, V8_ALIGNED).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+def rsi(close: Floats, period_bars: int) -> Floats:
+    """Compute Wilder's relative strength index (New Concepts in Technical Trading Systems, 1978).
+
+    100 * average gain / (average gain + average loss), both smoothed with weight 1 / period. Only gains
+    so far give 100, only losses 0, and a market that has not moved at all 50: neither side is stronger.
+
+    Args:
+        close: Shape (N,), quote currency.
+        period_bars: Wilder's period, in bars.
+
+    Returns:
+        Shape (N,), between 0 and 100, unitless.
+    """
+    change = np.diff(close, prepend=close[:1])
+    gain = ewm_mean(np.maximum(change, 0.0), 1.0 / period_bars)
+    moved = gain + ewm_mean(np.maximum(-change, 0.0), 1.0 / period_bars)
+    return 100.0 * _ratio(gain, moved, where_zero=0.5)
+
+
+def macd(close: Floats, fast_bars: int, slow_bars: int) -> Floats:
+    """Subtract the slow exponential average of the close from the fast one.
+
+    Args:
+        close: Shape (N,), quote currency.
+        fast_bars: Span of the fast average, in bars; its newest weight is 2 / (span + 1).
+        slow_bars: Span of the slow average, in bars.
+
+    Returns:
+        Shape (N,), quote currency; exactly 0 in a flat market.
+    """
+    return ewm_mean(close, 2.0 / (fast_bars + 1)) - ewm_mean(close, 2.0 / (slow_bars + 1))
+
+
+def macd_signal(macd_line: Floats, signal_bars: int) -> Floats:
+    """Smooth the MACD line exponentially.
+
+    Args:
+        macd_line: Shape (N,), quote currency.
+        signal_bars: Span of the average, in bars.
+
+    Returns:
+        Shape (N,), quote currency.
+    """
+    return ewm_mean(macd_line, 2.0 / (signal_bars + 1))
+
+
+def close_moments(close: Floats, period_bars: int) -> Floats:
+    """Compute the simple average of the close, as its distance from the close, and the deviation.
+
+    Two passes over the differences from the newest close of each window. The differences keep every
+    digit of a price near 1e-5 as well as of one near 1e5, and make both results exactly zero for a flat
+    window; running sums, which are faster, lose up to half of the digits.
+
+    Args:
+        close: Shape (N,), quote currency.
+        period_bars: Window, in bars, at least 2.
+
+    Returns:
+        Shape (2, N), quote currency: average minus close, and sample standard deviation (divisor
+        period - 1). The first period - 1 columns are NaN.
+    """
+    moments = np.full((2, len(close)), np.nan)
+    if len(close) < period_bars:
+        return moments
+    *earlier, newest = sliding_window_view(close, period_bars).T
+    differences = [closes - newest for closes in earlier]
+    mean = _added(differences) / period_bars
+    squares = mean * mean  # the newest close's own difference is zero
+    for difference in differences:
+        np.subtract(difference, mean, out=difference)
+        squares += np.square(difference, out=difference)
+    moments[0, period_bars - 1 :] = mean
+    moments[1, period_bars - 1 :] = np.sqrt(squares / (period_bars - 1))
+    return moments
+
+
+def bollinger_band(close: Floats, moments: Floats, stds: float) -> Floats:
+    """Place a Bollinger band around the simple average (Bollinger on Bollinger Bands, 2001).
+
+    Args:
+        close: Shape (N,), quote currency.
+        moments: Result of `close_moments`, shape (2, N).
+        stds: Sample standard deviations above the average; negative for the lower band.
+
+    Returns:
+        Shape (N,), quote currency; the close itself in a flat market.
+    """
+    return close + (moments[0] + stds * moments[1])
+
+
+def relative_deviation(close: Floats, moments: Floats, stds: float) -> Floats:
+    """Divide deviations by the simple average: volatility (1) or the width between the bands (4).
+
+    Args:
+        close: Shape (N,), quote currency.
+        moments: Result of `close_moments`, shape (2, N).
+        stds: Sample standard deviations to divide.
+
+    Returns:
+        Shape (N,), unitless, not negative; 0 in a flat market.
+    """
+    return stds * moments[1] / (close + moments[0])
+
+
+def band_position(moments: Floats, stds: float) -> Floats:
+    """Say where the close lies between the lower band (0) and the upper band (1).
+
+    Bands that coincide (a flat market) put the close in their middle: 0.5.
+
+    Args:
+        moments: Result of `close_moments`, shape (2, N), quote currency.
+        stds: Sample standard deviations from the average to either band.
+
+    Returns:
+        Shape (N,), unitless; may leave 0..1.
+    """
+    reach = stds * moments[1]
+    return _ratio(reach - moments[0], 2.0 * reach, where_zero=0.5)
+
+
+def atr(high: Floats, low: Floats, close: Floats, period_bars: int) -> Floats:
+    """Average the true range, plainly rather than with Wilder's smoothing, as the lineage does.
+
+    The true range is max(high, previous close) - min(low, previous close) (Wilder, 1978); the first bar
+    has no previous close and therefore none.
+
+    Args:
+        high: Shape (N,), quote currency.
+        low: Shape (N,), quote currency.
+        close: Shape (N,), quote currency.
+        period_bars: Bars averaged.
+
+    Returns:
+        Shape (N,), quote currency, not negative; the first `period_bars` rows are NaN.
+    """
+    previous = close[:-1]
+    true_range = np.maximum(high[1:], previous) - np.minimum(low[1:], previous)
+    return np.concatenate([np.full(min(1, len(close)), np.nan), moving_mean(true_range, period_bars)])
+
+
+def roc(close: Floats, period_bars: int) -> Floats:
+    """Compute the rate of change in percent.
+
+    Args:
+        close: Shape (N,), quote currency.
+        period_bars: Bars between the two closes.
+
+    Returns:
+        Shape (N,), percent of the earlier close; the first `period_bars` rows are NaN.
+    """
+    change_pct = np.full(len(close), np.nan)
+    earlier = close[: max(0, len(close) - period_bars)]
+    change_pct[period_bars:] = 100.0 * (close[period_bars:] - earlier) / earlier
+    return change_pct
+
+
+def volume_norm(volume: Floats, period_bars: int) -> Floats:
+    """Divide the volume by its simple average.
+
+    A window without any trade counts as ordinary: 1, the value of a volume equal to its average.
+
+    Args:
+        volume: Shape (N,), base currency.
+        period_bars: Bars averaged, the newest included.
+
+    Returns:
+        Shape (N,), unitless, between 0 and `period_bars`; the first `period_bars` - 1 rows are NaN.
+    """
+    return _ratio(volume, moving_mean(volume, period_bars), where_zero=1.0)
+
+
+def ewm_mean(values: Floats, newest_weight: float) -> Floats:
+    """Smooth exponentially, starting at the first value: y = (1 - w) * y + w * x.
+
+    Args:
+        values: Shape (N,), any unit.
+        newest_weight: w, between 0 and 1.
+
+    Returns:
+        Shape (N,), unit of `values`; a constant stays exactly constant.
+    """
+    smooth = pd.Series(values).ewm(alpha=newest_weight, adjust=False).mean()
+    return smooth.to_numpy(dtype=np.float64)
+
+
+def moving_mean(values: Floats, period_bars: int) -> Floats:
+    """Average the newest `period_bars` values.
+
+    Args:
+        values: Shape (N,), any unit.
+        period_bars: Window, in bars, at least 2.
+
+    Returns:
+        Shape (N,), unit of `values`; the first `period_bars` - 1 rows are NaN.
+    """
+    means = np.full(len(values), np.nan)
+    if len(values) >= period_bars:
+        means[period_bars - 1 :] = _added(sliding_window_view(values, period_bars).T) / period_bars
+    return means
+
+
+def _added(arrays: Iterable[Floats]) -> Floats:
+    first, *others = arrays
+    total = first.copy()
+    for array in others:
+        total += array
+    return total
+
+
+def _ratio(part: Floats, whole: Floats, *, where_zero: float) -> Floats:
+    return np.divide(part, whole, out=np.full(len(whole), where_zero), where=whole != 0.0)

@@ -1,0 +1,242 @@
+"""FeatureTable: named float32 columns of one Series, past-only, warm-up rows dropped.
+
+A gap in the candles ends a piece. Indicators start anew in every piece, the warm-up of every piece is
+dropped, and a piece that is all warm-up vanishes. Columns are picked by name, never by number (G4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from v8.columns import OHLCV
+from v8.errors import DataError, listed
+from v8.features.indicators import check_columns, compute, definition_digest, warmup_bars
+from v8.market.candles import Candles
+from v8.market.series import Series
+from v8.storage import digest_bytes, digest_json
+
+Column = NDArray[np.float32]
+Number = TypeVar("Number", np.float32, np.int32, np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureTable:
+    """Feature columns of one Series; every array is read-only.
+
+    Args:
+        series: Symbol and timeframe.
+        open_time_s: Shape (N,), int64, UTC seconds since the epoch, ascending.
+        arrays: Each column by its name, shape (N,), float32, finite; units as `v8.columns` says. They
+            are separate arrays so that what a store has read and checked is used without another copy.
+        segment: Shape (N,), int32; 0, then one more after every hole.
+        digest: Identity of the content: candles, columns and what the columns mean.
+    """
+
+    series: Series
+    open_time_s: NDArray[np.int64]
+    arrays: Mapping[str, Column]
+    segment: NDArray[np.int32]
+    digest: str
+
+    def __post_init__(self) -> None:
+        check_columns(self.columns)
+        shapes = {name: array.shape for name, array in {**self.arrays, "segment": self.segment}.items()}
+        expected = self.open_time_s.shape
+        if wrong := [name for name, shape in shapes.items() if shape != expected]:
+            raise DataError(
+                where=f"features of {self.series}",
+                rule=f"every array has the shape of the open times, {expected}",
+                got=f"{shapes[wrong[0]]} in {listed(wrong)}",
+                fix="Give one value per open time and column",
+            )
+        object.__setattr__(self, "open_time_s", _read_only(self.open_time_s))
+        object.__setattr__(self, "arrays", {name: _read_only(array) for name, array in self.arrays.items()})
+        object.__setattr__(self, "segment", _read_only(self.segment))
+
+    def __len__(self) -> int:
+        return len(self.open_time_s)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns, each once, in the order they were asked for."""
+        return tuple(self.arrays)
+
+    @property
+    def values(self) -> NDArray[np.float32]:
+        """All columns copied into one array, shape (N, C), float32, read-only."""
+        return _read_only(self.select(self.columns))
+
+    def column(self, name: str) -> Column:
+        """Return one column by its name: read-only, shape (N,), float32.
+
+        Raises:
+            DataError: If the table has no such column.
+        """
+        check_columns([name])
+        if name not in self.arrays:
+            raise DataError(
+                where=f"features of {self.series}, column {name}",
+                rule=f"this table holds {', '.join(self.columns)}",
+                got=repr(name),
+                fix="Name it when asking the feature store for the table",
+            )
+        return self.arrays[name]
+
+    def select(self, names: Sequence[str]) -> NDArray[np.float32]:
+        """Copy columns by their names, rows contiguous in memory.
+
+        Args:
+            names: Columns of this table in the wanted order, each once.
+
+        Returns:
+            Shape (N, len(names)), float32.
+
+        Raises:
+            DataError: If a name is repeated or not in the table.
+        """
+        return np.stack([self.column(name) for name in check_columns(names)], axis=1)
+
+
+def compute_table(candles: Candles, columns: Sequence[str]) -> FeatureTable:
+    """Compute a FeatureTable without any store, as a Forecaster does.
+
+    Args:
+        candles: Checked candles of one Series.
+        columns: Names from `v8.columns.KINDS`, each once.
+
+    Returns:
+        The same table, to the bit, as `FeatureStore.table` gives.
+
+    Raises:
+        DataError: If a name is unknown or repeated, or no piece outlasts the warm-up.
+    """
+    names = check_columns(columns)
+    rows = valid_rows(candles, names)
+    return assemble(candles, rows, compute_columns(candles, names))
+
+
+def valid_rows(candles: Candles, columns: Sequence[str]) -> list[slice]:
+    """List what the warm-up leaves of every contiguous piece.
+
+    Args:
+        candles: Checked candles.
+        columns: Known column names.
+
+    Returns:
+        At least one row slice, none empty, in order.
+
+    Raises:
+        DataError: If no contiguous piece is longer than the warm-up.
+    """
+    warmup = warmup_bars(columns)
+    found = pieces(candles.segment)
+    rows = [slice(piece.start + warmup, piece.stop) for piece in found if piece.stop - piece.start > warmup]
+    if not rows:
+        longest = max((piece.stop - piece.start for piece in found), default=0)
+        raise DataError(
+            where=f"features of {candles.series}",
+            rule=f"needs at least {warmup + 1} candles without a gap ({warmup} warm-up + 1)",
+            got=f"{len(candles)} candles, at most {longest} of them without a gap",
+            fix="Fetch a longer history with --bars",
+        )
+    return rows
+
+
+def compute_columns(candles: Candles, columns: Sequence[str]) -> dict[str, Column]:
+    """Compute columns piece by piece.
+
+    Args:
+        candles: Checked candles, N rows.
+        columns: Known names, each once.
+
+    Returns:
+        Per name, shape (N,), float32, NaN in the warm-up of every piece and finite after it.
+
+    Raises:
+        DataError: If a value is beyond single precision.
+    """
+    raw = {name: np.ascontiguousarray(candles.column(name)) for name in OHLCV}
+    results = {name: np.full(len(candles), np.nan, dtype=np.float32) for name in columns}
+    for piece in pieces(candles.segment):
+        lasting = [name for name in columns if warmup_bars([name]) < piece.stop - piece.start]
+        computed = compute(lasting, {name: values[piece] for name, values in raw.items()})
+        for name, values in computed.items():
+            results[name][piece] = values
+            _check_finite(candles.series, name, results[name][piece][warmup_bars([name]) :])
+    return results
+
+
+def assemble(candles: Candles, rows: Sequence[slice], columns: Mapping[str, Column]) -> FeatureTable:
+    """Drop the warm-up; without a gap nothing is copied.
+
+    Args:
+        candles: Checked candles, N rows.
+        rows: What `valid_rows` found for these columns.
+        columns: Known names in the wanted order, each as `compute_columns` gives it.
+    """
+    return FeatureTable(
+        candles.series,
+        _joined(candles.open_time_s, rows),
+        {name: _joined(column, rows) for name, column in columns.items()},
+        np.repeat(np.arange(len(rows), dtype=np.int32), [each.stop - each.start for each in rows]),
+        table_digest(candles, tuple(columns)),
+    )
+
+
+def table_digest(candles: Candles, columns: tuple[str, ...]) -> str:
+    """Identify a table by its candles, its columns and what they mean: 64 hex digits.
+
+    The table itself is not read: it follows from these.
+    """
+    return digest_bytes(candles.digest.encode("ascii"), _meaning(columns))
+
+
+def pieces(segment: NDArray[np.int32]) -> list[slice]:
+    """List the contiguous pieces as row slices.
+
+    Args:
+        segment: Shape (N,), int32, one more after every hole.
+
+    Returns:
+        Slices in order that cover all rows.
+
+    >>> pieces(np.array([0, 0, 1], dtype=np.int32))
+    [slice(0, 2, None), slice(2, 3, None)]
+    """
+    if not len(segment):
+        return []
+    numbers = np.arange(segment[0], segment[-1] + 2, dtype=segment.dtype)
+    return [slice(start, stop) for start, stop in pairwise(np.searchsorted(segment, numbers).tolist())]
+
+
+def _joined(array: NDArray[Number], rows: Sequence[slice]) -> NDArray[Number]:
+    return array[rows[0]] if len(rows) == 1 else np.concatenate([array[each] for each in rows])
+
+
+def _check_finite(series: Series, name: str, values: Column) -> None:
+    if not np.isfinite(values).all():
+        raise DataError(
+            where=f"features of {series}",
+            rule="every value is a finite number in single precision (up to 3.4e38)",
+            got=f"others in {name}",
+            fix="Check the prices and volumes of these candles with `python -m v8 data`",
+        )
+
+
+@cache
+def _meaning(columns: tuple[str, ...]) -> bytes:
+    return digest_json([[name, definition_digest(name)] for name in columns]).encode("ascii")
+
+
+def _read_only(array: NDArray[Number]) -> NDArray[Number]:
+    if array.flags.writeable:
+        array = array.view()
+        array.setflags(write=False)
+    return array
