@@ -1,0 +1,75 @@
+"""Small real parts that many rooms' tests are built from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import numpy as np
+import pytest
+
+from v8.data.dataset import SeriesData, prepare_series, table_columns
+from v8.features.table import FeatureTable, compute_table
+from v8.market.series import Series
+from v8.market.sources.source import open_source
+from v8.profile import Profile, load_profile
+
+TINY_NETWORKS: dict[str, dict[str, Any]] = {
+    "bilstm_seq2seq": {"encoder_units": (6, 4), "decoder_units": (4,)},
+    "lstm_dense": {"encoder_units": (6, 4), "dense_units": (4,)},
+}
+
+
+def tiny_profile(
+    family: str = "bilstm_seq2seq",
+    *,
+    dropout: float = 0.0,
+    training: dict[str, Any] | None = None,
+    **changes: Any,
+) -> Profile:
+    """Return the aligned profile shrunk to a network that trains in a moment."""
+    content = load_profile("aligned").model_dump()
+    content |= {"name": "tiny", "newest_bars": 700, "lookback_bars": 20, "horizon_bars": 3}
+    content["network"] = {"family": family, "dropout": dropout, **TINY_NETWORKS[family]}
+    content["training"] |= {"epochs": 3, "learning_rate": 5e-3, "precision": "float32"} | (training or {})
+    return Profile.model_validate(content | changes)
+
+
+def demo_table(profile: Profile, *, series: str = "BTCUSDT-15m", num_bars: int | None = None) -> FeatureTable:
+    """Return the feature table of a demo series."""
+    candles = open_source("demo").candles(Series.parse(series), num_bars or profile.newest_bars)
+    return compute_table(candles, table_columns(profile))
+
+
+def table_with(table: FeatureTable, **arrays: np.ndarray) -> FeatureTable:
+    """Return a table with some columns (or `segment`) replaced."""
+    segment = arrays.pop("segment", table.segment)
+    changed = {**table.arrays, **{name: array.astype(np.float32) for name, array in arrays.items()}}
+    digest = f"{hash(b''.join(array.tobytes() for array in changed.values())):x}"
+    return FeatureTable(table.series, table.open_time_s, changed, segment, digest)
+
+
+@pytest.fixture(scope="session")
+def make_profile() -> Callable[..., Profile]:
+    return tiny_profile
+
+
+@pytest.fixture(scope="session")
+def make_table() -> Callable[..., FeatureTable]:
+    return demo_table
+
+
+@pytest.fixture(scope="session")
+def change_table() -> Callable[..., FeatureTable]:
+    return table_with
+
+
+@pytest.fixture(scope="session")
+def make_data() -> Callable[..., SeriesData]:
+    def make(profile: Profile, **options: Any) -> SeriesData:
+        return prepare_series(demo_table(profile, **options), profile)
+
+    return make

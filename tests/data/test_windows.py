@@ -1,0 +1,144 @@
+"""Windows: the right rows, in an order fixed by seed and epoch, never materialised."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from v8.data.dataset import SeriesData, prepare_series
+from v8.data.windows import batched_rows, epoch_order, num_batches, span_batches, training_batches
+from v8.features.table import FeatureTable
+from v8.models.networks import build_network
+from v8.profile import Profile
+
+
+def test_a_batch_holds_the_rows_its_anchors_name(
+    make_data: Callable[..., SeriesData], make_profile: Callable[..., Profile]
+) -> None:
+    data = make_data(make_profile())
+    batch = next(span_batches(data, "validation", 4))
+    close = data.profile.features.index("close")
+    mask = data.scaling.anchored_mask()
+    for place, anchor in enumerate(data.anchors["validation"][:4]):
+        rows = data.inputs_NF[anchor - 19 : anchor + 1]
+        expected = rows - rows[-1, close] * mask
+        np.testing.assert_array_equal(np.asarray(batch.x_BTF)[place], expected)
+        np.testing.assert_array_equal(
+            np.asarray(batch.y_BHC["bands"])[place], data.targets_NHC["bands"][anchor]
+        )
+    assert np.asarray(batch.x_BTF)[:, -1, close].tolist() == [0.0] * 4
+
+
+def test_an_epoch_visits_every_window_once_and_epochs_differ(
+    make_data: Callable[..., SeriesData], make_profile: Callable[..., Profile]
+) -> None:
+    data = make_data(make_profile())
+    steps = num_batches(data.num_windows("train"), 16)
+    batches = list(training_batches(data, seed=7, first_epoch=1, last_epoch=2))
+    assert len(batches) == 2 * steps
+    epochs = []
+    for part in (batches[:steps], batches[steps:]):
+        seen = np.concatenate(
+            [np.asarray(batch.y_BHC["ohlc"])[np.asarray(batch.weight_B) == 1] for batch in part]
+        )
+        epochs.append(seen[:, 0, 3])
+    expected = data.targets_NHC["ohlc"][data.anchors["train"]][:, 0, 3]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(expected)
+    assert epochs[0].tolist() != epochs[1].tolist()
+
+
+def test_g12_a_later_epoch_has_the_same_order_whether_or_not_the_earlier_ones_were_run(
+    make_data: Callable[..., SeriesData], make_profile: Callable[..., Profile]
+) -> None:
+    data = make_data(make_profile())
+    steps = num_batches(data.num_windows("train"), 16)
+    whole = list(training_batches(data, seed=7, first_epoch=1, last_epoch=3))[2 * steps :]
+    resumed = list(training_batches(data, seed=7, first_epoch=3, last_epoch=3))
+    for first, second in zip(whole, resumed, strict=True):
+        np.testing.assert_array_equal(np.asarray(first.x_BTF), np.asarray(second.x_BTF))
+
+
+@given(num=st.integers(1, 300), size=st.integers(1, 64), seed=st.integers(0, 99), epoch=st.integers(1, 9))
+def test_batches_are_full_and_weights_count_the_real_windows(
+    num: int, size: int, seed: int, epoch: int
+) -> None:
+    order = epoch_order(np.arange(1_000, 1_000 + num), seed, epoch)
+    rows, weights = batched_rows(order, size)
+    assert rows.shape == weights.shape == (num_batches(num, size), size)
+    assert rows[weights == 1].tolist() == order.tolist()
+    assert weights.sum() == num
+
+
+def test_no_window_crosses_a_hole(
+    make_profile: Callable[..., Profile],
+    make_table: Callable[..., FeatureTable],
+    change_table: Callable[..., FeatureTable],
+) -> None:
+    profile = make_profile()
+    table = make_table(profile)
+    segment = np.zeros(len(table), np.int32)
+    segment[100:] = 1
+    whole = prepare_series(table, profile)
+    broken = prepare_series(change_table(table, segment=segment), profile)
+    lost = set(whole.anchors["train"]) - set(broken.anchors["train"])
+    # A window of 20 + 3 rows straddles row 100 in 22 positions.
+    assert sorted(lost) == list(range(97, 119))
+
+
+MEMORY_PROGRAM = """
+import resource, sys
+import numpy as np
+sys.path.insert(0, {tests!r})
+from conftest import tiny_profile, demo_table
+from v8.data.dataset import prepare_series
+from v8.data.windows import training_batches
+profile = tiny_profile(lookback_bars={lookback}, newest_bars=6000)
+data = prepare_series(demo_table(profile), profile)
+batches = training_batches(data, seed=1, first_epoch=1, last_epoch=1)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+total = sum(float(np.asarray(batch.x_BTF)[0, 0, 0]) for batch in batches)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_memory_does_not_grow_with_the_lookback() -> None:
+    """4,000 windows of 400 rows x 12 features would be 77 MB; gathering them batch by batch is not."""
+    from pathlib import Path
+
+    tests = str(Path(__file__).parents[1])
+    grown_kib = []
+    for lookback in (20, 400):
+        program = MEMORY_PROGRAM.format(tests=tests, lookback=lookback)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        grown_kib.append(int(done.stdout))
+    assert grown_kib[1] - grown_kib[0] < 30 * 1024
+
+
+def test_g7_no_window_holds_a_row_it_is_asked_for(
+    make_profile: Callable[..., Profile],
+    make_table: Callable[..., FeatureTable],
+    change_table: Callable[..., FeatureTable],
+) -> None:
+    """There is no teacher forcing: the window is the only input, and it ends at the anchor."""
+    profile = make_profile()
+    table = make_table(profile)
+    data = prepare_series(table, profile)
+    anchor = int(data.anchors["validation"][0])
+    changed = {name: table.column(name).copy() for name in table.columns}
+    for column in changed.values():
+        column[anchor + 1 :] *= 1.5
+    other = prepare_series(change_table(table, **changed), profile)
+    first, second = (next(span_batches(each, "validation", 1)) for each in (data, other))
+    np.testing.assert_array_equal(np.asarray(first.x_BTF), np.asarray(second.x_BTF))
+    assert not np.array_equal(np.asarray(first.y_BHC["ohlc"]), np.asarray(second.y_BHC["ohlc"]))
+
+
+def test_g7_a_network_s_only_input_is_the_window(make_profile: Callable[..., Profile]) -> None:
+    for family in ("bilstm_seq2seq", "lstm_dense"):
+        network = build_network(make_profile(family), seed=1)
+        assert [tensor.name for tensor in network.inputs] == ["window"]

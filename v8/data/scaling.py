@@ -1,0 +1,334 @@
+"""Scaling: constants fitted on train rows only, invertible, saved with the model.
+
+Three ways, chosen by the profile:
+
+* `anchored`: price levels enter as log ratio to the window's last close over the train deviation of
+  log returns; differences of prices are divided by the close; skewed positive columns are logged;
+  then all but prices are centred and divided by their deviation. A target is the log ratio of the
+  truth to the roll-forward forecast over that ratio's deviation.
+* `standard`, `minmax`: the lineage's scalers on plain levels, inputs and targets alike. They are kept
+  so that anyone can see the difference; nothing else is fitted to them.
+
+Whatever the way, an untrained network is the strongest constant forecast: `start` holds the median
+(absolute and Huber loss) or mean (squared loss) of the scaled target per task, step and column.
+
+Shape legend: N rows, W windows, F features, H horizon, C columns of a task.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from v8.columns import CLOSE, KINDS, TASK_COLUMNS, TASK_VOLATILITY, VOLATILITY, Kind
+from v8.errors import SeriesError
+from v8.profile import Profile
+
+VOLATILITY_FLOOR_SHARE = 0.05
+"""Volatilities below this share of the train median are raised to it before a logarithm.
+
+A dead market (no trade for 20 bars) has volatility zero, whose logarithm would rule the whole loss.
+"""
+
+LOG_FLOOR_SHARE = 1e-3
+"""Likewise for logged inputs: the smallest value that is told apart, as a share of the train median."""
+
+PRICE_FLOOR_SHARE = 0.01
+"""Prices below this share of the last close are raised to it: a lower band can fall to zero."""
+
+
+class Transform(StrEnum):
+    """How one input column is brought to unit size."""
+
+    ANCHORED = "log(x / last close) / scale"
+    RELATIVE = "(x / close - center) / scale"
+    LOGGED = "(log(max(x, floor)) - center) / scale"
+    LEVEL = "(x - center) / scale"
+
+
+class TargetForm(StrEnum):
+    """How one task's truth is brought to unit size."""
+
+    ROLL_FORWARD = "log(x / roll-forward forecast) / scale"
+    LEVEL = "(x - center) / scale"
+
+
+_ANCHORED_TRANSFORMS = {
+    Kind.PRICE: Transform.ANCHORED,
+    Kind.PRICE_CHANGE: Transform.RELATIVE,
+    Kind.POSITIVE: Transform.LOGGED,
+    Kind.CENTRED: Transform.LEVEL,
+}
+
+
+@dataclass(frozen=True)
+class ColumnScaling:
+    """Constants of one input column; `floor` matters to `LOGGED` only."""
+
+    name: str
+    transform: Transform
+    center: float
+    scale: float
+    floor: float
+
+
+@dataclass(frozen=True)
+class TaskScaling:
+    """Constants of one task.
+
+    Args:
+        task: A key of `TASK_COLUMNS`.
+        form: What the network's output means.
+        center: Per column, shape (C,); zeros under `ROLL_FORWARD`.
+        scale: Per column, shape (C,); one common value under `ROLL_FORWARD`, which keeps order.
+        start: Scaled constant forecast per step and column, shape (H, C).
+        offset: Median log ratio of truth to roll-forward on train windows, shape (H, C).
+    """
+
+    task: str
+    form: TargetForm
+    center: tuple[float, ...]
+    scale: tuple[float, ...]
+    start: tuple[tuple[float, ...], ...]
+    offset: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Everything that turns prices into numbers near one, and back.
+
+    Args:
+        columns: Input columns in the profile's order.
+        tasks: Tasks in the profile's order.
+        reference_price: Median train close; keeps float32 logarithms small, cancels out in windows.
+        volatility_floor: Smallest volatility told apart, unitless.
+    """
+
+    columns: tuple[ColumnScaling, ...]
+    tasks: tuple[TaskScaling, ...]
+    reference_price: float
+    volatility_floor: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; `from_json` restores an equal Scaling."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Scaling:
+        """Restore what `to_json` returned."""
+        columns = tuple(
+            ColumnScaling(**{**column, "transform": Transform(column["transform"])})
+            for column in content["columns"]
+        )
+        tasks = tuple(_task_from_json(task) for task in content["tasks"])
+        return cls(columns, tasks, content["reference_price"], content["volatility_floor"])
+
+    def task(self, name: str) -> TaskScaling:
+        """Return the constants of one task."""
+        return next(task for task in self.tasks if task.task == name)
+
+    def scale_inputs(
+        self, table_NF: NDArray[np.float64], close_N: NDArray[np.float64]
+    ) -> NDArray[np.float32]:
+        """Scale whole rows; anchored columns still miss their last close, see `anchored_mask`.
+
+        Args:
+            table_NF: Raw feature columns in the profile's order.
+            close_N: Close of each row, quote currency.
+
+        Returns:
+            Shape (N, F), float32, unitless.
+        """
+        scaled = [
+            self._scale_column(column, table_NF[:, number], close_N)
+            for number, column in enumerate(self.columns)
+        ]
+        return np.stack(scaled, axis=1).astype(np.float32)
+
+    def anchored_mask(self) -> NDArray[np.float32]:
+        """Return 1 for columns from which a window subtracts its last scaled close, shape (F,)."""
+        return np.array([column.transform is Transform.ANCHORED for column in self.columns], np.float32)
+
+    def scale_target(
+        self, task: str, truth_WHC: NDArray[np.float64], reference_WHC: NDArray[np.float64]
+    ) -> NDArray[np.float32]:
+        """Turn true values into what the network is asked for.
+
+        Args:
+            task: A key of `TASK_COLUMNS`.
+            truth_WHC: True values, quote currency (volatility unitless).
+            reference_WHC: Roll-forward forecast of the same shape and unit.
+
+        Returns:
+            Shape (W, H, C), float32, unitless.
+        """
+        constants = self.task(task)
+        if constants.form is TargetForm.LEVEL:
+            return ((truth_WHC - np.array(constants.center)) / np.array(constants.scale)).astype(np.float32)
+        ratio = log_ratio(task, truth_WHC, reference_WHC, self.volatility_floor)
+        return (ratio / np.array(constants.scale)).astype(np.float32)
+
+    def restore_target(
+        self, task: str, scaled_WHC: NDArray[np.float32], reference_WHC: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Undo `scale_target`, up to its floors; same shapes and units."""
+        constants = self.task(task)
+        stretched = scaled_WHC.astype(np.float64) * np.array(constants.scale)
+        if constants.form is TargetForm.LEVEL:
+            return stretched + np.array(constants.center)
+        return _floored(task, reference_WHC, reference_WHC, self.volatility_floor) * np.exp(stretched)
+
+    def _scale_column(
+        self, column: ColumnScaling, x_N: NDArray[np.float64], close_N: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        if column.transform is Transform.ANCHORED:
+            return np.log(x_N / self.reference_price) / column.scale
+        shaped = _shaped(column.transform, x_N, close_N, column.floor)
+        return (shaped - column.center) / column.scale
+
+
+def fit_scaling(
+    profile: Profile,
+    columns: dict[str, NDArray[np.float64]],
+    truth: dict[str, NDArray[np.float64]],
+    reference: dict[str, NDArray[np.float64]],
+    *,
+    where: str,
+) -> Scaling:
+    """Fit every constant on the train span.
+
+    Args:
+        profile: Gives features, tasks, losses and the way of scaling.
+        columns: Train rows of each feature and of close and volatility, shape (N,).
+        truth: Train windows' true values per task, shape (W, H, C).
+        reference: Their roll-forward forecasts, same shapes.
+        where: Name of the series, for the error.
+
+    Raises:
+        SeriesError: If the close never moves on the train span, so that nothing can be scaled by it.
+    """
+    close = columns[CLOSE]
+    volatility = columns[VOLATILITY]
+    if not np.any(volatility > 0) or float(np.std(np.diff(np.log(close)))) == 0:
+        raise SeriesError(
+            where=where,
+            rule="the close must move on the train span",
+            got="one price throughout",
+            fix="Leave this series out or fetch another span",
+        )
+    floor = VOLATILITY_FLOOR_SHARE * float(np.median(volatility[volatility > 0]))
+    return Scaling(
+        columns=tuple(_fit_column(profile, name, columns[name], close) for name in profile.features),
+        tasks=tuple(_fit_task(profile, task, truth[task], reference[task], floor) for task in profile.tasks),
+        reference_price=float(np.median(close)),
+        volatility_floor=floor,
+    )
+
+
+def log_ratio(
+    task: str,
+    truth_WHC: NDArray[np.float64],
+    reference_WHC: NDArray[np.float64],
+    volatility_floor: float,
+) -> NDArray[np.float64]:
+    """Return log(truth / roll-forward) with both raised to the task's floor, shape (W, H, C)."""
+    top = _floored(task, truth_WHC, reference_WHC, volatility_floor)
+    bottom = _floored(task, reference_WHC, reference_WHC, volatility_floor)
+    ratio: NDArray[np.float64] = np.log(top / bottom)
+    return ratio
+
+
+def _floored(
+    task: str,
+    values: NDArray[np.float64],
+    reference: NDArray[np.float64],
+    volatility_floor: float,
+) -> NDArray[np.float64]:
+    if task == TASK_VOLATILITY:
+        return np.maximum(values, volatility_floor)
+    # The upper band or any OHLC column of the reference stands for the price level of its window.
+    level = reference[:, :, :1]
+    return np.maximum(values, PRICE_FLOOR_SHARE * level)
+
+
+def _shaped(
+    transform: Transform, x_N: NDArray[np.float64], close_N: NDArray[np.float64], floor: float
+) -> NDArray[np.float64]:
+    if transform is Transform.RELATIVE:
+        return x_N / close_N
+    if transform is Transform.LOGGED:
+        logged: NDArray[np.float64] = np.log(np.maximum(x_N, floor))
+        return logged
+    return x_N
+
+
+def _fit_column(
+    profile: Profile, name: str, x_N: NDArray[np.float64], close_N: NDArray[np.float64]
+) -> ColumnScaling:
+    if profile.scaling == "minmax":
+        low, high = float(x_N.min()), float(x_N.max())
+        return ColumnScaling(name, Transform.LEVEL, low, _positive(high - low), 0.0)
+    transform = _ANCHORED_TRANSFORMS[KINDS[name]] if profile.scaling == "anchored" else Transform.LEVEL
+    if transform is Transform.ANCHORED:
+        return ColumnScaling(name, transform, 0.0, float(np.std(np.diff(np.log(close_N)))), 0.0)
+    positive = x_N[x_N > 0]
+    floor = LOG_FLOOR_SHARE * float(np.median(positive)) if len(positive) else LOG_FLOOR_SHARE
+    shaped = _shaped(transform, x_N, close_N, floor)
+    return ColumnScaling(name, transform, float(shaped.mean()), _positive(float(shaped.std())), floor)
+
+
+def _fit_task(
+    profile: Profile,
+    task: str,
+    truth_WHC: NDArray[np.float64],
+    reference_WHC: NDArray[np.float64],
+    floor: float,
+) -> TaskScaling:
+    num_columns = len(TASK_COLUMNS[task])
+    ratio = log_ratio(task, truth_WHC, reference_WHC, floor)
+    form, center, scale = TargetForm.ROLL_FORWARD, np.zeros(num_columns), np.ones(num_columns)
+    if profile.scaling == "anchored":
+        # One scale for all columns of a task keeps their order: high above close stays above.
+        scale = scale * _positive(float(np.sqrt(ratio.var(axis=0).mean())))
+        scaled = ratio / scale
+    else:
+        form = TargetForm.LEVEL
+        flat = truth_WHC.reshape(-1, num_columns)
+        is_standard = profile.scaling == "standard"
+        center = flat.mean(axis=0) if is_standard else flat.min(axis=0)
+        spread = flat.std(axis=0) if is_standard else np.ptp(flat, axis=0)
+        scale = np.array([_positive(float(value)) for value in spread])
+        scaled = (truth_WHC - center) / scale
+    typical = np.mean if profile.tasks[task].loss == "mse" else np.median
+    return TaskScaling(
+        task=task,
+        form=form,
+        center=_floats(center),
+        scale=_floats(scale),
+        start=tuple(_floats(row) for row in typical(scaled, axis=0)),
+        offset=tuple(_floats(row) for row in np.median(ratio, axis=0)),
+    )
+
+
+def _positive(scale: float) -> float:
+    """Leave a column that never changes as it is: dividing by one is harmless, by zero is not."""
+    return scale if scale > 0 else 1.0
+
+
+def _floats(values: NDArray[np.float64]) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)
+
+
+def _task_from_json(content: dict[str, Any]) -> TaskScaling:
+    return TaskScaling(
+        task=content["task"],
+        form=TargetForm(content["form"]),
+        center=tuple(content["center"]),
+        scale=tuple(content["scale"]),
+        start=tuple(tuple(row) for row in content["start"]),
+        offset=tuple(tuple(row) for row in content["offset"]),
+    )

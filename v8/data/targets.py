@@ -1,0 +1,55 @@
+"""What a forecast is compared with and learned against: the roll-forward forecast.
+
+Roll-forward means the close stays at the last close. Open, high, low and close are then the last
+close; Bollinger bands and volatility still move, because known closes leave their window and repeated
+last closes enter it. It is the honest naive forecast of every task, and `anchored` scaling trains on
+the log ratio of the truth to it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from v8.columns import BAND_PERIOD_BARS, BAND_WIDTH_STDS, TASK_BANDS, TASK_OHLC, TASK_VOLATILITY
+
+
+def roll_forward(history_close: NDArray[np.float64], horizon_bars: int) -> dict[str, NDArray[np.float64]]:
+    """Forecast every task as if the close stayed at the last close.
+
+    Args:
+        history_close: Closes of the last 20 known rows, oldest first, shape (N, 20), quote currency.
+        horizon_bars: Steps ahead, at least 1.
+
+    Returns:
+        Per task of `v8.columns.TASK_COLUMNS`, shape (N, horizon, columns), float64; quote currency,
+        volatility unitless.
+    """
+    last = history_close[:, -1:]
+    mean_ratio, std_ratio = _future_moments(history_close / last - 1.0, horizon_bars)
+    middle = last * (1.0 + mean_ratio)
+    reach = last * BAND_WIDTH_STDS * std_ratio
+    return {
+        TASK_OHLC: np.broadcast_to(last[:, :, None], (len(last), horizon_bars, 4)).copy(),
+        TASK_BANDS: np.stack([middle + reach, middle - reach], axis=-1),
+        TASK_VOLATILITY: (std_ratio / (1.0 + mean_ratio))[:, :, None],
+    }
+
+
+def _future_moments(
+    returns: NDArray[np.float64], horizon_bars: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and sample deviation of the 20 closes at each step ahead, as ratios to the last close.
+
+    At step k the window holds the newest 20 - k known closes and k times the last close, whose ratio
+    minus one is zero, so suffix sums of the known ratios are all that is needed.
+    """
+    suffix = np.cumsum(returns[:, ::-1], axis=1)[:, ::-1]
+    suffix_of_squares = np.cumsum(returns[:, ::-1] ** 2, axis=1)[:, ::-1]
+    padding = np.zeros((len(returns), max(0, horizon_bars + 1 - BAND_PERIOD_BARS)))
+    steps = slice(1, horizon_bars + 1)
+    total = np.concatenate([suffix, padding], axis=1)[:, steps]
+    squares = np.concatenate([suffix_of_squares, padding], axis=1)[:, steps]
+    mean = total / BAND_PERIOD_BARS
+    variance = (squares - BAND_PERIOD_BARS * mean**2) / (BAND_PERIOD_BARS - 1)
+    return mean, np.sqrt(np.maximum(variance, 0.0))
