@@ -1,0 +1,140 @@
+"""The published model: prices in, prices out, coherent, plain Keras."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from v8.data.dataset import SeriesData
+from v8.data.targets import roll_forward
+from v8.data.windows import span_batches
+from v8.models.networks import build_network
+from v8.models.serving import build_serving
+from v8.profile import Profile
+
+WAYS = ["anchored", "standard", "minmax"]
+
+
+def wild_network(profile: Profile) -> keras.Model:
+    """A network whose heads say anything: kernels drawn at random instead of zero."""
+    network = build_network(profile, seed=5)
+    rng = np.random.default_rng(5)
+    for weight in network.trainable_variables:
+        weight.assign(rng.normal(0, 0.7, weight.shape))
+    return network
+
+
+@pytest.mark.parametrize("family", ["bilstm_seq2seq", "lstm_dense"])
+@pytest.mark.parametrize("way", WAYS)
+def test_prices_equal_the_scaled_network_s_restored_by_hand(
+    family: str, way: str, make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+) -> None:
+    data = make_data(make_profile(family, scaling=way))
+    network = wild_network(data.profile)
+    anchors = data.anchors["test"][:32]
+    served = build_serving(data.profile, data.scaling, network)(data.raw_windows(anchors))
+    scaled = network(next(span_batches(data, "test", 32)).x_BTF)
+    reference = roll_forward(data.history_close(anchors), 3)
+    restored = {
+        task: data.scaling.restore_target(task, np.asarray(scaled[task])[: len(anchors)], reference[task])
+        for task in data.profile.tasks
+    }
+    ohlc = restored["ohlc"]
+    ohlc = np.maximum(ohlc, 0.01 * reference["ohlc"])
+    ohlc[..., 1] = ohlc[..., [0, 1, 3]].max(axis=-1)
+    ohlc[..., 2] = ohlc[..., [0, 2, 3]].min(axis=-1)
+    np.testing.assert_allclose(np.asarray(served["ohlc"]), ohlc, rtol=2e-4)
+    bands = np.sort(restored["bands"], axis=-1)[..., ::-1]
+    np.testing.assert_allclose(np.asarray(served["bands"]), bands, rtol=2e-4)
+    volatility = np.maximum(restored["volatility"], 1e-3 * data.scaling.volatility_floor)
+    np.testing.assert_allclose(np.asarray(served["volatility"]), volatility, rtol=5e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_forecasts_are_coherent_whatever_the_network_says(
+    way: str, make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+) -> None:
+    data = make_data(make_profile(scaling=way))
+    serving = build_serving(data.profile, data.scaling, wild_network(data.profile))
+    served = {
+        task: np.asarray(values) for task, values in serving(data.raw_windows(data.anchors["test"])).items()
+    }
+    opens, highs, lows, closes = np.moveaxis(served["ohlc"], -1, 0)
+    assert (lows <= np.minimum(opens, closes)).all()
+    assert (highs >= np.maximum(opens, closes)).all()
+    assert (lows > 0).all()
+    assert (served["bands"][..., 1] <= served["bands"][..., 0]).all()
+    assert (served["volatility"] > 0).all()
+
+
+def test_an_untrained_model_forecasts_the_typical_offset(
+    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+) -> None:
+    """Roll-forward times the train span's median ratio: the `offset` baseline."""
+    data = make_data(make_profile())
+    start = {task.task: task.start for task in data.scaling.tasks}
+    serving = build_serving(data.profile, data.scaling, build_network(data.profile, seed=1, start=start))
+    anchors = data.anchors["test"]
+    reference = roll_forward(data.history_close(anchors), 3)
+    for task, values in serving(data.raw_windows(anchors)).items():
+        expected = reference[task] * np.exp(np.array(data.scaling.task(task).offset))
+        np.testing.assert_allclose(np.asarray(values), expected, rtol=2e-3)
+
+
+PLAIN_KERAS = """
+import sys
+import keras, numpy as np
+model = keras.saving.load_model(sys.argv[1], safe_mode=True)
+outputs = model(np.load(sys.argv[2]))
+np.savez(sys.argv[3], **{task: np.asarray(values) for task, values in outputs.items()})
+assert not any(name == "v8" or name.startswith("v8.") for name in sys.modules)
+"""
+
+
+def test_g15_plain_keras_gives_the_same_prices_without_v8(
+    tmp_path: Path, make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+) -> None:
+    data = make_data(make_profile(dropout=0.3))
+    serving = build_serving(data.profile, data.scaling, wild_network(data.profile))
+    windows = data.raw_windows(data.anchors["test"][:8])
+    serving.save(tmp_path / "model.keras")
+    np.save(tmp_path / "windows.npy", windows)
+    arguments = [str(tmp_path / name) for name in ("model.keras", "windows.npy", "out.npz")]
+    # -I leaves out the current folder and PYTHONPATH; from an empty folder v8 is found only if installed,
+    # and the program makes sure that it was not imported.
+    subprocess.run([sys.executable, "-I", "-c", PLAIN_KERAS, *arguments], cwd=tmp_path, check=True)
+    with np.load(tmp_path / "out.npz") as plain:
+        for task, values in serving(windows).items():
+            np.testing.assert_array_equal(plain[task], np.asarray(values))
+
+
+def test_the_file_holds_stock_keras_only(
+    tmp_path: Path, make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+) -> None:
+    data = make_data(make_profile())
+    build_serving(data.profile, data.scaling, wild_network(data.profile)).save(tmp_path / "model.keras")
+    with zipfile.ZipFile(tmp_path / "model.keras") as archive:
+        text = archive.read("config.json").decode("utf-8")
+    modules = set()
+
+    def walk(node: object) -> None:
+        if isinstance(node, dict):
+            if isinstance(node.get("module"), str):
+                modules.add(node["module"].split(".")[0])
+            for value in node.values():
+                walk(value)
+        elif isinstance(node, list):
+            for value in node:
+                walk(value)
+
+    walk(json.loads(text))
+    assert modules <= {"keras", "builtins"}
+    assert "Lambda" not in text

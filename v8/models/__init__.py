@@ -1,0 +1,1 @@
+"""Networks in stock Keras layers, and the model users load."""
