@@ -1,0 +1,145 @@
+"""Training: learns, stops, resumes to the same weights, says when it diverges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from v8.data.dataset import SeriesData, prepare_series
+from v8.errors import ArtifactError, DivergedError
+from v8.features.table import FeatureTable
+from v8.profile import Profile
+from v8.training.checkpoint import Checkpoint
+from v8.training.trainer import EpochRecord, Trainer, TrainingResult
+
+
+def same_weights(one: TrainingResult, two: TrainingResult) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one.weights, two.weights, strict=True))
+
+
+@pytest.fixture(scope="module")
+def learnable(
+    make_profile: Callable[..., Profile],
+    make_table: Callable[..., FeatureTable],
+    change_table: Callable[..., FeatureTable],
+) -> SeriesData:
+    """A market in which the next close is known from the last RSI."""
+    profile = make_profile(
+        dropout=0.1,
+        horizon_bars=1,
+        features=("open", "high", "low", "close", "rsi"),
+        tasks={"ohlc": {"weight": 1.0, "loss": "mse"}},
+        training={"epochs": 4, "learning_rate": 0.03},
+    )
+    table = make_table(profile)
+    steps = np.random.default_rng(3).normal(0, 0.01, len(table))
+    close = 100 * np.exp(np.cumsum(steps))
+    coming = np.append(steps[1:], 0.0)
+    changed = dict.fromkeys(("open", "high", "low", "close"), close)
+    return prepare_series(change_table(table, rsi=50 + 1_000 * coming, **changed), profile)
+
+
+@pytest.fixture(scope="module")
+def trainer(learnable: SeriesData) -> Trainer:
+    return Trainer(learnable.profile)
+
+
+@pytest.fixture(scope="module")
+def whole(trainer: Trainer, learnable: SeriesData) -> TrainingResult:
+    return trainer.fit(learnable, seed=5)
+
+
+def test_it_learns_what_can_be_learned(whole: TrainingResult) -> None:
+    assert whole.best_validation_loss < 0.5 * whole.untrained_loss
+    assert whole.best_epoch >= 1
+    assert [record.epoch for record in whole.history] == [1, 2, 3, 4]
+
+
+def test_g20_the_same_seed_gives_the_same_weights(
+    trainer: Trainer, learnable: SeriesData, whole: TrainingResult
+) -> None:
+    assert same_weights(trainer.fit(learnable, seed=5), whole)
+    assert not same_weights(trainer.fit(learnable, seed=6), whole)
+
+
+def test_a_series_trained_after_another_is_untouched_by_it(
+    learnable: SeriesData, whole: TrainingResult
+) -> None:
+    assert same_weights(Trainer(learnable.profile).fit(learnable, seed=5), whole)
+
+
+class StoppedError(Exception):
+    """Stands for a power cut between two epochs."""
+
+
+@pytest.mark.parametrize("last_epoch", [1, 3])
+def test_g12_a_resumed_training_ends_with_the_same_weights(
+    last_epoch: int, trainer: Trainer, learnable: SeriesData, whole: TrainingResult, tmp_path: Path
+) -> None:
+    def stop(record: EpochRecord) -> None:
+        if record.epoch == last_epoch:
+            raise StoppedError
+
+    path = tmp_path / "checkpoint.npz"
+    with pytest.raises(StoppedError):
+        trainer.fit(learnable, seed=5, checkpoint=path, on_epoch=stop)
+    resumed = Trainer(learnable.profile).fit(learnable, seed=5, checkpoint=path)
+    assert resumed.resumed_from_epoch == last_epoch
+    assert same_weights(resumed, whole)
+    assert [r.validation_loss for r in resumed.history] == [r.validation_loss for r in whole.history]
+
+
+def test_a_checkpoint_of_another_seed_is_refused(
+    trainer: Trainer, learnable: SeriesData, tmp_path: Path
+) -> None:
+    path = tmp_path / "checkpoint.npz"
+    trainer.fit(learnable, seed=5, checkpoint=path)
+    with pytest.raises(ArtifactError, match=r"checkpoint\.npz: must belong to .*--fresh"):
+        trainer.fit(learnable, seed=6, checkpoint=path)
+
+
+@pytest.mark.parametrize("content", [b"", b"no zip at all", b"PK\x05\x06" + 18 * b"\x00"])
+def test_a_damaged_checkpoint_is_one_sentence(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.npz"
+    path.write_bytes(content)
+    with pytest.raises(ArtifactError, match="must be a checkpoint that can be read"):
+        Checkpoint.load(path, {})
+
+
+def test_a_checkpoint_keeps_every_array(tmp_path: Path) -> None:
+    arrays: dict[str, Any] = {name: [] for name in ("constants", "means", "squares", "best_weights")}
+    arrays |= {"weights": [np.arange(3.0) + n for n in range(12)], "num_steps": np.float32(4)}
+    Checkpoint({"seed": 1}, 2, arrays, {"history": []}).save(tmp_path / "c.npz")
+    loaded = Checkpoint.load(tmp_path / "c.npz", {"seed": 1})
+    assert [list(weight) for weight in loaded.arrays["weights"]] == [[n, n + 1, n + 2] for n in range(12)]
+    assert (loaded.epoch, float(loaded.arrays["num_steps"])) == (2, 4.0)
+
+
+def test_training_that_never_helps_keeps_the_untrained_network(
+    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+) -> None:
+    """A learning rate of 1 ruins a network at once; epoch 0 wins and patience ends the training."""
+    training = {"epochs": 5, "learning_rate": 1.0, "early_stopping_patience_epochs": 2}
+    data = make_data(make_profile(training=training))
+    trainer = Trainer(data.profile)
+    result = trainer.fit(data, seed=1)
+    assert (result.best_epoch, result.stopped_by, len(result.history)) == (0, "early stopping", 2)
+    first = trainer.first_state(data, 1)["weights"]
+    assert all(np.array_equal(a, b) for a, b in zip(result.weights, first, strict=True))
+
+
+def test_a_loss_that_is_no_number_stops_the_series_with_a_reason(
+    make_profile: Callable[..., Profile],
+    make_table: Callable[..., FeatureTable],
+    change_table: Callable[..., FeatureTable],
+) -> None:
+    profile = make_profile()
+    table = make_table(profile)
+    data = prepare_series(table, profile)
+    data.inputs_NF[200] = np.nan
+    with pytest.raises(DivergedError, match=r"BTCUSDT-15m: the training loss must be .* in epoch 1\. Lower"):
+        Trainer(profile).fit(data, seed=1)

@@ -1,0 +1,71 @@
+"""When training stops and when its step shrinks: the rules of Keras' callbacks as plain values.
+
+`EarlyStopping` and `ReduceLROnPlateau` of Keras 3 (keras/src/callbacks/) define the rules; a test
+compares with them epoch by epoch. One thing is ours: the untrained network competes as epoch 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from v8.profile import TrainingSettings
+
+PLATEAU_MIN_DELTA = 1e-4
+"""Smallest gain that interrupts a plateau, in scaled loss; the default of ReduceLROnPlateau."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """What is remembered from epoch to epoch.
+
+    Args:
+        learning_rate: Step size of the coming epoch, unitless.
+        best_loss: Smallest validation loss so far.
+        best_epoch: Its epoch; 0 is the untrained network.
+        epochs_without_gain: Since the best epoch.
+        plateau_loss: Loss that the plateau rule compares with.
+        epochs_on_plateau: Since that loss was beaten by `PLATEAU_MIN_DELTA`, or the last reduction.
+    """
+
+    learning_rate: float
+    best_loss: float
+    best_epoch: int = 0
+    epochs_without_gain: int = 0
+    plateau_loss: float = float("inf")
+    epochs_on_plateau: int = 0
+
+    def after(self, epoch: int, validation_loss: float, settings: TrainingSettings) -> Patience:
+        """Return the state after an epoch."""
+        judged = self._judged(epoch, validation_loss)
+        return judged._shrunk(validation_loss, settings)
+
+    def is_out(self, settings: TrainingSettings) -> bool:
+        """Say whether early stopping ends the training."""
+        return self.epochs_without_gain >= settings.early_stopping_patience_epochs
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, infinity as None."""
+        content = asdict(self)
+        if self.plateau_loss == float("inf"):
+            content["plateau_loss"] = None
+        return content
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Patience:
+        """Restore what `to_json` returned."""
+        plateau = content["plateau_loss"]
+        return cls(**{**content, "plateau_loss": float("inf") if plateau is None else plateau})
+
+    def _judged(self, epoch: int, validation_loss: float) -> Patience:
+        if validation_loss < self.best_loss:
+            return replace(self, best_loss=validation_loss, best_epoch=epoch, epochs_without_gain=0)
+        return replace(self, epochs_without_gain=self.epochs_without_gain + 1)
+
+    def _shrunk(self, validation_loss: float, settings: TrainingSettings) -> Patience:
+        if validation_loss < self.plateau_loss - PLATEAU_MIN_DELTA:
+            return replace(self, plateau_loss=validation_loss, epochs_on_plateau=0)
+        if self.epochs_on_plateau + 1 < settings.reduce_lr_patience_epochs:
+            return replace(self, epochs_on_plateau=self.epochs_on_plateau + 1)
+        smaller = self.learning_rate * settings.reduce_lr_factor
+        return replace(self, learning_rate=smaller, epochs_on_plateau=0)
