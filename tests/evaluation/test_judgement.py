@@ -1,0 +1,189 @@
+"""Judgement: skill, verdicts, and a file that cannot disagree with itself."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from v8.errors import ArtifactError
+from v8.evaluation.baselines import BASELINES, forecast_baseline
+from v8.evaluation.forecasts import Forecasts
+from v8.evaluation.judgement import Judgement, judge
+
+
+def _flat_span(truth: float, model: float) -> Forecasts:
+    """One window, one step, all four columns alike, last close 100."""
+    return Forecasts(
+        truth={"ohlc": np.full((1, 1, 4), truth)},
+        model={"ohlc": np.full((1, 1, 4), model)},
+        history_close=np.full((1, 20), 100.0),
+        offsets={"ohlc": np.zeros((1, 4))},
+    )
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_baseline_judged_as_a_model_has_a_skill_of_exactly_zero_against_itself(
+    make_span, name: str
+) -> None:
+    span = make_span()
+    judgement = judge(replace(span, model=forecast_baseline(name, span)))
+    for task in span.truth:
+        assert judgement.skill(task, baseline=name) == 0.0
+        assert judgement.skill(task, "rmse", name) == 0.0
+        assert judgement.skill_by_step(task, baseline=name) == (0.0, 0.0, 0.0)
+
+
+def test_naive_judged_as_a_model_equals_naive_and_neither_beats_nor_loses(make_span) -> None:
+    span = make_span()
+    judgement = judge(replace(span, model=forecast_baseline("roll_forward", span)))
+    assert {judgement.verdict(task) for task in span.truth} == {"equals naive"}
+    assert judgement.beats_baseline == {"ohlc": False, "bands": False, "volatility": False}
+    assert judgement.loses == []
+
+
+def test_a_perfect_forecast_has_a_skill_of_one_and_every_direction_right(make_span) -> None:
+    span = make_span()
+    judgement = judge(replace(span, model=span.truth))
+    assert [judgement.skill(task) for task in span.truth] == [1.0, 1.0, 1.0]
+    assert [step.rate for step in judgement.direction] == [1.0, 1.0, 1.0]
+    assert judgement.beats_baseline == {"ohlc": True, "bands": True, "volatility": True}
+
+
+def test_skill_and_multiple_are_those_worked_out_by_hand() -> None:
+    # Truth 104, naive 100, model 103: errors 1 against 4, so 0.25 times naive and a skill of 0.75.
+    judgement = judge(_flat_span(104.0, 103.0))
+    assert judgement.multiple("ohlc") == pytest.approx(0.25)
+    assert judgement.skill("ohlc") == pytest.approx(0.75)
+    assert judgement.verdict("ohlc") == "beats naive"
+    # Model 94 instead: error 10 against 4, so 2.5 times naive and a skill of -1.5.
+    worse = judge(_flat_span(104.0, 94.0))
+    assert worse.skill("ohlc") == pytest.approx(-1.5)
+    assert worse.loses == ["ohlc"]
+
+
+def test_the_multiple_is_the_sum_of_all_errors_over_the_sum_of_naive_ones() -> None:
+    # Last closes 100 and 10. Returns: naive errs by 1 % and 10 %, the model by 2 % and 1 %: 3 / 11.
+    span = Forecasts(
+        truth={"ohlc": np.array([101.0, 11.0])[:, None, None] * np.ones((2, 1, 4))},
+        model={"ohlc": np.array([103.0, 10.9])[:, None, None] * np.ones((2, 1, 4))},
+        history_close=np.array([100.0, 10.0])[:, None] * np.ones((2, 20)),
+        offsets={"ohlc": np.zeros((1, 4))},
+    )
+    assert judge(span).multiple("ohlc") == pytest.approx(3 / 11)
+
+
+def test_where_naive_makes_no_error_there_is_no_skill_and_no_infinity() -> None:
+    judgement = judge(_flat_span(100.0, 101.0))
+    assert judgement.skill("ohlc") is None
+    assert judgement.multiple("ohlc", "rmse") is None
+    assert judgement.skill_by_step("ohlc") == (None,)
+    assert judgement.loses == ["ohlc"]
+    text = json.dumps(judgement.to_json(), allow_nan=False)
+    assert json.loads(text)["tasks"]["ohlc"]["skill"]["roll_forward"]["mae"] is None
+    assert Judgement.from_json(json.loads(text)) == judgement
+
+
+def test_g8_prices_a_thousand_times_higher_change_price_errors_only(make_span) -> None:
+    span = make_span()
+    dearer = replace(
+        span,
+        truth={
+            task: values if task == "volatility" else values * 1000 for task, values in span.truth.items()
+        },
+        model={
+            task: values if task == "volatility" else values * 1000 for task, values in span.model.items()
+        },
+        history_close=span.history_close * 1000,
+    )
+    before, after = judge(span), judge(dearer)
+    for task in ("ohlc", "bands"):
+        cheap, dear = before.errors[task]["model"], after.errors[task]["model"]
+        assert dear.mae_price.overall == pytest.approx(cheap.mae_price.overall * 1000)
+        assert dear.mae_return.overall == pytest.approx(cheap.mae_return.overall)
+        assert after.skill(task) == pytest.approx(before.skill(task))
+    assert after.skill("volatility") == pytest.approx(before.skill("volatility"))
+    assert after.direction == before.direction
+
+
+def test_g8_every_error_stands_per_step_beside_every_baseline(make_span) -> None:
+    content = judge(make_span()).to_json()
+    assert set(content["tasks"]) == {"ohlc", "bands", "volatility"}
+    for section in content["tasks"].values():
+        assert set(section["errors"]) == {"model", "last_close", "roll_forward", "offset"}
+        assert set(section["skill"]) == {"last_close", "roll_forward", "offset"}
+        for errors in section["errors"].values():
+            assert set(errors) == {"mae_price", "rmse_price", "mae_return", "rmse_return"}
+            assert {len(grid["by_step"]) for grid in errors.values()} == {3}
+    assert "mape" not in json.dumps(content).lower()
+
+
+@given(seed=st.integers(0, 1_000), num_windows=st.integers(1, 5), horizon_bars=st.integers(1, 4))
+@settings(max_examples=20, deadline=None)
+def test_a_judgement_survives_its_file_bit_for_bit(
+    make_span, seed: int, num_windows: int, horizon_bars: int
+) -> None:
+    judgement = judge(make_span(seed=seed, num_windows=num_windows, horizon_bars=horizon_bars))
+    text = json.dumps(judgement.to_json(), allow_nan=False)
+    assert Judgement.from_json(json.loads(text)) == judgement
+
+
+def test_a_profile_with_candles_only_is_judged_on_candles_only(make_span) -> None:
+    judgement = judge(make_span(tasks=("ohlc",)))
+    assert list(judgement.beats_baseline) == ["ohlc"]
+    assert Judgement.from_json(judgement.to_json()) == judgement
+
+
+def test_float32_forecasts_as_models_give_them_are_judged(make_span) -> None:
+    span = make_span()
+    narrow = replace(span, model={task: values.astype(np.float32) for task, values in span.model.items()})
+    assert judge(narrow).skill("bands") == pytest.approx(judge(span).skill("bands"), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("tasks", "ohlc", "skill", "roll_forward", "mae"), 0.5),
+        (("tasks", "ohlc", "verdict"), "beats everything"),
+        (("tasks", "ohlc", "errors", "model", "mae_return", "overall"), 0.0),
+        (("tasks", "ohlc", "errors", "model", "mae_return", "by_step_and_column"), [[0.1]]),
+        (("tasks", "ohlc", "errors", "model", "mae_return", "by_step_and_column"), [["x"]]),
+        (("tasks", "ohlc", "errors", "model"), {}),
+        (("tasks", "ohlc", "errors"), {}),
+        (("tasks", "volume"), {"errors": {}}),
+        (("tasks",), {}),
+        (("tasks",), None),
+        (("direction",), []),
+        (("direction", 0, "num_hits"), 99),
+        (("loses",), []),
+        (("format",), 2),
+    ],
+)
+def test_a_file_that_disagrees_with_its_own_errors_is_refused(make_span, path: tuple, value: object) -> None:
+    content = judge(make_span()).to_json()
+    assert content["loses"] == ["ohlc", "bands", "volatility"]  # so that emptying it is a change
+    section = content = copy.deepcopy(content)
+    for key in path[:-1]:
+        section = section[key]
+    section[path[-1]] = value
+    with pytest.raises(ArtifactError, match=r"metadata of X, key judgement: must be a judgement of format 1"):
+        Judgement.from_json(content, where="metadata of X, key judgement")
+
+
+@pytest.mark.parametrize("content", [None, [], "text", {}, {"tasks": {}, "direction": [], "num_windows": 1}])
+def test_something_that_is_no_judgement_is_refused(content: object) -> None:
+    with pytest.raises(ArtifactError, match="the judgement: must be a judgement of format 1"):
+        Judgement.from_json(content)
+
+
+def test_infinite_errors_in_a_file_are_refused(make_span) -> None:
+    text = json.dumps(judge(make_span()).to_json())
+    content = json.loads(text)
+    content["tasks"]["ohlc"]["errors"]["offset"]["mae_price"]["by_step_and_column"][0][0] = float("inf")
+    with pytest.raises(ArtifactError, match="do not follow"):
+        Judgement.from_json(content)

@@ -1,0 +1,191 @@
+"""Metrics: literal numbers, units, and what must not change them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from v8.errors import SeriesError
+from v8.evaluation.forecasts import Forecasts
+from v8.evaluation.metrics import ErrorGrid, measure_direction, measure_errors, wilson_interval
+
+
+def _candles(closes: np.ndarray, last: list[float], model: np.ndarray) -> Forecasts:
+    """Two-step spans of OHLC whose four columns are all the close given, shape (N, 2)."""
+    return Forecasts(
+        truth={"ohlc": np.repeat(closes[:, :, None], 4, axis=2)},
+        model={"ohlc": np.repeat(model[:, :, None], 4, axis=2)},
+        history_close=np.repeat(np.array(last)[:, None], 20, axis=1),
+        offsets={"ohlc": np.zeros((closes.shape[1], 4))},
+    )
+
+
+def test_errors_of_two_windows_are_those_worked_out_by_hand() -> None:
+    # Step 1: errors +3 and -1 around last closes 100 and 50: MAE (3 + 1) / 2 = 2, RMSE sqrt(10 / 2),
+    # in returns 0.03 and -0.02: MAE 0.025, RMSE sqrt((9 + 4) / 2) %. Step 2: errors 0 and +5: MAE 2.5.
+    span = _candles(
+        np.array([[100.0, 100.0], [50.0, 50.0]]), [100, 50], np.array([[103.0, 100.0], [49.0, 55.0]])
+    )
+    errors = measure_errors(span, "ohlc", span.model["ohlc"])
+    assert errors.mae_price.by_step == pytest.approx((2.0, 2.5))
+    assert errors.rmse_price.by_step == pytest.approx((5**0.5, 12.5**0.5))
+    assert errors.mae_return.by_step == pytest.approx((0.025, 0.05))
+    assert errors.rmse_return.by_step[0] == pytest.approx(6.5**0.5 / 100)
+    # Over both steps: (3 + 1 + 0 + 5) / 4 = 2.25 and sqrt((9 + 1 + 0 + 25) / 4) = sqrt(8.75).
+    assert errors.mae_price.overall == pytest.approx(2.25)
+    assert errors.rmse_price.overall == pytest.approx(8.75**0.5)
+
+
+def test_means_over_steps_and_columns_follow_the_kind_of_error() -> None:
+    cells = ((3.0, 0.0), (4.0, 1.0))
+    absolute, squared = ErrorGrid(("high", "low"), cells, 1), ErrorGrid(("high", "low"), cells, 2)
+    assert absolute.by_column == {"high": 3.5, "low": 0.5}
+    assert absolute.overall == 2.0
+    # Root mean squares: sqrt((9 + 16) / 2), sqrt((0 + 1) / 2), sqrt(26 / 4).
+    assert squared.by_column == pytest.approx({"high": 12.5**0.5, "low": 0.5**0.5})
+    assert squared.overall == pytest.approx(6.5**0.5)
+
+
+def test_errors_of_a_column_are_found_under_its_name(make_span) -> None:
+    span = make_span(tasks=("ohlc",))
+    forecast = span.truth["ohlc"].copy()
+    forecast[:, 2, 1] += 6.0  # the high, at step 3 of 3
+    grid = measure_errors(span, "ohlc", forecast).mae_price
+    assert grid.by_column == pytest.approx({"open": 0, "high": 2.0, "low": 0, "close": 0})
+    assert grid.by_step == pytest.approx((0, 0, 1.5))
+
+
+def test_volatility_keeps_its_own_unit_in_both(make_span) -> None:
+    span = make_span()
+    errors = measure_errors(span, "volatility", span.truth["volatility"] + 0.003)
+    assert errors.mae_price.overall == pytest.approx(0.003)
+    assert errors.mae_return == errors.mae_price
+    assert errors.rmse_return == errors.rmse_price
+
+
+@given(exponent=st.integers(-5, 5), seed=st.integers(0, 1_000))
+@settings(max_examples=20, deadline=None)
+def test_g8_errors_scale_with_the_price_and_errors_in_returns_do_not(
+    make_span, exponent: int, seed: int
+) -> None:
+    factor = 10.0**exponent
+    span = make_span(seed=seed)
+    dearer = _rescaled(span, factor)
+    for task in ("ohlc", "bands"):
+        before, after = (measure_errors(each, task, each.model[task]) for each in (span, dearer))
+        assert after.mae_price.overall == pytest.approx(before.mae_price.overall * factor, rel=1e-9)
+        assert after.rmse_price.overall == pytest.approx(before.rmse_price.overall * factor, rel=1e-9)
+        assert after.mae_return.overall == pytest.approx(before.mae_return.overall, rel=1e-9)
+        assert after.rmse_return.overall == pytest.approx(before.rmse_return.overall, rel=1e-9)
+
+
+@given(order=st.permutations(range(7)))
+@settings(max_examples=20, deadline=None)
+def test_the_order_of_windows_does_not_matter(make_span, order: list[int]) -> None:
+    span = make_span()
+    shuffled = replace(
+        span,
+        truth={task: values[order] for task, values in span.truth.items()},
+        model={task: values[order] for task, values in span.model.items()},
+        history_close=span.history_close[order],
+    )
+    for task in span.truth:
+        before, after = (measure_errors(each, task, each.model[task]) for each in (span, shuffled))
+        np.testing.assert_allclose(after.mae_return.cells, before.mae_return.cells, rtol=1e-12)
+        np.testing.assert_allclose(after.rmse_price.cells, before.rmse_price.cells, rtol=1e-12)
+    assert measure_direction(shuffled) == measure_direction(span)
+
+
+@given(seed=st.integers(0, 1_000))
+@settings(max_examples=20, deadline=None)
+def test_a_root_mean_square_is_never_below_the_mean_absolute_error(make_span, seed: int) -> None:
+    span = make_span(seed=seed)
+    errors = measure_errors(span, "bands", span.model["bands"])
+    assert errors.rmse_price.overall >= errors.mae_price.overall * (1 - 1e-12)
+
+
+def test_g6_a_forecast_of_another_shape_is_not_measured(make_span) -> None:
+    span = make_span()
+    with pytest.raises(SeriesError, match=r"forecast of ohlc: has the shape of its truth, \(7, 3, 4\)"):
+        measure_errors(span, "ohlc", span.model["ohlc"][:1])
+
+
+@pytest.mark.parametrize("size", [1e120, np.inf, np.nan])
+def test_errors_too_large_to_square_are_refused(make_span, size: float) -> None:
+    span = make_span()
+    with pytest.raises(SeriesError, match=r"BTCUSDT-15m, forecast of ohlc: has errors below 1e\+100"):
+        measure_errors(span, "ohlc", np.full((7, 3, 4), size))
+
+
+def test_direction_counts_hits_misses_and_both_kinds_of_flat_windows() -> None:
+    # Windows, all from 100: hit up, hit down, miss, truth flat, forecast flat, both flat.
+    truth = np.array([101.0, 99.0, 99.0, 100.0, 101.0, 100.0])[:, None]
+    model = np.array([102.0, 98.0, 101.0, 103.0, 100.0, 100.0])[:, None]
+    (step,) = measure_direction(_candles(truth, [100] * 6, model))
+    assert (step.step, step.num_hits, step.num_counted, step.num_rises) == (1, 2, 3, 1)
+    assert (step.num_flat_truth, step.num_flat_forecast) == (2, 1)
+    assert step.rate == pytest.approx(2 / 3)
+
+
+def test_direction_reads_the_close_and_no_other_column(make_span) -> None:
+    span = make_span(tasks=("ohlc",))
+    model = span.model["ohlc"].copy()
+    model[:, :, :3] = 1.0  # open, high and low: far below
+    model[:, :, 3] = span.truth["ohlc"][:, :, 3]
+    assert [step.rate for step in measure_direction(replace(span, model={"ohlc": model}))] == [1.0, 1.0, 1.0]
+
+
+def test_the_last_close_rounded_to_float32_names_no_direction() -> None:
+    # 0.1 and 12345.678 are no float32: rounding moves them by 1.5e-9 and 3.2e-5, which is no forecast.
+    last = [0.1, 12_345.678, 61_234.57]
+    model = np.array(last, np.float32).reshape(3, 1)
+    assert (model[:, 0].astype(np.float64) != last).all()
+    truth = np.array(last)[:, None] * 1.01
+    (step,) = measure_direction(_candles(truth, last, model))
+    assert (step.num_counted, step.num_flat_forecast, step.rate, step.interval) == (0, 3, None, None)
+
+
+def test_one_tick_of_a_dear_coin_is_a_direction_of_the_truth() -> None:
+    # 60,000.01 after 60,000.00 is a return of 1.7e-7: below the rounding of forecasts, yet true.
+    (step,) = measure_direction(_candles(np.array([[60_000.01]]), [60_000.0], np.array([[60_001.0]])))
+    assert (step.num_hits, step.num_flat_truth) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("num_hits", "num_trials", "low", "high"),
+    [
+        # Newcombe (1998), Statistics in Medicine 17, table I, method 3 (Wilson): 81/263, 15/148, 0/20, 1/29.
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0000, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_the_wilson_interval_is_the_published_one(
+    num_hits: int, num_trials: int, low: float, high: float
+) -> None:
+    assert wilson_interval(num_hits, num_trials) == pytest.approx((low, high), abs=5e-5)
+
+
+@given(num_trials=st.integers(1, 5_000), share=st.floats(0, 1))
+def test_the_wilson_interval_holds_the_share_and_stays_within_0_and_1(num_trials: int, share: float) -> None:
+    num_hits = round(share * num_trials)
+    low, high = wilson_interval(num_hits, num_trials)
+    assert 0 <= low <= num_hits / num_trials + 1e-12
+    assert num_hits / num_trials - 1e-12 <= high <= 1
+    # Misses mirror hits.
+    mirrored = wilson_interval(num_trials - num_hits, num_trials)
+    assert mirrored == pytest.approx((1 - high, 1 - low), abs=1e-12)
+
+
+def _rescaled(span: Forecasts, factor: float) -> Forecasts:
+    def scale(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {task: values if task == "volatility" else values * factor for task, values in arrays.items()}
+
+    return replace(
+        span, truth=scale(span.truth), model=scale(span.model), history_close=span.history_close * factor
+    )

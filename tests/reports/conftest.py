@@ -1,0 +1,108 @@
+"""Metadata and run records of the shape that `v8.artifacts` writes, small and judged for real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from v8.columns import TASK_COLUMNS
+from v8.data.targets import roll_forward
+from v8.evaluation.forecasts import Forecasts
+from v8.evaluation.judgement import Judgement, judge
+
+Maker = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def make_metadata() -> Maker:
+    """Return a maker of one series' metadata; `share` of the truth's way from naive is forecast."""
+    return _metadata
+
+
+@pytest.fixture(scope="session")
+def make_run() -> Maker:
+    """Return a maker of the content of a `run.json`."""
+    return _run
+
+
+def _metadata(
+    series: str = "BTCUSDT-15m",
+    *,
+    share: float = 0.5,
+    horizon_bars: int = 3,
+    tasks: tuple[str, ...] = tuple(TASK_COLUMNS),
+    source: str = "vision",
+    best_epoch: int = 4,
+    epochs_run: int = 9,
+) -> dict[str, Any]:
+    return {
+        "format": 1,
+        "series": series,
+        "is_demo_market": source == "demo",
+        "candles": {"source": source, "is_publishable": source != "demo", "report": _candle_report()},
+        "split": _split(),
+        "training": {"best_epoch": best_epoch, "epochs_run": epochs_run, "stopped_by": "early stopping"},
+        "seconds": {"features": 0.25, "training": 61.0, "judging": 0.75},
+        "judgement": _judgement(share, horizon_bars, tasks).to_json(),
+    }
+
+
+def _judgement(share: float, horizon_bars: int, tasks: tuple[str, ...]) -> Judgement:
+    """Judge `share`: 1 is perfect, 0 is naive; each error is (1 - share) times the naive one."""
+    rng = np.random.default_rng(3)
+    closes = 100 * np.exp(np.cumsum(rng.normal(0, 0.01, (6, 20)), axis=1))
+    rolled = roll_forward(closes, horizon_bars)
+    strayed = {task: rolled[task] * np.exp(rng.normal(0, 0.02, rolled[task].shape)) for task in TASK_COLUMNS}
+    return judge(
+        Forecasts(
+            truth={task: strayed[task] for task in tasks},
+            model={task: rolled[task] + share * (strayed[task] - rolled[task]) for task in tasks},
+            history_close=closes,
+            offsets={task: np.full(rolled[task].shape[1:], 0.001) for task in tasks},
+        )
+    )
+
+
+def _candle_report() -> dict[str, Any]:
+    return {
+        "num_read": 8_001,
+        "num_kept": 8_000,
+        "num_unclosed": 1,
+        "num_off_grid": 0,
+        "time_units": {"ms": 8_001},
+        "gaps": [{"after": "2023-12-30T12:00:00+00:00", "num_missing": 28}],
+        "relisted_at": None,
+    }
+
+
+def _split() -> dict[str, Any]:
+    span = {"rows": [0, 5_600], "first_open": "2024-01-01T00:00:00+00:00", "num_windows": 5_531}
+    return {
+        **{
+            name: {**span, "last_open": "2024-02-01T00:00:00+00:00"}
+            for name in ("train", "validation", "test")
+        },
+        "embargo_bars": 70,
+    }
+
+
+def _run(
+    done: tuple[str, ...] = ("BTCUSDT-15m",), failed: dict[str, str] | None = None, *, source: str = "vision"
+) -> dict[str, Any]:
+    states = {name: {"status": "done", "reason": None} for name in done}
+    states |= {name: {"status": "failed", "reason": reason} for name, reason in (failed or {}).items()}
+    return {
+        "format": 1,
+        "profile": {"name": "aligned"},
+        "profile_digest": "ab" * 32,
+        "source": source,
+        "is_publishable": source != "demo",
+        "command": "python -m v8.run --profile aligned",
+        "created_at": "2024-09-06T00:00:00+00:00",
+        "versions": {"python": "3.11.9", "keras": "3.12.0"},
+        "machine": {"cpu": "some cores", "num_cores": 2, "memory_bytes": 8_000_000_000},
+        "series": states,
+    }

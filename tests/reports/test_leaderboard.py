@@ -1,0 +1,139 @@
+"""Leaderboard: honest words, a stated order, medians over series, one CSV for every profile."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from v8.evaluation.judgement import Judgement
+from v8.reports.leaderboard import leaderboard, summarise, write_leaderboard_csv
+
+
+def test_a_row_says_how_the_errors_compare_with_naive(make_metadata) -> None:
+    # A quarter of the way from naive to truth leaves three quarters of the naive error, for every task.
+    (row,) = leaderboard([make_metadata(share=0.25)])
+    for score in row.tasks.values():
+        assert score.multiple == pytest.approx(0.75)
+        assert score.skill == pytest.approx(0.25)
+        assert score.verdict == "beats naive"
+    assert list(row.tasks) == ["ohlc", "bands", "volatility"]
+    assert (row.best_epoch, row.epochs_run, row.seconds) == (4, 9, 62.0)
+    assert row.hit_rate == 1.0  # towards the truth in every window
+
+
+@pytest.mark.parametrize(
+    ("share", "verdict"), [(0.5, "beats naive"), (0.0, "equals naive"), (-0.1, "loses to naive")]
+)
+def test_verdicts_are_honest_words(make_metadata, share: float, verdict: str) -> None:
+    (row,) = leaderboard([make_metadata(share=share)])
+    assert row.tasks["ohlc"].verdict == verdict
+
+
+def test_a_model_that_repeats_the_last_close_has_no_hit_rate(make_metadata) -> None:
+    (row,) = leaderboard([make_metadata(share=0.0)])
+    assert (row.hit_rate, row.hit_rate_95) == (None, None)
+
+
+@given(order=st.permutations([("A", 0.1), ("B", 0.9), ("C", -0.5), ("D", 0.1)]))
+@settings(max_examples=24, deadline=None)
+def test_the_smallest_error_comes_first_and_ties_go_by_name(make_metadata, order: list) -> None:
+    rows = leaderboard([make_metadata(f"{name}USDT-1h", share=share) for name, share in order])
+    assert [row.series[0] for row in rows] == ["B", "A", "D", "C"]
+
+
+def test_a_series_without_a_multiple_comes_last(make_metadata) -> None:
+    # Naive is right by chance, so there is nothing to divide by.
+    unknown = make_metadata("AUSDT-1h", share=0.0)
+    _make_naive_perfect(unknown)
+    rows = leaderboard([unknown, make_metadata("BUSDT-1h", share=-3.0)])
+    assert [row.series for row in rows] == ["BUSDT-1h", "AUSDT-1h"]
+    assert rows[1].tasks["ohlc"].skill is None
+
+
+def test_the_summary_holds_medians_over_series(make_metadata) -> None:
+    # Multiples 0.5, 0.8 and 1.2: median 0.8, skill 0.2; two of three beat naive.
+    shares = {"A": 0.5, "B": 0.2, "C": -0.2}
+    rows = leaderboard([make_metadata(f"{name}USDT-1h", share=share) for name, share in shares.items()])
+    summary = summarise(rows)
+    assert summary.num_series == 3
+    assert summary.tasks["bands"].median_multiple == pytest.approx(0.8)
+    assert summary.tasks["bands"].median_skill == pytest.approx(0.2)
+    assert (summary.tasks["bands"].num_beating, summary.tasks["bands"].num_series) == (2, 3)
+    assert (summary.best_epoch, summary.seconds, summary.total_seconds) == (4.0, 62.0, 186.0)
+
+
+def test_an_even_number_of_series_has_the_mean_of_the_middle_two_as_median(make_metadata) -> None:
+    rows = leaderboard([make_metadata("AUSDT-1h", share=0.4), make_metadata("BUSDT-1h", share=0.1)])
+    assert summarise(rows).tasks["ohlc"].median_skill == pytest.approx(0.25)
+
+
+def test_the_summary_of_no_series_has_no_medians() -> None:
+    summary = summarise(leaderboard([]))
+    assert (summary.num_series, summary.tasks, summary.hit_rate, summary.total_seconds) == (0, {}, None, 0.0)
+
+
+def test_the_csv_has_one_line_per_series_and_names_its_columns(make_metadata, tmp_path: Path) -> None:
+    path = tmp_path / "leaderboard.csv"
+    write_leaderboard_csv(path, leaderboard([make_metadata("AUSDT-1h", share=0.25, source="demo")]))
+    (line,) = csv.DictReader(path.read_text("utf-8").splitlines())
+    assert list(line) == [
+        "series",
+        "source",
+        "ohlc_mae_multiple_of_naive",
+        "ohlc_mae_skill",
+        "ohlc_verdict",
+        "bands_mae_multiple_of_naive",
+        "bands_mae_skill",
+        "bands_verdict",
+        "volatility_mae_multiple_of_naive",
+        "volatility_mae_skill",
+        "volatility_verdict",
+        "direction_hit_rate_step_1",
+        "direction_low_95",
+        "direction_high_95",
+        "best_epoch",
+        "epochs_run",
+        "seconds",
+    ]
+    assert (line["series"], line["source"], line["seconds"]) == ("AUSDT-1h", "demo", "62.0")
+    assert float(line["ohlc_mae_multiple_of_naive"]) == pytest.approx(0.75)
+    assert line["volatility_verdict"] == "beats naive"
+
+
+def test_tasks_and_numbers_that_do_not_exist_are_empty_cells(make_metadata, tmp_path: Path) -> None:
+    path = tmp_path / "leaderboard.csv"
+    write_leaderboard_csv(path, leaderboard([make_metadata(share=0.0, tasks=("ohlc",))]))
+    (line,) = csv.DictReader(path.read_text("utf-8").splitlines())
+    assert (line["bands_verdict"], line["volatility_mae_skill"], line["direction_hit_rate_step_1"]) == (
+        "",
+        "",
+        "",
+    )
+    assert line["ohlc_verdict"] == "equals naive"
+
+
+def test_the_csv_is_replaced_whole_and_leaves_nothing_beside_it(make_metadata, tmp_path: Path) -> None:
+    path = tmp_path / "leaderboard.csv"
+    for metadata in ([make_metadata(), make_metadata("AUSDT-1h")], [make_metadata()]):
+        write_leaderboard_csv(path, leaderboard(metadata))
+    assert len(path.read_text("utf-8").splitlines()) == 2  # titles and one series
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def _make_naive_perfect(metadata: dict) -> None:
+    """Set every OHLC error of model and naive to zero, and what follows from that."""
+    judgement = Judgement.from_json(metadata["judgement"])
+    errors = {task: dict(forecasters) for task, forecasters in judgement.errors.items()}
+    for name in ("model", "roll_forward"):
+        old = errors["ohlc"][name]
+        grids = {
+            grid: replace(getattr(old, grid), cells=tuple((0.0,) * 4 for _ in range(3)))
+            for grid in ("mae_price", "rmse_price", "mae_return", "rmse_return")
+        }
+        errors["ohlc"][name] = replace(old, **grids)
+    metadata["judgement"] = replace(judgement, errors=errors).to_json()

@@ -1,0 +1,185 @@
+"""The run report: whole, self-contained, escaped, and loud about a simulated market."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from v8.errors import ArtifactError
+from v8.reports.page import write_run_report
+
+VOID = {"meta", "br", "hr", "link", "img", "input"}
+DEMO = "Simulated market: these numbers say nothing about real coins."
+
+
+class Page(HTMLParser):
+    """Collect elements, attributes and text, and check that every element ends where it should."""
+
+    def __init__(self, content: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(content)
+        assert self._open == []
+
+    def handle_starttag(self, tag, attrs) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data) -> None:
+        if "style" not in self._open:
+            self.text += data
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def write(*arguments) -> Page:
+        path = tmp_path / "report.html"
+        write_run_report(path, *arguments)
+        assert list(tmp_path.iterdir()) == [path]
+        return Page(path.read_text("utf-8"))
+
+    return write
+
+
+def test_the_page_shows_every_series_with_its_verdicts_and_the_median(write, make_metadata, make_run) -> None:
+    metadata = [make_metadata("AUSDT-1h", share=0.25), make_metadata("BUSDT-1h", share=-0.25)]
+    page = write(make_run(("AUSDT-1h", "BUSDT-1h")), metadata)
+    assert "2 of 2 series are finished." in page.text
+    assert "Candles: 1 of 2 beat the naive forecast; the median error is 1.000 times its error." in page.text
+    assert page.text.index("AUSDT-1h") < page.text.index("BUSDT-1h")
+    for content in ("0.750", "1.250", "beats naive", "loses to naive", "1 min 2 s"):
+        assert content in page.text
+
+
+def test_a_section_holds_horizon_charts_direction_spans_candles_and_times(
+    write, make_metadata, make_run
+) -> None:
+    history = [
+        {"epoch": epoch, "train_loss": 1 / epoch, "validation_loss": 1.1 / epoch} for epoch in (1.0, 2.0, 3.0)
+    ]
+    page = write(make_run(), [make_metadata()], {"BTCUSDT-15m": history})
+    # Three tasks by step and one learning curve.
+    assert [value for name, value in page.attributes if name == "class"].count("chart") == 4
+    for content in ("roll forward", "last close", "offset", "windows counted", "embargo bars", "5,531"):
+        assert content in page.text
+    assert "unclosed1" in page.text  # from the candle report, while zeros are left out:
+    assert "off grid" not in page.text
+    assert "after 2023-12-30T12:00:00+00:00, missing 28" in page.text
+    assert "training1 min 1 s" in page.text
+    assert "Weights of epoch 4 of 9 were kept." in page.text
+
+
+def test_charts_show_errors_in_percent_of_the_last_close(write, make_metadata, make_run) -> None:
+    metadata = make_metadata()
+    error = metadata["judgement"]["tasks"]["ohlc"]["errors"]["model"]["mae_return"]["by_step"][1]
+    assert f"model, 2: {error * 100:.4g}" in write(make_run(), [metadata]).text
+
+
+def test_an_untrained_network_that_was_kept_is_named_so(write, make_metadata, make_run) -> None:
+    page = write(make_run(), [make_metadata(best_epoch=0)])
+    assert "None of 9 epochs beat the untrained network, which was kept." in page.text
+
+
+def test_failed_series_stand_with_their_whole_reason(write, make_metadata, make_run) -> None:
+    reason = "LUNAUSDT-1h: needs at least 70 bars; got 41. " + "A long reason is not cut. " * 20
+    page = write(make_run(("BTCUSDT-15m",), {"LUNAUSDT-1h": reason}), [make_metadata()])
+    assert reason in page.text
+    assert "1 of 2 series are finished. 1 failed." in page.text
+
+
+def test_a_hostile_reason_stays_text(write, make_metadata, make_run) -> None:
+    hostile = "<script>alert('x')</script><img src=x onerror=alert(1)>\"'&"
+    run = make_run(("BTCUSDT-15m",), {"<script>": hostile})
+    run["machine"]["cpu"] = run["versions"]["keras"] = run["command"] = run["profile"]["name"] = hostile
+    metadata = make_metadata(hostile, source=hostile)
+    metadata["candles"]["report"] = {hostile: hostile, "list": [hostile], "map": {hostile: hostile}}
+    metadata["split"] = {"train": {"first_open": hostile}, hostile: hostile}
+    metadata["seconds"] = {hostile: 1.0}
+    page = write(run, [metadata])
+    assert page.text.count(hostile) >= 10
+    assert not {"script", "img"} & set(page.tags)
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+
+
+def test_the_page_fetches_nothing(write, make_metadata, make_run, tmp_path: Path) -> None:
+    page = write(make_run(), [make_metadata()])
+    assert not {name for name, _ in page.attributes} & {"src", "href", "srcset", "action", "data"}
+    assert not {"link", "script", "iframe", "object", "img"} & set(page.tags)
+    content = (tmp_path / "report.html").read_text("utf-8")
+    assert "url(" not in content
+    assert "@import" not in content
+    assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
+
+
+def test_the_page_follows_the_readers_colours_and_fits_a_telephone(
+    write, make_metadata, make_run, tmp_path
+) -> None:
+    page = write(make_run(), [make_metadata()])
+    assert "prefers-color-scheme: dark" in (tmp_path / "report.html").read_text("utf-8")
+    assert ("content", "width=device-width, initial-scale=1") in page.attributes
+
+
+def test_g9_a_simulated_market_is_announced_before_anything_else(write, make_metadata, make_run) -> None:
+    page = write(make_run(source="demo"), [make_metadata(source="demo")])
+    assert page.text.split("v8 run: aligned")[1].startswith(DEMO)
+    assert ("class", "banner") in page.attributes
+
+
+@pytest.mark.parametrize(("run_source", "series_source"), [("vision", "demo"), ("demo", "vision")])
+def test_g9_one_simulated_part_is_enough_for_the_banner(
+    write, make_metadata, make_run, run_source: str, series_source: str
+) -> None:
+    assert DEMO in write(make_run(source=run_source), [make_metadata(source=series_source)]).text
+
+
+def test_a_run_on_real_candles_has_no_banner(write, make_metadata, make_run) -> None:
+    page = write(make_run(), [make_metadata()])
+    assert DEMO not in page.text
+    assert ("class", "banner") not in page.attributes
+
+
+def test_a_run_without_a_finished_series_still_has_its_page(write, make_run) -> None:
+    page = write(make_run((), {"LUNAUSDT-1h": "no candles"}), [])
+    assert "0 of 1 series are finished. 1 failed." in page.text
+    assert "no candles" in page.text
+    assert "Leaderboard" not in page.text
+
+
+@pytest.mark.parametrize("share", [0.0, -40.0])
+def test_one_step_of_candles_only_can_be_shown_whatever_the_skill(
+    write, make_metadata, make_run, share: float
+) -> None:
+    page = write(make_run(), [make_metadata(share=share, horizon_bars=1, tasks=("ohlc",))])
+    assert "nan" not in page.text.lower().replace("finance", "")
+    assert "Volatility" not in page.text
+
+
+def test_series_of_unlike_tasks_can_stand_together(write, make_metadata, make_run) -> None:
+    metadata = [make_metadata(), make_metadata("ETHUSDT-1h", tasks=("ohlc",))]
+    assert "no such task" in write(make_run(("BTCUSDT-15m", "ETHUSDT-1h")), metadata).text
+
+
+def test_forty_series_of_ten_steps_stay_a_light_page(write, make_metadata, make_run, tmp_path: Path) -> None:
+    names = tuple(f"C{number:02}USDT-1h" for number in range(40))
+    write(make_run(names), [make_metadata(name, horizon_bars=10) for name in names])
+    assert (tmp_path / "report.html").stat().st_size < 1_500_000
+
+
+def test_metadata_that_reports_cannot_read_leave_the_old_page_alone(
+    make_metadata, make_run, tmp_path: Path
+) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("the old page")
+    with pytest.raises(ArtifactError, match="metadata of BTCUSDT-15m, key judgement"):
+        write_run_report(path, make_run(), [{**make_metadata(), "judgement": None}])
+    assert path.read_text() == "the old page"

@@ -1,0 +1,1 @@
+"""Errors of a forecast beside its baselines."""

@@ -1,0 +1,250 @@
+"""Errors of forecasts per step and column, and how often their direction is right.
+
+Two units: *price* is the unit of the column (quote currency; volatility has none), *return* is the
+error divided by the last known close, so that coins of any price compare (volatility, unitless as it
+is, keeps its own unit in both). Percentages of scaled numbers do not appear anywhere: the same forecast
+would score differently under every scaling.
+
+Legend: N windows, H steps of the horizon, C columns of a task.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from v8.columns import CLOSE, KINDS, TASK_COLUMNS, TASK_OHLC, Kind
+from v8.errors import SeriesError
+from v8.evaluation.forecasts import Floats, Forecasts
+
+Z_95: Final = 1.959963984540054
+"""Standard normal quantile of 97.5 %: two-sided 95 %."""
+
+FLAT_RETURN: Final = 2.0**-22
+"""Forecast moves up to this return are rounding of float32 prices (two of their steps), no direction."""
+
+MAX_ERROR: Final = 1e100
+"""Errors are refused from here on: far beyond any price, and the squares of a span still have a sum."""
+
+
+@dataclass(frozen=True)
+class ErrorGrid:
+    """One kind of error per step and column; every mean over them follows from the cells.
+
+    Args:
+        columns: Names of the C columns.
+        cells: H rows of C errors, all in one unit, 0 or above.
+        power: 1 when cells are mean absolute errors, 2 when they are root mean squared errors.
+    """
+
+    columns: tuple[str, ...]
+    cells: tuple[tuple[float, ...], ...]
+    power: Literal[1, 2]
+
+    @property
+    def overall(self) -> float:
+        """Error over all steps and columns."""
+        return self._mean(cell for row in self.cells for cell in row)
+
+    @property
+    def by_step(self) -> tuple[float, ...]:
+        """Error of each step over all columns, first step first."""
+        return tuple(self._mean(row) for row in self.cells)
+
+    @property
+    def by_column(self) -> dict[str, float]:
+        """Error of each column over all steps."""
+        steps = zip(*self.cells, strict=True)
+        return {name: self._mean(cells) for name, cells in zip(self.columns, steps, strict=True)}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return cells and means under the names of their axes."""
+        return {
+            "overall": self.overall,
+            "by_step": list(self.by_step),
+            "by_column": self.by_column,
+            "by_step_and_column": [list(row) for row in self.cells],
+        }
+
+    def _mean(self, cells: Iterable[float]) -> float:
+        # fsum rounds once, so the means are the same to the last bit wherever they are recomputed.
+        powers = [cell**self.power for cell in cells]
+        mean = math.fsum(powers) / len(powers)
+        return math.sqrt(mean) if self.power == 2 else mean
+
+
+@dataclass(frozen=True)
+class TaskErrors:
+    """Errors of one forecaster on one task.
+
+    Args:
+        mae_price: Mean absolute errors in the unit of the column (quote currency, or unitless).
+        rmse_price: Root mean squared errors in that unit.
+        mae_return: Mean absolute errors as a share of the last close, unitless.
+        rmse_return: Root mean squared errors as a share of the last close, unitless.
+    """
+
+    mae_price: ErrorGrid
+    rmse_price: ErrorGrid
+    mae_return: ErrorGrid
+    rmse_return: ErrorGrid
+
+
+@dataclass(frozen=True)
+class StepDirection:
+    """How often the forecast close of one step lay on the right side of the last close.
+
+    Windows whose truth ends exactly at the last close have no direction to hit, and forecasts within
+    `FLAT_RETURN` of it name none. Neither is a hit or a miss; both are counted here instead.
+
+    Args:
+        step: Bars ahead, from 1.
+        num_hits: Windows whose direction was right.
+        num_counted: Windows in which truth and forecast both had a direction.
+        num_rises: Windows among the counted whose truth rose: the hits of always saying "up".
+        num_flat_truth: Windows left out because the truth did not move.
+        num_flat_forecast: Further windows left out because the forecast did not.
+    """
+
+    step: int
+    num_hits: int
+    num_counted: int
+    num_rises: int
+    num_flat_truth: int
+    num_flat_forecast: int
+
+    @property
+    def rate(self) -> float | None:
+        """Share of counted windows that were right, 0 to 1; None when none was counted."""
+        return self.num_hits / self.num_counted if self.num_counted else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """95 % interval of the rate; see `wilson_interval` for why it is optimistic."""
+        return wilson_interval(self.num_hits, self.num_counted) if self.num_counted else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return counts, rate and interval; null where nothing was counted."""
+        low, high = self.interval or (None, None)
+        return {
+            "step": self.step,
+            "num_hits": self.num_hits,
+            "num_counted": self.num_counted,
+            "num_rises": self.num_rises,
+            "num_flat_truth": self.num_flat_truth,
+            "num_flat_forecast": self.num_flat_forecast,
+            "rate": self.rate,
+            "low_95": low,
+            "high_95": high,
+        }
+
+
+def measure_errors(forecasts: Forecasts, task: str, forecast: Floats) -> TaskErrors:
+    """Measure one forecaster on one task.
+
+    Args:
+        forecasts: The test span with its truth.
+        task: A task of the span.
+        forecast: What to measure, shape (N, H, C); quote currency, volatility unitless.
+
+    Returns:
+        Errors per step and column in both units.
+
+    Raises:
+        SeriesError: If the shape is not that of the truth, or an error is too large for a number.
+    """
+    truth = forecasts.truth[task]
+    if forecast.shape != truth.shape:
+        raise SeriesError(
+            where=f"{forecasts.series}, forecast of {task}",
+            rule=f"has the shape of its truth, {truth.shape}",
+            got=f"the shape {forecast.shape}",
+            fix="Give it the axes (windows, steps, columns)",
+        )
+    columns = TASK_COLUMNS[task]
+    error = forecast.astype(np.float64) - truth
+    relative = error / forecasts.last_close[:, None, None] if is_price_task(task) else error
+    largest = float(np.maximum(np.abs(error), np.abs(relative)).max())
+    if not largest < MAX_ERROR:  # also true for NaN
+        raise SeriesError(
+            where=f"{forecasts.series}, forecast of {task}",
+            rule=f"has errors below {MAX_ERROR:g}, which can be squared and averaged",
+            got=f"{largest:.3g}",
+            fix="Train again with a lower learning_rate or a clip_norm",
+        )
+    return TaskErrors(*_grids(columns, error), *_grids(columns, relative))
+
+
+def measure_direction(forecasts: Forecasts) -> tuple[StepDirection, ...]:
+    """Count how often the model's close moved from the last close as the truth did.
+
+    Args:
+        forecasts: The test span.
+
+    Returns:
+        One entry per step, first step first.
+    """
+    close = TASK_COLUMNS[TASK_OHLC].index(CLOSE)
+    last = forecasts.last_close[:, None]
+    truth = np.sign(forecasts.truth[TASK_OHLC][:, :, close] - last)
+    move = forecasts.model[TASK_OHLC][:, :, close].astype(np.float64) - last
+    forecast = np.where(np.abs(move) <= FLAT_RETURN * last, 0.0, np.sign(move))
+    steps = zip(truth.T, forecast.T, strict=True)
+    return tuple(_step_direction(step, *signs) for step, signs in enumerate(steps, start=1))
+
+
+def is_price_task(task: str) -> bool:
+    """Say whether a task forecasts price levels, so that its errors have two units."""
+    return all(KINDS[name] is Kind.PRICE for name in TASK_COLUMNS[task])
+
+
+def wilson_interval(num_hits: int, num_trials: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share, after Wilson (1927), doi:10.1080/01621459.1927.10502953.
+
+    It assumes independent trials. Windows of a test span overlap: neighbours share most of their
+    history and, beyond step 1, most of the bars they forecast. The interval is therefore too narrow
+    (optimistic), the more so the further the step.
+
+    Args:
+        num_hits: Trials that succeeded, 0 to `num_trials`.
+        num_trials: Trials, at least 1.
+
+    Returns:
+        Lower and upper end, 0 to 1, unitless.
+
+    >>> [round(end, 4) for end in wilson_interval(8, 10)]
+    [0.4902, 0.9433]
+    """
+    share = num_hits / num_trials
+    shrink = 1.0 + Z_95**2 / num_trials
+    centre = (share + Z_95**2 / (2 * num_trials)) / shrink
+    spread = share * (1.0 - share) / num_trials + Z_95**2 / (4 * num_trials**2)
+    reach = Z_95 / shrink * math.sqrt(spread)
+    return max(0.0, centre - reach), min(1.0, centre + reach)
+
+
+def _grids(columns: tuple[str, ...], error: NDArray[np.float64]) -> tuple[ErrorGrid, ErrorGrid]:
+    mae = np.abs(error).mean(axis=0)
+    rmse = np.sqrt((error**2).mean(axis=0))
+    return ErrorGrid(columns, _rows(mae), 1), ErrorGrid(columns, _rows(rmse), 2)
+
+
+def _rows(cells: NDArray[np.float64]) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(float(cell) for cell in row) for row in cells)
+
+
+def _step_direction(step: int, truth: NDArray[np.float64], forecast: NDArray[np.float64]) -> StepDirection:
+    is_counted = (truth != 0) & (forecast != 0)
+    return StepDirection(
+        step=step,
+        num_hits=int(np.sum(is_counted & (truth == forecast))),
+        num_counted=int(np.sum(is_counted)),
+        num_rises=int(np.sum(is_counted & (truth > 0))),
+        num_flat_truth=int(np.sum(truth == 0)),
+        num_flat_forecast=int(np.sum((truth != 0) & (forecast == 0))),
+    )

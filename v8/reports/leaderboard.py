@@ -1,0 +1,216 @@
+"""The leaderboard of a run: one row per finished series, the best forecast of candles first.
+
+Rule of the order: the OHLC error as a multiple of the naive forecast's, smallest first; series without
+that number last; ties by name. All errors are mean absolute errors in returns over all steps and
+columns of a task, on the test span.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from v8.columns import TASK_COLUMNS, TASK_OHLC
+from v8.evaluation.judgement import BEATS, Judgement
+from v8.reports.results import SeriesResult, read_results
+from v8.storage import write_text
+
+_FIRST_COLUMNS: Final = ("series", "source")
+_TASK_COLUMNS: Final = ("mae_multiple_of_naive", "mae_skill", "verdict")
+_LAST_COLUMNS: Final = (
+    "direction_hit_rate_step_1",
+    "direction_low_95",
+    "direction_high_95",
+    "best_epoch",
+    "epochs_run",
+    "seconds",
+)
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """One task of one series.
+
+    Args:
+        multiple: Model error over naive error, unitless, below 1 is better; None if naive made none.
+        skill: 1 - multiple, or None.
+        verdict: `beats naive`, `equals naive` or `loses to naive`.
+    """
+
+    multiple: float | None
+    skill: float | None
+    verdict: str
+
+
+@dataclass(frozen=True)
+class LeaderboardRow:
+    """One finished series.
+
+    Args:
+        series: Its name, "BTCUSDT-15m".
+        source: Name of the candle source; "demo" is a simulated market.
+        tasks: Score of each task of the profile, in the order of `v8.columns.TASK_COLUMNS`.
+        hit_rate: Share of windows whose direction at step 1 was right, 0 to 1; None without any.
+        hit_rate_95: Its 95 % interval, optimistic because windows overlap; None without any.
+        best_epoch: Epoch whose weights were kept; 0 is the untrained network.
+        epochs_run: Epochs trained.
+        seconds: Wall time over all stages, in seconds.
+    """
+
+    series: str
+    source: str
+    tasks: Mapping[str, TaskScore]
+    hit_rate: float | None
+    hit_rate_95: tuple[float, float] | None
+    best_epoch: int
+    epochs_run: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TaskSummary:
+    """One task over all series that have it.
+
+    Args:
+        num_series: Series with this task.
+        num_beating: Series among them that beat naive.
+        median_multiple: Median over the series with such a number, unitless; None without any.
+        median_skill: Likewise for the skill.
+    """
+
+    num_series: int
+    num_beating: int
+    median_multiple: float | None
+    median_skill: float | None
+
+
+@dataclass(frozen=True)
+class LeaderboardSummary:
+    """The median row of a leaderboard; each median is over the series that have the number.
+
+    Args:
+        num_series: Rows of the leaderboard.
+        tasks: Summary of each task that any series has.
+        hit_rate: Median hit rate at step 1, 0 to 1, or None.
+        best_epoch: Median, in epochs, or None.
+        epochs_run: Median, in epochs, or None.
+        seconds: Median wall time per series, in seconds, or None.
+        total_seconds: Sum of the wall times, in seconds.
+    """
+
+    num_series: int
+    tasks: Mapping[str, TaskSummary]
+    hit_rate: float | None
+    best_epoch: float | None
+    epochs_run: float | None
+    seconds: float | None
+    total_seconds: float
+
+
+def leaderboard(metadata: Sequence[Mapping[str, Any]]) -> list[LeaderboardRow]:
+    """Rank the finished series of a run.
+
+    Args:
+        metadata: One mapping per series, with the keys that `v8.reports.results` lists.
+
+    Returns:
+        Rows in the order stated at the top of this module.
+
+    Raises:
+        ArtifactError: If a key is missing or damaged, or a series comes twice.
+    """
+    return rank_results(read_results(metadata))
+
+
+def rank_results(results: Iterable[SeriesResult]) -> list[LeaderboardRow]:
+    """Rank results that were already read; see `leaderboard`."""
+    return sorted((_row(result) for result in results), key=_rank)
+
+
+def summarise(rows: Sequence[LeaderboardRow]) -> LeaderboardSummary:
+    """Return the median row.
+
+    Args:
+        rows: Any number of rows, also none.
+    """
+    names = [task for task in TASK_COLUMNS if any(task in row.tasks for row in rows)]
+    return LeaderboardSummary(
+        num_series=len(rows),
+        tasks={
+            task: _summarise_task([row.tasks[task] for row in rows if task in row.tasks]) for task in names
+        },
+        hit_rate=_median(row.hit_rate for row in rows),
+        best_epoch=_median(row.best_epoch for row in rows),
+        epochs_run=_median(row.epochs_run for row in rows),
+        seconds=_median(row.seconds for row in rows),
+        total_seconds=math.fsum(row.seconds for row in rows),
+    )
+
+
+def write_leaderboard_csv(path: Path, rows: Sequence[LeaderboardRow]) -> None:
+    """Write rows as CSV, atomically; the columns are the same for every profile.
+
+    Tasks that a profile lacks and numbers that do not exist are empty cells.
+
+    Args:
+        path: Where to; replaced when it exists.
+        rows: In the order to write.
+    """
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    task_columns = [f"{task}_{column}" for task in TASK_COLUMNS for column in _TASK_COLUMNS]
+    writer.writerow([*_FIRST_COLUMNS, *task_columns, *_LAST_COLUMNS])
+    writer.writerows(_cells(row) for row in rows)
+    write_text(path, stream.getvalue())
+
+
+def _row(result: SeriesResult) -> LeaderboardRow:
+    judgement = result.judgement
+    first_step = judgement.direction[0]
+    return LeaderboardRow(
+        series=result.series,
+        source=result.source,
+        tasks={task: _score(judgement, task) for task in judgement.errors},
+        hit_rate=first_step.rate,
+        hit_rate_95=first_step.interval,
+        best_epoch=result.best_epoch,
+        epochs_run=result.epochs_run,
+        seconds=result.total_seconds,
+    )
+
+
+def _score(judgement: Judgement, task: str) -> TaskScore:
+    return TaskScore(judgement.multiple(task), judgement.skill(task), judgement.verdict(task))
+
+
+def _rank(row: LeaderboardRow) -> tuple[float, str]:
+    multiple = row.tasks[TASK_OHLC].multiple
+    return (math.inf if multiple is None else multiple, row.series)
+
+
+def _summarise_task(scores: Sequence[TaskScore]) -> TaskSummary:
+    return TaskSummary(
+        num_series=len(scores),
+        num_beating=sum(score.verdict == BEATS for score in scores),
+        median_multiple=_median(score.multiple for score in scores),
+        median_skill=_median(score.skill for score in scores),
+    )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(statistics.median(known)) if known else None
+
+
+def _cells(row: LeaderboardRow) -> list[object]:
+    scores = [row.tasks.get(task, TaskScore(None, None, "")) for task in TASK_COLUMNS]
+    task_cells = [cell for score in scores for cell in (score.multiple, score.skill, score.verdict)]
+    low, high = row.hit_rate_95 or (None, None)
+    last = [row.hit_rate, low, high, row.best_epoch, row.epochs_run, round(row.seconds, 3)]
+    return ["" if cell is None else cell for cell in [row.series, row.source, *task_cells, *last]]

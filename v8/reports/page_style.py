@@ -1,0 +1,58 @@
+"""The style sheet of the run report: light and dark, wide and narrow, nothing fetched."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from v8.reports.markup import Html
+
+STYLE: Final = Html("""
+:root { color-scheme: light dark;
+  --paper: #fbfbf9; --card: #ffffff; --ink: #1c2024; --soft: #5f6873; --rule: #e1e4e8;
+  --good: #1769aa; --bad: #c2571a; --other: #8a94a0; --offset: #7a5bb5; --loud: #8f1d1d; }
+@media (prefers-color-scheme: dark) { :root {
+  --paper: #14171a; --card: #1c2024; --ink: #e6e9ec; --soft: #9aa4af; --rule: #31373d;
+  --good: #63b3ed; --bad: #f0955a; --other: #7d8793; --offset: #b79cf0; --loud: #b02a2a; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 72rem; padding: 1.5rem 1rem 4rem; background: var(--paper);
+  color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .25rem; }
+h2 { font-size: 1.2rem; margin: 2.5rem 0 .5rem; }
+h3 { font-size: 1rem; margin: 1.5rem 0 .25rem; }
+p { max-width: 44rem; margin: .5rem 0; }
+.soft, caption, dt, figcaption { color: var(--soft); }
+.banner { background: var(--loud); color: #fff; font-weight: 700; font-size: 1.1rem; max-width: none;
+  padding: .9rem 1rem; border-radius: .5rem; margin: 0 0 1.25rem; }
+.scroll { overflow-x: auto; margin: .5rem 0; }
+table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
+caption { text-align: left; padding: .25rem 0; }
+th, td { padding: .3rem .75rem .3rem 0; text-align: right; border-bottom: 1px solid var(--rule);
+  white-space: nowrap; }
+th { font-weight: 600; }
+thead th { color: var(--soft); vertical-align: bottom; }
+th:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); }
+details th:first-child { background: var(--card); }
+.reasons td { text-align: left; white-space: normal; min-width: 16rem; overflow-wrap: anywhere; }
+dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: .5rem 1.5rem;
+  margin: .5rem 0; font-size: .9rem; }
+dt { font-size: .8rem; } dd { margin: 0; overflow-wrap: anywhere; }
+details { background: var(--card); border: 1px solid var(--rule); border-radius: .5rem;
+  margin: .5rem 0; padding: 0 1rem; }
+details[open] { padding-bottom: 1rem; }
+summary { cursor: pointer; padding: .7rem 0; font-weight: 600; }
+summary span { font-weight: 400; color: var(--soft); margin-left: .5rem; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 17rem), 1fr)); gap: 1rem; }
+figure { margin: .5rem 0; max-width: 30rem; } figcaption { font-size: .85rem; }
+.legend { font-size: .85rem; color: var(--soft); } .legend svg { margin: 0 .3rem 0 .9rem; }
+.chart { width: 100%; height: auto; display: block; }
+.chart text { fill: var(--soft); font: 11px system-ui, sans-serif; }
+.grid, .axis { stroke: var(--rule); } .axis { stroke: var(--soft); }
+svg g path { fill: none; stroke-width: 1.5; stroke: var(--other); } svg g circle { fill: var(--other); }
+svg .model path { stroke: var(--good); stroke-width: 2.5; } svg .model circle { fill: var(--good); }
+svg .offset path { stroke: var(--offset); } svg .offset circle { fill: var(--offset); }
+svg .last_close path { stroke-dasharray: 2 4; }
+svg .mark line { stroke: var(--bad); stroke-dasharray: 4 3; stroke-width: 1.5; }
+.bar { vertical-align: middle; margin-right: .4rem; }
+.good { fill: var(--good); } .bad { fill: var(--bad); } .share { fill: var(--other); }
+@media print { body { max-width: none; } details { break-inside: avoid; } }
+""")

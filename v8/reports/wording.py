@@ -1,0 +1,67 @@
+"""How reports write numbers, dates and tasks; a dash stands where there is no number."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from v8.columns import TASK_BANDS, TASK_OHLC, TASK_VOLATILITY
+
+TASK_TITLES: Final = {
+    TASK_OHLC: "Candles",
+    TASK_BANDS: "Bollinger bands",
+    TASK_VOLATILITY: "Volatility",
+}
+"""What readers call each task."""
+
+ABSENT: Final = "–"
+
+
+def number(value: float | None) -> str:
+    """Write a unitless number with three decimals.
+
+    >>> number(0.97049), number(-0.0001), number(None)
+    ('0.970', '0.000', '–')
+    """
+    return ABSENT if value is None else f"{round(value, 3) + 0.0:,.3f}"
+
+
+def count(value: float | None) -> str:
+    """Write a count, or a median of counts.
+
+    >>> count(12.0), count(7.5), count(None)
+    ('12', '7.5', '–')
+    """
+    return ABSENT if value is None else f"{value:,.10g}"
+
+
+def percent(share: float | None, decimals: int = 1) -> str:
+    """Write a share of 1 in percent.
+
+    >>> percent(0.5123), percent(None)
+    ('51.2 %', '–')
+    """
+    return ABSENT if share is None else f"{share * 100:.{decimals}f} %"
+
+
+def price(value: float) -> str:
+    """Write a price or an error in price units with five digits that count.
+
+    >>> price(61234.567), price(0.0000123456)
+    ('61235', '1.2346e-05')
+    """
+    return f"{value:.5g}"
+
+
+def duration(seconds: float | None) -> str:
+    """Write seconds in the unit a person would choose.
+
+    >>> duration(0.25), duration(61.2), duration(3 * 3600 + 60), duration(None)
+    ('0.25 s', '1 min 1 s', '3 h 1 min', '–')
+    """
+    if seconds is None:
+        return ABSENT
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest_s = divmod(round(seconds), 60)
+    hours, rest_min = divmod(minutes, 60)
+    return f"{hours} h {rest_min} min" if hours else f"{minutes} min {rest_s} s"
