@@ -1,0 +1,128 @@
+"""The command line: a fixed surface, light starts, one-line errors, exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from v8.commands.app import app
+
+REPOSITORY = Path(__file__).parents[2]
+SURFACE = Path(__file__).with_name("surface.txt")
+
+
+def call(*words: str, cwd: Path | None = None, module: str = "v8") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", module, *words],
+        cwd=cwd or REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def surface() -> str:
+    """Write every command with its arguments and flags, one a line, defaults included."""
+    lines = []
+    for name, command in sorted(typer.main.get_command(app).commands.items()):
+        lines.append(name)
+        lines += sorted(f"  {' '.join(shown.opts)} = {shown.default}" for shown in command.params)
+    return "\n".join(lines) + "\n"
+
+
+def test_the_surface_is_the_one_that_was_agreed() -> None:
+    # A change here changes what users have in their scripts: write the new surface down on purpose.
+    assert surface() == SURFACE.read_text()
+
+
+def test_both_ways_to_the_main_job_are_one() -> None:
+    long, short = call("run", "--help"), call("--help", module="v8.run")
+    assert long.returncode == short.returncode == 0
+    assert long.stdout == short.stdout
+    assert "--dry-run" in long.stdout
+
+
+def imported_by(*words: str) -> tuple[set[str], subprocess.CompletedProcess[str]]:
+    """Run the command line and list the top-level packages it imported."""
+    code = (
+        "import sys\n"
+        "from v8.commands.app import main\n"
+        "try:\n"
+        f"    main({list(words)!r})\n"
+        "finally:\n"
+        "    print('imported:', *sorted({name.partition('.')[0] for name in sys.modules}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    last = done.stdout.splitlines()[-1]
+    return set(last.removeprefix("imported:").split()), done
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["--help"], 0),
+        (["run", "--help"], 0),
+        (["run", "--profile", "alignd"], 2),
+        (["run", "--series", "BTCUSDT"], 2),
+        (["run", "--epochs", "0"], 2),
+        (["run", "--flag-of-nobody"], 2),
+    ],
+)
+def test_help_and_usage_errors_start_neither_tensorflow_nor_pandas(words: list[str], status: int) -> None:
+    imported, done = imported_by(*words)
+    assert done.returncode == status, done.stderr
+    assert imported.isdisjoint({"tensorflow", "keras", "pandas", "pyarrow"})
+    assert "typer" in imported
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (["--profile", "alignd"], "error: --profile alignd: a shipped profile is one of "),
+        (["--series", "BTC-15m", "--series", "BTC-15m"], "error: --series: each series is given once; got "),
+        (["--source", "visoin"], "Did you mean vision"),
+        (["--source", "files"], "needs the folder that holds the candle files; got no --data-dir"),
+        (["--source", "demo", "--device", "tpu"], "--device: is one of auto, cpu, gpu; got 'tpu'"),
+        (["--precision", "float8"], "training.precision"),
+    ],
+)
+def test_a_usage_error_is_one_line_and_exits_2(words: list[str], match: str, tmp_path: Path) -> None:
+    done = call("run", "--runs", str(tmp_path / "runs"), *words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert match in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_device_gpu_refuses_to_run_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    done = call("run", "--source", "demo", "--device", "gpu", "--runs", str(tmp_path / "runs"))
+    assert done.returncode == 2
+    assert "error: --device gpu: needs a GPU that TensorFlow can compute on; got none visible." in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_data_tells_each_series_and_exits_3_when_one_has_none(tmp_path: Path) -> None:
+    done = call("data", "--source", "files", "--data-dir", str(tmp_path), "--series", "BTCUSDT-15m")
+    assert done.returncode == 3
+    assert "1 of 1 series have no usable candles" in done.stdout
+    shown: Any = call("data", "--source", "demo", "--series", "BTCUSDT-15m", "--bars", "200")
+    assert shown.returncode == 0
+    assert "BTCUSDT-15m: 200 of 200 rows kept" in shown.stdout
+
+
+def test_report_of_no_run_is_one_line_and_exits_3(tmp_path: Path) -> None:
+    done = call("report", str(tmp_path / "nothing"))
+    assert done.returncode == 3
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "nothing").exists()

@@ -1,0 +1,162 @@
+"""Real runs of the command line in processes of their own, shared by the tests that look at them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import yaml
+
+from v8.market.series import Series
+from v8.market.sources.source import open_source
+
+REPOSITORY = Path(__file__).parents[2]
+NUM_BARS = 420
+GOOD = ("BTCUSDT-15m", "ETHUSDT-1h")
+MISSING = "DOGEUSDT-1h"
+
+
+@dataclass
+class Workplace:
+    """A user's folder: a profile, candle files, runs.
+
+    Args:
+        folder: Where everything lies.
+        env: Environment of the processes.
+    """
+
+    folder: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / "runs"
+
+    @property
+    def run(self) -> Path:
+        return self.runs / "tiny"
+
+    @property
+    def candles(self) -> Path:
+        return self.folder / "candles"
+
+    @property
+    def profile(self) -> Path:
+        return self.folder / "tiny.yaml"
+
+    def words(self, *series: str, more: tuple[str, ...] = ()) -> list[str]:
+        """Return the main job's arguments for some series of this workplace."""
+        chosen = [word for name in series for word in ("--series", name)]
+        where = ["--profile", str(self.profile), "--source", "files", "--data-dir", str(self.candles)]
+        return ["run", *where, "--runs", str(self.runs), *chosen, *more]
+
+    def start(self, words: list[str], **options: object) -> subprocess.Popen[str]:
+        """Start `python -m v8` with arguments, output in one pipe."""
+        return subprocess.Popen(
+            [sys.executable, "-u", "-m", "v8", *words],
+            cwd=self.folder,
+            env=self.env,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            **options,
+        )
+
+    def call(self, words: list[str]) -> subprocess.CompletedProcess[str]:
+        """Run `python -m v8` with arguments to its end."""
+        return subprocess.run(
+            [sys.executable, "-m", "v8", *words],
+            cwd=self.folder,
+            env=self.env,
+            text=True,
+            capture_output=True,
+            timeout=300,
+            check=False,
+        )
+
+    def change_profile(self, key: str, value: object) -> None:
+        content = yaml.safe_load(self.profile.read_text())
+        content["training"][key] = value
+        self.profile.write_text(yaml.safe_dump(content, sort_keys=False))
+
+
+def tiny_profile() -> dict[str, object]:
+    """Return a profile that trains in a moment: 20 bars in, 2 out, four units a layer."""
+    return {
+        "name": "tiny",
+        "description": "A network for tests.",
+        "newest_bars": 400,
+        "features": ["open", "high", "low", "close", "volatility"],
+        "lookback_bars": 20,
+        "horizon_bars": 2,
+        "scaling": "anchored",
+        "split": {"train": 0.7, "validation": 0.15, "test": 0.15},
+        "network": {
+            "family": "bilstm_seq2seq",
+            "encoder_units": [4],
+            "decoder_units": [4],
+            "dropout": 0.2,
+        },
+        "tasks": {
+            "ohlc": {"weight": 1.0, "loss": "mae"},
+            "volatility": {"weight": 0.3, "loss": "mae"},
+        },
+        "training": {
+            "batch_size": 8,
+            "epochs": 12,
+            "learning_rate": 0.001,
+            "clip_norm": None,
+            "early_stopping_patience_epochs": 50,
+            "reduce_lr_factor": 0.5,
+            "reduce_lr_patience_epochs": 4,
+            "precision": "float32",
+        },
+        "seed": 7,
+    }
+
+
+def write_candles(folder: Path, name: str) -> Path:
+    """Write candles of the demo market as a file of the user."""
+    folder.mkdir(exist_ok=True)
+    frame = open_source("demo").candles(Series.parse(name), NUM_BARS).to_frame()
+    frame.to_csv(folder / f"{name}.csv")
+    return folder / f"{name}.csv"
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workplace, subprocess.CompletedProcess[str]]:
+    """A finished run over two good series and one without a file. Look, do not touch."""
+    folder = tmp_path_factory.mktemp("workplace")
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "V8_HOME": str(folder / "home")}
+    for name in ("TF_CPP_MIN_LOG_LEVEL", "PYTHONWARNINGS"):
+        env.pop(name, None)
+    place = Workplace(folder, env)
+    place.profile.write_text(yaml.safe_dump(tiny_profile(), sort_keys=False))
+    for name in GOOD:
+        write_candles(place.candles, name)
+    return place, place.call(place.words(*GOOD, MISSING))
+
+
+@pytest.fixture
+def workplace(trained: tuple[Workplace, subprocess.CompletedProcess[str]], tmp_path: Path) -> Workplace:
+    """A copy of the finished run's workplace, free to be changed."""
+    original, _ = trained
+    shutil.copytree(original.folder, tmp_path / "copy")
+    return Workplace(tmp_path / "copy", original.env)
+
+
+@pytest.fixture
+def snapshot() -> Callable[[Path], dict[str, bytes]]:
+    """Read every file under a folder, by its relative name."""
+
+    def read(folder: Path) -> dict[str, bytes]:
+        files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+        return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+    return read

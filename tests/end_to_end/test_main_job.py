@@ -1,0 +1,230 @@
+"""The main job as a user meets it: what a run leaves, and what a second call does with it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from v8.artifacts.forecaster import Forecaster
+from v8.features.table import compute_table
+from v8.market.series import Series
+from v8.market.sources.source import open_source
+
+GOOD = ("BTCUSDT-15m", "ETHUSDT-1h")
+MISSING = "DOGEUSDT-1h"
+Snapshot = Callable[[Path], dict[str, bytes]]
+Completed = subprocess.CompletedProcess[str]
+
+
+def run_json(run: Path) -> dict[str, Any]:
+    return json.loads((run / "run.json").read_text())
+
+
+def test_g10_one_series_without_candles_leaves_the_others_whole_and_exits_4(
+    trained: tuple[Any, Completed],
+) -> None:
+    place, done = trained
+    assert done.returncode == 4, done.stdout + done.stderr
+    states = run_json(place.run)["series"]
+    assert [states[name]["status"] for name in (*GOOD, MISSING)] == ["done", "done", "failed"]
+    assert "needs a .csv or .parquet file with DOGEUSDT-1h in its name" in states[MISSING]["reason"]
+    trace = (place.run / MISSING / "error.txt").read_text()
+    assert trace.startswith("Traceback")
+    assert "v8.errors.DataError" in trace
+    assert "1 series failed" in done.stdout
+    assert "2 series trained now, 0 finished before, 1 failed." in done.stdout
+
+
+def test_a_finished_series_has_model_history_and_metadata_and_nothing_else(
+    trained: tuple[Any, Completed],
+) -> None:
+    place, _ = trained
+    for name in GOOD:
+        assert sorted(path.name for path in (place.run / name).iterdir()) == [
+            "history.csv",
+            "metadata.json",
+            "model.keras",
+        ]
+
+
+def test_output_that_is_no_terminal_is_plain_lines_without_control_characters(
+    trained: tuple[Any, Completed],
+) -> None:
+    _, done = trained
+    assert "BTCUSDT-15m: epoch 12 of 12, loss " in done.stdout
+    assert all(character.isprintable() or character == "\n" for character in done.stdout)
+    assert done.stderr == ""
+
+
+def test_g20_metadata_holds_seed_versions_digests_and_the_data_cut_off(
+    trained: tuple[Any, Completed],
+) -> None:
+    place, _ = trained
+    metadata = json.loads((place.run / "ETHUSDT-1h" / "metadata.json").read_text())
+    # ETHUSDT-1h is number 3 of the universe (BTC 15m, BTC 1h, ETH 15m, ETH 1h): seed 7 + 3.
+    assert metadata["seed"] == 10
+    assert set(metadata["versions"]) == {"python", "v8", "keras", "tensorflow", "numpy", "pandas"}
+    assert metadata["versions"]["keras"] == keras.__version__
+    candles = metadata["candles"]
+    # The demo market's newest candle closes at 2025-01-01T00:00 UTC.
+    assert candles["last_open"] == "2024-12-31T23:00:00+00:00"
+    assert (candles["source"], candles["is_publishable"], candles["num_bars"]) == ("files", True, 400)
+    assert len(candles["digest"]) == len(metadata["profile_digest"]) == len(metadata["model_sha256"]) == 64
+    assert candles["digest"] == run_json(place.run)["series"]["ETHUSDT-1h"]["candles"]["digest"]
+    assert [feature["name"] for feature in metadata["features"]] == metadata["profile"]["features"]
+    assert metadata["machine"]["num_cores"] >= 1
+    assert metadata["training"]["epochs_run"] == 12
+    assert metadata["scaling"]["columns"][3]["name"] == "close"
+    assert set(metadata["seconds"]) >= {"candles", "features", "windows", "train", "judge", "save"}
+
+
+def test_g15_the_one_loader_gives_the_prices_of_plain_keras(trained: tuple[Any, Completed]) -> None:
+    place, _ = trained
+    folder = place.run / "BTCUSDT-15m"
+    forecaster = Forecaster.load(folder)
+    candles = open_source("demo").candles(Series.parse("BTCUSDT-15m"), 400)
+    table = compute_table(candles, forecaster.features)
+    window = table.select(forecaster.features)[-20:][None]
+    plain = keras.saving.load_model(folder / "model.keras", compile=False, safe_mode=True)
+    expected = plain.predict(window, verbose=0)
+    ours = forecaster.forecast(window)
+    assert set(ours) == {"ohlc", "volatility"}
+    for task in ours:
+        np.testing.assert_array_equal(ours[task], expected[task])
+    ahead = forecaster.predict(candles)
+    assert [str(time) for time in ahead.index] == ["2025-01-01 00:00:00+00:00", "2025-01-01 00:15:00+00:00"]
+    np.testing.assert_array_equal(ahead["close"].to_numpy(), expected["ohlc"][0, :, 3].astype(np.float64))
+
+
+def test_g12_a_second_call_trains_nothing_and_says_so(workplace: Any, snapshot: Snapshot) -> None:
+    before = snapshot(workplace.run / "BTCUSDT-15m")
+    again = workplace.call(workplace.words(*GOOD))
+    assert again.returncode == 0, again.stderr
+    assert "2 of 2 series are already finished and are skipped." in again.stdout
+    assert "0 series trained now, 2 finished before, 0 failed." in again.stdout
+    assert "epoch" not in again.stdout.replace("best epoch", "")
+    assert snapshot(workplace.run / "BTCUSDT-15m") == before
+
+
+def test_newer_candles_do_not_disturb_a_run_that_is_pinned(workplace: Any) -> None:
+    file = workplace.candles / "BTCUSDT-15m.csv"
+    last = file.read_text().splitlines()[-1].partition(",")[2]
+    file.write_text(file.read_text() + f"2025-01-01 00:00:00+00:00,{last}\n")
+    again = workplace.call(workplace.words("BTCUSDT-15m"))
+    assert again.returncode == 0, again.stderr
+    assert "0 series trained now, 1 finished before" in again.stdout
+
+
+def test_a_changed_candle_is_refused_before_any_training_with_a_hint_to_fresh(
+    workplace: Any, snapshot: Snapshot
+) -> None:
+    file = workplace.candles / "BTCUSDT-15m.csv"
+    lines = file.read_text().splitlines()
+    cells = lines[200].split(",")
+    cells[5] = str(float(cells[5]) * 2)  # twice the volume: a plausible candle, but another one
+    lines[200] = ",".join(cells)
+    file.write_text("\n".join(lines) + "\n")
+    artefacts = snapshot(workplace.run / "BTCUSDT-15m")
+    again = workplace.call(workplace.words("BTCUSDT-15m"))
+    assert again.returncode == 3
+    assert "BTCUSDT-15m: " in again.stderr
+    assert "was started with 400 candles" in again.stderr
+    assert "--fresh" in again.stderr
+    assert len(again.stderr.splitlines()) == 1
+    assert snapshot(workplace.run / "BTCUSDT-15m") == artefacts
+
+
+def test_a_changed_profile_is_refused_by_key_with_a_hint_to_fresh(workplace: Any) -> None:
+    workplace.change_profile("batch_size", 16)
+    again = workplace.call(workplace.words("BTCUSDT-15m", more=("--epochs", "13")))
+    assert again.returncode == 2
+    assert "training.batch_size 8 -> 16, training.epochs 12 -> 13" in again.stderr
+    assert "--fresh" in again.stderr
+
+
+def test_another_source_is_refused(workplace: Any) -> None:
+    words = ["run", "--profile", str(workplace.profile), "--runs", str(workplace.runs)]
+    again = workplace.call([*words, "--source", "demo", "--series", "BTCUSDT-15m"])
+    assert again.returncode == 3
+    assert "was started with --source files" in again.stderr
+
+
+def test_a_damaged_run_file_is_named(workplace: Any) -> None:
+    file = workplace.run / "run.json"
+    file.write_text(file.read_text()[:500])
+    again = workplace.call(workplace.words("BTCUSDT-15m"))
+    assert again.returncode == 3
+    assert f"{file}: must be whole JSON" in again.stderr
+
+
+def test_a_model_file_that_is_not_the_recorded_one_is_refused(workplace: Any) -> None:
+    file = workplace.run / "BTCUSDT-15m" / "model.keras"
+    file.write_bytes(file.read_bytes() + b"x")
+    again = workplace.call(workplace.words("BTCUSDT-15m"))
+    assert again.returncode == 3
+    assert f"{file}: must be the file whose sha256 metadata.json records" in again.stderr
+
+
+def test_g9_missing_candles_make_an_error_and_no_model(workplace: Any) -> None:
+    alone = workplace.call(workplace.words(MISSING))
+    assert alone.returncode == 3  # every series asked for lacks candles: the source is at fault
+    fresh = workplace.call(workplace.words(MISSING, more=("--fresh",)))
+    assert fresh.returncode == 3
+    folder = workplace.runs / "tiny-2" / MISSING
+    assert [path.name for path in folder.iterdir()] == ["error.txt"]
+
+
+def test_g11_a_fresh_run_lies_beside_the_old_one_which_stays_as_it_was(
+    workplace: Any, snapshot: Snapshot
+) -> None:
+    before = snapshot(workplace.run)
+    workplace.call(workplace.words(MISSING, more=("--fresh",)))
+    workplace.call(workplace.words(MISSING, more=("--fresh",)))
+    assert sorted(path.name for path in workplace.runs.iterdir()) == ["tiny", "tiny-2", "tiny-3"]
+    assert snapshot(workplace.run) == before
+    newest = workplace.call(workplace.words(MISSING))
+    assert "tiny-3" in newest.stdout
+
+
+def test_g16_a_run_writes_only_where_it_is_told_to(trained: tuple[Any, Completed]) -> None:
+    place, _ = trained
+    assert sorted(path.name for path in place.folder.iterdir()) == ["candles", "home", "runs", "tiny.yaml"]
+
+
+def test_a_dry_run_prints_the_plan_and_touches_nothing(workplace: Any, snapshot: Snapshot) -> None:
+    before = snapshot(workplace.folder)
+    plan = workplace.call(workplace.words(*GOOD, MISSING, more=("--dry-run",)))
+    assert plan.returncode == 0, plan.stderr
+    # 400 bars - 19 of warm-up = 381 rows; 381 - 2 x 22 embargo = 337 usable, of which 70 % are 236;
+    # 236 - 22 + 1 = 215 train windows; 51 and 50 rows give 30 and 29.
+    assert "381" in plan.stdout
+    assert "215/30/29" in plan.stdout
+    assert "done" in plan.stdout
+    assert "failed" in plan.stdout
+    assert "Estimated time: at most" in plan.stdout
+    assert snapshot(workplace.folder) == before
+
+
+def test_report_redraws_what_was_lost(workplace: Any) -> None:
+    board = (workplace.run / "leaderboard.csv").read_text()
+    for name in ("leaderboard.csv", "report.html", "timing.json"):
+        (workplace.run / name).unlink()
+    redrawn = workplace.call(["report", str(workplace.run)])
+    assert redrawn.returncode == 0, redrawn.stderr
+    assert (workplace.run / "leaderboard.csv").read_text() == board
+    assert "BTCUSDT-15m" in (workplace.run / "report.html").read_text()
+    assert json.loads((workplace.run / "timing.json").read_text())["num_series"] == 2
+
+
+@pytest.mark.parametrize("command", [["features"], ["data", "--source", "files", "--data-dir", "candles"]])
+def test_the_other_commands_answer(workplace: Any, command: list[str]) -> None:
+    answer = workplace.call([*command, "--series", "BTCUSDT-15m"])
+    assert answer.returncode == 0, answer.stderr
+    assert "BTCUSDT-15m" in answer.stdout

@@ -1,0 +1,219 @@
+"""The order of a run: candles of all first, then artefacts one by one, results after each.
+
+The trainer's seat is taken by a stand-in of the same signature, as another engine would take it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from v8.artifacts.run_folder import RunFolder, RunIdentity
+from v8.engine.events import Event, Listener, Note, Outcome, SeriesStarted
+from v8.engine.execution import execute
+from v8.engine.isolation import isolated
+from v8.engine.plan import Job, Plan, make_plan
+from v8.errors import ArtifactError, DataError
+from v8.evaluation.forecasts import Forecasts
+from v8.evaluation.judgement import judge
+from v8.market.candles import Candles
+from v8.market.series import Series
+from v8.market.sources.demo import DemoSource
+from v8.storage import digest_file, write_json, write_text
+
+ONE, TWO = Series("BTCUSDT", "15m"), Series("ETHUSDT", "1h")
+
+
+class Market:
+    """The demo market, with series that can go missing."""
+
+    name = "market"
+    is_publishable = True
+
+    def __init__(self, missing: Sequence[Series] = ()) -> None:
+        self.missing = list(missing)
+        self.asked: list[tuple[str, int | None]] = []
+
+    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
+        self.asked.append((str(series), end_s))
+        if series in self.missing:
+            raise DataError(where=str(series), rule="needs candles", got="none", fix="Bring some")
+        return DemoSource().candles(series, num_bars, end_s)
+
+
+class Workshop:
+    """Takes jobs like an engine; writes a hollow artefact instead of training."""
+
+    def __init__(self, broken: Sequence[Series] = ()) -> None:
+        self.broken = broken
+        self.jobs: list[Job] = []
+
+    def __call__(self, jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
+        for job in jobs:
+            self.jobs.append(job)
+            listen(SeriesStarted(job.series))
+            yield isolated(job.series, lambda job=job: self._work(job))
+
+    def _work(self, job: Job) -> None:
+        if job.series in self.broken:
+            raise ZeroDivisionError("half a\nreason")
+        write_text(job.folder / "model.keras", str(job.series))
+        write_text(job.folder / "history.csv", "epoch,train_loss,validation_loss\n1,0.5,0.6\n")
+        digest = digest_file(job.folder / "model.keras")
+        write_json(job.folder / "metadata.json", hollow_metadata(job, digest))
+
+
+def hollow_metadata(job: Job, model_sha256: str) -> dict[str, Any]:
+    """Return metadata with a judgement of a model that is ten per cent off."""
+    values = np.tile(np.array([1.0, 1.2, 0.9, 1.1]), (3, 1, 1))
+    forecasts = Forecasts(
+        truth={"ohlc": values},
+        model={"ohlc": values * 1.1},
+        history_close=np.ones((3, 20)),
+        offsets={"ohlc": np.zeros((1, 4))},
+    )
+    return {
+        "format": 1,
+        "series": str(job.series),
+        "is_demo_market": False,
+        "model_sha256": model_sha256,
+        "candles": {"source": "market", "is_publishable": True, "report": job.candles.report.to_json()},
+        "split": {},
+        "training": {"best_epoch": 1, "epochs_run": 1},
+        "seconds": {"train": 1.0},
+        "judgement": judge(forecasts).to_json(),
+    }
+
+
+@pytest.fixture
+def plan(make_profile: Any, tmp_path: Path) -> Plan:
+    return make_plan(make_profile(), [ONE, TWO], tmp_path / "tiny")
+
+
+def opened(plan: Plan) -> RunFolder:
+    return RunFolder(plan.path, RunIdentity(plan.profile, "market", True, "python -m v8.run"))
+
+
+def statuses(plan: Plan) -> dict[str, str]:
+    series = json.loads((plan.path / "run.json").read_text())["series"]
+    return {name: state["status"] for name, state in series.items()}
+
+
+def ignore(event: Event) -> None:
+    pass
+
+
+def test_g13_results_are_on_disk_after_each_series(plan: Plan) -> None:
+    seen: list[list[str]] = []
+
+    def looking(jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
+        for outcome in Workshop()(jobs, listen):
+            yield outcome
+            rows = (plan.path / "leaderboard.csv").read_text().splitlines()[1:]
+            seen.append([row.split(",")[0] for row in rows])
+            assert str(outcome.series) in (plan.path / "report.html").read_text()
+            assert str(outcome.series) in json.loads((plan.path / "timing.json").read_text())["series"]
+            assert statuses(plan)[str(outcome.series)] == "done"
+
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), looking, ignore)
+    assert seen == [["BTCUSDT-15m"], ["BTCUSDT-15m", "ETHUSDT-1h"]]
+
+
+def test_g10_an_unforeseen_error_of_one_series_is_kept_whole_and_stops_nobody(plan: Plan) -> None:
+    with opened(plan) as folder:
+        summary = execute(plan, folder, Market(), Workshop(broken=[ONE]), ignore)
+    assert statuses(plan) == {"BTCUSDT-15m": "failed", "ETHUSDT-1h": "done"}
+    assert [failure.reason for failure in summary.failures] == [
+        "BTCUSDT-15m: unexpected ZeroDivisionError: half a reason. error.txt in its folder tells where."
+    ]
+    trace = (plan.path / "BTCUSDT-15m" / "error.txt").read_text()
+    assert trace.startswith("Traceback")
+    assert trace.endswith("ZeroDivisionError: half a\nreason\n")
+    assert not summary.is_without_data
+
+
+def test_g9_a_series_without_candles_never_reaches_the_trainer(plan: Plan) -> None:
+    workshop = Workshop()
+    with opened(plan) as folder:
+        summary = execute(plan, folder, Market(missing=[ONE]), workshop, ignore)
+    assert [job.series for job in workshop.jobs] == [TWO]
+    assert statuses(plan) == {"BTCUSDT-15m": "failed", "ETHUSDT-1h": "done"}
+    assert [str(failure.series) for failure in summary.failures] == ["BTCUSDT-15m"]
+
+
+def test_a_run_without_any_candles_is_told_apart(plan: Plan) -> None:
+    with opened(plan) as folder:
+        summary = execute(plan, folder, Market(missing=[ONE, TWO]), Workshop(), ignore)
+    assert summary.is_without_data
+    assert (plan.path / "report.html").exists() is False
+
+
+def test_g12_only_what_is_not_finished_is_done_again_up_to_the_same_candle(plan: Plan) -> None:
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), Workshop(broken=[TWO]), ignore)
+    market, workshop = Market(), Workshop()
+    events: list[Event] = []
+    with opened(plan) as folder:
+        summary = execute(plan, folder, market, workshop, events.append)
+    assert [job.series for job in workshop.jobs] == [TWO]
+    assert (summary.num_trained, summary.num_finished_before, summary.failures) == (1, 1, ())
+    notes = [event.text for event in events if isinstance(event, Note)]
+    assert notes == ["1 of 2 series are already finished and are skipped."]
+    # The demo market's newest 15m candle opens 900 s before 2025-01-01T00:00Z = 1,735,689,600.
+    assert market.asked == [("BTCUSDT-15m", 1_735_688_700), ("ETHUSDT-1h", 1_735_686_000)]
+
+
+def test_a_finished_series_stays_finished_when_its_candles_cannot_be_read_again(plan: Plan) -> None:
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), Workshop(), ignore)
+    with opened(plan) as folder:
+        summary = execute(plan, folder, Market(missing=[ONE]), Workshop(), ignore)
+    assert (summary.num_finished_before, summary.failures) == (2, ())
+    assert not (plan.path / "BTCUSDT-15m" / "error.txt").exists()
+
+
+def test_a_finished_series_whose_files_were_taken_away_is_trained_again(plan: Plan) -> None:
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), Workshop(), ignore)
+    (plan.path / "BTCUSDT-15m" / "model.keras").unlink()
+    events: list[Event] = []
+    workshop = Workshop()
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), workshop, events.append)
+    assert [job.series for job in workshop.jobs] == [ONE]
+    assert Note("BTCUSDT-15m: was finished, but its files are gone; it is trained again.") in events
+
+
+def test_a_model_file_that_was_changed_stops_the_run_before_anything_is_overwritten(plan: Plan) -> None:
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), Workshop(), ignore)
+    (plan.path / "BTCUSDT-15m" / "model.keras").write_text("mine")
+    with opened(plan) as folder, pytest.raises(ArtifactError, match=r"model\.keras: must be the file"):
+        execute(plan, folder, Market(), Workshop(), ignore)
+    assert (plan.path / "BTCUSDT-15m" / "model.keras").read_text() == "mine"
+
+
+def test_an_interrupt_leaves_finished_series_finished_and_the_others_waiting(plan: Plan) -> None:
+    def cut(jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
+        yield from Workshop()(jobs[:1], listen)
+        listen(SeriesStarted(jobs[1].series))
+        assert statuses(plan)["ETHUSDT-1h"] == "running"
+        raise KeyboardInterrupt
+
+    with opened(plan) as folder, pytest.raises(KeyboardInterrupt, match=r"^$"):
+        execute(plan, folder, Market(), cut, ignore)
+    assert statuses(plan) == {"BTCUSDT-15m": "done", "ETHUSDT-1h": "pending"}
+
+
+def test_jobs_carry_the_seed_of_their_series(plan: Plan) -> None:
+    workshop = Workshop()
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), workshop, ignore)
+    # The profile's seed is 42; BTCUSDT-15m is number 0 of the universe, ETHUSDT-1h number 3.
+    assert [job.seed for job in workshop.jobs] == [42, 45]

@@ -1,0 +1,221 @@
+"""Run folders keep what a run was started with; the loader refuses what it cannot trust."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from v8.artifacts.forecaster import Forecaster, check_keras_file
+from v8.artifacts.lock import FolderLock
+from v8.artifacts.run_folder import CandlePin, RunFolder, RunIdentity, locate_run, read_run
+from v8.artifacts.series_artifact import read_metadata
+from v8.errors import ArtifactError, DataError, ProfileError
+from v8.market.series import Series
+from v8.market.sources.source import open_source
+from v8.storage import digest_file, write_json
+
+BTC = Series("BTCUSDT", "15m")
+PIN = CandlePin("2024-01-01T00:00:00+00:00", "2024-01-01T02:30:00+00:00", 11, "a" * 64)
+
+
+@pytest.fixture
+def identity(make_profile: Any) -> RunIdentity:
+    return RunIdentity(make_profile(), "files", True, "python -m v8.run")
+
+
+def test_a_run_is_continued_with_the_states_it_had(tmp_path: Path, identity: RunIdentity) -> None:
+    with RunFolder(tmp_path / "tiny", identity) as folder:
+        folder.pin(BTC, PIN)
+        folder.set_state(BTC, status="failed", reason="no luck")
+    with RunFolder(tmp_path / "tiny", identity) as folder:
+        assert folder.state(BTC).candles == PIN
+        assert (folder.state(BTC).status, folder.state(BTC).reason) == ("failed", "no luck")
+        assert folder.state(Series("ETHUSDT", "1h")).status == "pending"
+
+
+def test_the_pin_ends_at_the_newest_candle() -> None:
+    # 2024-01-01T02:30:00Z is 1,704,067,200 (midnight) + 2.5 x 3,600 seconds after the epoch.
+    assert PIN.last_open_s == 1_704_076_200
+
+
+def test_a_series_that_was_cut_off_waits_again(tmp_path: Path, identity: RunIdentity) -> None:
+    with RunFolder(tmp_path / "tiny", identity) as folder:
+        folder.set_state(BTC, status="running")
+    with RunFolder(tmp_path / "tiny", identity) as folder:
+        assert folder.state(BTC).status == "pending"
+
+
+def test_other_candles_than_the_pinned_ones_are_refused(tmp_path: Path, identity: RunIdentity) -> None:
+    with RunFolder(tmp_path / "tiny", identity) as folder:
+        folder.pin(BTC, PIN)
+        folder.pin(BTC, PIN)
+        with pytest.raises(
+            DataError, match=r"BTCUSDT-15m: .* was started with 11 candles .* digest aaaa.*--fresh"
+        ):
+            folder.pin(BTC, replace(PIN, digest="b" * 64))
+
+
+def test_another_profile_is_refused_and_its_keys_named(tmp_path: Path, identity: RunIdentity) -> None:
+    with RunFolder(tmp_path / "tiny", identity):
+        pass
+    other = replace(identity, profile=identity.profile.with_budget(newest_bars=800))
+    with pytest.raises(ProfileError, match=r"other values: newest_bars 700 -> 800\. .*--fresh"):
+        RunFolder(tmp_path / "tiny", other)
+
+
+def test_another_source_is_refused(tmp_path: Path, identity: RunIdentity) -> None:
+    with RunFolder(tmp_path / "tiny", identity):
+        pass
+    with pytest.raises(ArtifactError, match=r"started with --source files .*got --source demo"):
+        RunFolder(tmp_path / "tiny", replace(identity, source="demo"))
+
+
+def test_one_writer_at_a_time_and_the_other_is_named(tmp_path: Path, identity: RunIdentity) -> None:
+    with (
+        RunFolder(tmp_path / "tiny", identity),
+        pytest.raises(ArtifactError, match=r"one run at a time writes a run folder; got process \d+ at work"),
+    ):
+        FolderLock(tmp_path / "tiny")
+    with FolderLock(tmp_path / "tiny"):
+        pass
+
+
+def test_a_refused_run_lets_the_folder_go(tmp_path: Path, identity: RunIdentity) -> None:
+    write_json(tmp_path / "tiny" / "run.json", {"format": 1})
+    with pytest.raises(ArtifactError, match="must be as v8 wrote it"):
+        RunFolder(tmp_path / "tiny", identity)
+    with FolderLock(tmp_path / "tiny"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ("", "must be whole JSON; got damage"),
+        ('{"format": 1, "prof', "must be whole JSON; got damage"),
+        ("[1]", "must hold a JSON object; got list"),
+        ('{"format": 99}', "reads run format 1; got format 99"),
+        ('{"format": 1}', "key profile: must be as v8 wrote it; got field required"),
+    ],
+)
+def test_a_damaged_run_file_is_refused_by_its_name(tmp_path: Path, content: str, match: str) -> None:
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(ArtifactError, match=rf"run\.json.*{match}.*--fresh"):
+        read_run(tmp_path)
+
+
+def test_g11_fresh_runs_take_the_next_number_and_the_newest_is_continued(
+    tmp_path: Path, identity: RunIdentity
+) -> None:
+    def located(is_fresh: bool) -> str:
+        return locate_run(tmp_path, "tiny", is_fresh=is_fresh).name
+
+    assert located(True) == located(False) == "tiny"
+    for name in ("tiny", "tiny-2", "tiny-10"):
+        with RunFolder(tmp_path / name, identity):
+            pass
+    assert located(False) == "tiny-10"
+    assert located(True) == "tiny-11"
+
+
+def test_a_folder_that_is_no_run_is_neither_continued_nor_used(tmp_path: Path) -> None:
+    (tmp_path / "tiny-2").mkdir(parents=True)
+    (tmp_path / "tiny-notes").mkdir()
+    assert locate_run(tmp_path, "tiny", is_fresh=False).name == "tiny"
+    assert locate_run(tmp_path, "tiny", is_fresh=True).name == "tiny-3"
+
+
+def test_runs_of_a_profile_whose_name_ends_in_a_number_are_not_taken_over(
+    tmp_path: Path, identity: RunIdentity, make_profile: Any
+) -> None:
+    with RunFolder(tmp_path / "tiny-2", replace(identity, profile=make_profile(name="tiny-2"))):
+        pass
+    assert locate_run(tmp_path, "tiny", is_fresh=False).name == "tiny"
+
+
+def artefact(folder: Path, model: bytes) -> Path:
+    """Write an artefact around a model file; only what the loader looks at first."""
+    folder.mkdir()
+    (folder / "model.keras").write_bytes(model)
+    digest = digest_file(folder / "model.keras")
+    write_json(folder / "metadata.json", {"format": 1, "series": "BTCUSDT-15m", "model_sha256": digest})
+    return folder
+
+
+class Malice:
+    """Unpickles into a file that tells on it."""
+
+    def __init__(self, told: Path) -> None:
+        self.told = told
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.told,)
+
+
+def test_g15_a_pickle_under_the_name_keras_is_refused_unread(tmp_path: Path) -> None:
+    folder = artefact(tmp_path / "bad", pickle.dumps(Malice(tmp_path / "told")))
+    with pytest.raises(ArtifactError, match=r"must be a native Keras file .*; got a file of another kind"):
+        Forecaster.load(folder)
+    assert not (tmp_path / "told").exists()
+
+
+def test_a_legacy_h5_file_is_refused(tmp_path: Path) -> None:
+    folder = artefact(tmp_path / "bad", b"\x89HDF\r\n\x1a\n" + bytes(100))
+    with pytest.raises(ArtifactError, match="native Keras file"):
+        Forecaster.load(folder)
+
+
+@pytest.mark.parametrize(
+    "names", [["config.json"], ["config.json", "metadata.json", "model.weights.h5", "x.py"]]
+)
+def test_an_archive_with_other_members_is_refused(tmp_path: Path, names: list[str]) -> None:
+    file = tmp_path / "model.keras"
+    with zipfile.ZipFile(file, "w") as archive:
+        for name in names:
+            archive.writestr(name, "{}")
+    with pytest.raises(ArtifactError, match=r"got an archive of config\.json"):
+        check_keras_file(file)
+
+
+def test_a_model_that_is_not_the_recorded_one_is_refused(tmp_path: Path) -> None:
+    folder = artefact(tmp_path / "bad", b"one")
+    (folder / "model.keras").write_bytes(b"two")
+    with pytest.raises(ArtifactError, match=r"must be the file whose sha256 metadata\.json records"):
+        Forecaster.load(folder)
+    (folder / "model.keras").unlink()
+    with pytest.raises(ArtifactError, match="got no such file"):
+        Forecaster.load(folder)
+
+
+def test_metadata_of_another_format_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "metadata.json").write_text(json.dumps({"format": 2}))
+    with pytest.raises(ArtifactError, match="reads artefact format 1; got format 2"):
+        read_metadata(tmp_path)
+
+
+def forecaster() -> Forecaster:
+    """Return a forecaster whose model is never reached."""
+    features = [{"name": name} for name in ("open", "high", "low", "close")]
+    metadata = {"series": "BTCUSDT-15m", "lookback_bars": 20, "horizon_bars": 3, "features": features}
+    return Forecaster(metadata, model=None)
+
+
+@pytest.mark.parametrize("shape", [(20, 4), (1, 19, 4), (1, 20, 5), (0, 20, 4)])
+def test_windows_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(DataError, match=r"windows have the shape \(N, 20 bars, 4 features\)"):
+        forecaster().forecast(np.ones(shape, np.float32))
+
+
+def test_a_forecaster_refuses_candles_of_another_series_and_too_few() -> None:
+    demo = open_source("demo")
+    with pytest.raises(DataError, match="reads candles of its own series; got ETHUSDT-15m"):
+        forecaster().predict(demo.candles(Series("ETHUSDT", "15m"), 30))
+    with pytest.raises(DataError, match=r"needs 20 unbroken candles at the end .*; got 19\."):
+        forecaster().predict(demo.candles(BTC, 19))

@@ -1,0 +1,1 @@
+"""What a run leaves on disk: run folders, series artefacts, and the one loader that reads them."""

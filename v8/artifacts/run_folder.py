@@ -1,0 +1,353 @@
+"""Run folders: the folder of one profile over one universe, and `run.json`, its memory.
+
+    runs/aligned/       run.json, leaderboard.csv, report.html, timing.json, .lock
+      BTCUSDT-15m/      model.keras, metadata.json, history.csv  (or error.txt)
+
+A run pins what it was started with: profile, source, and per series the newest candle and the digest
+of all of them. Whoever continues it must bring the same, or start another folder beside it with
+`--fresh`. Nothing here deletes a run. Every file is written aside and renamed, and one process at a
+time may write.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from pydantic import TypeAdapter, ValidationError
+
+from v8.artifacts.lock import FolderLock
+from v8.artifacts.machine import describe_machine, versions
+from v8.errors import ArtifactError, DataError, ProfileError, listed
+from v8.market.candles import Candles
+from v8.market.series import Series
+from v8.profile import Profile
+from v8.storage import write_json
+
+RUN_FORMAT = 1
+"""Version of the keys of `run.json`."""
+
+RUN_FILE = "run.json"
+Status = Literal["pending", "running", "done", "failed"]
+
+
+@dataclass(frozen=True)
+class CandlePin:
+    """Which candles a series of this run was started with.
+
+    Args:
+        first_open: Open time of the oldest candle, ISO 8601 in UTC.
+        last_open: Open time of the newest candle, ISO 8601 in UTC; continuing never reads past it.
+        num_bars: Number of candles.
+        digest: Sha256 of the candles, 64 hex digits.
+    """
+
+    first_open: str
+    last_open: str
+    num_bars: int
+    digest: str
+
+    @property
+    def last_open_s(self) -> int:
+        """Open time of the newest candle in UTC seconds since the epoch."""
+        return int(datetime.fromisoformat(self.last_open).timestamp())
+
+
+@dataclass(frozen=True)
+class SeriesState:
+    """How far one series is.
+
+    Args:
+        status: `pending`, `running`, `done` or `failed`.
+        reason: Why it failed, one sentence; None otherwise.
+        candles: The candles it is pinned to; None before they were first read.
+        seconds: Wall time of the series from features to saving; None before it is done.
+    """
+
+    status: Status = "pending"
+    reason: str | None = None
+    candles: CandlePin | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """The content of `run.json`."""
+
+    format: int
+    profile: dict[str, Any]
+    profile_digest: str
+    source: str
+    is_publishable: bool
+    command: str
+    created_at: str
+    versions: dict[str, str]
+    machine: dict[str, Any]
+    series: dict[str, SeriesState] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """What a run is started with and must be continued with.
+
+    Args:
+        profile: What to train.
+        source: Name of the candle source.
+        is_publishable: False for the demo market.
+        command: The command line, so that it can be repeated.
+    """
+
+    profile: Profile
+    source: str
+    is_publishable: bool
+    command: str
+
+
+class RunFolder:
+    """An open run folder, held by this process until it is closed.
+
+    Args:
+        path: The folder; made when missing.
+        identity: What the run is started or continued with.
+
+    Raises:
+        ProfileError: If the folder belongs to another profile.
+        ArtifactError: If it belongs to another source, is damaged, or another process writes it.
+    """
+
+    def __init__(self, path: Path, identity: RunIdentity) -> None:
+        self.path = path
+        self._lock = FolderLock(path)
+        try:
+            self._record = self._continued(identity) if self._file.exists() else _new_record(identity)
+            self.release_running()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+    @property
+    def record(self) -> RunRecord:
+        """What `run.json` holds now."""
+        return self._record
+
+    def state(self, series: Series) -> SeriesState:
+        """Return how far a series is; `pending` when the run has not met it yet."""
+        return self._record.series.get(str(series), SeriesState())
+
+    def set_state(self, series: Series, **changes: Any) -> None:
+        """Change fields of one series' state and save `run.json`."""
+        self._record.series[str(series)] = replace(self.state(series), **changes)
+        self._save()
+
+    def release_running(self) -> None:
+        """Say of series that were cut off that they wait again; their checkpoints keep their epochs."""
+        for name, state in self._record.series.items():
+            if state.status == "running":
+                self._record.series[name] = replace(state, status="pending")
+        self._save()
+
+    def pin(self, series: Series, candles: CandlePin) -> None:
+        """Pin a series to its candles, or check that they are the ones it is pinned to.
+
+        Raises:
+            DataError: If the run was started with other candles.
+        """
+        pinned = self.state(series).candles
+        if pinned is None:
+            self.set_state(series, candles=candles)
+        elif pinned.digest != candles.digest:
+            raise changed_candles(series, pinned, candles, self.path)
+
+    def series_folder(self, series: Series) -> Path:
+        """Return the folder of one series' artefact; it need not exist."""
+        return self.path / str(series)
+
+    @property
+    def _file(self) -> Path:
+        return self.path / RUN_FILE
+
+    def _save(self) -> None:
+        write_json(self._file, asdict(self._record))
+
+    def _continued(self, identity: RunIdentity) -> RunRecord:
+        record = read_run(self.path)
+        if record.profile_digest != identity.profile.digest:
+            raise _changed_profile(self.path, record.profile, identity.profile)
+        if record.source != identity.source:
+            raise ArtifactError(
+                where=str(self.path),
+                rule=f"the run was started with --source {record.source} and is continued with it",
+                got=f"--source {identity.source}",
+                fix="Use the same source, or start a new run beside it with --fresh",
+            )
+        return record
+
+
+def read_run(path: Path) -> RunRecord:
+    """Read and check `run.json` of a run folder, without holding the folder.
+
+    Raises:
+        ArtifactError: If there is none, it is damaged, or of an unknown format.
+    """
+    file = path / RUN_FILE
+    content = read_json_object(file, fix="Start a new run beside it with --fresh")
+    if content.get("format") != RUN_FORMAT:
+        raise ArtifactError(
+            where=str(file),
+            rule=f"this v8 reads run format {RUN_FORMAT}",
+            got=f"format {content.get('format')!r}",
+            fix="Use the v8 that wrote it, or start a new run beside it with --fresh",
+        )
+    try:
+        return TypeAdapter(RunRecord).validate_python(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ArtifactError(
+            where=f"{file}, key {'.'.join(str(part) for part in first['loc'])}",
+            rule="must be as v8 wrote it",
+            got=first["msg"].lower(),
+            fix="Restore the file, or start a new run beside it with --fresh",
+        ) from error
+
+
+def read_json_object(file: Path, *, fix: str) -> dict[str, Any]:
+    """Read a JSON object that v8 wrote.
+
+    Args:
+        file: The file.
+        fix: What the user can do when it is damaged, a sentence without its final stop.
+
+    Raises:
+        ArtifactError: If the file is missing or is no JSON object.
+    """
+    try:
+        content = json.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise ArtifactError(
+            where=str(file), rule="must be a file that can be read", got=error.strerror or "an error", fix=fix
+        ) from error
+    except ValueError as error:
+        raise ArtifactError(
+            where=str(file), rule="must be whole JSON", got=f"damage ({error})", fix=fix
+        ) from error
+    if not isinstance(content, dict):
+        raise ArtifactError(
+            where=str(file), rule="must hold a JSON object", got=type(content).__name__, fix=fix
+        )
+    return content
+
+
+def locate_run(runs: Path, name: str, *, is_fresh: bool) -> Path:
+    """Return the folder that a call works in.
+
+    The runs of one name are `name`, `name-2`, `name-3` ...; a call continues the newest of them, and a
+    fresh one takes the next free number.
+
+    Args:
+        runs: Folder of all runs.
+        name: Profile name, with `-smoke` for smoke runs.
+        is_fresh: Whether to start a new run beside the others.
+    """
+    taken = {1: runs / name} if (runs / name).exists() else {}
+    for path in runs.glob(f"{name}-*"):
+        number = re.fullmatch(r"[1-9][0-9]*", path.name.removeprefix(f"{name}-"))
+        if number and int(number[0]) > 1 and _is_run_of(path, name, is_fresh=is_fresh):
+            taken[int(number[0])] = path
+    if is_fresh:
+        return runs / (f"{name}-{max(taken) + 1}" if taken else name)
+    return taken[max(taken)] if taken else runs / name
+
+
+def pin_of(candles: Candles) -> CandlePin:
+    """Describe candles so that they can be recognised later."""
+    return CandlePin(
+        first_open=iso_time(int(candles.open_time_s[0])),
+        last_open=iso_time(int(candles.open_time_s[-1])),
+        num_bars=len(candles),
+        digest=candles.digest,
+    )
+
+
+def changed_candles(series: Series, pinned: CandlePin, found: CandlePin, folder: Path) -> DataError:
+    """Build the error for candles that are no longer those the run was started with."""
+    return DataError(
+        where=str(series),
+        rule=f"{folder} was started with {_shown(pinned)}",
+        got=_shown(found),
+        fix="Bring back the same candles, or start a new run beside it with --fresh",
+    )
+
+
+def now_iso() -> str:
+    """Return the time now, ISO 8601 in UTC, whole seconds."""
+    return iso_time(int(datetime.now(UTC).timestamp()))
+
+
+def iso_time(time_s: int) -> str:
+    """Write UTC seconds since the epoch as ISO 8601.
+
+    >>> iso_time(1_725_580_800)
+    '2024-09-06T00:00:00+00:00'
+    """
+    return datetime.fromtimestamp(time_s, UTC).isoformat()
+
+
+def _new_record(identity: RunIdentity) -> RunRecord:
+    return RunRecord(
+        format=RUN_FORMAT,
+        profile=identity.profile.model_dump(mode="json"),
+        profile_digest=identity.profile.digest,
+        source=identity.source,
+        is_publishable=identity.is_publishable,
+        command=identity.command,
+        created_at=now_iso(),
+        versions=versions(),
+        machine=describe_machine(),
+    )
+
+
+def _is_run_of(path: Path, name: str, *, is_fresh: bool) -> bool:
+    """Tell whether a numbered folder is a run of `name`; for a new folder every name in use counts."""
+    if is_fresh:
+        return True
+    if not (path / RUN_FILE).exists():
+        return False
+    # A profile may itself be called aligned-2; its runs are not ours.
+    return str(read_run(path).profile.get("name")) in (name, name.removesuffix("-smoke"))
+
+
+def _changed_profile(path: Path, before: Mapping[str, Any], profile: Profile) -> ProfileError:
+    old, new = _flat(before), _flat(profile.model_dump(mode="json"))
+    keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    changes = [f"{key} {old.get(key)!r} -> {new.get(key)!r}" for key in keys]
+    return ProfileError(
+        where=str(path),
+        rule="a run is continued with the profile and budget it was started with",
+        got=f"other values: {listed(changes)}" if changes else "a profile of another format",
+        fix="Undo the change, or start a new run beside it with --fresh",
+    )
+
+
+def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in content.items():
+        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value})
+    return flat
+
+
+def _shown(pin: CandlePin) -> str:
+    return f"{pin.num_bars:,} candles from {pin.first_open} to {pin.last_open} with digest {pin.digest[:12]}"

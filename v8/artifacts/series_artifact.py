@@ -1,0 +1,195 @@
+"""The artefact of one series: `model.keras`, `history.csv` and `metadata.json`, in one folder.
+
+`metadata.json` is the whole truth about the model (G20): what went in, how it was fitted, what came
+out, and the sha256 of the model file. It is written last, so a folder that has it is complete.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from v8.artifacts.machine import describe_machine, versions
+from v8.artifacts.run_folder import now_iso, pin_of, read_json_object
+from v8.columns import KINDS, TASK_COLUMNS, TASK_VOLATILITY
+from v8.data.dataset import SeriesData
+from v8.errors import ArtifactError
+from v8.evaluation.judgement import Judgement
+from v8.features.indicators import definitions
+from v8.market.candles import Candles
+from v8.storage import digest_file, write_json, write_text, write_with
+
+if TYPE_CHECKING:  # reading metadata must not start TensorFlow
+    from v8.training.trainer import EpochRecord, TrainingResult
+
+ARTIFACT_FORMAT = 1
+"""Version of the keys of `metadata.json`."""
+
+MODEL_FILE = "model.keras"
+METADATA_FILE = "metadata.json"
+HISTORY_FILE = "history.csv"
+ERROR_FILE = "error.txt"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A trained and judged series, ready to be saved.
+
+    Args:
+        data: The prepared series.
+        candles: What it was prepared from.
+        is_publishable: False for the demo market.
+        seed: Seed of weights, order and dropout.
+        precision: Keras dtype policy it was trained in.
+        num_parameters: Trainable numbers of the network.
+        result: Its training.
+        judgement: Its errors on the test span.
+        seconds: Wall time per stage.
+    """
+
+    data: SeriesData
+    candles: Candles
+    is_publishable: bool
+    seed: int
+    precision: str
+    num_parameters: int
+    result: TrainingResult
+    judgement: Judgement
+    seconds: dict[str, float]
+
+
+def save_model(folder: Path, write: Callable[[Path], None]) -> None:
+    """Write the model file of an artefact.
+
+    Args:
+        folder: The series' folder; made when missing.
+        write: Writes the Keras file to the path it is given.
+    """
+    write_with(folder / MODEL_FILE, write)
+
+
+def save_description(folder: Path, finished: Finished) -> None:
+    """Complete an artefact whose model file is written: history, then metadata.
+
+    An error file of an earlier attempt goes, because it is no longer true.
+    """
+    write_text(folder / HISTORY_FILE, _history_csv(finished.result.history))
+    write_json(folder / METADATA_FILE, _metadata(finished, digest_file(folder / MODEL_FILE)))
+    (folder / ERROR_FILE).unlink(missing_ok=True)
+
+
+def save_error(folder: Path, trace: str) -> None:
+    """Keep the full traceback of a failed series beside where its model would be (G10)."""
+    write_text(folder / ERROR_FILE, trace)
+
+
+def read_metadata(folder: Path) -> dict[str, Any]:
+    """Read `metadata.json` of an artefact.
+
+    Raises:
+        ArtifactError: If it is missing, damaged or of an unknown format.
+    """
+    file = folder / METADATA_FILE
+    content = read_json_object(file, fix="Restore the artefact's folder or train the series again")
+    if content.get("format") != ARTIFACT_FORMAT:
+        raise ArtifactError(
+            where=str(file),
+            rule=f"this v8 reads artefact format {ARTIFACT_FORMAT}",
+            got=f"format {content.get('format')!r}",
+            fix="Use the v8 that wrote it",
+        )
+    return content
+
+
+def verify_model_file(folder: Path, metadata: dict[str, Any]) -> Path:
+    """Return the model file after comparing it with the digest its metadata records.
+
+    Raises:
+        ArtifactError: If it is missing or not the file that was recorded.
+    """
+    file = folder / MODEL_FILE
+    recorded = metadata.get("model_sha256")
+    found = digest_file(file) if file.is_file() else None
+    if found is None or found != recorded:
+        raise ArtifactError(
+            where=str(file),
+            rule=f"must be the file whose sha256 {METADATA_FILE} records ({str(recorded)[:12]})",
+            got="no such file" if found is None else f"a file with sha256 {found[:12]}",
+            fix="Restore the artefact's folder, or start a new run with --fresh",
+        )
+    return file
+
+
+def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
+    data, profile = finished.data, finished.data.profile
+    return {
+        "format": ARTIFACT_FORMAT,
+        "series": str(data.series),
+        "created_at": now_iso(),
+        "is_demo_market": not finished.is_publishable,
+        "candles": _candles(finished),
+        "profile": profile.model_dump(mode="json"),
+        "profile_digest": profile.digest,
+        "features": _features(profile.features),
+        "lookback_bars": profile.lookback_bars,
+        "horizon_bars": profile.horizon_bars,
+        "bar_s": data.series.bar_s,
+        "tasks": {task: _task(task) for task in profile.tasks},
+        "table_digest": data.table.digest,
+        "split": data.describe_split(),
+        "scaling": data.scaling.to_json(),
+        "seed": finished.seed,
+        "num_parameters": finished.num_parameters,
+        "training": _training(finished),
+        "judgement": finished.judgement.to_json(),
+        "seconds": finished.seconds,
+        "versions": versions(),
+        "machine": describe_machine(),
+        "model_sha256": model_sha256,
+    }
+
+
+def _candles(finished: Finished) -> dict[str, Any]:
+    return {
+        "source": finished.candles.source,
+        "is_publishable": finished.is_publishable,
+        **asdict(pin_of(finished.candles)),
+        "report": finished.candles.report.to_json(),
+    }
+
+
+def _features(names: tuple[str, ...]) -> list[dict[str, str]]:
+    meanings = definitions(names)
+    return [{"name": name, "kind": KINDS[name].value, "definition": meanings[name]} for name in names]
+
+
+def _task(name: str) -> dict[str, Any]:
+    unit = "unitless" if name == TASK_VOLATILITY else "quote currency"
+    return {"columns": list(TASK_COLUMNS[name]), "unit": unit}
+
+
+def _training(finished: Finished) -> dict[str, Any]:
+    result = finished.result
+    return {
+        "precision": finished.precision,
+        "batch_size": finished.data.profile.training.batch_size,
+        "epochs_run": len(result.history),
+        "best_epoch": result.best_epoch,
+        "best_validation_loss": result.best_validation_loss,
+        "untrained_validation_loss": result.untrained_loss,
+        "stopped_by": result.stopped_by,
+        "resumed_from_epoch": result.resumed_from_epoch,
+    }
+
+
+def _history_csv(history: tuple[EpochRecord, ...]) -> str:
+    stream = io.StringIO()
+    rows = [asdict(record) for record in history]
+    writer = csv.DictWriter(stream, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue()

@@ -1,0 +1,44 @@
+"""Flags that several commands share, and how their words become our nouns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from v8.errors import ProfileError
+from v8.market.series import Series, load_universe
+
+SeriesOption = Annotated[
+    list[str] | None,
+    typer.Option("--series", metavar="BTCUSDT-15m", help="One series; repeat for more. Default: all 40."),
+]
+SourceOption = Annotated[
+    str, typer.Option("--source", metavar="vision|files|demo", help="Where candles come from.")
+]
+DataDirOption = Annotated[
+    Path | None,
+    typer.Option("--data-dir", metavar="DIR", help="Folder of CSV or Parquet files, with --source files."),
+]
+
+
+def chosen_series(names: Sequence[str] | None) -> tuple[Series, ...]:
+    """Return the named series, or the default universe.
+
+    Raises:
+        ProfileError: If a name is malformed or given twice.
+    """
+    if not names:
+        return load_universe()
+    chosen = tuple(Series.parse(name) for name in names)
+    for series in chosen:
+        if chosen.count(series) > 1:
+            raise ProfileError(
+                where="--series",
+                rule="each series is given once",
+                got=f"{series} {chosen.count(series)} times",
+                fix="Remove the repetition",
+            )
+    return chosen

@@ -1,0 +1,142 @@
+"""`python -m v8.run`: the main job, from candles to trained, judged and saved models."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from v8.commands.device import choose_device, quiet_start
+from v8.commands.options import DataDirOption, SeriesOption, SourceOption, chosen_series
+from v8.errors import SeriesError
+from v8.profile import Profile, load_profile
+
+if TYPE_CHECKING:
+    from v8.engine.events import Listener, Outcome
+    from v8.engine.execution import Summary
+    from v8.engine.plan import Job, Plan
+    from v8.market.sources.source import CandleSource
+
+SMOKE_EPOCHS = 1
+"""Epochs of a smoke run: it proves the way, not the model."""
+
+EXIT_DATA = 3
+
+
+def run(
+    profile: Annotated[
+        str,
+        typer.Option("--profile", metavar="NAME|FILE", help="What to train: a shipped name or a YAML file."),
+    ] = "aligned",
+    series: SeriesOption = None,
+    source: SourceOption = "vision",
+    data_dir: DataDirOption = None,
+    bars: Annotated[
+        int | None,
+        typer.Option("--bars", metavar="N", help="Newest candles per series. Default: the profile's."),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", metavar="N", help="Most epochs. Default: the profile's.")
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            "--precision",
+            metavar="auto|float32|mixed_float16|mixed_bfloat16",
+            help="Number format of training. Default: the profile's.",
+        ),
+    ] = None,
+    device: Annotated[
+        str,
+        typer.Option("--device", metavar="auto|cpu|gpu", help="What computes; gpu refuses to run elsewhere."),
+    ] = "auto",
+    runs: Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder of all run folders.")] = Path(
+        "runs"
+    ),
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start a new run beside the old ones; nothing is deleted.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and its estimated time; do nothing.")
+    ] = False,
+    smoke: Annotated[
+        bool, typer.Option("--smoke", help="A tiny budget for every series, to see that everything works.")
+    ] = False,
+) -> None:
+    """Train, judge and save a model for every series; the same call again continues or skips."""
+    budget = _budgeted(load_profile(profile), bars, epochs, precision, is_smoke=smoke)
+    chosen = chosen_series(series)
+
+    from v8.artifacts.run_folder import locate_run
+    from v8.commands.printing import print_plan
+    from v8.engine.plan import make_plan
+    from v8.market.sources.source import open_source
+
+    candle_source = open_source(source, data_dir=data_dir)
+    choose_device(device)
+    path = locate_run(runs, f"{budget.name}-smoke" if smoke else budget.name, is_fresh=fresh)
+    plan = make_plan(budget, chosen, path)
+    if dry_run:
+        print_plan(plan, candle_source)
+    else:
+        _carry_out(plan, candle_source)
+
+
+def _budgeted(
+    profile: Profile, bars: int | None, epochs: int | None, precision: str | None, *, is_smoke: bool
+) -> Profile:
+    """Apply the flags; `--smoke` fills in those that were not given."""
+    if is_smoke:
+        from v8.engine.plan import smoke_bars
+
+        bars, epochs = bars or smoke_bars(profile), epochs or SMOKE_EPOCHS
+    return profile.with_budget(newest_bars=bars, epochs=epochs, precision=precision)
+
+
+def _carry_out(plan: Plan, source: CandleSource) -> None:
+    from v8.artifacts.run_folder import RunFolder, RunIdentity
+    from v8.commands.printing import open_display, print_summary
+    from v8.engine.execution import execute
+    from v8.engine.outputs import write_outputs
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is a Ctrl-C
+    words = _words_to_continue()
+    identity = RunIdentity(plan.profile, source.name, source.is_publishable, words)
+    with RunFolder(plan.path, identity) as folder:
+        try:
+            with open_display(plan) as listen:
+                summary = execute(plan, folder, source, _train_all, listen)
+        except KeyboardInterrupt:
+            sys.stderr.write(f"interrupted: {plan.path} is saved. Continue with: {words}\n")
+            raise
+        print_summary(summary, plan.path, write_outputs(plan.path))
+    _exit_on_failures(summary)
+
+
+def _train_all(jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
+    """Start TensorFlow only when there is something to train."""
+    with quiet_start():
+        from v8.engine.local import train_all
+        from v8.training.precision import gpu_names
+
+        gpu_names()  # looking for GPUs is the other moment TensorFlow talks
+
+    return train_all(jobs, listen)
+
+
+def _exit_on_failures(summary: Summary) -> None:
+    if summary.failures:
+        raise typer.Exit(EXIT_DATA if summary.is_without_data else SeriesError.exit_code)
+
+
+def _words_to_continue() -> str:
+    """Return the command line of this process without `--fresh`, ready to be pasted."""
+    words = [word for word in sys.argv[1:] if word != "--fresh"]
+    if Path(sys.argv[0]).name == "run.py":
+        return shlex.join(["python", "-m", "v8.run", *words])
+    return shlex.join(["python", "-m", "v8", *words])

@@ -1,0 +1,1 @@
+"""The run: which stages, in which order, on which processes."""

@@ -1,0 +1,155 @@
+"""Carries out a plan: candles first and checked, then one artefact after another, results after each.
+
+Nothing is trained before every selected series has shown that its candles are the ones the run was
+started with, and every finished artefact that it is the one that was saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from v8.artifacts.run_folder import RunFolder, pin_of
+from v8.artifacts.series_artifact import read_metadata, save_error, verify_model_file
+from v8.engine.events import Event, Listener, Note, Outcome, SeriesStarted, StageStarted
+from v8.engine.isolation import isolated
+from v8.engine.outputs import write_outputs
+from v8.engine.plan import Job, Plan, PlannedSeries, current_plan
+from v8.market.candles import Candles
+from v8.market.sources.source import CandleSource
+
+TrainAll = Callable[[Sequence[Job], Listener], Iterator[Outcome]]
+"""Turns jobs into artefacts, in any order and place, and yields each outcome as it comes."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended.
+
+    Args:
+        num_trained: Series that this call finished.
+        num_finished_before: Series that earlier calls had finished.
+        failures: One outcome per failed series.
+    """
+
+    num_trained: int
+    num_finished_before: int
+    failures: tuple[Outcome, ...]
+
+    @property
+    def is_without_data(self) -> bool:
+        """Whether no series is finished and all failed for their candles or features."""
+        is_empty = self.num_trained + self.num_finished_before == 0
+        return is_empty and all(failure.is_data_error for failure in self.failures)
+
+
+def execute(
+    plan: Plan, folder: RunFolder, source: CandleSource, train_all: TrainAll, listen: Listener
+) -> Summary:
+    """Finish every series of a plan that can be finished.
+
+    Args:
+        plan: What to do.
+        folder: The open run folder.
+        source: Where candles come from.
+        train_all: Who trains.
+        listen: Told about everything that happens.
+
+    Returns:
+        What was finished and what failed.
+
+    Raises:
+        DataError: If candles are not those that the run was started with.
+        ArtifactError: If a finished artefact was changed.
+        KeyboardInterrupt: When interrupted; the folder then tells how far each series is.
+    """
+    plan = current_plan(plan, folder)
+    _check_finished(plan, folder, listen)
+    jobs, failures = _read_all(plan, folder, source, listen)
+    num_trained = 0
+    try:
+        for outcome in train_all(jobs, _Recorder(folder, listen)) if jobs else ():
+            _record(outcome, folder)
+            listen(outcome)
+            num_trained += outcome.reason is None
+            failures += [outcome] if outcome.reason else []
+            write_outputs(folder.path)
+    finally:
+        folder.release_running()
+    return Summary(num_trained, len(plan.series) - len(plan.todo), tuple(failures))
+
+
+class _Recorder:
+    """Passes events on and keeps the state of started series."""
+
+    def __init__(self, folder: RunFolder, listen: Listener) -> None:
+        self._folder, self._listen = folder, listen
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, SeriesStarted):
+            self._folder.set_state(event.series, status="running", reason=None)
+        self._listen(event)
+
+
+def _check_finished(plan: Plan, folder: RunFolder, listen: Listener) -> None:
+    for planned in plan.series:
+        if planned.status == "done":
+            path = folder.series_folder(planned.series)
+            verify_model_file(path, read_metadata(path))
+        elif folder.state(planned.series).status == "done":
+            listen(Note(f"{planned.series}: was finished, but its files are gone; it is trained again."))
+    num_done = len(plan.series) - len(plan.todo)
+    if num_done:
+        listen(Note(f"{num_done} of {len(plan.series)} series are already finished and are skipped."))
+
+
+def _read_all(
+    plan: Plan, folder: RunFolder, source: CandleSource, listen: Listener
+) -> tuple[list[Job], list[Outcome]]:
+    """Read the candles of every series, check them against the pins, make jobs of unfinished ones."""
+    jobs: list[Job] = []
+    failures: list[Outcome] = []
+    for planned in plan.series:
+        listen(StageStarted(planned.series, "candles"))
+        found, outcome = _read(planned, plan, folder, source)
+        if found:
+            folder.pin(planned.series, pin_of(found))
+            if planned.status != "done":
+                jobs.append(
+                    Job(
+                        candles=found,
+                        profile=plan.profile,
+                        seed=planned.seed,
+                        folder=folder.series_folder(planned.series),
+                        is_publishable=source.is_publishable,
+                        candle_seconds=outcome.seconds,
+                    )
+                )
+        elif planned.status == "done":
+            listen(Note(f"{planned.series}: finished; its candles could not be read again: {outcome.reason}"))
+        else:
+            _record(outcome, folder)
+            listen(outcome)
+            failures.append(outcome)
+    return jobs, failures
+
+
+def _read(
+    planned: PlannedSeries, plan: Plan, folder: RunFolder, source: CandleSource
+) -> tuple[Candles | None, Outcome]:
+    pinned = folder.state(planned.series).candles
+    end_s = pinned.last_open_s if pinned else None
+    found: list[Candles] = []
+    outcome = isolated(
+        planned.series,
+        lambda: found.append(source.candles(planned.series, plan.profile.newest_bars, end_s)),
+    )
+    return (found[0] if found else None), outcome
+
+
+def _record(outcome: Outcome, folder: RunFolder) -> None:
+    if outcome.reason is None:
+        folder.set_state(outcome.series, status="done", reason=None, seconds=round(outcome.seconds, 3))
+    else:
+        save_error(folder.series_folder(outcome.series), outcome.trace)
+        folder.set_state(outcome.series, status="failed", reason=outcome.reason)

@@ -1,0 +1,40 @@
+"""The one place where any error of one series is caught, so that the others go on (G10)."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+
+from v8.artifacts.series_artifact import ERROR_FILE
+from v8.engine.events import Outcome
+from v8.errors import DataError, V8Error
+from v8.market.series import Series
+
+
+def isolated(series: Series, work: Callable[[], object]) -> Outcome:
+    """Do the work of one series; an error becomes its outcome, traceback included.
+
+    Args:
+        series: Which series.
+        work: What to do.
+    """
+    started = time.perf_counter()
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001 - this series must not stop the others
+        return Outcome(
+            series,
+            reason=_reason(series, error),
+            is_data_error=isinstance(error, DataError),
+            trace=traceback.format_exc(),
+            seconds=time.perf_counter() - started,
+        )
+    return Outcome(series, seconds=time.perf_counter() - started)
+
+
+def _reason(series: Series, error: Exception) -> str:
+    if isinstance(error, V8Error):
+        return str(error)
+    told = " ".join(str(error).split()) or "no message"
+    return f"{series}: unexpected {type(error).__name__}: {told}. {ERROR_FILE} in its folder tells where."

@@ -1,0 +1,219 @@
+"""What a run will do, before it does it: series, seeds, stages, work, time.
+
+Seeds belong to series, not to their place in a selection: series number k of the default universe
+trains with the profile's seed + k, alone or among forty.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from v8.artifacts.machine import num_usable_cores
+from v8.artifacts.run_folder import RUN_FILE, RunFolder, SeriesState, Status, read_run
+from v8.artifacts.series_artifact import METADATA_FILE, MODEL_FILE
+from v8.data.dataset import table_columns
+from v8.data.splits import SPANS, rows_needed, split_rows
+from v8.features.indicators import warmup_bars
+from v8.market.candles import Candles
+from v8.market.series import Series, load_universe
+from v8.profile import Profile, Seq2SeqNetwork
+
+ASSUMED_FLOP_PER_S_PER_CORE = 20e9
+"""Training speed assumed for estimates: 290-340 windows/s of 125 MFLOP on two cores (design.md)."""
+
+ASSUMED_SECONDS_PER_SERIES = 2.0
+"""Features, judgement and saving of one series, assumed for estimates."""
+
+TRAINING_TO_FORWARD_FLOP = 3
+"""A training step costs three forward passes: forward, gradient to inputs, gradient to weights."""
+
+SMOKE_SPARE_BARS = 200
+"""Candles of a smoke run beyond the fewest that work, so that a few holes do no harm."""
+
+SEED_SPACE = 2**31
+"""Seeds are non-negative 31-bit numbers."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything a worker needs to make one artefact; it can travel between processes.
+
+    Args:
+        candles: The series' candles.
+        profile: What to train.
+        seed: Seed of weights, order and dropout.
+        folder: Where the artefact goes.
+        is_publishable: False for the demo market.
+        candle_seconds: Time that reading the candles took.
+    """
+
+    candles: Candles
+    profile: Profile
+    seed: int
+    folder: Path
+    is_publishable: bool
+    candle_seconds: float
+
+    @property
+    def series(self) -> Series:
+        """Which series."""
+        return self.candles.series
+
+
+@dataclass(frozen=True)
+class PlannedSeries:
+    """One series of a plan and how far an earlier call brought it."""
+
+    series: Series
+    seed: int
+    status: Status
+
+
+@dataclass(frozen=True)
+class Work:
+    """The size of one series' training, for an unbroken history of the profile's newest bars.
+
+    Args:
+        num_bars: Candles.
+        num_rows: Rows after the indicators' warm-up.
+        num_windows: Complete windows per span.
+        flop_per_window: Floating-point operations of one training window.
+        seconds: Most training time, an estimate; early stopping may need less.
+    """
+
+    num_bars: int
+    num_rows: int
+    num_windows: dict[str, int]
+    flop_per_window: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run before it starts.
+
+    Args:
+        profile: What to train.
+        path: The run folder; it need not exist.
+        series: Every selected series.
+    """
+
+    profile: Profile
+    path: Path
+    series: tuple[PlannedSeries, ...]
+
+    @property
+    def todo(self) -> tuple[PlannedSeries, ...]:
+        """Series that are not finished."""
+        return tuple(planned for planned in self.series if planned.status != "done")
+
+
+def make_plan(profile: Profile, series: Sequence[Series], path: Path) -> Plan:
+    """Plan a run in a folder, new or begun.
+
+    Args:
+        profile: What to train.
+        series: Selected series, without repetition.
+        path: The run folder; it need not exist.
+
+    Raises:
+        ArtifactError: If the folder's `run.json` is damaged.
+    """
+    states = read_run(path).series if (path / RUN_FILE).exists() else {}
+    planned = [
+        PlannedSeries(one, series_seed(profile, one), _status(states.get(str(one)), path / str(one)))
+        for one in series
+    ]
+    return Plan(profile, path, tuple(planned))
+
+
+def series_seed(profile: Profile, series: Series) -> int:
+    """Return the seed of a series: by its place in the default universe, or by its name.
+
+    >>> from v8.profile import load_profile
+    >>> series_seed(load_profile("aligned"), Series("BTCUSDT", "1h"))
+    43
+    """
+    universe = load_universe()
+    if series in universe:
+        number = universe.index(series)
+    else:
+        number = len(universe) + int(hashlib.sha256(str(series).encode()).hexdigest()[:7], 16)
+    return (profile.seed + number) % SEED_SPACE
+
+
+def estimate_work(profile: Profile, num_cores: int | None = None) -> Work:
+    """Estimate the work of one series.
+
+    Args:
+        profile: What to train.
+        num_cores: Cores that compute; None for all usable ones.
+
+    Raises:
+        DataError: If the profile's newest bars are too few for a window in every span.
+    """
+    num_rows = max(0, profile.newest_bars - warmup_bars(table_columns(profile)))
+    split = split_rows(num_rows, profile, where=f"{profile.newest_bars} candles")
+    window_bars = profile.lookback_bars + profile.horizon_bars
+    windows = {name: split.span(name)[1] - split.span(name)[0] - window_bars + 1 for name in SPANS}
+    flop = training_flop_per_window(profile)
+    epoch_flop = flop * (windows["train"] + windows["validation"] / TRAINING_TO_FORWARD_FLOP)
+    rate = ASSUMED_FLOP_PER_S_PER_CORE * (num_cores or num_usable_cores())
+    seconds = ASSUMED_SECONDS_PER_SERIES + profile.training.epochs * epoch_flop / rate
+    return Work(profile.newest_bars, num_rows, windows, flop, seconds)
+
+
+def smoke_bars(profile: Profile) -> int:
+    """Return the candles per series of a smoke run.
+
+    >>> from v8.profile import load_profile
+    >>> smoke_bars(load_profile("aligned"))
+    1001
+    """
+    fewest = warmup_bars(table_columns(profile)) + rows_needed(profile)
+    return fewest + SMOKE_SPARE_BARS
+
+
+def training_flop_per_window(profile: Profile) -> float:
+    """Count the floating-point operations of training on one window, by formula.
+
+    A cell of `u` units over `i` inputs multiplies a (i + u) x 4u matrix per step, two operations per
+    entry; training costs three times the forward pass. Element-wise work and heads are left out: they
+    are below two per cent.
+
+    >>> from v8.profile import load_profile
+    >>> round(training_flop_per_window(load_profile("aligned")) / 1e6)
+    127
+    """
+    network, width, forward = profile.network, profile.num_features, 0.0
+    directions = 2 if isinstance(network, Seq2SeqNetwork) else 1
+    for units in network.encoder_units:
+        forward += directions * profile.lookback_bars * 8 * units * (width + units)
+        width = directions * units
+    decoder = network.decoder_units if isinstance(network, Seq2SeqNetwork) else ()
+    for units in decoder:
+        forward += profile.horizon_bars * 8 * units * (width + units)
+        width = units
+    return TRAINING_TO_FORWARD_FLOP * forward
+
+
+def current_plan(plan: Plan, folder: RunFolder) -> Plan:
+    """Return the plan with the status that the opened folder tells."""
+    planned = [
+        PlannedSeries(
+            one.series, one.seed, _status(folder.state(one.series), folder.series_folder(one.series))
+        )
+        for one in plan.series
+    ]
+    return Plan(plan.profile, plan.path, tuple(planned))
+
+
+def _status(state: SeriesState | None, folder: Path) -> Status:
+    if state is None:
+        return "pending"
+    if state.status == "done" and not all((folder / name).exists() for name in (MODEL_FILE, METADATA_FILE)):
+        return "pending"  # its files were moved away; making them again gives the same ones
+    return state.status
