@@ -8,10 +8,11 @@ What is timed:
 - Indicators: all 11 columns of one series in float64, by our formulas, by `ta` (with pandas for
   volume_norm, which it lacks) and by a loop over the rows in plain Python. The three take turns, and the
   best of the repeats counts, because other programs may load the machine.
-- Store: `FeatureStore.table` for every series, candles already in memory, all 15 columns of `stable`. Cold: an empty folder (compute and write durably). Folder: a new store object over the full
+- Store: `FeatureStore.table` for every series, candles already in memory, all 15 columns of the profile
+  `stable`. Cold: an empty folder (compute and write durably). Folder: a new store object over the full
   folder (map, check every byte, assemble; the operating system has the files in memory). Memory: the
-  same store asked again. The three take turns as well, their tables must be the same to the last bit,
-  and the best of the repeats counts. The digest of the candles is needed by all three and by the run folder, and
+  same store asked again. The three take turns too, the best of the repeats counts, and their tables must
+  be the same to the last bit. The digest of the candles is needed by all three and by the run folder, and
   is cached with the candles, so it is timed on a line of its own and counted in none of them.
 """
 

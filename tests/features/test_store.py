@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
@@ -115,6 +116,14 @@ def test_only_whole_files_are_left_behind(tmp_path: Path) -> None:
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [store.path(candles)]
 
 
+def moved(content: bytes, source: int, target: int) -> bytes:
+    """Subtract one from the 8-byte word at `source` and add it to the one at `target`."""
+    words = np.frombuffer(content[:16384], np.uint64).copy()
+    words[source // 8] -= np.uint64(1)
+    words[target // 8] += np.uint64(1)
+    return words.tobytes() + content[16384:]
+
+
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
@@ -122,6 +131,10 @@ def test_only_whole_files_are_left_behind(tmp_path: Path) -> None:
             lambda content: content[:40] + bytes([content[40] ^ 1]) + content[41:],
             "does not match its checksum",
         ),
+        # Two blocks change places, or lose as much as another gains: one kind of sum alone would miss it.
+        (lambda content: content[8192:16384] + content[:8192] + content[16384:], "its checksum"),
+        (lambda content: moved(content, 4096, 4104), "does not match its checksum"),
+        (lambda content: moved(content, 4096, 4096 + 8192), "does not match its checksum"),
         (lambda content: content[: len(content) // 2], "is cut off"),
         (lambda content: b"", "it is empty"),
         (lambda content: b"not a table at all", "was not written by this store"),
@@ -197,8 +210,16 @@ def rewrite_index(path: Path, change) -> None:
     old = content[start - 64 : start + length]
     change(index)
     body = json.dumps(index).encode()
-    new = checksum(content[: index["num_bytes"]], body).encode() + body
+    new = checksum(content[: index["num_bytes"]], body) + body
     path.write_bytes(content.replace(old, new + b" " * (len(old) - len(new))))
+
+
+def checksum(runs: bytes, index: bytes) -> bytes:
+    """Sum whole blocks of 1,024 words by place and by block, and digest the sums and what is left."""
+    whole = len(runs) // 8192 * 8192
+    words = np.frombuffer(runs[:whole], np.uint64).reshape(-1, 1024)
+    content = (index, runs[whole:], words.sum(axis=0), words.sum(axis=1))
+    return hashlib.sha256(b"".join(map(bytes, content))).hexdigest().encode()
 
 
 def test_writers_at_the_same_moment_never_mix_and_never_damage(tmp_path: Path) -> None:
