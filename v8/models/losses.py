@@ -1,6 +1,6 @@
 """Losses over a batch of windows, with the shapes checked before anything is subtracted.
 
-Shape legend: B batch, H horizon, C columns of a task.
+Shape legend: B batch, M model, H horizon, C columns of a task.
 """
 
 from __future__ import annotations
@@ -16,41 +16,46 @@ HUBER_TURN = 1.0
 """Residual, in scaled units, at which Huber goes from squared to absolute."""
 
 
-def weighted_loss(
-    tasks: Mapping[str, TaskSettings], truth: Mapping[str, Any], forecast: Mapping[str, Any], weight_B: Any
+def fleet_loss(
+    tasks: Mapping[str, TaskSettings], truth: Mapping[str, Any], forecast: Mapping[str, Any], weight_BM: Any
 ) -> Any:
-    """Add the tasks' mean losses, each times its weight.
+    """Return each model's loss: the tasks' means over its weighted windows, times the task weights.
 
     Args:
         tasks: Loss and weight per task.
-        truth: Scaled targets per task, shape (B, H, C), float32.
+        truth: Scaled targets per task, shape (B, M, H, C).
         forecast: Scaled outputs per task, same shapes.
-        weight_B: Weight of each window; 0 leaves it out of the mean.
+        weight_BM: Weight of each window; 0 leaves it out, whatever it holds.
 
     Returns:
-        Scalar, float32, unitless.
+        Shape (M,), float32, unitless; equal to Keras' reduction "mean_with_sample_weight".
 
     Raises:
         ValueError: If a truth and its forecast differ in shape. Subtracting (N, 1, 4) from (N, 4)
             would broadcast, and the optimum would be the mean of the batch.
     """
-    total = 0.0
+    total_M = ops.zeros_like(weight_BM[0])
+    window_sum_M = ops.sum(weight_BM, axis=0)
+    divisor_M = ops.where(window_sum_M > 0, window_sum_M, 1.0)
     for task, settings in tasks.items():
         if tuple(truth[task].shape) != tuple(forecast[task].shape):
             raise ValueError(
                 f"{task}: truth and forecast need one shape; "
                 f"got {tuple(truth[task].shape)} and {tuple(forecast[task].shape)}"
             )
-        error_B = ops.mean(_elementwise(settings.loss, truth[task] - forecast[task]), axis=(1, 2))
-        total += settings.weight * ops.sum(error_B * weight_B) / ops.maximum(ops.sum(weight_B), 1.0)
-    return total
+        residual = ops.cast(truth[task], "float32") - ops.cast(forecast[task], "float32")
+        # Masking the error instead would let NaN in filling reach the gradient, as 0 * NaN.
+        residual = ops.where(weight_BM[:, :, None, None] > 0, residual, 0.0)
+        error_BM = ops.mean(_elementwise(settings.loss, residual), axis=(2, 3))
+        total_M = total_M + settings.weight * ops.sum(error_BM * weight_BM, axis=0) / divisor_M
+    return total_M
 
 
-def _elementwise(loss: str, residual_BHC: Any) -> Any:
+def _elementwise(loss: str, residual: Any) -> Any:
     if loss == "mse":
-        return ops.square(residual_BHC)
-    size_BHC = ops.abs(residual_BHC)
+        return ops.square(residual)
+    size = ops.abs(residual)
     if loss == "mae":
-        return size_BHC
-    turned_BHC = HUBER_TURN * (size_BHC - 0.5 * HUBER_TURN)
-    return ops.where(size_BHC <= HUBER_TURN, 0.5 * ops.square(residual_BHC), turned_BHC)
+        return size
+    turned = HUBER_TURN * (size - 0.5 * HUBER_TURN)
+    return ops.where(size <= HUBER_TURN, 0.5 * ops.square(residual), turned)
