@@ -12,7 +12,7 @@ from v8.data.dataset import prepare_series
 from v8.data.windows import training_batches
 from v8.features.table import FeatureTable
 from v8.profile import load_profile, profile_names
-from v8.training.trainer import Trainer
+from v8.training.trainer import Member, Trainer
 
 
 @pytest.mark.parametrize("name", profile_names())
@@ -22,18 +22,19 @@ def test_g19_a_shipped_profile_takes_its_first_step(
     profile = load_profile(name)
     data = prepare_series(make_table(profile, num_bars=1_500), profile)
     trainer = Trainer(profile)
-    state = trainer.first_state(data, seed=1)
-    batch = next(training_batches(data, seed=1, first_epoch=1, last_epoch=1))
-    stepped = trainer.train_batch(state, profile.training.learning_rate, batch)
-    assert float(stepped["num_steps"]) == 1.0
-    assert np.isfinite(float(stepped["loss_sum"]))
+    state = trainer.first_state([Member(data, seed=1)])
+    batch = next(training_batches([data], [1], first_epochs=[1], num_epochs=1))
+    rates = np.float32([profile.training.learning_rate])
+    stepped = trainer.train_batch(state, rates, np.array([True]), batch)
+    assert np.asarray(stepped["num_steps"]).tolist() == [1.0]
+    assert np.isfinite(np.asarray(stepped["loss_sum"])).all()
     # Head kernels start at zero, so the first step reaches the heads; the rest follows from the second.
     moved = [
         not np.array_equal(a, np.asarray(b))
         for a, b in zip(state["weights"], stepped["weights"], strict=True)
     ]
     assert any(moved)
-    weights = [np.asarray(weight) for weight in stepped["weights"]]
+    weights = trainer.best_weights([np.asarray(weight) for weight in stepped["weights"]], 0)
     prices = trainer.serving_model(data, weights)(data.raw_windows(data.anchors["test"][:2]))
     for task in profile.tasks:
         assert prices[task].shape == (2, profile.horizon_bars, len(TASK_COLUMNS[task]))

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from v8.data.dataset import SeriesData, prepare_series
-from v8.data.windows import batched_rows, epoch_order, num_batches, span_batches, training_batches
+from v8.data.windows import (
+    _gather,
+    _Resident,
+    batched_rows,
+    epoch_order,
+    num_batches,
+    span_batches,
+    training_batches,
+)
 from v8.features.table import FeatureTable
 from v8.models.networks import build_network
 from v8.profile import Profile
@@ -21,17 +29,17 @@ def test_a_batch_holds_the_rows_its_anchors_name(
     make_data: Callable[..., SeriesData], make_profile: Callable[..., Profile]
 ) -> None:
     data = make_data(make_profile())
-    batch = next(span_batches(data, "validation", 4))
+    batch = next(span_batches([data], "validation", 4))
     close = data.profile.features.index("close")
     mask = data.scaling.anchored_mask()
     for place, anchor in enumerate(data.anchors["validation"][:4]):
         rows = data.inputs_NF[anchor - 19 : anchor + 1]
         expected = rows - rows[-1, close] * mask
-        np.testing.assert_array_equal(np.asarray(batch.x_BTF)[place], expected)
+        np.testing.assert_array_equal(np.asarray(batch.x_BMTF)[place, 0], expected)
         np.testing.assert_array_equal(
-            np.asarray(batch.y_BHC["bands"])[place], data.targets_NHC["bands"][anchor]
+            np.asarray(batch.y_BMHC["bands"])[place, 0], data.targets_NHC["bands"][anchor]
         )
-    assert np.asarray(batch.x_BTF)[:, -1, close].tolist() == [0.0] * 4
+    assert np.asarray(batch.x_BMTF)[:, 0, -1, close].tolist() == [0.0] * 4
 
 
 def test_an_epoch_visits_every_window_once_and_epochs_differ(
@@ -39,12 +47,12 @@ def test_an_epoch_visits_every_window_once_and_epochs_differ(
 ) -> None:
     data = make_data(make_profile())
     steps = num_batches(data.num_windows("train"), 16)
-    batches = list(training_batches(data, seed=7, first_epoch=1, last_epoch=2))
+    batches = list(training_batches([data], [7], first_epochs=[1], num_epochs=2))
     assert len(batches) == 2 * steps
     epochs = []
     for part in (batches[:steps], batches[steps:]):
         seen = np.concatenate(
-            [np.asarray(batch.y_BHC["ohlc"])[np.asarray(batch.weight_B) == 1] for batch in part]
+            [np.asarray(batch.y_BMHC["ohlc"])[np.asarray(batch.weight_BM) == 1] for batch in part]
         )
         epochs.append(seen[:, 0, 3])
     expected = data.targets_NHC["ohlc"][data.anchors["train"]][:, 0, 3]
@@ -57,21 +65,59 @@ def test_g12_a_later_epoch_has_the_same_order_whether_or_not_the_earlier_ones_we
 ) -> None:
     data = make_data(make_profile())
     steps = num_batches(data.num_windows("train"), 16)
-    whole = list(training_batches(data, seed=7, first_epoch=1, last_epoch=3))[2 * steps :]
-    resumed = list(training_batches(data, seed=7, first_epoch=3, last_epoch=3))
+    whole = list(training_batches([data], [7], first_epochs=[1], num_epochs=3))[2 * steps :]
+    resumed = list(training_batches([data], [7], first_epochs=[3], num_epochs=1))
     for first, second in zip(whole, resumed, strict=True):
-        np.testing.assert_array_equal(np.asarray(first.x_BTF), np.asarray(second.x_BTF))
+        np.testing.assert_array_equal(np.asarray(first.x_BMTF), np.asarray(second.x_BMTF))
 
 
-@given(num=st.integers(1, 300), size=st.integers(1, 64), seed=st.integers(0, 99), epoch=st.integers(1, 9))
+@given(
+    nums=st.lists(st.integers(1, 300), min_size=1, max_size=4),
+    size=st.integers(1, 64),
+    seed=st.integers(0, 99),
+    epoch=st.integers(1, 9),
+)
 def test_batches_are_full_and_weights_count_the_real_windows(
-    num: int, size: int, seed: int, epoch: int
+    nums: list[int], size: int, seed: int, epoch: int
 ) -> None:
-    order = epoch_order(np.arange(1_000, 1_000 + num), seed, epoch)
-    rows, weights = batched_rows(order, size)
-    assert rows.shape == weights.shape == (num_batches(num, size), size)
-    assert rows[weights == 1].tolist() == order.tolist()
-    assert weights.sum() == num
+    orders = [epoch_order(np.arange(1_000, 1_000 + num), seed, epoch) for num in nums]
+    rows, weights = batched_rows(orders, size)
+    assert rows.shape == weights.shape == (num_batches(max(nums), size), size, len(nums))
+    for model, order in enumerate(orders):
+        flat_rows, flat_weights = rows[..., model].ravel(), weights[..., model].ravel()
+        assert flat_rows[flat_weights == 1].tolist() == order.tolist()
+        assert set(flat_rows) <= set(order)
+
+
+def test_a_fleet_s_batches_are_those_of_its_members_side_by_side(
+    make_data: Callable[..., SeriesData], make_profile: Callable[..., Profile]
+) -> None:
+    profile = make_profile()
+    fleet = [make_data(profile), make_data(profile, series="ETHUSDT-1h", num_bars=500)]
+    together = list(training_batches(fleet, [1, 2], first_epochs=[1, 4], num_epochs=1))
+    for model, (seed, first) in enumerate([(1, 1), (2, 4)]):
+        alone = list(training_batches([fleet[model]], [seed], first_epochs=[first], num_epochs=1))
+        for one, other in zip(alone, together, strict=False):
+            weight = np.asarray(one.weight_BM)[:, 0] == 1
+            np.testing.assert_array_equal(
+                np.asarray(one.x_BMTF)[weight, 0], np.asarray(other.x_BMTF)[weight, model]
+            )
+        rest = [np.asarray(batch.weight_BM)[:, model].sum() for batch in together[len(alone) :]]
+        assert not any(rest)
+
+
+def test_numpy_gathers_the_same_batches_as_tf_data(
+    make_data: Callable[..., SeriesData], make_profile: Callable[..., Profile]
+) -> None:
+    """NumPy feeds the JAX backend where TensorFlow is not installed."""
+    profile = make_profile()
+    fleet = [make_data(profile), make_data(profile, series="ETHUSDT-1h")]
+    rows, weights = batched_rows([data.anchors["validation"] for data in fleet], 8)
+    plain = _gather(_Resident(fleet), rows[0], weights[0])
+    piped = next(span_batches(fleet, "validation", 8))
+    np.testing.assert_array_equal(plain.x_BMTF, np.asarray(piped.x_BMTF))
+    for task, target in plain.y_BMHC.items():
+        np.testing.assert_array_equal(target, np.asarray(piped.y_BMHC[task]))
 
 
 def test_no_window_crosses_a_hole(
@@ -99,9 +145,9 @@ from v8.data.dataset import prepare_series
 from v8.data.windows import training_batches
 profile = tiny_profile(lookback_bars={lookback}, newest_bars=6000)
 data = prepare_series(demo_table(profile), profile)
-batches = training_batches(data, seed=1, first_epoch=1, last_epoch=1)
+batches = training_batches([data], [1], first_epochs=[1], num_epochs=1)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-total = sum(float(np.asarray(batch.x_BTF)[0, 0, 0]) for batch in batches)
+total = sum(float(np.asarray(batch.x_BMTF)[0, 0, 0, 0]) for batch in batches)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
@@ -133,9 +179,9 @@ def test_g7_no_window_holds_a_row_it_is_asked_for(
     for column in changed.values():
         column[anchor + 1 :] *= 1.5
     other = prepare_series(change_table(table, **changed), profile)
-    first, second = (next(span_batches(each, "validation", 1)) for each in (data, other))
-    np.testing.assert_array_equal(np.asarray(first.x_BTF), np.asarray(second.x_BTF))
-    assert not np.array_equal(np.asarray(first.y_BHC["ohlc"]), np.asarray(second.y_BHC["ohlc"]))
+    first, second = (next(span_batches([each], "validation", 1)) for each in (data, other))
+    np.testing.assert_array_equal(np.asarray(first.x_BMTF), np.asarray(second.x_BMTF))
+    assert not np.array_equal(np.asarray(first.y_BMHC["ohlc"]), np.asarray(second.y_BMHC["ohlc"]))
 
 
 def test_g7_a_network_s_only_input_is_the_window(make_profile: Callable[..., Profile]) -> None:

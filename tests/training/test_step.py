@@ -1,8 +1,9 @@
-"""One step equals Keras' Adam; 16-bit overflow skips a step and nothing else."""
+"""One step of a fleet: Keras' Adam for each model, and no model touches another."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -11,13 +12,20 @@ import pytest
 from v8.data.dataset import SeriesData
 from v8.data.windows import Batch, num_batches, training_batches
 from v8.models.networks import build_network
+from v8.models.stacking import stack
 from v8.profile import Profile
-from v8.training.step import compiled_step, initial_state
+from v8.training.step import State, compiled_step, initial_state
+
+RATES = np.float32([0.01, 0.02, 0.005])
+EVERYONE = np.ones(3, bool)
 
 
-def batches_of(data: SeriesData, num: int) -> list[Batch]:
-    last_epoch = -(-num // num_batches(data.num_windows("train"), data.profile.training.batch_size))
-    return list(training_batches(data, seed=1, first_epoch=1, last_epoch=last_epoch))[:num]
+def batches_of(fleet: list[SeriesData], num: int) -> list[Batch]:
+    size = fleet[0].profile.training.batch_size
+    steps = max(num_batches(data.num_windows("train"), size) for data in fleet)
+    first = [1] * len(fleet)
+    batches = training_batches(fleet, range(len(fleet)), first_epochs=first, num_epochs=-(-num // steps))
+    return [next(batches) for _ in range(num)]
 
 
 @pytest.mark.parametrize("clip_norm", [None, 0.05])
@@ -31,53 +39,103 @@ def test_ten_steps_equal_stock_keras(
     data = make_data(make_profile(family, training={"clip_norm": clip_norm}))
     rate = data.profile.training.learning_rate
     stock = build_network(data.profile, seed=9)
-    state = initial_state(stock, "float32")
+    fleet = stack([stock])
+    state = initial_state(fleet, "float32")
     stock.compile(
         keras.optimizers.Adam(rate, global_clipnorm=clip_norm),
         loss=dict.fromkeys(data.profile.tasks, "mean_absolute_error"),
         loss_weights={task: settings.weight for task, settings in data.profile.tasks.items()},
     )
-    step = compiled_step(build_network(data.profile, seed=0), data.profile, "float32")
-    for batch in batches_of(data, 10):
-        stock.train_on_batch(batch.x_BTF, batch.y_BHC, sample_weight=None)
-        state = step(state, np.float32(rate), batch.x_BTF, batch.y_BHC, batch.weight_B)
-    for ours, theirs in zip(state["weights"], stock.trainable_variables, strict=True):
-        np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), atol=2e-5)
+    step = compiled_step(fleet, data.profile, "float32")
+    for batch in batches_of([data], 10):
+        stock.train_on_batch(batch.x_BMTF[:, 0], {task: y[:, 0] for task, y in batch.y_BMHC.items()})
+        state = step(state, np.float32([rate]), np.array([True]), batch.x_BMTF, batch.y_BMHC, batch.weight_BM)
+    for variable, array in zip(fleet.trainable_variables, state["weights"], strict=True):
+        variable.assign(array)
+    trained = {variable.path: np.asarray(variable) for variable in stock.trainable_variables}
+    ours = [np.asarray(array)[0] for array in state["weights"]]
+    for array in ours:
+        assert any(
+            array.shape == other.shape and np.allclose(array, other, atol=2e-5) for other in trained.values()
+        )
+
+
+@pytest.fixture(scope="module")
+def three(
+    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+) -> tuple[list[SeriesData], Batch]:
+    # The gradient of an absolute error is never large; that of a squared one grows with it.
+    profile = make_profile(dropout=0.3, tasks={"ohlc": {"weight": 1.0, "loss": "mse"}})
+    fleet = [make_data(profile, series=name) for name in ("BTCUSDT-15m", "ETHUSDT-15m", "XRPUSDT-1h")]
+    return fleet, batches_of(fleet, 1)[0]
+
+
+def stepping(profile: Profile, precision: str = "float32") -> tuple[State, Callable[..., State]]:
+    fleet = stack([build_network(profile, seed=seed, precision=precision) for seed in (1, 2, 3)])
+    return initial_state(fleet, precision), compiled_step(fleet, profile, precision)
+
+
+@pytest.fixture(scope="module")
+def program(three: tuple[list[SeriesData], Batch]) -> tuple[State, Callable[..., State]]:
+    return stepping(three[0][0].profile)
+
+
+def arrays(state: State) -> list[Any]:
+    return [array for value in state.values() for array in (value if isinstance(value, list) else [value])]
+
+
+def test_a_model_that_is_not_active_keeps_every_bit_of_its_state(
+    three: tuple[list[SeriesData], Batch], program: tuple[State, Callable[..., State]]
+) -> None:
+    before, step = program
+    batch = three[1]
+    active = np.array([True, False, True])
+    after = step(before, RATES, active, batch.x_BMTF, batch.y_BMHC, batch.weight_BM)
+    for old, new in zip(arrays(before), arrays(after), strict=True):
+        np.testing.assert_array_equal(np.asarray(old)[1], np.asarray(new)[1])
+    assert np.asarray(after["num_steps"]).tolist() == [1, 0, 1]
+
+
+def test_a_model_that_diverges_touches_no_other(
+    three: tuple[list[SeriesData], Batch], program: tuple[State, Callable[..., State]]
+) -> None:
+    before, step = program
+    batch = three[1]
+    healthy = step(before, RATES, EVERYONE, batch.x_BMTF, batch.y_BMHC, batch.weight_BM)
+    x = np.array(batch.x_BMTF)
+    x[:, 1] = np.nan
+    sick = step(before, RATES, EVERYONE, x, batch.y_BMHC, batch.weight_BM)
+    assert np.isnan(np.asarray(sick["loss_sum"])[1])
+    for one, other in zip(healthy["weights"], sick["weights"], strict=True):
+        np.testing.assert_array_equal(np.asarray(one)[[0, 2]], np.asarray(other)[[0, 2]])
 
 
 def test_filling_changes_nothing(
-    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+    three: tuple[list[SeriesData], Batch], program: tuple[State, Callable[..., State]]
 ) -> None:
-    data = make_data(make_profile())
-    network = build_network(data.profile, seed=1)
-    step = compiled_step(network, data.profile, "float32")
-    batch = batches_of(data, 1)[0]
-    half = np.float32([1] * 8 + [0] * 8)
-    x = np.asarray(batch.x_BTF).copy()
+    before, step = program
+    batch = three[1]
+    half = np.array(batch.weight_BM)
+    half[8:] = 0
     results = []
     for filling in (0.0, 3.0):
+        x = np.array(batch.x_BMTF)
         x[8:] = filling
-        state = step(initial_state(network, "float32"), np.float32(0.01), x, batch.y_BHC, half)
-        results.append(state["weights"])
-        assert float(state["window_sum"]) == 8
-    for one, two in zip(*results, strict=True):
+        results.append(step(before, RATES, EVERYONE, x, batch.y_BMHC, half))
+        assert np.asarray(results[-1]["window_sum"]).tolist() == [8, 8, 8]
+    for one, two in zip(results[0]["weights"], results[1]["weights"], strict=True):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(two))
 
 
-def test_float16_overflow_halves_the_scale_and_skips_the_step(
-    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+def test_float16_overflow_skips_the_step_and_halves_the_scale_of_that_model_only(
+    three: tuple[list[SeriesData], Batch],
 ) -> None:
-    # The gradient of an absolute error is never large; that of a squared one grows with it.
-    data = make_data(make_profile(tasks={"ohlc": {"weight": 1.0, "loss": "mse"}}))
-    network = build_network(data.profile, seed=1, precision="mixed_float16")
-    step = compiled_step(network, data.profile, "mixed_float16")
-    batch = batches_of(data, 1)[0]
-    first = initial_state(network, "mixed_float16")
-    good = step(first, np.float32(0.01), batch.x_BTF, batch.y_BHC, batch.weight_B)
-    assert (float(good["loss_scale"]), float(good["num_steps"])) == (2.0**15, 1.0)
-    assert any(not np.array_equal(a, b) for a, b in zip(first["weights"], good["weights"], strict=True))
-    truth = {task: np.full_like(values, np.inf) for task, values in batch.y_BHC.items()}
-    bad = step(good, np.float32(0.01), batch.x_BTF, truth, batch.weight_B)
-    assert (float(bad["loss_scale"]), float(bad["num_steps"])) == (2.0**14, 1.0)
-    for before, after in zip(good["weights"], bad["weights"], strict=True):
-        np.testing.assert_array_equal(np.asarray(before), np.asarray(after))
+    fleet, batch = three
+    before, step = stepping(fleet[0].profile, "mixed_float16")
+    y = {task: np.array(values) for task, values in batch.y_BMHC.items()}
+    y["ohlc"][:, 1] = np.inf
+    after = step(before, RATES, EVERYONE, batch.x_BMTF, y, batch.weight_BM)
+    assert np.asarray(after["loss_scale"]).tolist() == [2.0**15, 2.0**14, 2.0**15]
+    assert np.asarray(after["num_steps"]).tolist() == [1, 0, 1]
+    for old, new in zip(before["weights"], after["weights"], strict=True):
+        np.testing.assert_array_equal(np.asarray(old)[1], np.asarray(new)[1])

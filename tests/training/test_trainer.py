@@ -14,7 +14,7 @@ from v8.errors import ArtifactError, DivergedError
 from v8.features.table import FeatureTable
 from v8.profile import Profile
 from v8.training.checkpoint import Checkpoint
-from v8.training.trainer import EpochRecord, Trainer, TrainingResult
+from v8.training.trainer import EpochRecord, Member, Trainer, TrainingResult
 
 
 def same_weights(one: TrainingResult, two: TrainingResult) -> bool:
@@ -128,7 +128,7 @@ def test_training_that_never_helps_keeps_the_untrained_network(
     trainer = Trainer(data.profile)
     result = trainer.fit(data, seed=1)
     assert (result.best_epoch, result.stopped_by, len(result.history)) == (0, "early stopping", 2)
-    first = trainer.first_state(data, 1)["weights"]
+    first = trainer.best_weights(trainer.first_state([Member(data, 1)])["weights"], 0)
     assert all(np.array_equal(a, b) for a, b in zip(result.weights, first, strict=True))
 
 

@@ -1,27 +1,32 @@
-"""Batches of windows, gathered from one resident table by tf.data, in an order fixed by the seed.
+"""Batches of windows of one or many series, gathered from resident tables by tf.data.
 
 The order of an epoch depends on nothing but the seed and the number of the epoch, so a resumed run,
-a fleet and a single fit all see the same batches. The last batch of an epoch is filled up with
-windows of weight zero: every batch has one shape and one program serves them all.
+a fleet and a single fit all see the same batches. Every batch has one shape, so that one program
+serves them all: a series' last batch of an epoch is filled up with windows of weight zero, and a series
+with fewer windows than its neighbours in a fleet has weight zero until the longest is through.
 
-Shape legend: N rows, B batch, T lookback, F features, H horizon, C columns of a task.
+Under the JAX backend without TensorFlow installed the same batches are gathered by NumPy.
+
+Shape legend: N rows, S batches, B batch, M model, T lookback, F features, H horizon, C columns of a task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from v8.columns import CLOSE
 from v8.data.dataset import SeriesData
 
-if TYPE_CHECKING:
-    import tensorflow as tf
-
 PREFETCHED_BATCHES = 4
+
+Rows = NDArray[np.int64]
+Weights = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -29,17 +34,17 @@ class Batch:
     """One optimiser step's worth of windows.
 
     Args:
-        x_BTF: Scaled input windows, float32.
-        y_BHC: Scaled targets per task, float32.
-        weight_B: 1 for a window, 0 for filling, float32.
+        x_BMTF: Scaled input windows, float32.
+        y_BMHC: Scaled targets per task, float32.
+        weight_BM: 1 for a window, 0 for filling, float32.
     """
 
-    x_BTF: Any
-    y_BHC: dict[str, Any]
-    weight_B: Any
+    x_BMTF: Any
+    y_BMHC: dict[str, Any]
+    weight_BM: Any
 
 
-def epoch_order(anchors: NDArray[np.int64], seed: int, epoch: int) -> NDArray[np.int64]:
+def epoch_order(anchors: Rows, seed: int, epoch: int) -> Rows:
     """Shuffle the anchors for one epoch.
 
     Args:
@@ -53,71 +58,122 @@ def epoch_order(anchors: NDArray[np.int64], seed: int, epoch: int) -> NDArray[np
     return np.random.default_rng([seed, epoch]).permutation(anchors)
 
 
-def batched_rows(order: NDArray[np.int64], batch_size: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Cut an order into full batches, the last one filled up with weight zero.
-
-    Args:
-        order: Anchor rows, shape (W,), W at least 1.
-        batch_size: Windows a batch.
-
-    Returns:
-        Rows (number of batches, B), int64, and weights of the same shape, float32.
-    """
-    num_filling = -len(order) % batch_size
-    rows = np.concatenate([order, np.full(num_filling, order[0])])
-    weights = np.concatenate([np.ones(len(order), np.float32), np.zeros(num_filling, np.float32)])
-    return rows.reshape(-1, batch_size), weights.reshape(-1, batch_size)
-
-
 def num_batches(num_windows: int, batch_size: int) -> int:
     """Return the optimiser steps of an epoch, the filled-up last one included."""
     return -(-num_windows // batch_size)
 
 
-def training_batches(data: SeriesData, *, seed: int, first_epoch: int, last_epoch: int) -> Iterator[Batch]:
-    """Yield the batches of the epochs from `first_epoch` to `last_epoch`, shuffled epoch by epoch.
+def batched_rows(orders: Sequence[Rows], batch_size: int) -> tuple[Rows, Weights]:
+    """Cut one order a model into full batches side by side, filled up with weight zero.
 
-    Each epoch holds `num_batches(data.num_windows("train"), batch_size)` batches.
+    Args:
+        orders: Anchor rows per model, shape (W,), each W at least 1.
+        batch_size: Windows a batch.
+
+    Returns:
+        Rows (S, B, M), int64, and weights of the same shape, float32; S is set by the longest order.
     """
-    orders = (epoch_order(data.anchors["train"], seed, epoch) for epoch in range(first_epoch, last_epoch + 1))
-    return _through_tf_data(data, orders, data.profile.training.batch_size)
+    num_slots = batch_size * max(num_batches(len(order), batch_size) for order in orders)
+    rows = np.stack([np.resize(order, num_slots) for order in orders], axis=1)
+    weights = np.stack([np.arange(num_slots) < len(order) for order in orders], axis=1)
+    shape = (-1, batch_size, len(orders))
+    return rows.reshape(shape), weights.astype(np.float32).reshape(shape)
 
 
-def span_batches(data: SeriesData, span: str, batch_size: int) -> Iterator[Batch]:
-    """Yield one pass over a span in time order."""
-    return _through_tf_data(data, iter([data.anchors[span]]), batch_size)
+def training_batches(
+    fleet: Sequence[SeriesData], seeds: Sequence[int], *, first_epochs: Sequence[int], num_epochs: int
+) -> Iterator[Batch]:
+    """Yield the batches of `num_epochs` epochs, shuffled epoch by epoch and model by model.
+
+    Each epoch holds as many batches as the series with the most train windows needs.
+
+    Args:
+        fleet: One series a model, of one profile.
+        seeds: Seed of each series.
+        first_epochs: Number of each series' first epoch here; they may differ after a resume.
+        num_epochs: Epochs to yield.
+    """
+    size = fleet[0].profile.training.batch_size
+
+    def orders(number: int) -> list[Rows]:
+        return [
+            epoch_order(data.anchors["train"], seed, first + number)
+            for data, seed, first in zip(fleet, seeds, first_epochs, strict=True)
+        ]
+
+    return _gathered(fleet, (batched_rows(orders(number), size) for number in range(num_epochs)))
 
 
-def _through_tf_data(data: SeriesData, orders: Iterator[NDArray[np.int64]], size: int) -> Iterator[Batch]:
-    import tensorflow as tf  # noqa: PLC0415 - the floors below start without it
+def span_batches(fleet: Sequence[SeriesData], span: str, batch_size: int) -> Iterator[Batch]:
+    """Yield one pass over a span of every series, in time order."""
+    return _gathered(fleet, iter([batched_rows([data.anchors[span] for data in fleet], batch_size)]))
 
-    def batches() -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        for order in orders:
-            yield from zip(*batched_rows(order, size), strict=True)
 
-    signature = (tf.TensorSpec((size,), tf.int64), tf.TensorSpec((size,), tf.float32))
-    dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
+class _Resident:
+    """The tables of a fleet side by side, the shorter ones filled up with zeros no anchor points to."""
+
+    def __init__(self, fleet: Sequence[SeriesData]) -> None:
+        first = fleet[0]
+        self.inputs_MNF = _side_by_side([data.inputs_NF for data in fleet])
+        self.targets_MNHC = {
+            task: _side_by_side([data.targets_NHC[task] for data in fleet]) for task in first.targets_NHC
+        }
+        self.mask_F = first.scaling.anchored_mask()
+        self.close = first.profile.features.index(CLOSE)
+        self.steps_T = np.arange(1 - first.profile.lookback_bars, 1)
+
+
+def _side_by_side(arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    longest = max(len(array) for array in arrays)
+    joined = np.zeros((len(arrays), longest, *arrays[0].shape[1:]), np.float32)
+    for place, array in zip(joined, arrays, strict=True):
+        place[: len(array)] = array
+    return joined
+
+
+def _gathered(fleet: Sequence[SeriesData], epochs: Iterator[tuple[Rows, Weights]]) -> Iterator[Batch]:
+    resident = _Resident(fleet)
+    batches = (batch for rows, weights in epochs for batch in zip(rows, weights, strict=True))
+    if find_spec("tensorflow") is None:
+        return (_gather(resident, rows_BM, weight_BM) for rows_BM, weight_BM in batches)
+    return _through_tf_data(resident, batches, len(fleet))
+
+
+def _gather(resident: _Resident, rows_BM: Rows, weight_BM: Weights) -> Batch:
+    models = np.arange(rows_BM.shape[1])[:, None]
+    x_BMTF = resident.inputs_MNF[models, rows_BM[:, :, None] + resident.steps_T]
+    x_BMTF = x_BMTF - x_BMTF[:, :, -1:, resident.close, None] * resident.mask_F
+    y_BMHC = {task: target[models[:, 0], rows_BM] for task, target in resident.targets_MNHC.items()}
+    return Batch(x_BMTF, y_BMHC, weight_BM)
+
+
+def _through_tf_data(
+    resident: _Resident, batches: Iterator[tuple[Rows, Weights]], num_models: int
+) -> Iterator[Batch]:
+    import keras  # noqa: PLC0415 - the floors below start without them
+    import tensorflow as tf  # noqa: PLC0415
+
+    inputs_MNF = tf.constant(resident.inputs_MNF)
+    targets_MNHC = {task: tf.constant(target) for task, target in resident.targets_MNHC.items()}
+    steps_T = tf.constant(resident.steps_T, tf.int64)
+    close, mask_F = resident.close, tf.constant(resident.mask_F)
+
+    def gather(rows_BM: Any, weight_BM: Any) -> tuple[Any, dict[str, Any], Any]:
+        rows_MB = tf.transpose(rows_BM)
+        x_MBTF = tf.gather(inputs_MNF, rows_MB[:, :, None] + steps_T, batch_dims=1)
+        x_MBTF -= x_MBTF[:, :, -1:, close : close + 1] * mask_F
+        y_BMHC = {
+            task: tf.transpose(tf.gather(target, rows_MB, batch_dims=1), (1, 0, 2, 3))
+            for task, target in targets_MNHC.items()
+        }
+        return tf.transpose(x_MBTF, (1, 0, 2, 3)), y_BMHC, weight_BM
+
+    signature = (tf.TensorSpec((None, num_models), tf.int64), tf.TensorSpec((None, num_models), tf.float32))
+    dataset = tf.data.Dataset.from_generator(lambda: batches, output_signature=signature)
     options = tf.data.Options()
     options.deterministic = True
     options.threading.private_threadpool_size = 1
-    dataset = dataset.map(_gather_from(data)).prefetch(PREFETCHED_BATCHES).with_options(options)
-    for x_BTF, y_BHC, weight_B in dataset:
-        yield Batch(x_BTF, y_BHC, weight_B)
-
-
-def _gather_from(data: SeriesData) -> Any:
-    import tensorflow as tf  # noqa: PLC0415
-
-    inputs_NF = tf.constant(data.inputs_NF)
-    targets_NHC = {task: tf.constant(target) for task, target in data.targets_NHC.items()}
-    mask_F = tf.constant(data.scaling.anchored_mask())
-    close = data.profile.features.index("close")
-    steps_T = tf.range(1 - data.profile.lookback_bars, 1, dtype=tf.int64)
-
-    def gather(rows_B: tf.Tensor, weight_B: tf.Tensor) -> tuple[tf.Tensor, dict[str, tf.Tensor], tf.Tensor]:
-        x_BTF = tf.gather(inputs_NF, rows_B[:, None] + steps_T)
-        x_BTF -= x_BTF[:, -1:, close : close + 1] * mask_F
-        y_BHC = {task: tf.gather(target, rows_B) for task, target in targets_NHC.items()}
-        return x_BTF, y_BHC, weight_B
-
-    return gather
+    dataset = dataset.map(gather).prefetch(PREFETCHED_BATCHES).with_options(options)
+    is_tensorflow = keras.backend.backend() == "tensorflow"
+    for x_BMTF, y_BMHC, weight_BM in dataset if is_tensorflow else dataset.as_numpy_iterator():
+        yield Batch(x_BMTF, y_BMHC, weight_BM)

@@ -1,23 +1,24 @@
-"""One optimiser step as a pure function of state and batch, compiled for the active Keras backend.
+"""One optimiser step of a whole fleet as a pure function of state and batch, compiled by XLA.
 
-Adam follows keras.optimizers.Adam (Kingma & Ba 2015, epsilon outside the corrected root); a test
-compares them step by step. Mixed float16 scales the loss so that small gradients survive, halves the
-scale and skips the step when one overflows, and doubles it after a run of good steps
-(Micikevicius et al. 2018, section 3.2).
+Every array of the state has the model axis first. The models share nothing: each has its own learning
+rate, step count, gradient norm, loss scale and windows, and a model that is not active keeps all of its
+state, its dropout draws included. A model that diverges fills its own weights with NaN and no others.
 
-Shape legend: B batch, T lookback, F features.
+Adam is that of keras.optimizers.Adam (Kingma & Ba 2015, epsilon outside the corrected root).
+
+Shape legend: B batch, M model, T lookback, F features, H horizon, C columns of a task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 from keras import ops
 
-from v8.models.losses import weighted_loss
+from v8.models.losses import fleet_loss
 from v8.profile import Profile
 
 BETA_1 = 0.9
@@ -29,119 +30,158 @@ FIRST_LOSS_SCALE = 2.0**15
 GOOD_STEPS_TO_DOUBLE = 2_000
 """Loss scaling of mixed float16: the defaults of keras.optimizers.LossScaleOptimizer."""
 
-State = dict[str, Any]
-"""Arrays of a training in progress: `weights`, `constants` (dropout seeds), Adam's `means` and
-`squares`, `num_steps`, `loss_scale`, `num_good_steps`, and the epoch's `loss_sum` and `window_sum`."""
+Tensor: TypeAlias = Any
+State: TypeAlias = dict[str, Any]
+"""`weights`, `constants` (dropout seeds and draws), Adam's `means` and `squares`: lists of arrays;
+`num_steps`, `loss_scale`, `num_good_steps`, and the epoch's `loss_sum` and `window_sum`: shape (M,)."""
+
+_KEPT_LISTS = ("weights", "means", "squares")
 
 
-def initial_state(network: keras.Model, precision: str) -> State:
-    """Return the state of an untrained network, as NumPy arrays."""
-    weights = [np.asarray(weight) for weight in network.trainable_variables]
+def initial_state(fleet: keras.Model, precision: str) -> State:
+    """Return the state of an untrained fleet, as NumPy arrays.
+
+    Args:
+        fleet: What `stack` built.
+        precision: Under `mixed_float16` the losses are scaled.
+    """
+    is_scaled = precision == "mixed_float16"
+    weights = [ops.convert_to_numpy(weight) for weight in fleet.trainable_variables]
+    num_models = weights[0].shape[0]
     return {
         "weights": weights,
-        "constants": [np.asarray(constant) for constant in network.non_trainable_variables],
+        "constants": [ops.convert_to_numpy(constant) for constant in fleet.non_trainable_variables],
         "means": [np.zeros_like(weight) for weight in weights],
         "squares": [np.zeros_like(weight) for weight in weights],
-        "num_steps": np.float32(0),
-        "loss_scale": np.float32(FIRST_LOSS_SCALE if precision == "mixed_float16" else 1),
-        "num_good_steps": np.int32(0),
-        "loss_sum": np.float32(0),
-        "window_sum": np.float32(0),
+        "num_steps": np.zeros(num_models, np.float32),
+        "loss_scale": np.full(num_models, FIRST_LOSS_SCALE if is_scaled else 1, np.float32),
+        "num_good_steps": np.zeros(num_models, np.int32),
+        "loss_sum": np.zeros(num_models, np.float32),
+        "window_sum": np.zeros(num_models, np.float32),
     }
 
 
-def compiled_step(network: keras.Model, profile: Profile, precision: str) -> Callable[..., State]:
-    """Compile `step(state, learning_rate, x_BTF, y, weight_B) -> state`.
+def compiled_step(fleet: keras.Model, profile: Profile, precision: str) -> Callable[..., State]:
+    """Compile `step(state, learning_rate_M, is_active_M, x_BMTF, y, weight_BM) -> state`.
 
-    The network lends its structure only; weights live in the state.
+    The fleet lends its structure only; weights live in the state.
+
+    Args:
+        fleet: What `stack` built.
+        profile: Gives losses, their weights and the clip norm, which bounds each model's whole gradient.
+        precision: Under `mixed_float16` losses are scaled, and a model skips a step that overflows.
+
+    Returns:
+        A function of the state; learning rates (M,), float32; which models take this step (M,), bool;
+        windows (B, M, T, F); targets, task to (B, M, H, C); and window weights (B, M), 0 for padding.
+        A model without any weight in the batch does not take the step either.
     """
     is_scaled = precision == "mixed_float16"
 
-    def step(state: State, learning_rate: Any, x_BTF: Any, y: dict[str, Any], weight_B: Any) -> State:
-        def loss_of(weights: Sequence[Any]) -> tuple[Any, tuple[Any, Any]]:
-            forecast, constants = network.stateless_call(weights, state["constants"], x_BTF, training=True)
-            loss = weighted_loss(profile.tasks, y, forecast, weight_B)
-            return loss * state["loss_scale"], (loss, constants)
+    def step(  # noqa: PLR0917 - called positionally by one caller, compiled
+        state: State, learning_rate_M: Tensor, is_active_M: Tensor, x_BMTF: Tensor, y: Any, weight_BM: Tensor
+    ) -> State:
+        def loss_of(weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+            forecast, constants = fleet.stateless_call(weights, state["constants"], x_BMTF, training=True)
+            loss_M = fleet_loss(profile.tasks, y, forecast, weight_BM)
+            return ops.sum(loss_M * state["loss_scale"]), (loss_M, constants)
 
-        gradients, (loss, constants) = _gradients(loss_of, state["weights"])
-        gradients = [gradient / state["loss_scale"] for gradient in gradients]
-        updated = _adam(state, _clipped(gradients, profile.training.clip_norm), learning_rate)
-        if is_scaled:
-            updated = _unless_overflown(state, updated, gradients)
-        num_windows = ops.sum(weight_B)
-        return {
-            **updated,
-            "constants": list(constants),
-            "loss_sum": state["loss_sum"] + loss * num_windows,
-            "window_sum": state["window_sum"] + num_windows,
+        gradients, (loss_M, constants) = _gradients(loss_of, state["weights"])
+        gradients = [gradient / _wide(state["loss_scale"], gradient) for gradient in gradients]
+        window_sum_M = ops.sum(weight_BM, axis=0)
+        is_active_M = ops.logical_and(is_active_M, window_sum_M > 0)
+        is_taken_M = ops.logical_and(is_active_M, _are_finite(gradients)) if is_scaled else is_active_M
+        updated = _adam(state, _clipped(gradients, profile.training.clip_norm), learning_rate_M)
+        sums = {
+            "loss_sum": state["loss_sum"] + ops.where(is_active_M, loss_M * window_sum_M, 0.0),
+            "window_sum": state["window_sum"] + ops.where(is_active_M, window_sum_M, 0.0),
+            "constants": _chosen(is_active_M, list(constants), state["constants"]),
         }
+        scale = _rescaled(state, is_active_M, is_taken_M) if is_scaled else {}
+        return {**state, **_kept_unless(is_taken_M, updated, state), **sums, **scale}
 
     return _compiled(step)
 
 
-def compiled_loss(network: keras.Model, profile: Profile) -> Callable[..., Any]:
-    """Compile `loss(weights, constants, x_BTF, y, weight_B) -> (loss sum, window sum)` without dropout."""
+def compiled_loss(fleet: keras.Model, profile: Profile) -> Callable[..., Any]:
+    """Compile `loss(weights, constants, x_BMTF, y, weight_BM) -> (loss sums, window sums)`, dropout off.
+
+    Both results have shape (M,), float32.
+    """
 
     def loss_of(
-        weights: Sequence[Any], constants: Sequence[Any], x_BTF: Any, y: dict[str, Any], weight_B: Any
-    ) -> tuple[Any, Any]:
-        forecast, _ = network.stateless_call(weights, constants, x_BTF, training=False)
-        num_windows = ops.sum(weight_B)
-        return weighted_loss(profile.tasks, y, forecast, weight_B) * num_windows, num_windows
+        weights: Sequence[Tensor], constants: Sequence[Tensor], x_BMTF: Tensor, y: Any, weight_BM: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        forecast, _ = fleet.stateless_call(weights, constants, x_BMTF, training=False)
+        num_windows_M = ops.sum(weight_BM, axis=0)
+        return fleet_loss(profile.tasks, y, forecast, weight_BM) * num_windows_M, num_windows_M
 
     return _compiled(loss_of)
 
 
-def _adam(state: State, gradients: Sequence[Any], learning_rate: Any) -> State:
-    num_steps = state["num_steps"] + 1.0
-    correction = ops.sqrt(1.0 - ops.power(BETA_2, num_steps)) / (1.0 - ops.power(BETA_1, num_steps))
+def _adam(state: State, gradients: Sequence[Tensor], learning_rate_M: Tensor) -> State:
+    num_steps_M = state["num_steps"] + 1.0
+    correction_M = ops.sqrt(1.0 - ops.power(BETA_2, num_steps_M)) / (1.0 - ops.power(BETA_1, num_steps_M))
+    alpha_M = learning_rate_M * correction_M
     weights, means, squares = [], [], []
     for weight, mean, square, gradient in zip(
         state["weights"], state["means"], state["squares"], gradients, strict=True
     ):
         means.append(mean + (gradient - mean) * (1.0 - BETA_1))
         squares.append(square + (ops.square(gradient) - square) * (1.0 - BETA_2))
-        weights.append(weight - learning_rate * correction * means[-1] / (ops.sqrt(squares[-1]) + EPSILON))
-    return {**state, "weights": weights, "means": means, "squares": squares, "num_steps": num_steps}
+        weights.append(weight - means[-1] * _wide(alpha_M, weight) / (ops.sqrt(squares[-1]) + EPSILON))
+    return {"weights": weights, "means": means, "squares": squares, "num_steps": num_steps_M}
 
 
-def _clipped(gradients: Sequence[Any], clip_norm: float | None) -> Sequence[Any]:
+def _clipped(gradients: Sequence[Tensor], clip_norm: float | None) -> Sequence[Tensor]:
+    """Shorten each model's whole gradient to at most `clip_norm`."""
     if clip_norm is None:
         return gradients
-    norm = ops.sqrt(sum(ops.sum(ops.square(gradient)) for gradient in gradients))
-    factor = clip_norm / ops.maximum(norm, clip_norm)
-    return [gradient * factor for gradient in gradients]
+    norm_M = ops.sqrt(sum(ops.sum(ops.square(_flat(gradient)), axis=1) for gradient in gradients))
+    factor_M = clip_norm / ops.maximum(norm_M, clip_norm)
+    return [gradient * _wide(factor_M, gradient) for gradient in gradients]
 
 
-def _unless_overflown(state: State, updated: State, gradients: Sequence[Any]) -> State:
-    """Keep the old weights and halve the loss scale when a gradient is not finite."""
-    is_finite = ops.all(ops.stack([ops.all(ops.isfinite(gradient)) for gradient in gradients]))
+def _are_finite(gradients: Sequence[Tensor]) -> Tensor:
+    return ops.all(ops.stack([ops.all(ops.isfinite(_flat(one)), axis=1) for one in gradients]), axis=0)
 
-    def chosen(new: Any, old: Any) -> Any:
-        return ops.where(is_finite, new, old)
 
-    kept: State = {
-        name: [chosen(new, old) for new, old in zip(updated[name], state[name], strict=True)]
-        for name in ("weights", "means", "squares")
-    }
-    num_good = ops.where(is_finite, state["num_good_steps"] + 1, 0)
-    is_due = num_good >= GOOD_STEPS_TO_DOUBLE
-    grown = ops.where(is_due, state["loss_scale"] * 2.0, state["loss_scale"])
+def _kept_unless(is_taken_M: Tensor, updated: State, state: State) -> State:
+    """Take the new arrays of the models that step, the old ones of all others."""
+    kept: State = {name: _chosen(is_taken_M, updated[name], state[name]) for name in _KEPT_LISTS}
+    return {**kept, "num_steps": ops.where(is_taken_M, updated["num_steps"], state["num_steps"])}
+
+
+def _chosen(is_new_M: Tensor, new: Sequence[Tensor], old: Sequence[Tensor]) -> list[Tensor]:
+    return [ops.where(_wide(is_new_M, one), one, other) for one, other in zip(new, old, strict=True)]
+
+
+def _rescaled(state: State, is_active_M: Tensor, is_taken_M: Tensor) -> State:
+    """Halve the loss scale after an overflow, double it after a run of good steps, per model."""
+    num_good_M = ops.where(is_taken_M, state["num_good_steps"] + 1, 0)
+    is_due_M = num_good_M >= GOOD_STEPS_TO_DOUBLE
+    grown_M = ops.where(is_due_M, state["loss_scale"] * 2.0, state["loss_scale"])
+    scale_M = ops.where(is_taken_M, grown_M, state["loss_scale"] / 2.0)
     return {
-        **updated,
-        **kept,
-        "num_steps": chosen(updated["num_steps"], state["num_steps"]),
-        "loss_scale": chosen(grown, state["loss_scale"] / 2.0),
-        "num_good_steps": ops.where(is_due, 0, num_good),
+        "loss_scale": ops.where(is_active_M, scale_M, state["loss_scale"]),
+        "num_good_steps": ops.where(is_active_M, ops.where(is_due_M, 0, num_good_M), state["num_good_steps"]),
     }
 
 
-def _gradients(loss_of: Callable[[Sequence[Any]], Any], weights: Sequence[Any]) -> Any:
+def _wide(values_M: Tensor, like: Tensor) -> Tensor:
+    """Give (M,) the rank of `like`, whose first axis is the model."""
+    return ops.reshape(values_M, (-1, *(1,) * (len(like.shape) - 1)))
+
+
+def _flat(array: Tensor) -> Tensor:
+    return ops.reshape(array, (array.shape[0], -1))
+
+
+def _gradients(loss_of: Callable[[Sequence[Tensor]], Any], weights: Sequence[Tensor]) -> Any:
     if keras.backend.backend() == "jax":
         import jax  # noqa: PLC0415 - an optional extra
 
-        gradients, extra = jax.grad(loss_of, has_aux=True)(weights)
-        return gradients, extra
+        return jax.grad(loss_of, has_aux=True)(list(weights))
     import tensorflow as tf  # noqa: PLC0415 - only the active backend is imported
 
     with tf.GradientTape() as tape:
@@ -152,9 +192,9 @@ def _gradients(loss_of: Callable[[Sequence[Any]], Any], weights: Sequence[Any]) 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     if keras.backend.backend() == "jax":
-        import jax  # noqa: PLC0415
+        import jax  # noqa: PLC0415 - an optional extra
 
         return jax.jit(function)
-    import tensorflow as tf  # noqa: PLC0415
+    import tensorflow as tf  # noqa: PLC0415 - only the active backend is imported
 
-    return tf.function(function, autograph=False)
+    return tf.function(function, autograph=False, jit_compile=True)

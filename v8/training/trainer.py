@@ -1,15 +1,20 @@
-"""Trains one series after another with one compiled program.
+"""Trains series of one profile as a fleet: one compiled program with a leading model axis.
 
-Neither time nor memory is lost on building the same network forty times: the program takes weights,
-constants and batches as arguments, and only these change from series to series.
+A fleet of one is the ordinary case on a CPU; on a GPU all models of a profile share the program. Each
+member keeps its own seed, order, learning rate, patience, best weights, checkpoint and end, and none
+can touch another: a member that diverges stops with a reason while the others go on. The program takes
+weights and batches as arguments, so the next fleet of the same size needs no compilation.
+
+When half of the members have finished, the rest move into a smaller program if that pays for its
+compilation.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +27,20 @@ from v8.data.windows import Batch, num_batches, span_batches, training_batches
 from v8.errors import DivergedError
 from v8.models.networks import build_network
 from v8.models.serving import build_serving
+from v8.models.stacking import load, stack, unstack
 from v8.profile import Profile
 from v8.training.checkpoint import Checkpoint
+from v8.training.device import device_of, memory_of
 from v8.training.patience import Patience
 from v8.training.step import State, compiled_loss, compiled_step, initial_state
 
 VALIDATION_BATCH = 64
 """Windows a batch when no gradient is needed; the mean over windows does not depend on it."""
+
+CHECKPOINT_SHARE = 0.05
+"""Most of the time that may go into writing checkpoints; a resumed run repeats what was not written."""
+
+_LISTS = ("weights", "constants", "means", "squares")
 
 
 @dataclass(frozen=True)
@@ -40,8 +52,8 @@ class EpochRecord:
         train_loss: Mean over the epoch's windows, scaled units, dropout on.
         validation_loss: Mean over the validation windows, scaled units, dropout off.
         learning_rate: Step size of this epoch, unitless.
-        seconds: Training and validating.
-        windows_per_s: Train windows over training time.
+        seconds: Training and validating; the whole fleet's time.
+        windows_per_s: Train windows over training time; this member's share of the fleet's.
         is_best: Whether these weights are the best so far.
     """
 
@@ -66,7 +78,10 @@ class TrainingResult:
         stopped_by: "epochs" or "early stopping".
         weights: Best trainable arrays in the network's order, float32.
         resumed_from_epoch: Epochs that an earlier process had finished; 0 for none.
-        seconds: Time of this process per stage: compile, train, validate.
+        seconds: Time of this process per stage: build, compile, train, validate; shared evenly by the
+            members of a fleet.
+        device: Where the weights lay after the first step, such as "GPU:0".
+        peak_memory_bytes: Most memory of that device this process has used so far.
     """
 
     history: tuple[EpochRecord, ...]
@@ -77,27 +92,63 @@ class TrainingResult:
     weights: list[NDArray[np.float32]]
     resumed_from_epoch: int
     seconds: dict[str, float]
+    device: str
+    peak_memory_bytes: int
+
+    @property
+    def windows_per_s(self) -> float:
+        """This member's train windows over training time, median of its epochs; 0 without epochs."""
+        return float(np.median([record.windows_per_s for record in self.history] or [0.0]))
+
+
+@dataclass(frozen=True)
+class Member:
+    """One series of a fleet.
+
+    Args:
+        data: The series.
+        seed: Seed of weights, order and dropout.
+        checkpoint: File to continue from and to write; None keeps nothing.
+        on_epoch: Called after each epoch.
+    """
+
+    data: SeriesData
+    seed: int
+    checkpoint: Path | None = None
+    on_epoch: Callable[[EpochRecord], None] = lambda record: None
+
+
+@dataclass(frozen=True)
+class _Program:
+    """What is compiled once for a number of models."""
+
+    fleet: keras.Model
+    step: Callable[..., State]
+    loss: Callable[..., Any]
 
 
 class Trainer:
-    """One compiled program for every series of a profile.
+    """The compiled programs of a profile, one per fleet size.
 
     Args:
         profile: What is trained.
         precision: Keras dtype policy, see `choose_precision`.
+        check: Called before every batch; may raise to stop there.
     """
 
-    def __init__(self, profile: Profile, *, precision: str = "float32") -> None:
+    def __init__(
+        self, profile: Profile, *, precision: str = "float32", check: Callable[[], None] = lambda: None
+    ) -> None:
         self.profile = profile
         self.precision = precision
-        self._network = build_network(profile, seed=0, precision=precision)
-        self._step = compiled_step(self._network, profile, precision)
-        self._loss = compiled_loss(self._network, profile)
+        self.check = check
+        self.network = build_network(profile, seed=0, precision=precision)
+        self._programs: dict[int, _Program] = {}
 
     @property
     def num_parameters(self) -> int:
-        """Trainable numbers of the network."""
-        return sum(math.prod(weight.shape) for weight in self._network.trainable_variables)
+        """Trainable numbers of one network."""
+        return sum(math.prod(weight.shape) for weight in self.network.trainable_variables)
 
     def fit(
         self,
@@ -109,17 +160,28 @@ class Trainer:
     ) -> TrainingResult:
         """Train one series, or go on where its checkpoint stands.
 
-        Args:
-            data: The series.
-            seed: Seed of weights, order and dropout.
-            checkpoint: File to continue from and to write after each epoch; None keeps nothing.
-            on_epoch: Called after each epoch.
-
         Raises:
             DivergedError: If a loss is no number.
             ArtifactError: If the checkpoint is damaged or belongs to something else.
         """
-        return _Fit(self, data, seed, checkpoint, on_epoch).run()
+        ((_, result),) = self.fit_fleet([Member(data, seed, checkpoint, on_epoch)])
+        if isinstance(result, DivergedError):
+            raise result
+        return result
+
+    def fit_fleet(self, members: Sequence[Member]) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
+        """Train several series as one program.
+
+        Args:
+            members: Series of this trainer's profile.
+
+        Yields:
+            Place in `members` and result, as each one ends.
+
+        Raises:
+            ArtifactError: If a checkpoint is damaged or belongs to something else.
+        """
+        return _FleetFit(self, members).run()
 
     def serving_model(self, data: SeriesData, weights: list[NDArray[np.float32]]) -> keras.Model:
         """Return the published model: raw window in, price units out, always float32."""
@@ -128,154 +190,337 @@ class Trainer:
             variable.assign(weight)
         return build_serving(self.profile, data.scaling, network)
 
-    def first_state(self, data: SeriesData, seed: int) -> State:
-        """Return the untrained state of a series: weights by its seed, heads at its constants."""
-        start = {task.task: task.start for task in data.scaling.tasks}
-        return initial_state(
-            build_network(self.profile, seed=seed, start=start, precision=self.precision), self.precision
-        )
-
-    def train_batch(self, state: State, learning_rate: float, batch: Batch) -> State:
-        """Take one optimiser step."""
-        return self._step(state, np.float32(learning_rate), batch.x_BTF, batch.y_BHC, batch.weight_B)
-
-    def validation_loss(self, data: SeriesData, state: State) -> float:
-        """Return the mean loss over the validation windows, dropout off."""
-        sums = [
-            self._loss(state["weights"], state["constants"], batch.x_BTF, batch.y_BHC, batch.weight_B)
-            for batch in span_batches(data, "validation", VALIDATION_BATCH)
+    def first_state(self, members: Sequence[Member]) -> State:
+        """Return the untrained state of a fleet: weights by each seed, heads at each constant."""
+        networks = [
+            build_network(
+                self.profile,
+                seed=member.seed,
+                start={task.task: task.start for task in member.data.scaling.tasks},
+                precision=self.precision,
+            )
+            for member in members
         ]
-        total, count = np.sum([[float(loss), float(windows)] for loss, windows in sums], axis=0)
-        return float(total / count)
+        fleet = self.program(len(members)).fleet
+        load(fleet, networks)
+        return initial_state(fleet, self.precision)
+
+    def train_batch(self, state: State, learning_rates: Any, is_active: Any, batch: Batch) -> State:
+        """Take one optimiser step of the active models.
+
+        Args:
+            state: The fleet's state.
+            learning_rates: Per model, shape (M,), float32.
+            is_active: Which models step, shape (M,), bool.
+            batch: Windows of every model.
+        """
+        self.check()
+        step = self.program(len(learning_rates)).step
+        return step(state, learning_rates, is_active, batch.x_BMTF, batch.y_BMHC, batch.weight_BM)
+
+    def validation_losses(self, members: Sequence[Member], state: State) -> NDArray[np.float64]:
+        """Return each model's mean loss over its validation windows, dropout off, shape (M,)."""
+        loss = self.program(len(members)).loss
+        sums = [
+            loss(state["weights"], state["constants"], batch.x_BMTF, batch.y_BMHC, batch.weight_BM)
+            for batch in span_batches([member.data for member in members], "validation", VALIDATION_BATCH)
+        ]
+        totals = np.sum([[np.asarray(part, np.float64) for part in pair] for pair in sums], axis=0)
+        return np.asarray(totals[0] / totals[1])
+
+    def best_weights(self, stacked: list[NDArray[Any]], index: int) -> list[NDArray[np.float32]]:
+        """Cut one model's trainable weights out of a fleet's, in the network's order."""
+        fleet = self.program(stacked[0].shape[0]).fleet
+        for variable, array in zip(fleet.trainable_variables, stacked, strict=True):
+            variable.assign(array)
+        wanted = {id(weight) for weight in self.network.trainable_variables}
+        arrays = unstack(fleet, index, self.network)
+        return [a for a, weight in zip(arrays, self.network.weights, strict=True) if id(weight) in wanted]
+
+    def program(self, num_models: int) -> _Program:
+        """Return the program of a fleet size, built on first use and compiled on first call."""
+        if num_models not in self._programs:
+            fleet = stack([self.network] * num_models, are_directions_merged=num_models > 1)
+            self._programs[num_models] = _Program(
+                fleet,
+                compiled_step(fleet, self.profile, self.precision),
+                compiled_loss(fleet, self.profile),
+            )
+        return self._programs[num_models]
 
 
-class _Fit:
-    """One series from its first or next epoch to its last."""
+@dataclass
+class _Progress:
+    """How far one member is."""
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        data: SeriesData,
-        seed: int,
-        checkpoint: Path | None,
-        on_epoch: Callable[[EpochRecord], None],
-    ) -> None:
-        self._trainer, self._data, self._seed = trainer, data, seed
-        self._checkpoint, self._on_epoch = checkpoint, on_epoch
-        self._settings = data.profile.training
-        self._seconds = {"compile": 0.0, "train": 0.0, "validate": 0.0}
+    place: int
+    member: Member
+    patience: Patience
+    untrained_loss: float
+    best: dict[str, list[NDArray[Any]]]
+    history: list[EpochRecord] = field(default_factory=list)
+    resumed_from: int = 0
+    epoch: int = 0
 
-    def run(self) -> TrainingResult:
-        self._restore() if self._checkpoint and self._checkpoint.exists() else self._begin()
-        resumed_from = self._epoch
-        batches = training_batches(
-            self._data, seed=self._seed, first_epoch=self._epoch + 1, last_epoch=self._settings.epochs
-        )
-        while self._epoch < self._settings.epochs and not self._patience.is_out(self._settings):
-            self._run_epoch(batches)
-        return TrainingResult(
-            history=tuple(self._history),
-            untrained_loss=self._untrained_loss,
-            best_epoch=self._patience.best_epoch,
-            best_validation_loss=self._patience.best_loss,
-            stopped_by="early stopping" if self._patience.is_out(self._settings) else "epochs",
-            weights=[np.asarray(weight) for weight in self._best_weights],
-            resumed_from_epoch=resumed_from,
-            seconds=self._seconds,
-        )
+    @property
+    def is_over(self) -> bool:
+        settings = self.member.data.profile.training
+        return self.epoch >= settings.epochs or self.patience.is_out(settings)
+
+
+class _FleetFit:
+    """A fleet from its first or next epoch until its last member has ended."""
+
+    def __init__(self, trainer: Trainer, members: Sequence[Member]) -> None:
+        self._trainer = trainer
+        self._members = list(members)
+        self._settings = trainer.profile.training
+        self._seconds = dict.fromkeys(("build", "compile", "train", "validate"), 0.0)
+        self._saving_s, self._started = 0.0, time.perf_counter()
+
+    def run(self) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
+        self._begin()
+        yield from self._ended()
+        while self._progress:
+            yield from self._run_epochs()
 
     def _begin(self) -> None:
-        self._epoch = 0
-        self._history: list[EpochRecord] = []
-        self._state = self._trainer.first_state(self._data, self._seed)
+        with self._clock("build"):
+            self._state = self._trainer.first_state(self._members)
         self._compile()
-        self._untrained_loss = self._validated(epoch=0)
-        self._best_weights = self._state["weights"]
-        self._patience = Patience(self._settings.learning_rate, best_loss=self._untrained_loss)
-
-    def _restore(self) -> None:
-        assert self._checkpoint is not None  # noqa: S101 - narrows the type; the caller has looked
-        stored = Checkpoint.load(self._checkpoint, self._identity())
-        self._epoch = stored.epoch
-        self._state = {name: value for name, value in stored.arrays.items() if name != "best_weights"}
-        self._best_weights = stored.arrays["best_weights"]
-        self._history = [EpochRecord(**record) for record in stored.progress["history"]]
-        self._untrained_loss = stored.progress["untrained_loss"]
-        self._patience = Patience.from_json(stored.progress["patience"])
-        self._compile()
+        with self._clock("validate"):
+            losses = self._trainer.validation_losses(self._members, self._state)
+        self._progress = [
+            _Progress(
+                place,
+                member,
+                Patience(self._settings.learning_rate, best_loss=float(losses[place])),
+                untrained_loss=float(losses[place]),
+                best=self._snapshot(place),
+            )
+            for place, member in enumerate(self._members)
+        ]
+        for index, progress in enumerate(self._progress):
+            if progress.member.checkpoint and progress.member.checkpoint.exists():
+                self._restore(index, progress)
 
     def _compile(self) -> None:
         """Run each program once and drop the result, so that later times hold no compilation."""
-        started = time.perf_counter()
-        batch = next(span_batches(self._data, "train", self._settings.batch_size))
-        self._trainer.train_batch(self._state, self._settings.learning_rate, batch)
-        self._seconds["compile"] += time.perf_counter() - started
+        with self._clock("compile"):
+            data = [member.data for member in self._members]
+            batch = next(span_batches(data, "train", self._settings.batch_size))
+            num = len(self._members)
+            rates, active = np.zeros(num, np.float32), np.ones(num, bool)
+            state = self._trainer.train_batch(self._state, rates, active, batch)
+            _wait(state)
+            self._device = device_of(state["weights"][0])
 
-    def _run_epoch(self, batches: Iterator[Batch]) -> None:
+    def _run_epochs(self) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
+        """Run epochs until members leave the stack; batches are laid out for those inside."""
+        num_inside = len(self._progress)
+        batches = training_batches(
+            [progress.member.data for progress in self._progress],
+            [progress.member.seed for progress in self._progress],
+            first_epochs=[progress.epoch + 1 for progress in self._progress],
+            num_epochs=max(self._settings.epochs - progress.epoch for progress in self._progress),
+        )
+        self._active = [True] * num_inside
+        while any(self._active):
+            epoch_s = self._run_epoch(batches)
+            yield from self._ended()
+            if self._is_repacking_worth(epoch_s):
+                break
+        self._repack()
+
+    def _run_epoch(self, batches: Iterator[Batch]) -> float:
         started = time.perf_counter()
-        rate = self._patience.learning_rate
-        train_loss = self._train(batches, rate)
-        trained = time.perf_counter()
-        self._epoch += 1
-        validation_loss = self._validated(self._epoch)
-        self._patience = self._patience.after(self._epoch, validation_loss, self._settings)
-        is_best = self._patience.best_epoch == self._epoch
+        rates = np.array([progress.patience.learning_rate for progress in self._progress], np.float32)
+        with self._clock("train"):
+            train_losses = self._train(batches, rates)
+        train_s = time.perf_counter() - started
+        with self._clock("validate"):
+            members = [progress.member for progress in self._progress]
+            losses = self._trainer.validation_losses(members, self._state)
+        epoch_s = time.perf_counter() - started
+        for index, progress in enumerate(self._progress):
+            if self._active[index]:
+                loss, rate = float(losses[index]), float(rates[index])
+                self._note(index, progress, float(train_losses[index]), loss, (rate, train_s, epoch_s))
+        return epoch_s
+
+    def _train(self, batches: Iterator[Batch], rates: NDArray[np.float32]) -> NDArray[np.float64]:
+        num_models = len(self._progress)
+        zeros, active = np.zeros(num_models, np.float32), np.array(self._active)
+        self._state = {**self._state, "loss_sum": zeros, "window_sum": zeros}
+        num_windows = max(progress.member.data.num_windows("train") for progress in self._progress)
+        for _ in range(num_batches(num_windows, self._settings.batch_size)):
+            self._state = self._trainer.train_batch(self._state, rates, active, next(batches))
+        sums = np.asarray(self._state["loss_sum"], np.float64)
+        return np.divide(sums, np.asarray(self._state["window_sum"]), out=np.zeros_like(sums), where=active)
+
+    def _note(
+        self, index: int, progress: _Progress, train_loss: float, loss: float, timing: tuple[float, ...]
+    ) -> None:
+        rate, train_s, epoch_s = timing
+        progress.epoch += 1
+        is_number = math.isfinite(loss) and math.isfinite(train_loss)
+        if is_number:
+            progress.patience = progress.patience.after(progress.epoch, loss, self._settings)
+        is_best = is_number and progress.patience.best_epoch == progress.epoch
         if is_best:
-            self._best_weights = self._state["weights"]
+            progress.best = self._snapshot(index)
         record = EpochRecord(
-            epoch=self._epoch,
+            epoch=progress.epoch,
             train_loss=train_loss,
-            validation_loss=validation_loss,
+            validation_loss=loss,
             learning_rate=rate,
-            seconds=time.perf_counter() - started,
-            windows_per_s=self._data.num_windows("train") / (trained - started),
+            seconds=epoch_s,
+            windows_per_s=progress.member.data.num_windows("train") / train_s,
             is_best=is_best,
         )
-        self._history.append(record)
-        self._save()
-        self._on_epoch(record)
+        progress.history.append(record)
+        if is_number:
+            self._save(index, progress)
+            progress.member.on_epoch(record)
 
-    def _train(self, batches: Iterator[Batch], rate: float) -> float:
-        started = time.perf_counter()
-        self._state = {**self._state, "loss_sum": np.float32(0), "window_sum": np.float32(0)}
-        for _ in range(num_batches(self._data.num_windows("train"), self._settings.batch_size)):
-            self._state = self._trainer.train_batch(self._state, rate, next(batches))
-        loss = float(self._state["loss_sum"]) / float(self._state["window_sum"])
-        self._seconds["train"] += time.perf_counter() - started
-        return self._checked(loss, "training", self._epoch + 1)
+    def _ended(self) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
+        """Yield the members that are through, and leave them inactive."""
+        if not hasattr(self, "_active"):
+            self._active = [True] * len(self._progress)
+        for index, progress in enumerate(self._progress):
+            error = _divergence(progress)
+            if self._active[index] and (error or progress.is_over):
+                self._active[index] = False
+                yield progress.place, error or self._result(progress)
 
-    def _validated(self, epoch: int) -> float:
-        started = time.perf_counter()
-        loss = self._trainer.validation_loss(self._data, self._state)
-        self._seconds["validate"] += time.perf_counter() - started
-        return self._checked(loss, "validation", epoch)
-
-    def _checked(self, loss: float, stage: str, epoch: int) -> float:
-        if math.isfinite(loss):
-            return loss
-        raise DivergedError(
-            where=str(self._data.series),
-            rule=f"the {stage} loss must be a finite number",
-            got=f"{loss} in epoch {epoch}",
-            fix="Lower learning_rate, set clip_norm, or train with --precision float32",
+    def _result(self, progress: _Progress) -> TrainingResult:
+        share = 1.0 / len(self._members)
+        return TrainingResult(
+            history=tuple(progress.history),
+            untrained_loss=progress.untrained_loss,
+            best_epoch=progress.patience.best_epoch,
+            best_validation_loss=progress.patience.best_loss,
+            stopped_by="early stopping" if progress.patience.is_out(self._settings) else "epochs",
+            weights=self._trainer.best_weights([array[None] for array in progress.best["weights"]], 0),
+            resumed_from_epoch=progress.resumed_from,
+            seconds={stage: seconds * share for stage, seconds in self._seconds.items()},
+            device=self._device,
+            peak_memory_bytes=memory_of(self._device).peak_bytes,
         )
 
-    def _save(self) -> None:
-        if self._checkpoint is None:
-            return
-        arrays = {**self._state, "best_weights": self._best_weights}
-        progress = {
-            "history": [asdict(record) for record in self._history],
-            "untrained_loss": self._untrained_loss,
-            "patience": self._patience.to_json(),
-        }
-        Checkpoint(self._identity(), self._epoch, arrays, progress).save(self._checkpoint)
+    def _is_repacking_worth(self, epoch_s: float) -> bool:
+        """Say whether a smaller program would save more time than its compilation takes."""
+        num_active = sum(self._active)
+        if num_active > len(self._active) // 2:
+            return False
+        num_left = (
+            max(
+                self._settings.epochs - progress.epoch
+                for progress, is_active in zip(self._progress, self._active, strict=True)
+                if is_active
+            )
+            if num_active
+            else 0
+        )
+        saved_share = 1.0 - num_active / len(self._active)
+        return num_left * epoch_s * saved_share > self._seconds["compile"]
 
-    def _identity(self) -> dict[str, Any]:
+    def _repack(self) -> None:
+        """Keep the members that still train, and their part of the state."""
+        kept = [index for index, is_active in enumerate(self._active) if is_active]
+        self._progress = [self._progress[index] for index in kept]
+        self._active = [True] * len(kept)
+        self._state = {
+            name: [np.asarray(array)[kept] for array in value] if name in _LISTS else np.asarray(value)[kept]
+            for name, value in self._state.items()
+        }
+
+    def _snapshot(self, index: int) -> dict[str, list[NDArray[Any]]]:
+        return {"weights": [np.array(np.asarray(array)[index]) for array in self._state["weights"]]}
+
+    def _save(self, index: int, progress: _Progress) -> None:
+        path = progress.member.checkpoint
+        elapsed = time.perf_counter() - self._started
+        if path is None or self._saving_s > CHECKPOINT_SHARE * elapsed:
+            return
+        started = time.perf_counter()
+        arrays: dict[str, Any] = {
+            name: [np.asarray(array)[index] for array in value]
+            if name in _LISTS
+            else np.asarray(value)[index]
+            for name, value in self._state.items()
+        }
+        notes = {
+            "history": [asdict(record) for record in progress.history],
+            "untrained_loss": progress.untrained_loss,
+            "patience": progress.patience.to_json(),
+        }
+        arrays["best_weights"] = progress.best["weights"]
+        Checkpoint(self._identity(progress.member), progress.epoch, arrays, notes).save(path)
+        self._saving_s += time.perf_counter() - started
+
+    def _restore(self, index: int, progress: _Progress) -> None:
+        assert progress.member.checkpoint is not None  # noqa: S101 - the caller has looked
+        stored = Checkpoint.load(progress.member.checkpoint, self._identity(progress.member))
+        for name, value in self._state.items():
+            if name in _LISTS:
+                places = zip(value, stored.arrays[name], strict=True)
+                self._state[name] = [_with(array, index, part) for array, part in places]
+            else:
+                self._state[name] = _with(value, index, stored.arrays[name])
+        progress.epoch = progress.resumed_from = stored.epoch
+        progress.history = [EpochRecord(**record) for record in stored.progress["history"]]
+        progress.untrained_loss = stored.progress["untrained_loss"]
+        progress.patience = Patience.from_json(stored.progress["patience"])
+        progress.best = {"weights": stored.arrays["best_weights"]}
+
+    def _identity(self, member: Member) -> dict[str, Any]:
         return {
-            "profile": self._data.profile.digest,
-            "data": self._data.table.digest,
-            "seed": self._seed,
+            "profile": member.data.profile.digest,
+            "data": member.data.table.digest,
+            "seed": member.seed,
             "precision": self._trainer.precision,
             "backend": keras.backend.backend(),
         }
+
+    def _clock(self, stage: str) -> _Clock:
+        return _Clock(self._seconds, stage)
+
+
+class _Clock:
+    """Adds the time of a block to a stage."""
+
+    def __init__(self, seconds: dict[str, float], stage: str) -> None:
+        self._seconds, self._stage = seconds, stage
+
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        self._seconds[self._stage] += time.perf_counter() - self._started
+
+
+def _divergence(progress: _Progress) -> DivergedError | None:
+    if not progress.history:
+        return None
+    last = progress.history[-1]
+    for stage, loss in (("training", last.train_loss), ("validation", last.validation_loss)):
+        if not math.isfinite(loss):
+            return DivergedError(
+                where=str(progress.member.data.series),
+                rule=f"the {stage} loss must be a finite number",
+                got=f"{loss} in epoch {last.epoch}",
+                fix="Lower learning_rate, set clip_norm, or train with --precision float32",
+            )
+    return None
+
+
+def _with(array: Any, index: int, part: Any) -> NDArray[Any]:
+    changed = np.array(array)
+    changed[index] = part
+    return changed
+
+
+def _wait(state: State) -> None:
+    """Let the device finish, so that a clock around it means something."""
+    np.asarray(state["window_sum"])

@@ -1,0 +1,100 @@
+"""Measurements of this machine: formulas by hand, real steps on a small network."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from v8.models.cost import training_flop_per_window
+from v8.profile import Profile, load_profile
+from v8.training import probe
+
+
+@pytest.fixture(scope="module")
+def small(make_profile: Callable[..., Profile]) -> Profile:
+    network = {"family": "lstm_dense", "encoder_units": (4,), "dense_units": (4,), "dropout": 0.1}
+    return make_profile("lstm_dense", network=network, tasks={"ohlc": {"weight": 1.0, "loss": "mae"}})
+
+
+def test_percent_of_the_ceiling_follows_from_the_formula(small: Profile) -> None:
+    # 20 steps x 8 x 4 units x (12 features + 4 units) = 10,240 forward, three times that in training.
+    assert training_flop_per_window(small) == 30_720
+    # 1,000,000 windows/s of 30,720 operations are 30.72 GFLOP/s, of 100 possible ones.
+    assert probe.ceiling_pct(1e6, small, 100.0) == pytest.approx(30.72)
+
+
+def test_a_matmul_tells_its_rate_its_time_and_where_its_result_lies() -> None:
+    speed = probe.matmul_speed(0.05, size=64)
+    assert speed.size == 64
+    # 2 x 64^3 operations in the time of one product are the rate.
+    assert speed.gflop_per_s == pytest.approx(524_288 / (speed.milliseconds * 1e6))
+    assert speed.device.partition(":")[0] in {"CPU", "GPU"}
+
+
+def test_stock_and_our_step_are_measured_on_the_same_network_and_batch(small: Profile) -> None:
+    stock = probe.stock_speed(small, "float32", 0.05)
+    ours = probe.our_speed(small, "float32", 0.05, num_models=2)
+    assert (stock.path, stock.num_models) == ("stock", 1)
+    assert (ours.path, ours.num_models) == ("ours", 2)
+    assert "1 StackedLSTM" in ours.how
+    for speed in (stock, ours):
+        assert speed.gflop_per_s == pytest.approx(speed.windows_per_s * 30_720 / 1e9)
+        assert json.loads(json.dumps(asdict(speed)))["precision"] == "float32"
+    assert ours.device == stock.device
+
+
+def test_the_rate_counts_repetitions_and_leaves_out_a_slow_moment() -> None:
+    # Three stretches of one repetition take 0.5, 2.0 and 0.5 s: median 2 a second, mean 1.5.
+    durations, now = iter([0.5, 2.0, 0.5]), [0.0]
+
+    def work(num_repetitions: int) -> None:
+        now[0] += num_repetitions * next(durations)
+
+    assert probe.median_rate(work, 2.9, clock=lambda: now[0]) == 2.0
+
+
+def test_repetitions_too_short_to_time_are_gathered_into_longer_stretches() -> None:
+    asked, now = [], [0.0]
+
+    def work(num_repetitions: int) -> None:
+        asked.append(num_repetitions)
+        now[0] += num_repetitions * 0.01
+
+    assert probe.median_rate(work, 0.8, clock=lambda: now[0]) == pytest.approx(100.0)
+    # A stretch lasts at least an eighth of 0.8 s, so ten repetitions; 16 is the first double above.
+    assert asked[:6] == [1, 2, 4, 8, 16, 16]
+
+
+def test_the_small_network_is_one_lstm_and_one_dense_layer_of_the_first_width() -> None:
+    network: Any = probe.shortened(load_profile("aligned")).network
+    assert (network.family, network.encoder_units, network.dense_units) == ("lstm_dense", (128,), (128,))
+    assert network.dropout == 0.3
+
+
+def test_a_batch_has_the_shapes_of_the_profile() -> None:
+    x_BMTF, y_BMHC = probe.random_batch(load_profile("aligned"), num_models=3)
+    assert x_BMTF.shape == (16, 3, 60, 12)
+    assert {task: values.shape for task, values in y_BMHC.items()} == {
+        "ohlc": (16, 3, 10, 4),
+        "bands": (16, 3, 10, 2),
+        "volatility": (16, 3, 10, 1),
+    }
+
+
+def test_a_request_is_answered_line_by_line(
+    small: Profile, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measurements = [{"measure": "backend"}, {"measure": "matmul", "seconds": 0.01, "size": 8}]
+    request = json.dumps({"profile": small.model_dump(mode="json"), "measurements": measurements})
+    monkeypatch.setattr(sys, "stdin", io.StringIO(request))
+    probe.main()
+    backend, matmul = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert backend["backend"] in backend["versions"]
+    assert backend["auto_precision"] in {"float32", "mixed_float16", "mixed_bfloat16"}
+    assert matmul["size"] == 8

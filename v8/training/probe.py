@@ -1,0 +1,390 @@
+"""What this machine computes, where and how fast: a matmul, a stock Keras step, our step.
+
+Threads belong to a process and are fixed once the backend has started, so whoever compares thread
+settings starts one process each and sets its environment before:
+
+    echo '{"profile": {...}, "measurements": [{"measure": "matmul", "seconds": 2}]}' \
+        | python -m v8.training.probe
+
+It prints one line of JSON a measurement as soon as it is done, so a crash costs only what comes after.
+Speeds are medians over short stretches of work, which other programs disturb less than a mean.
+
+Shape legend: B batch, M model, T lookback, F features, H horizon, C columns of a task.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import distributions
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+from numpy.typing import NDArray
+
+from v8.columns import TASK_COLUMNS
+from v8.models.cost import training_flop_per_window
+from v8.models.networks import build_network
+from v8.models.stacked_recurrent import StackedBidirectional, StackedGRU, StackedLSTM
+from v8.profile import Profile
+from v8.training.precision import choose_precision, gpu_names
+from v8.training.step import initial_state
+from v8.training.trainer import Trainer
+
+CPU_MATMUL_SIZE = 1_024
+GPU_MATMUL_SIZE = 8_192
+"""Rows and columns of square matrices large enough to show a device's best, small enough to be quick."""
+
+NUM_STRETCHES = 8
+"""A measurement is cut into about so many stretches, whose median counts."""
+
+NUM_WARMING_STEPS = 2
+"""Steps before the clock: the first compiles, the second meets arrays that the device has made."""
+
+
+@dataclass(frozen=True)
+class BackendReport:
+    """The active Keras backend and what it can see.
+
+    Args:
+        backend: Its name.
+        versions: Of Keras and the backend.
+        cuda: CUDA it was built for or brings along; None without.
+        cudnn: Likewise.
+        gpus: GPUs it can compute on, by name.
+        auto_precision: What `--precision auto` means here.
+    """
+
+    backend: str
+    versions: dict[str, str]
+    cuda: str | None
+    cudnn: str | None
+    gpus: tuple[str, ...]
+    auto_precision: str
+
+
+@dataclass(frozen=True)
+class MatmulSpeed:
+    """Single-precision multiplication of square matrices, as the backend does it by default.
+
+    Args:
+        gflop_per_s: Speed; an NVIDIA GPU may round the factors to TF32 on the way.
+        size: Rows and columns, unitless.
+        milliseconds: Time of one product.
+        device: Where the result lies: the proof of placement.
+    """
+
+    gflop_per_s: float
+    size: int
+    milliseconds: float
+    device: str
+
+
+@dataclass(frozen=True)
+class StepSpeed:
+    """Training steps on one batch that stays on the device.
+
+    Args:
+        path: "stock" or "ours".
+        precision: Keras dtype policy.
+        num_models: Models that train at once.
+        is_short: Measured on the small network of `shortened`.
+        windows_per_s: Of all models together.
+        gflop_per_s: Useful work by `training_flop_per_window`.
+        compile_s: Time until the first step was through.
+        device: Where the trained state lies.
+        how: Which layers did it, and how they were compiled.
+    """
+
+    path: str
+    precision: str
+    num_models: int
+    is_short: bool
+    windows_per_s: float
+    gflop_per_s: float
+    compile_s: float
+    device: str
+    how: str
+
+
+_RECURRENT_TWINS = tuple(kind.__name__ for kind in (StackedBidirectional, StackedLSTM, StackedGRU))
+
+Measurement = BackendReport | MatmulSpeed | StepSpeed
+
+
+def describe_backend() -> BackendReport:
+    """Ask the backend for its versions and devices."""
+    name = keras.backend.backend()
+    cuda, cudnn = _cuda_versions()
+    return BackendReport(
+        name,
+        {"keras": keras.__version__, name: _backend_module().__version__},
+        cuda,
+        cudnn,
+        tuple(_gpu_descriptions()),
+        choose_precision("auto"),
+    )
+
+
+def matmul_speed(seconds: float, *, size: int | None = None) -> MatmulSpeed:
+    """Measure the single-precision matmul rate of the device, with this process' threads.
+
+    Args:
+        seconds: About how long to measure.
+        size: Rows and columns; None takes what suits the device.
+    """
+    size = size or (GPU_MATMUL_SIZE if gpu_names() else CPU_MATMUL_SIZE)
+    draws = np.random.default_rng(0)
+    # Each product is the next one's input, so that none runs beside another. A reflection is
+    # orthogonal: it neither grows nor shrinks what it is applied to, however often.
+    axis = draws.standard_normal((size, 1), np.float32)
+    axis /= np.linalg.norm(axis)
+    reflection = ops.convert_to_tensor(np.eye(size, dtype=np.float32) - 2 * axis * axis.T)
+    product = ops.convert_to_tensor(draws.standard_normal((size, size), np.float32))
+
+    def work(num_products: int) -> None:
+        nonlocal product
+        for _ in range(num_products):
+            product = ops.matmul(product, reflection)
+        ops.convert_to_numpy(product[0, 0])
+
+    rate = median_rate(work, seconds)
+    return MatmulSpeed(rate * 2 * size**3 / 1e9, size, 1e3 / rate, _device_of(product))
+
+
+def stock_speed(profile: Profile, precision: str, seconds: float, *, is_short: bool = False) -> StepSpeed:
+    """Measure `train_on_batch` of the profile's network in stock Keras.
+
+    Args:
+        profile: Network, losses and batch size.
+        precision: Keras dtype policy.
+        seconds: About how long to measure, after compiling.
+        is_short: Take the small network of `shortened`.
+    """
+    profile = shortened(profile) if is_short else profile
+    network = stock_network(profile, precision)
+    x_BMTF, y_BMHC = random_batch(profile, num_models=1)
+    x_BTF, y_BHC = x_BMTF[:, 0], {task: values[:, 0] for task, values in y_BMHC.items()}
+
+    def work(num_steps: int) -> None:
+        for _ in range(num_steps):
+            network.train_on_batch(x_BTF, y_BHC)  # returns numbers, so it waits for the device
+
+    compile_s = _seconds_of(lambda: work(1))
+    rate = median_rate(work, seconds)
+    how = f"stock keras.layers, jit_compile={network.jit_compile}"
+    device = _device_of(network.trainable_variables[0].value)
+    return _step_speed("stock", profile, precision, 1, is_short, (rate, compile_s), device, how)
+
+
+def our_speed(
+    profile: Profile, precision: str, seconds: float, *, num_models: int = 1, is_short: bool = False
+) -> StepSpeed:
+    """Measure the trainer's compiled step of a fleet.
+
+    Args:
+        profile: Network, losses and batch size.
+        precision: Keras dtype policy.
+        seconds: About how long to measure, after compiling.
+        num_models: Size of the fleet.
+        is_short: Take the small network of `shortened`.
+    """
+    profile = shortened(profile) if is_short else profile
+    program = Trainer(profile, precision=precision).program(num_models)
+    state = initial_state(program.fleet, precision)
+    x_BMTF, y_BMHC = random_batch(profile, num_models)
+    batch = (
+        np.full(num_models, profile.training.learning_rate, np.float32),
+        np.ones(num_models, bool),
+        ops.convert_to_tensor(x_BMTF),
+        {task: ops.convert_to_tensor(values) for task, values in y_BMHC.items()},
+        np.ones(x_BMTF.shape[:2], np.float32),
+    )
+
+    def work(num_steps: int) -> None:
+        nonlocal state
+        for _ in range(num_steps):
+            state = program.step(state, *batch)
+        np.asarray(state["window_sum"])
+
+    compile_s = _seconds_of(lambda: work(NUM_WARMING_STEPS))
+    rate = median_rate(work, seconds)
+    device, how = _device_of(state["window_sum"]), _our_path(program.fleet)
+    return _step_speed("ours", profile, precision, num_models, is_short, (rate, compile_s), device, how)
+
+
+def stock_network(profile: Profile, precision: str) -> keras.Model:
+    """Build and compile the profile's network as a user of plain Keras would."""
+    network = build_network(profile, seed=0, precision=precision)
+    settings = profile.training
+    network.compile(
+        keras.optimizers.Adam(settings.learning_rate, global_clipnorm=settings.clip_norm),
+        loss={task: each.loss for task, each in profile.tasks.items()},
+        loss_weights={task: each.weight for task, each in profile.tasks.items()},
+    )
+    return network
+
+
+def shortened(profile: Profile) -> Profile:
+    """Return the profile with one LSTM and one dense layer only, as wide as the first: quick to compile."""
+    content, width = profile.model_dump(), profile.network.encoder_units[:1]
+    content["network"] = {
+        "family": "lstm_dense",
+        "encoder_units": width,
+        "dense_units": width,
+        "dropout": profile.network.dropout,
+    }
+    return Profile.model_validate(content)
+
+
+def ceiling_pct(windows_per_s: float, profile: Profile, gflop_per_s: float) -> float:
+    """Return how much of a matmul rate a training speed makes use of.
+
+    Args:
+        windows_per_s: Training speed.
+        profile: What was trained.
+        gflop_per_s: Matmul rate of the same cores or device.
+
+    Returns:
+        Per cent of the rate; 16-bit arithmetic may exceed 100 of a single-precision rate.
+    """
+    return 100 * windows_per_s * training_flop_per_window(profile) / (1e9 * gflop_per_s)
+
+
+def random_batch(
+    profile: Profile, num_models: int
+) -> tuple[NDArray[np.float32], dict[str, NDArray[np.float32]]]:
+    """Draw one batch of windows (B, M, T, F) and targets, task to (B, M, H, C), standard normal."""
+    draws = np.random.default_rng(0)
+    first = (profile.training.batch_size, num_models)
+    x_BMTF = draws.standard_normal((*first, profile.lookback_bars, profile.num_features), np.float32)
+    y_BMHC = {
+        task: draws.standard_normal((*first, profile.horizon_bars, len(TASK_COLUMNS[task])), np.float32)
+        for task in profile.tasks
+    }
+    return x_BMTF, y_BMHC
+
+
+def median_rate(
+    work: Callable[[int], None], seconds: float, *, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """Return repetitions per second: the median over stretches of about `seconds` in all.
+
+    Args:
+        work: Does a number of repetitions and waits for the last of them.
+        seconds: About how long to measure.
+        clock: Seconds that only grow.
+    """
+    num_repetitions, rates = 1, list[float]()
+    end = clock() + seconds
+    while not rates or clock() < end:
+        started = clock()
+        work(num_repetitions)
+        taken = clock() - started
+        if taken * NUM_STRETCHES < seconds:
+            num_repetitions *= 2
+        else:
+            rates.append(num_repetitions / taken)
+    return statistics.median(rates)
+
+
+def measure(profile: Profile, name: str, **options: Any) -> Measurement:
+    """Take one measurement by name: `backend`, `matmul`, `stock` or `ours`, with its options."""
+    if name == "backend":
+        return describe_backend()
+    if name == "matmul":
+        return matmul_speed(**options)
+    return {"stock": stock_speed, "ours": our_speed}[name](profile, **options)
+
+
+def main() -> None:
+    """Read a request from standard input and print one line of JSON a measurement."""
+    request = json.load(sys.stdin)
+    profile = Profile.model_validate_json(json.dumps(request["profile"]))
+    for wanted in request["measurements"]:
+        done = measure(profile, wanted.pop("measure"), **wanted)
+        sys.stdout.write(json.dumps(asdict(done)) + "\n")
+        sys.stdout.flush()
+
+
+def _seconds_of(work: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def _step_speed(  # noqa: PLR0917 - one caller a path, in the order of the fields
+    path: str,
+    profile: Profile,
+    precision: str,
+    num_models: int,
+    is_short: bool,
+    timing: tuple[float, float],
+    device: str,
+    how: str,
+) -> StepSpeed:
+    rate, compile_s = timing
+    windows_per_s = rate * num_models * profile.training.batch_size
+    gflop_per_s = windows_per_s * training_flop_per_window(profile) / 1e9
+    return StepSpeed(
+        path, precision, num_models, is_short, windows_per_s, gflop_per_s, compile_s, device, how
+    )
+
+
+def _our_path(fleet: keras.Model) -> str:
+    kinds = Counter(type(layer).__name__ for layer in fleet.layers)
+    shown = [f"{number} {kind}" for kind, number in kinds.items() if kind in _RECURRENT_TWINS]
+    return f"our recurrence ({', '.join(shown)}), one XLA program"
+
+
+def _device_of(tensor: Any) -> str:
+    """Name the device that holds a tensor, as `CPU:0` or `GPU:0`."""
+    if keras.backend.backend() == "jax":
+        (device,) = tensor.devices()
+        return f"{device.platform.upper()}:{device.id}"
+    return str(tensor.device).rpartition("device:")[2]
+
+
+def _gpu_descriptions() -> list[str]:
+    if keras.backend.backend() == "jax":
+        return [device.device_kind for device in _backend_module().devices() if device.platform == "gpu"]
+    tf = _backend_module()
+    details = [
+        tf.config.experimental.get_device_details(gpu) for gpu in tf.config.list_physical_devices("GPU")
+    ]
+    return [str(found.get("device_name", "unnamed GPU")) for found in details]
+
+
+def _cuda_versions() -> tuple[str | None, str | None]:
+    """Return CUDA and cuDNN: what TensorFlow was built for, or the packages JAX computes with."""
+    if keras.backend.backend() == "jax":
+        return _package_version("nvidia-cuda-runtime"), _package_version("nvidia-cudnn")
+    built = _backend_module().sysconfig.get_build_info()
+    return built.get("cuda_version"), built.get("cudnn_version")
+
+
+def _package_version(prefix: str) -> str | None:
+    """Return the version of the first package of this name, whatever CUDA its name ends in."""
+    found = [package for package in distributions() if (package.name or "").startswith(prefix)]
+    return found[0].version if found else None
+
+
+def _backend_module() -> Any:
+    if keras.backend.backend() == "jax":
+        import jax  # noqa: PLC0415 - an optional extra
+
+        return jax
+    import tensorflow as tf  # noqa: PLC0415 - only the active backend is imported
+
+    return tf
+
+
+if __name__ == "__main__":
+    main()
