@@ -183,6 +183,9 @@ def _training(finished: Finished) -> dict[str, Any]:
         "untrained_validation_loss": result.untrained_loss,
         "stopped_by": result.stopped_by,
         "resumed_from_epoch": result.resumed_from_epoch,
+        "device": result.device,
+        "peak_memory_bytes": result.peak_memory_bytes,
+        "windows_per_s": result.windows_per_s,
     }
 
 

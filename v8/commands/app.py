@@ -21,6 +21,7 @@ import typer
 from typer.core import TyperGroup
 
 from v8.commands.data import data
+from v8.commands.doctor import doctor
 from v8.commands.features import features
 from v8.commands.report import report
 from v8.commands.run import run
@@ -53,6 +54,7 @@ app.command()(run)
 app.command()(data)
 app.command()(features)
 app.command()(report)
+app.command()(doctor)
 
 
 @app.callback()

@@ -3,47 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
-import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 
+from v8.engine.placement import Placement, choose_placement
 from v8.errors import ProfileError
 
 DEVICES = ("auto", "cpu", "gpu")
 
-
-_CHATTER = re.compile(
-    r"^(WARNING: All log messages before absl::InitializeLog"
-    r"|[IWE]\d{4} .* (cudart_stub|cuda_platform|cpu_feature_guard)\.cc:)"
+_THREAD_VARIABLES = (
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
 )
-"""Lines with which TensorFlow says that it found no CUDA; they ignore its own log level."""
-
-
-@contextmanager
-def quiet_start() -> Iterator[None]:
-    """Keep TensorFlow's start-up chatter off the terminal while the block imports it.
-
-    Everything else that is written to standard error meanwhile appears when the block ends. A
-    `TF_CPP_MIN_LOG_LEVEL` in the environment stands, and then all is shown as it comes.
-    """
-    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
-        yield
-        return
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-    sys.stderr.flush()
-    with tempfile.TemporaryFile() as held:
-        original = os.dup(2)  # native code writes to the descriptor, past sys.stderr
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(original, 2)
-            os.close(original)
-            held.seek(0)
-            lines = held.read().decode("utf-8", "replace").splitlines(keepends=True)
-            sys.stderr.write("".join(line for line in lines if not _CHATTER.match(line)))
 
 
 def choose_device(device: str) -> None:
@@ -68,13 +40,51 @@ def choose_device(device: str) -> None:
         _require_gpu()
 
 
+def choose_workers(device: str, workers: str) -> int:
+    """Decide how many processes train one series at a time, see `place`."""
+    return place(device, workers, "1").num_workers
+
+
+def place(device: str, workers: str, fleet_size: str) -> Placement:
+    """Decide where the work goes, and make each process single-threaded on a CPU.
+
+    One thread a process is also what makes results repeatable: the same sums in the same order,
+    whether a series is trained alone or beside others.
+
+    Args:
+        device: One of `DEVICES`, already chosen.
+        workers: "auto" or a number of processes.
+        fleet_size: "auto" or a number of series.
+
+    Raises:
+        ProfileError: If one is no number, or both are wanted at once.
+    """
+    from v8.artifacts.machine import num_usable_cores
+
+    may_have_gpu = device != "cpu" and _may_have_gpu()
+    placement = choose_placement(workers, fleet_size, may_have_gpu=may_have_gpu, num_cores=num_usable_cores())
+    if not may_have_gpu:
+        for variable in _THREAD_VARIABLES:
+            os.environ.setdefault(variable, "1")
+        os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+    return placement
+
+
+def _may_have_gpu() -> bool:
+    """Look for NVIDIA's driver, which costs nothing; asking TensorFlow costs seconds."""
+    return Path("/dev/nvidiactl").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != "-1"
+
+
 def _require_gpu() -> None:
+    from v8.training.device import proved_device
     from v8.training.precision import gpu_names
 
-    if not gpu_names():
+    names = gpu_names()
+    device = proved_device() if names else "none visible"
+    if not device.startswith("GPU"):
         raise ProfileError(
             where="--device gpu",
             rule="needs a GPU that TensorFlow can compute on",
-            got="none visible",
+            got=f"work on {device}" if names else device,
             fix="Install the GPU's driver and tensorflow[and-cuda], or use --device auto",
         )

@@ -6,25 +6,17 @@ Nothing but text and line ends goes to anything that is not a terminal.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from v8.commands.device import quiet_start
 from v8.engine.events import (
     STAGES,
     EpochEnded,
@@ -37,11 +29,16 @@ from v8.engine.events import (
 )
 from v8.engine.execution import Summary
 from v8.engine.plan import ASSUMED_FLOP_PER_S_PER_CORE, Plan, estimate_work
+from v8.engine.quiet import quiet_start
+from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.reports.leaderboard import LeaderboardRow
 
 PLAIN_WIDTH = 160
 """Columns of tables that go to a file or pipe, which has no width of its own."""
+
+MAX_BARS = 8
+"""Series with a bar of their own on a terminal; more at work at the same time are only counted."""
 
 
 def make_console() -> Console:
@@ -86,7 +83,6 @@ def open_display(plan: Plan) -> Iterator[Listener]:
         MofNCompleteColumn(),
         TextColumn("{task.fields[told]}"),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
         console=console,
     ) as progress:
         yield _LiveDisplay(plan, progress)
@@ -172,13 +168,65 @@ def print_lines(*lines: str) -> None:
     sys.stdout.flush()
 
 
+class _Tally:
+    """Which series are at work, how many have ended, and how long the others may take.
+
+    Args:
+        num_series: Series to be made.
+    """
+
+    def __init__(self, num_series: int) -> None:
+        self._num_series = num_series
+        self._started: set[Series] = set()
+        self._at_work: set[Series] = set()
+        self._num_ended = 0
+        self._num_side_by_side = 1
+        self._finished_s: list[float] = []
+
+    def start(self, series: Series) -> None:
+        """Count a series in; again, when its worker died and another one starts it."""
+        self._started.add(series)
+        self._at_work.add(series)
+        self._num_side_by_side = max(self._num_side_by_side, len(self._at_work))
+
+    def end(self, outcome: Outcome) -> None:
+        """Count a series out; only a finished one tells how long series take."""
+        self._at_work.discard(outcome.series)
+        self._num_ended += 1
+        if outcome.reason is None:
+            self._finished_s.append(outcome.seconds)
+
+    @property
+    def started(self) -> str:
+        """Say which of all series this is, by start."""
+        return f"{len(self._started)} of {self._num_series}"
+
+    @property
+    def ended(self) -> str:
+        """Say how many of all series have ended."""
+        return f"{self._num_ended} of {self._num_series} ended"
+
+    @property
+    def state(self) -> list[str]:
+        """Say how many still train, and about how long the rest takes; nothing when nothing is left."""
+        num_left = self._num_series - self._num_ended
+        said = [f"{len(self._at_work)} still training"] if self._at_work else []
+        if self._finished_s and num_left:
+            said.append(f"about {duration(self._left_s(num_left))} left")
+        return said
+
+    def _left_s(self, num_left: int) -> float:
+        """Take those at work as half done: some have just begun, some have almost ended."""
+        one_s = sum(self._finished_s) / len(self._finished_s)
+        num_whole = num_left - len(self._at_work) / 2
+        return one_s * num_whole / min(self._num_side_by_side, num_left)
+
+
 class _PlainDisplay:
     """One line per event worth one."""
 
     def __init__(self, plan: Plan) -> None:
-        self._num_series = len(plan.todo)
-        self._num_started = 0
-        self._started = time.monotonic()
+        self._tally = _Tally(len(plan.todo))
 
     def __call__(self, event: Event) -> None:
         line = self._line(event)
@@ -189,30 +237,25 @@ class _PlainDisplay:
         if isinstance(event, Note):
             return event.text
         if isinstance(event, SeriesStarted):
-            self._num_started += 1
-            return f"{event.series}: started ({self._num_started} of {self._num_series}{self._time_left()})"
+            self._tally.start(event.series)
+            return f"{event.series}: started ({self._tally.started})"
         if isinstance(event, EpochEnded):
             return f"{event.series}: epoch {event.record.epoch} of {event.num_epochs}, {_losses(event)}"
         if isinstance(event, Outcome):
-            return _ending(event)
+            self._tally.end(event)
+            return f"{_ending(event)} ({', '.join([self._tally.ended, *self._tally.state])})"
         return f"{event.series}: reading candles" if event.stage == "candles" else ""
-
-    def _time_left(self) -> str:
-        num_ended = self._num_started - 1
-        if not num_ended:
-            return ""
-        left_s = (time.monotonic() - self._started) / num_ended * (self._num_series - num_ended)
-        return f", about {duration(left_s)} left"
 
 
 class _LiveDisplay:
-    """A bar over the series and one over the epochs of the current series."""
+    """A bar over all series, and one over the epochs of each series at work."""
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
         self._progress = progress
+        self._tally = _Tally(len(plan.todo))
         self._candles = progress.add_task("candles", total=len(plan.series), told="")
         self._all = progress.add_task("series", total=len(plan.todo), told="", visible=False)
-        self._one = progress.add_task("epochs", total=None, told="", visible=False)
+        self._bars: dict[Series, TaskID] = {}
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Note):
@@ -220,22 +263,37 @@ class _LiveDisplay:
         elif isinstance(event, StageStarted):
             self._show_stage(event)
         elif isinstance(event, SeriesStarted):
-            self._progress.update(self._candles, visible=False)
-            self._progress.update(self._all, visible=True, told=str(event.series))
-            self._progress.reset(self._one, total=None, description=str(event.series), visible=True, told="")
+            self._start(event.series)
         elif isinstance(event, EpochEnded):
-            self._progress.update(
-                self._one, total=event.num_epochs, completed=event.record.epoch, told=_losses(event)
+            self._update(
+                event.series, total=event.num_epochs, completed=event.record.epoch, told=_losses(event)
             )
         else:
-            self._progress.console.print(escape(_ending(event)))
-            self._progress.advance(self._all)
+            self._end(event)
+
+    def _start(self, series: Series) -> None:
+        self._tally.start(series)
+        self._progress.update(self._candles, visible=False)
+        self._progress.update(self._all, visible=True, told=", ".join(self._tally.state))
+        if series not in self._bars and len(self._bars) < MAX_BARS:
+            self._bars[series] = self._progress.add_task(str(series), total=None, told="")
+
+    def _end(self, outcome: Outcome) -> None:
+        self._tally.end(outcome)
+        self._progress.console.print(escape(_ending(outcome)))
+        if outcome.series in self._bars:
+            self._progress.remove_task(self._bars.pop(outcome.series))
+        self._progress.update(self._all, advance=1, told=", ".join(self._tally.state))
 
     def _show_stage(self, event: StageStarted) -> None:
         if event.stage == "candles":
             self._progress.update(self._candles, advance=1, told=str(event.series))
         else:
-            self._progress.update(self._one, description=f"{event.series} {event.stage}")
+            self._update(event.series, description=f"{event.series} {event.stage}")
+
+    def _update(self, series: Series, **changes: Any) -> None:
+        if series in self._bars:
+            self._progress.update(self._bars[series], **changes)
 
 
 def duration(seconds: float) -> str:

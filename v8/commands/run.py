@@ -6,12 +6,13 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from v8.commands.device import choose_device, quiet_start
+from v8.commands.device import choose_device, place
 from v8.commands.options import DataDirOption, SeriesOption, SourceOption, chosen_series
 from v8.errors import SeriesError
 from v8.profile import Profile, load_profile
@@ -19,6 +20,7 @@ from v8.profile import Profile, load_profile
 if TYPE_CHECKING:
     from v8.engine.events import Listener, Outcome
     from v8.engine.execution import Summary
+    from v8.engine.placement import Placement
     from v8.engine.plan import Job, Plan
     from v8.market.sources.source import CandleSource
 
@@ -55,6 +57,14 @@ def run(
         str,
         typer.Option("--device", metavar="auto|cpu|gpu", help="What computes; gpu refuses to run elsewhere."),
     ] = "auto",
+    workers: Annotated[
+        str,
+        typer.Option("--workers", metavar="auto|N", help="Processes that train at the same time."),
+    ] = "auto",
+    fleet_size: Annotated[
+        str,
+        typer.Option("--fleet-size", metavar="auto|N", help="Series that train as one program."),
+    ] = "auto",
     runs: Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder of all run folders.")] = Path(
         "runs"
     ),
@@ -79,12 +89,13 @@ def run(
 
     candle_source = open_source(source, data_dir=data_dir)
     choose_device(device)
+    placement = place(device, workers, fleet_size)
     path = locate_run(runs, f"{budget.name}-smoke" if smoke else budget.name, is_fresh=fresh)
     plan = make_plan(budget, chosen, path)
     if dry_run:
         print_plan(plan, candle_source)
     else:
-        _carry_out(plan, candle_source)
+        _carry_out(plan, candle_source, placement)
 
 
 def _budgeted(
@@ -98,7 +109,7 @@ def _budgeted(
     return profile.with_budget(newest_bars=bars, epochs=epochs, precision=precision)
 
 
-def _carry_out(plan: Plan, source: CandleSource) -> None:
+def _carry_out(plan: Plan, source: CandleSource, placement: Placement) -> None:
     from v8.artifacts.run_folder import RunFolder, RunIdentity
     from v8.commands.printing import open_display, print_summary
     from v8.engine.execution import execute
@@ -110,7 +121,7 @@ def _carry_out(plan: Plan, source: CandleSource) -> None:
     with RunFolder(plan.path, identity) as folder:
         try:
             with open_display(plan) as listen:
-                summary = execute(plan, folder, source, _train_all, listen)
+                summary = execute(plan, folder, source, partial(_train_all, placement), listen)
         except KeyboardInterrupt:
             sys.stderr.write(f"interrupted: {plan.path} is saved. Continue with: {words}\n")
             raise
@@ -118,15 +129,22 @@ def _carry_out(plan: Plan, source: CandleSource) -> None:
     _exit_on_failures(summary)
 
 
-def _train_all(jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
-    """Start TensorFlow only when there is something to train."""
+def _train_all(placement: Placement, jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
+    """Start TensorFlow only when there is something to train, and only where it is trained."""
+    if min(placement.num_workers, len(jobs)) > 1:
+        from v8.engine import workers
+
+        return workers.train_all(jobs, listen, placement.num_workers)
+    from v8.engine.quiet import quiet_start
+
     with quiet_start():
-        from v8.engine.local import train_all
+        from v8.engine import local
         from v8.training.precision import gpu_names
 
-        gpu_names()  # looking for GPUs is the other moment TensorFlow talks
-
-    return train_all(jobs, listen)
+        has_gpu = bool(gpu_names())  # looking for GPUs is the other moment TensorFlow talks
+    # A machine with a GPU's driver may still have a backend that cannot use it.
+    fleet_size = placement.fleet_size if has_gpu or placement.fleet_size else 1
+    return local.train_all(jobs, listen, fleet_size)
 
 
 def _exit_on_failures(summary: Summary) -> None:

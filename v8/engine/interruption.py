@@ -20,11 +20,16 @@ EXIT_INTERRUPTED = 130
 
 
 @contextmanager
-def deferred_interrupts() -> Iterator[Callable[[], None]]:
+def deferred_interrupts(
+    said: str = "stopping after this batch; once more stops at once\n",
+) -> Iterator[Callable[[], None]]:
     """Hold back Ctrl-C and SIGTERM; a second one ends the process where it stands.
 
     That is safe too, because every file is whole or absent, only less tidy. Signals belong to the main
     thread; in any other the block does nothing.
+
+    Args:
+        said: Written to standard error when a signal is held back.
 
     Yields:
         A function to call at safe moments: it raises KeyboardInterrupt when one was held back.
@@ -35,7 +40,7 @@ def deferred_interrupts() -> Iterator[Callable[[], None]]:
         if held:
             os._exit(EXIT_INTERRUPTED)
         held.append(number)
-        sys.stderr.write("stopping after this batch; once more stops at once\n")
+        sys.stderr.write(said)
 
     def check() -> None:
         if held:

@@ -1,14 +1,23 @@
-"""The local engine: series one after another in this process, with one compiled program for all.
+"""The workshop: everything one process needs to turn candles into artefacts, fleet after fleet.
 
-Another engine (worker processes, a fleet on a GPU) offers the same `train_all`.
+`train_all` runs it in this process; `v8.engine.workers` runs one in each of several. The compiled
+program, the feature store and TensorFlow itself are set up once a workshop, not once a series.
+
+A fleet is prepared series by series, trained as one program, and each member is judged and saved as soon
+as it ends. An error inside the common program names no member, so the fleet goes on in halves, from its
+checkpoints, until the guilty series is alone; when memory ran out, later fleets stay that small.
 """
 
 from __future__ import annotations
 
+import gc
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,110 +25,223 @@ import numpy as np
 from v8.artifacts.forecaster import forecast_windows
 from v8.artifacts.series_artifact import Finished, save_description, save_model
 from v8.data.dataset import SeriesData, prepare_series, table_columns
-from v8.data.windows import Batch
-from v8.engine.events import EpochEnded, Listener, Outcome, SeriesStarted, StageStarted
+from v8.engine.events import EpochEnded, Listener, Note, Outcome, SeriesStarted, StageStarted
 from v8.engine.interruption import deferred_interrupts
 from v8.engine.isolation import isolated
+from v8.engine.placement import halved, is_out_of_memory
 from v8.engine.plan import Job
+from v8.errors import DivergedError
 from v8.evaluation.forecasts import Forecasts
 from v8.evaluation.judgement import Judgement, judge
 from v8.features.store import FeatureStore
 from v8.profile import Profile
+from v8.training.device import memory_of
 from v8.training.precision import choose_precision
-from v8.training.step import State
-from v8.training.trainer import EpochRecord, Trainer, TrainingResult
+from v8.training.trainer import EpochRecord, Member, Trainer, TrainingResult
 
 CHECKPOINT = Path(".training", "checkpoint.npz")
 """Where a series keeps its epochs until it is finished, inside its folder."""
 
 
-def train_all(jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
-    """Make the artefact of every job, one after another.
+MakeTrainer = Callable[..., Trainer]
+"""Makes a trainer from what `Trainer` is made from."""
+
+_Ended = tuple[int, TrainingResult | DivergedError]
+
+
+def train_all(
+    jobs: Sequence[Job], listen: Listener, fleet_size: int | None = 1, make_trainer: MakeTrainer = Trainer
+) -> Iterator[Outcome]:
+    """Make the artefact of every job, fleet after fleet.
 
     Args:
         jobs: Series of one profile.
         listen: Told about stages and epochs.
+        fleet_size: Most series of one program; None takes as many as memory allows.
+        make_trainer: Makes the trainer; called again when memory ran out.
 
     Yields:
         Each series' outcome as soon as it is known.
     """
-    profile = jobs[0].profile
-    precision = choose_precision(profile.training.precision)
-    store = FeatureStore()
     with deferred_interrupts() as check:
-        trainer = _StoppableTrainer(profile, precision, check)
-        for job in jobs:
-            check()
-            listen(SeriesStarted(job.series))
-            yield isolated(job.series, _Apprentice(job, trainer, store, listen).work)
+        workshop = Workshop(jobs[0].profile, listen, check, make_trainer)
+        yield from workshop.make_all(jobs, fleet_size or len(jobs))
 
 
-class _StoppableTrainer(Trainer):
-    """A Trainer that may be interrupted between two batches, see `v8.engine.interruption`."""
+class Workshop:
+    """Makes artefacts fleet after fleet with one compiled program.
 
-    def __init__(self, profile: Profile, precision: str, check: Callable[[], None]) -> None:
-        super().__init__(profile, precision=precision)
-        self._check = check
+    Args:
+        profile: What is trained.
+        listen: Told about stages and epochs.
+        check: Called between two batches; raises KeyboardInterrupt to stop there.
+        make_trainer: Makes the trainer.
+    """
 
-    def train_batch(self, state: State, learning_rate: float, batch: Batch) -> State:
-        self._check()
-        return super().train_batch(state, learning_rate, batch)
+    def __init__(
+        self,
+        profile: Profile,
+        listen: Listener,
+        check: Callable[[], None],
+        make_trainer: MakeTrainer = Trainer,
+    ) -> None:
+        precision = choose_precision(profile.training.precision)
+        self._make_trainer = partial(make_trainer, profile, precision=precision, check=check)
+        self._trainer = self._make_trainer()
+        self._store = FeatureStore(num_remembered=0)  # every table is asked for once
+        self._listen, self._check = listen, check
+
+    def make(self, job: Job) -> Outcome:
+        """Make one artefact; an error becomes the outcome."""
+        (outcome,) = self.make_all([job], fleet_size=1)
+        return outcome
+
+    def make_all(self, jobs: Sequence[Job], fleet_size: int) -> Iterator[Outcome]:
+        """Make the artefacts of jobs; errors become outcomes.
+
+        Args:
+            jobs: Series of this workshop's profile.
+            fleet_size: Most series of one program, at least 1.
+
+        Yields:
+            Each series' outcome as soon as it is known.
+        """
+        self._fleet_size, todo = fleet_size, list(jobs)
+        while todo:
+            fleet, todo = todo[: self._fleet_size], todo[self._fleet_size :]
+            ready: list[_Apprentice] = []
+            for job in fleet:
+                self._check()
+                apprentice = _Apprentice(job, self._store, self._listen)
+                outcome = apprentice.prepare()
+                if outcome.reason:
+                    yield outcome
+                else:
+                    ready.append(apprentice)
+            if ready:
+                yield from self._trained(ready)
+
+    def _trained(self, fleet: list[_Apprentice]) -> Iterator[Outcome]:
+        """Train a fleet and finish each member when it ends; after an error go on with halves."""
+        left = list(fleet)
+        results = self._trainer.fit_fleet([apprentice.member() for apprentice in fleet])
+        while left:
+            told: list[_Ended] = []
+            trouble = isolated(left[0].series, partial(_take, results, told))
+            if trouble.reason and len(fleet) == 1:
+                yield left[0].ended(trouble)
+                return
+            if trouble.reason:
+                yield from self._trained_in_halves(len(fleet), left, trouble.reason)
+                return
+            ((place, result),) = told
+            left.remove(fleet[place])
+            yield fleet[place].finish(self._trainer, result, len(fleet))
+
+    def _trained_in_halves(self, num_series: int, left: list[_Apprentice], reason: str) -> Iterator[Outcome]:
+        size = halved(num_series)
+        if is_out_of_memory(reason):
+            self._fleet_size = min(self._fleet_size, size)
+            self._trainer = self._make_trainer()  # the old one holds the programs that were too large
+            gc.collect()
+            why = "ran out of memory"
+        else:
+            size, why = min(size, halved(len(left))), f"met an error ({reason})"
+        self._listen(Note(f"A fleet of {num_series} {why}; it goes on in fleets of {size}."))
+        for start in range(0, len(left), size):
+            yield from self._trained(left[start : start + size])
 
 
 class _Apprentice:
     """One series on its way from candles to artefact, with a clock per stage."""
 
-    def __init__(self, job: Job, trainer: Trainer, store: FeatureStore, listen: Listener) -> None:
-        self._job, self._trainer, self._store, self._listen = job, trainer, store, listen
+    def __init__(self, job: Job, store: FeatureStore, listen: Listener) -> None:
+        self.series = job.series
+        self._job, self._store, self._listen = job, store, listen
+        self._checkpoint = job.folder / CHECKPOINT
         self._seconds = {"candles": job.candle_seconds}
+        self._prepared: list[SeriesData] = []
 
-    def work(self) -> None:
-        """Make the artefact; the checkpoint goes once everything is saved."""
-        job, profile = self._job, self._job.profile
+    def prepare(self) -> Outcome:
+        """Compute features and windows; an error becomes the outcome."""
+        self._listen(SeriesStarted(self.series))
+        return self.ended(isolated(self.series, self._prepare))
+
+    def member(self) -> Member:
+        """Return what the trainer needs of this series."""
+        self._listen(StageStarted(self.series, "train"))
+        return Member(self._data, self._job.seed, self._checkpoint, self._tell)
+
+    def finish(self, trainer: Trainer, result: TrainingResult | DivergedError, num_series: int) -> Outcome:
+        """Judge and save what was trained; an error becomes the outcome."""
+        return self.ended(isolated(self.series, lambda: self._finish(trainer, result, num_series)))
+
+    def ended(self, outcome: Outcome) -> Outcome:
+        """Return an outcome of this series with the time of all its stages."""
+        stages = math.fsum(seconds for stage, seconds in self._seconds.items() if stage != "candles")
+        return replace(outcome, seconds=stages)
+
+    @property
+    def _data(self) -> SeriesData:
+        return self._prepared[0]
+
+    def _prepare(self) -> None:
+        profile = self._job.profile
         with self._stage("features"):
-            table = self._store.table(job.candles, table_columns(profile))
+            table = self._store.table(self._job.candles, table_columns(profile))
         with self._stage("windows"):
-            data = prepare_series(table, profile)
-        checkpoint = job.folder / CHECKPOINT
-        with self._stage("train"):
-            result = self._trainer.fit(data, seed=job.seed, checkpoint=checkpoint, on_epoch=self._tell)
-        self._divide_training_time(result)
-        with self._stage("judge"):
-            model = self._trainer.serving_model(data, result.weights)
-            judgement = _judged(data, model)
-        with self._stage("save"):
-            save_model(job.folder, model.save)
-        save_description(job.folder, self._finished(data, result, judgement))
-        shutil.rmtree(checkpoint.parent, ignore_errors=True)
+            self._prepared.append(prepare_series(table, profile))
 
-    def _finished(self, data: SeriesData, result: TrainingResult, judgement: Judgement) -> Finished:
+    def _finish(self, trainer: Trainer, result: TrainingResult | DivergedError, num_series: int) -> None:
+        """Make the artefact; the checkpoint goes once everything is saved."""
+        if isinstance(result, DivergedError):
+            raise result
+        self._seconds.update(result.seconds)
+        self._tell_placement(result, num_series)
+        with self._stage("judge"):
+            model = trainer.serving_model(self._data, result.weights)
+            judgement = _judged(self._data, model)
+        with self._stage("save"):
+            save_model(self._job.folder, model.save)
+        save_description(self._job.folder, self._finished(trainer, result, judgement))
+        shutil.rmtree(self._checkpoint.parent, ignore_errors=True)
+
+    def _finished(self, trainer: Trainer, result: TrainingResult, judgement: Judgement) -> Finished:
         return Finished(
-            data=data,
+            data=self._data,
             candles=self._job.candles,
             is_publishable=self._job.is_publishable,
             seed=self._job.seed,
-            precision=self._trainer.precision,
-            num_parameters=self._trainer.num_parameters,
+            precision=trainer.precision,
+            num_parameters=trainer.num_parameters,
             result=result,
             judgement=judgement,
             seconds={stage: round(seconds, 4) for stage, seconds in self._seconds.items()},
         )
 
-    def _divide_training_time(self, result: TrainingResult) -> None:
-        """Replace the stage's time by its parts; what they leave is building the network."""
-        whole = self._seconds.pop("train")
-        self._seconds["build"] = max(0.0, whole - sum(result.seconds.values()))
-        self._seconds.update(result.seconds)
-
     def _tell(self, record: EpochRecord) -> None:
-        self._listen(EpochEnded(self._job.series, record, self._job.profile.training.epochs))
+        self._listen(EpochEnded(self.series, record, self._job.profile.training.epochs))
+
+    def _tell_placement(self, result: TrainingResult, num_series: int) -> None:
+        memory = memory_of(result.device)
+        self._listen(
+            Note(
+                f"{self.series}: trained on {result.device} in a fleet of {num_series}, "
+                f"{result.windows_per_s:,.0f} windows/s; memory {memory.allocated_bytes / 1e6:,.0f} MB, "
+                f"at most {memory.peak_bytes / 1e6:,.0f} MB."
+            )
+        )
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
-        self._listen(StageStarted(self._job.series, name))
+        self._listen(StageStarted(self.series, name))
         started = time.perf_counter()
         yield
         self._seconds[name] = time.perf_counter() - started
+
+
+def _take(results: Iterator[_Ended], told: list[_Ended]) -> None:
+    told.append(next(results))
 
 
 def _judged(data: SeriesData, model: object) -> Judgement:

@@ -19,18 +19,16 @@ from v8.data.splits import SPANS, rows_needed, split_rows
 from v8.features.indicators import warmup_bars
 from v8.market.candles import Candles
 from v8.market.series import Series, load_universe
-from v8.profile import Profile, Seq2SeqNetwork
+from v8.models.cost import TRAINING_TO_FORWARD_FLOP, training_flop_per_window
+from v8.profile import Profile
 
-ASSUMED_FLOP_PER_S_PER_CORE = 20e9
-"""Training speed assumed for estimates: 290-340 windows/s of 125 MFLOP on two cores (design.md)."""
+ASSUMED_FLOP_PER_S_PER_CORE = 38e9
+"""Training speed assumed for estimates: about 300 windows/s of 126 MFLOP a core (scripts/RESULTS.md)."""
 
 ASSUMED_SECONDS_PER_SERIES = 2.0
 """Features, judgement and saving of one series, assumed for estimates."""
 
-TRAINING_TO_FORWARD_FLOP = 3
-"""A training step costs three forward passes: forward, gradient to inputs, gradient to weights."""
-
-SMOKE_SPARE_BARS = 200
+SMOKE_SPARE_BARS = 130
 """Candles of a smoke run beyond the fewest that work, so that a few holes do no harm."""
 
 SEED_SPACE = 2**31
@@ -171,33 +169,10 @@ def smoke_bars(profile: Profile) -> int:
 
     >>> from v8.profile import load_profile
     >>> smoke_bars(load_profile("aligned"))
-    1001
+    931
     """
     fewest = warmup_bars(table_columns(profile)) + rows_needed(profile)
     return fewest + SMOKE_SPARE_BARS
-
-
-def training_flop_per_window(profile: Profile) -> float:
-    """Count the floating-point operations of training on one window, by formula.
-
-    A cell of `u` units over `i` inputs multiplies a (i + u) x 4u matrix per step, two operations per
-    entry; training costs three times the forward pass. Element-wise work and heads are left out: they
-    are below two per cent.
-
-    >>> from v8.profile import load_profile
-    >>> round(training_flop_per_window(load_profile("aligned")) / 1e6)
-    127
-    """
-    network, width, forward = profile.network, profile.num_features, 0.0
-    directions = 2 if isinstance(network, Seq2SeqNetwork) else 1
-    for units in network.encoder_units:
-        forward += directions * profile.lookback_bars * 8 * units * (width + units)
-        width = directions * units
-    decoder = network.decoder_units if isinstance(network, Seq2SeqNetwork) else ()
-    for units in decoder:
-        forward += profile.horizon_bars * 8 * units * (width + units)
-        width = units
-    return TRAINING_TO_FORWARD_FLOP * forward
 
 
 def current_plan(plan: Plan, folder: RunFolder) -> Plan:

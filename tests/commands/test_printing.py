@@ -1,0 +1,132 @@
+"""The displays of a run in which several series train at the same time."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from v8.commands.printing import MAX_BARS, open_display
+from v8.engine.events import EpochEnded, Event, Note, Outcome, SeriesStarted, StageStarted
+from v8.engine.plan import Plan, PlannedSeries
+from v8.market.series import Series
+from v8.training.trainer import EpochRecord
+
+ONE, TWO, THREE, FOUR = (Series(name, "1h") for name in ("BTCUSDT", "ETHUSDT", "XRPUSDT", "ADAUSDT"))
+
+
+class Terminal(io.StringIO):
+    """Standard output that claims to be a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def make_plan(make_profile: Any, tmp_path: Path) -> Any:
+    def make(*series: Series) -> Plan:
+        return Plan(make_profile(), tmp_path, tuple(PlannedSeries(one, 0, "pending") for one in series))
+
+    return make
+
+
+def epoch_ended(series: Series) -> EpochEnded:
+    return EpochEnded(series, EpochRecord(2, 0.5, 0.25, 1e-3, 1.0, 1234.4, is_best=True), 6)
+
+
+def plain_lines(capsys: pytest.CaptureFixture[str], plan: Plan, events: Sequence[Event]) -> list[str]:
+    with open_display(plan) as listen:
+        for event in events:
+            listen(event)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_plain_lines_name_their_series_because_several_write_in_turn(
+    capsys: pytest.CaptureFixture[str], make_plan: Any
+) -> None:
+    events = [
+        StageStarted(ONE, "candles"),
+        SeriesStarted(ONE),
+        SeriesStarted(TWO),
+        StageStarted(ONE, "train"),
+        epoch_ended(TWO),
+        Note("Something to know."),
+        epoch_ended(ONE),
+    ]
+    assert plain_lines(capsys, make_plan(ONE, TWO), events) == [
+        "BTCUSDT-1h: reading candles",
+        "BTCUSDT-1h: started (1 of 2)",
+        "ETHUSDT-1h: started (2 of 2)",
+        "ETHUSDT-1h: epoch 2 of 6, loss 0.50000, validation 0.25000 (best), 1,234 windows/s",
+        "Something to know.",
+        "BTCUSDT-1h: epoch 2 of 6, loss 0.50000, validation 0.25000 (best), 1,234 windows/s",
+    ]
+
+
+def test_time_left_follows_from_finished_series_and_how_many_train_side_by_side(
+    capsys: pytest.CaptureFixture[str], make_plan: Any
+) -> None:
+    events = [
+        SeriesStarted(ONE),
+        SeriesStarted(TWO),
+        Outcome(ONE, seconds=40.0),
+        SeriesStarted(THREE),
+        Outcome(THREE, seconds=20.0),
+        SeriesStarted(FOUR),
+        Outcome(TWO, seconds=60.0),
+        Outcome(FOUR, seconds=10.0),
+    ]
+    lines = plain_lines(capsys, make_plan(ONE, TWO, THREE, FOUR), events)
+    # 40 s a series; 2 waiting and 1 half done make 2.5, two at a time: 40 x 2.5 / 2 = 50 s. Then 30 s a
+    # series; 1 + 1/2: 30 x 1.5 / 2 = 22.5 s, written 22. Then 40 s, 1/2, one at a time: 20 s.
+    assert [line for line in lines if "done" in line] == [
+        "BTCUSDT-1h: done in 40.0 s (1 of 4 ended, 1 still training, about 50 s left)",
+        "XRPUSDT-1h: done in 20.0 s (2 of 4 ended, 1 still training, about 22 s left)",
+        "ETHUSDT-1h: done in 60.0 s (3 of 4 ended, 1 still training, about 20 s left)",
+        "ADAUSDT-1h: done in 10.0 s (4 of 4 ended)",
+    ]
+
+
+def test_failures_tell_nothing_about_time_and_a_second_try_is_not_counted_twice(
+    capsys: pytest.CaptureFixture[str], make_plan: Any
+) -> None:
+    events = [
+        Outcome(ONE, reason="BTCUSDT-1h: no candles."),
+        SeriesStarted(TWO),
+        SeriesStarted(TWO),
+        SeriesStarted(THREE),
+        Outcome(TWO, reason="ETHUSDT-1h: lost."),
+    ]
+    assert plain_lines(capsys, make_plan(ONE, TWO, THREE), events) == [
+        "failed: BTCUSDT-1h: no candles. (1 of 3 ended)",
+        "ETHUSDT-1h: started (1 of 3)",
+        "ETHUSDT-1h: started (1 of 3)",
+        "XRPUSDT-1h: started (2 of 3)",
+        "failed: ETHUSDT-1h: lost. (2 of 3 ended, 1 still training)",
+    ]
+
+
+def test_a_terminal_shows_one_bar_per_series_at_work_up_to_a_limit(
+    monkeypatch: pytest.MonkeyPatch, make_plan: Any
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "160")
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    many = [Series(f"COIN{number}USDT", "1h") for number in range(MAX_BARS + 2)]
+    with open_display(make_plan(*many)) as listen:
+        for series in many:
+            listen(SeriesStarted(series))
+        for series in many:
+            listen(StageStarted(series, "train"))
+            listen(epoch_ended(series))
+        listen(Outcome(many[0], seconds=3.0))
+    last = screen.getvalue().rpartition("done in 3.0 s")[2]
+    shown = [series for series in many if f"{series} train" in last]
+    assert shown == many[1:MAX_BARS]
+    # 9 of 10 left, all of them half done, ten at a time: 3 x 4.5 / 9 = 1.5 s, written 2.
+    assert "1/10 9 still training, about 2 s left" in " ".join(last.replace("\x1b[0m", "").split())

@@ -1,0 +1,216 @@
+"""Worker processes give what one process gives, outlive their losses and leave nothing behind."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+CREW = Path(__file__).with_name("crew.py")
+REPOSITORY = Path(__file__).parents[2]
+KILLED_ONCE, KILLED_ALWAYS, LEFT_ALONE = "BTCUSDT-15m", "XRPUSDT-15m", "ETHUSDT-1h"
+END_S = 5.0
+"""How long processes may outlive their parent; Python's resource tracker always does, by milliseconds."""
+
+HANG_S = 300.0
+"""A crew that takes longer has hung and is killed, so that its test fails instead of waiting."""
+
+ONE_THREAD = {
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+}
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+
+
+@contextmanager
+def crew_at_work(
+    folder: Path, profile: Any, num_workers: int, *names: str
+) -> Iterator[subprocess.Popen[str]]:
+    """Start `crew.py` in a process group of its own; end whatever is left of the group."""
+    folder.mkdir()
+    (folder / "profile.pickle").write_bytes(pickle.dumps(profile))
+    env = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(REPOSITORY), "V8_HOME": str(folder / "home")}
+    env.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    process = subprocess.Popen(
+        [sys.executable, str(CREW), str(folder), str(num_workers), *names],
+        env=env,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    watchdog = threading.Timer(HANG_S, os.killpg, (process.pid, signal.SIGKILL))
+    watchdog.start()
+    try:
+        yield process
+    finally:
+        watchdog.cancel()
+        if members(process.pid):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def members(group: int) -> list[int]:
+    """List the living processes of a process group."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, its_group = file.read_text().rpartition(") ")[2].split()[:3]
+        except (FileNotFoundError, ProcessLookupError):  # it ended while we looked
+            continue
+        if int(its_group) == group and state != "Z":
+            found.append(int(file.parent.name))
+    return found
+
+
+def read_until(process: subprocess.Popen[str], *wanted: str) -> str:
+    """Read the crew's lines until each of the wanted ones has come."""
+    assert process.stdout is not None
+    seen, missing = "", set(wanted)
+    for line in process.stdout:
+        seen += line
+        missing = {text for text in missing if text not in line}
+        if not missing:
+            return seen
+    raise AssertionError(f"{missing} never came:\n{seen}")
+
+
+def is_gone_after(group: int, seconds: float) -> bool:
+    """Wait until a process group is empty."""
+    deadline = time.monotonic() + seconds
+    while members(group):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def weights(model: Path) -> dict[str, np.ndarray]:
+    """Read every array of a Keras file."""
+    arrays: dict[str, np.ndarray] = {}
+    with zipfile.ZipFile(model) as archive:
+        content = io.BytesIO(archive.read("model.weights.h5"))
+    with h5py.File(content) as file:
+        file.visititems(
+            lambda name, item: arrays.update({name: item[()]}) if isinstance(item, h5py.Dataset) else None
+        )
+    return arrays
+
+
+@pytest.fixture(scope="module")
+def profile(make_profile: Any) -> Any:
+    """The smallest network there is: most of these tests' time is its compilation, once a process."""
+    return make_profile(
+        "lstm_dense",
+        newest_bars=400,
+        features=("open", "high", "low", "close"),
+        network={"family": "lstm_dense", "dropout": 0.2, "encoder_units": (4,), "dense_units": (4,)},
+        tasks={"ohlc": {"weight": 1.0, "loss": "mae"}},
+        training={"epochs": 12, "batch_size": 8},
+    )
+
+
+@dataclass(frozen=True)
+class Crews:
+    """What two crews left that trained the same series.
+
+    Args:
+        alone: Folder of the one that trained in one process.
+        folder: Folder of the one with two workers, which lost some.
+        said: What the latter printed.
+        is_gone: Whether all its processes ended with it.
+    """
+
+    alone: Path
+    folder: Path
+    said: str
+    is_gone: bool
+
+
+@pytest.fixture(scope="module")
+def crews(profile: Any, tmp_path_factory: pytest.TempPathFactory) -> Crews:
+    """Both crews at the same time, for there are cores to fill. Places give seeds, so they are the same."""
+    root = tmp_path_factory.mktemp("crews")
+    alone, folder = root / "alone", root / "decimated"
+    names = (f"{KILLED_ONCE}:signed", LEFT_ALONE, f"{KILLED_ALWAYS}:deadly")
+    with (
+        crew_at_work(alone, profile, 0, KILLED_ONCE, LEFT_ALONE) as one,
+        crew_at_work(folder, profile, 2, *names) as two,
+    ):
+        said = read_until(two, f"{KILLED_ONCE} epoch 1")
+        os.kill(int((folder / f"{KILLED_ONCE}.pid").read_text()), signal.SIGKILL)
+        rest, _ = two.communicate(timeout=240)
+        is_gone = is_gone_after(two.pid, END_S)
+        assert two.returncode == 0, said + rest
+        said_alone, _ = one.communicate(timeout=120)
+        assert one.returncode == 0, said_alone
+    return Crews(alone, folder, said + rest, is_gone)
+
+
+def test_two_workers_train_the_weights_that_one_process_trains(crews: Crews) -> None:
+    for name in (KILLED_ONCE, LEFT_ALONE):
+        one, two = weights(crews.alone / name / "model.keras"), weights(crews.folder / name / "model.keras")
+        assert one.keys() == two.keys()
+        for key in one:
+            np.testing.assert_array_equal(two[key], one[key], err_msg=f"{name} {key}")
+
+
+def test_a_killed_worker_is_replaced_and_its_series_goes_on_from_its_checkpoint(crews: Crews) -> None:
+    assert crews.said.count(f"{KILLED_ONCE}: its worker died (SIGKILL); tried once more.\n") == 1
+    assert json.loads((crews.folder / "outcomes.json").read_text())[KILLED_ONCE] is None
+    metadata = json.loads((crews.folder / KILLED_ONCE / "metadata.json").read_text())
+    assert metadata["training"]["resumed_from_epoch"] >= 1  # the first epoch is always saved
+
+
+def test_a_series_whose_worker_dies_twice_has_failed_and_the_others_finish(crews: Crews) -> None:
+    assert crews.said.count(f"{KILLED_ALWAYS}: its worker died (SIGKILL); tried once more.\n") == 1
+    assert json.loads((crews.folder / "outcomes.json").read_text()) == {
+        KILLED_ONCE: None,
+        LEFT_ALONE: None,
+        KILLED_ALWAYS: f"{KILLED_ALWAYS}: its worker must live until the artefact is saved; got SIGKILL "
+        "2 times. Lower --workers if memory ran out, or look into the system's log.",
+    }
+    assert crews.is_gone
+
+
+def test_ctrl_c_stops_the_workers_after_their_batch_and_leaves_no_process(
+    profile: Any, tmp_path: Path
+) -> None:
+    long = profile.with_budget(epochs=5000)
+    with crew_at_work(tmp_path / "crew", long, 2, KILLED_ONCE, LEFT_ALONE) as process:
+        read_until(process, f"{KILLED_ONCE} epoch 1")
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to parent and workers alike
+        said, _ = process.communicate(timeout=40)
+        assert process.returncode == 130, said
+        assert is_gone_after(process.pid, END_S)
+    assert said.count("stopping the workers after their batch") == 1
+    assert "Traceback" not in said
+    assert (tmp_path / "crew" / KILLED_ONCE / ".training" / "checkpoint.npz").exists()
+
+
+def test_workers_end_within_seconds_when_their_parent_is_killed(profile: Any, tmp_path: Path) -> None:
+    with crew_at_work(tmp_path / "crew", profile, 2, KILLED_ONCE, LEFT_ALONE) as process:
+        read_until(process, f"{KILLED_ONCE} started")
+        assert len(members(process.pid)) == 4  # parent, two workers, Python's resource tracker
+        process.kill()
+        assert is_gone_after(process.pid, END_S)

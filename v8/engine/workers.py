@@ -1,0 +1,224 @@
+"""Worker processes: one workshop a core, each single-threaded, fed series one by one.
+
+On a CPU the networks of this field are too small to share: two threads on one model gain little, two
+models on two cores gain nearly all. A worker starts TensorFlow once and asks for the next series when
+it has finished one, so a slow series delays nobody. A worker that dies (killed, out of memory) is
+replaced, and its series is tried once more: its checkpoint lets it go on where it was.
+
+Workers obey the parent alone: Ctrl-C reaches all processes of a terminal, but only the parent decides,
+and tells them by SIGTERM to stop after their batch. A worker whose parent is gone ends itself.
+
+Through the pipe go, up: `None` once when the worker is ready for its first series, then events, each
+series' `Outcome` last; down: one `Job` for the ready sign and for every outcome, until the pipe closes.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from types import SimpleNamespace
+from typing import Any, cast
+
+from v8.engine.events import EpochEnded, Event, Listener, Note, Outcome
+from v8.engine.interruption import deferred_interrupts
+from v8.engine.plan import Job
+from v8.engine.quiet import quiet_start
+from v8.profile import Profile
+
+TRIES = 2
+"""A series whose worker died is given to one more; then it has failed."""
+
+POLL_S = 0.2
+"""How long the parent waits for news before it looks whether it was interrupted."""
+
+STOP_S = 30.0
+"""How long a worker may take to stop after its batch before it is killed."""
+
+
+@dataclass
+class _Worker:
+    """A process, the parent's end of its pipe, and the series it works on or will get when ready."""
+
+    process: BaseProcess
+    pipe: Connection
+    job: Job | None = None
+
+
+def train_all(jobs: Sequence[Job], listen: Listener, num_workers: int) -> Iterator[Outcome]:
+    """Make the artefact of every job in worker processes.
+
+    Args:
+        jobs: Series of one profile.
+        listen: Told about stages and epochs, here in the parent.
+        num_workers: Processes at work at the same time, at least 1.
+
+    Yields:
+        Each series' outcome as soon as it is known.
+    """
+    crew = _Crew(jobs, listen)
+    with deferred_interrupts("stopping the workers after their batch; once more stops at once\n") as check:
+        try:
+            crew.hire(min(num_workers, len(jobs)))
+            while crew.is_busy:
+                check()
+                yield from crew.news()
+        finally:
+            crew.dismiss()
+
+
+class _Crew:
+    """The workers of one run and the jobs that are still to be given out."""
+
+    def __init__(self, jobs: Sequence[Job], listen: Listener) -> None:
+        self._todo = deque(jobs)
+        self._profile = jobs[0].profile
+        self._listen = listen
+        self._num_deaths: dict[str, int] = {}
+        self._workers: list[_Worker] = []
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any series is still under way."""
+        return any(worker.job for worker in self._workers)
+
+    def hire(self, num_workers: int) -> None:
+        """Start workers, each for one of the waiting series."""
+        for _ in range(num_workers):
+            worker = _start(self._profile)
+            worker.job = self._todo.popleft()
+            self._workers.append(worker)
+
+    def news(self) -> list[Outcome]:
+        """Pass on what workers tell within a moment; return the outcomes among it."""
+        pipes = {worker.pipe: worker for worker in self._workers if worker.job}
+        told = wait(list(pipes), timeout=POLL_S)
+        outcomes = [self._hear(pipes[pipe]) for pipe in told if isinstance(pipe, Connection)]
+        return [outcome for outcome in outcomes if outcome]
+
+    def dismiss(self) -> None:
+        """End every worker: the idle at once, the busy after their batch."""
+        for worker in self._workers:
+            worker.pipe.close()
+            if worker.job and worker.process.is_alive():
+                worker.process.terminate()
+        for worker in self._workers:
+            worker.process.join(STOP_S)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+
+    def _hear(self, worker: _Worker) -> Outcome | None:
+        try:
+            event: Event | None = worker.pipe.recv()
+        except (EOFError, ConnectionError):
+            return self._replace(worker)
+        if event is None:
+            _hand_over(worker)
+        elif isinstance(event, Outcome):
+            worker.job = self._todo.popleft() if self._todo else None
+            _hand_over(worker)
+            return event
+        else:
+            self._listen(event)
+        return None
+
+    def _replace(self, worker: _Worker) -> Outcome | None:
+        """Put a new worker in the place of a dead one and try its series again, once."""
+        job = worker.job
+        assert job is not None  # noqa: S101 - only busy workers are listened to
+        worker.process.join()
+        worker.pipe.close()
+        deaths = self._num_deaths[str(job.series)] = self._num_deaths.get(str(job.series), 0) + 1
+        if deaths < TRIES:
+            self._todo.appendleft(job)
+            self._listen(Note(f"{job.series}: its worker died ({_cause(worker.process)}); tried once more."))
+        self._workers.remove(worker)
+        self.hire(min(1, len(self._todo)))
+        return None if deaths < TRIES else _lost(job, worker.process)
+
+
+def _start(profile: Profile) -> _Worker:
+    # A fork would copy a parent that holds locks and a thread pool; spawn starts clean.
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_serve, args=(there, profile), name="v8-worker", daemon=True)
+    with _deaf_to_interrupts():
+        process.start()
+    there.close()
+    return _Worker(process, here)
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Block SIGINT for the processes started in the block, which inherit that for all their life.
+
+    A worker that only ignored it once it runs would print a traceback when Ctrl-C comes earlier. Here
+    a Ctrl-C is kept until the block ends.
+    """
+    resource_tracker.ensure_running()  # `start` would start it, and that unblocks SIGINT
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _hand_over(worker: _Worker) -> None:
+    if worker.job:
+        with suppress(ConnectionError):  # a dead worker is noticed when its pipe is next listened to
+            worker.pipe.send(worker.job)
+
+
+def _lost(job: Job, process: BaseProcess) -> Outcome:
+    reason = (
+        f"{job.series}: its worker must live until the artefact is saved; got {_cause(process)} "
+        f"{TRIES} times. Lower --workers if memory ran out, or look into the system's log."
+    )
+    return Outcome(job.series, reason=reason, trace=reason + "\n")
+
+
+def _cause(process: BaseProcess) -> str:
+    code = process.exitcode or 0
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def _serve(pipe: Connection, profile: Profile) -> None:
+    """Live as a worker: make what comes through the pipe until it closes."""
+    _end_with_parent()
+    with quiet_start():
+        from v8.engine.local import Workshop  # noqa: PLC0415 - the parent must not start TensorFlow
+        from v8.training.precision import gpu_names  # noqa: PLC0415
+
+        gpu_names()
+    with suppress(EOFError, ConnectionError, KeyboardInterrupt), deferred_interrupts("") as check:
+        workshop = Workshop(profile, lambda event: pipe.send(_portable(event)), check)
+        pipe.send(None)
+        while True:
+            pipe.send(workshop.make(pipe.recv()))
+
+
+def _portable(event: Event) -> Event:
+    """Give an epoch as plain values: to unpickle its class, the parent would have to start TensorFlow."""
+    if isinstance(event, EpochEnded):
+        return replace(event, record=cast("Any", SimpleNamespace(**asdict(event.record))))
+    return event
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # noqa: S101 - `_serve` runs in a child only
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
