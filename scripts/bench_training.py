@@ -450,7 +450,7 @@ def product_turn(spec: dict[str, Any]) -> Turn:
 
 
 def fleet_turn(spec: dict[str, Any]) -> Turn:
-    from v8.data.windows import Batch, training_batches
+    from v8.data.windows import FleetWindows
     from v8.training.trainer import Member, Trainer
 
     num_models = spec["num_models"]
@@ -460,11 +460,9 @@ def fleet_turn(spec: dict[str, Any]) -> Turn:
     rates = np.full(num_models, trainer.profile.training.learning_rate, np.float32)
     active = np.ones(num_models, bool)
 
-    def batches() -> Iterator[Batch]:
-        fleet, seeds = [member.data for member in members], [member.seed for member in members]
-        return training_batches(fleet, seeds, first_epochs=[1] * num_models, num_epochs=100_000)
-
-    endless = batches()
+    windows = FleetWindows([member.data for member in members])
+    seeds = [member.seed for member in members]
+    endless = windows.training_batches(seeds, first_epochs=[1] * num_models, num_epochs=100_000)
 
     def turn(seconds: float) -> dict[str, Any]:
         nonlocal state

@@ -9,7 +9,7 @@ import pytest
 
 from v8.columns import TASK_COLUMNS
 from v8.data.dataset import prepare_series
-from v8.data.windows import training_batches
+from v8.data.windows import FleetWindows
 from v8.features.table import FeatureTable
 from v8.profile import load_profile, profile_names
 from v8.training.trainer import Member, Trainer
@@ -23,7 +23,7 @@ def test_g19_a_shipped_profile_takes_its_first_step(
     data = prepare_series(make_table(profile, num_bars=1_500), profile)
     trainer = Trainer(profile)
     state = trainer.first_state([Member(data, seed=1)])
-    batch = next(training_batches([data], [1], first_epochs=[1], num_epochs=1))
+    batch = next(FleetWindows([data]).training_batches([1], first_epochs=[1], num_epochs=1))
     rates = np.float32([profile.training.learning_rate])
     stepped = trainer.train_batch(state, rates, np.array([True]), batch)
     assert np.asarray(stepped["num_steps"]).tolist() == [1.0]

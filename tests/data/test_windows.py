@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 from v8.data.dataset import SeriesData, prepare_series
 from v8.data.windows import (
+    FleetWindows,
     _gather,
     _Resident,
     batched_rows,
     epoch_order,
     num_batches,
-    span_batches,
-    training_batches,
 )
 from v8.features.table import FeatureTable
 from v8.models.networks import build_network
@@ -29,7 +28,7 @@ def test_a_batch_holds_the_rows_its_anchors_name(
     make_data: Callable[..., SeriesData], make_profile: Callable[..., Profile]
 ) -> None:
     data = make_data(make_profile())
-    batch = next(span_batches([data], "validation", 4))
+    batch = next(FleetWindows([data]).span_batches("validation", 4))
     close = data.profile.features.index("close")
     mask = data.scaling.anchored_mask()
     for place, anchor in enumerate(data.anchors["validation"][:4]):
@@ -47,7 +46,7 @@ def test_an_epoch_visits_every_window_once_and_epochs_differ(
 ) -> None:
     data = make_data(make_profile())
     steps = num_batches(data.num_windows("train"), 16)
-    batches = list(training_batches([data], [7], first_epochs=[1], num_epochs=2))
+    batches = list(FleetWindows([data]).training_batches([7], first_epochs=[1], num_epochs=2))
     assert len(batches) == 2 * steps
     epochs = []
     for part in (batches[:steps], batches[steps:]):
@@ -65,8 +64,8 @@ def test_g12_a_later_epoch_has_the_same_order_whether_or_not_the_earlier_ones_we
 ) -> None:
     data = make_data(make_profile())
     steps = num_batches(data.num_windows("train"), 16)
-    whole = list(training_batches([data], [7], first_epochs=[1], num_epochs=3))[2 * steps :]
-    resumed = list(training_batches([data], [7], first_epochs=[3], num_epochs=1))
+    whole = list(FleetWindows([data]).training_batches([7], first_epochs=[1], num_epochs=3))[2 * steps :]
+    resumed = list(FleetWindows([data]).training_batches([7], first_epochs=[3], num_epochs=1))
     for first, second in zip(whole, resumed, strict=True):
         np.testing.assert_array_equal(np.asarray(first.x_BMTF), np.asarray(second.x_BMTF))
 
@@ -94,9 +93,11 @@ def test_a_fleet_s_batches_are_those_of_its_members_side_by_side(
 ) -> None:
     profile = make_profile()
     fleet = [make_data(profile), make_data(profile, series="ETHUSDT-1h", num_bars=500)]
-    together = list(training_batches(fleet, [1, 2], first_epochs=[1, 4], num_epochs=1))
+    together = list(FleetWindows(fleet).training_batches([1, 2], first_epochs=[1, 4], num_epochs=1))
     for model, (seed, first) in enumerate([(1, 1), (2, 4)]):
-        alone = list(training_batches([fleet[model]], [seed], first_epochs=[first], num_epochs=1))
+        alone = list(
+            FleetWindows([fleet[model]]).training_batches([seed], first_epochs=[first], num_epochs=1)
+        )
         for one, other in zip(alone, together, strict=False):
             weight = np.asarray(one.weight_BM)[:, 0] == 1
             np.testing.assert_array_equal(
@@ -114,7 +115,7 @@ def test_numpy_gathers_the_same_batches_as_tf_data(
     fleet = [make_data(profile), make_data(profile, series="ETHUSDT-1h")]
     rows, weights = batched_rows([data.anchors["validation"] for data in fleet], 8)
     plain = _gather(_Resident(fleet), rows[0], weights[0])
-    piped = next(span_batches(fleet, "validation", 8))
+    piped = next(FleetWindows(fleet).span_batches("validation", 8))
     np.testing.assert_array_equal(plain.x_BMTF, np.asarray(piped.x_BMTF))
     for task, target in plain.y_BMHC.items():
         np.testing.assert_array_equal(target, np.asarray(piped.y_BMHC[task]))
@@ -142,10 +143,10 @@ import numpy as np
 sys.path.insert(0, {tests!r})
 from conftest import tiny_profile, demo_table
 from v8.data.dataset import prepare_series
-from v8.data.windows import training_batches
+from v8.data.windows import FleetWindows
 profile = tiny_profile(lookback_bars={lookback}, newest_bars=6000)
 data = prepare_series(demo_table(profile), profile)
-batches = training_batches([data], [1], first_epochs=[1], num_epochs=1)
+batches = FleetWindows([data]).training_batches([1], first_epochs=[1], num_epochs=1)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 total = sum(float(np.asarray(batch.x_BMTF)[0, 0, 0, 0]) for batch in batches)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
@@ -179,7 +180,7 @@ def test_g7_no_window_holds_a_row_it_is_asked_for(
     for column in changed.values():
         column[anchor + 1 :] *= 1.5
     other = prepare_series(change_table(table, **changed), profile)
-    first, second = (next(span_batches([each], "validation", 1)) for each in (data, other))
+    first, second = (next(FleetWindows([each]).span_batches("validation", 1)) for each in (data, other))
     np.testing.assert_array_equal(np.asarray(first.x_BMTF), np.asarray(second.x_BMTF))
     assert not np.array_equal(np.asarray(first.y_BMHC["ohlc"]), np.asarray(second.y_BMHC["ohlc"]))
 

@@ -15,7 +15,7 @@ import pytest
 
 from v8.data.dataset import SeriesData
 from v8.data.targets import roll_forward
-from v8.data.windows import span_batches
+from v8.data.windows import FleetWindows
 from v8.models.networks import build_network
 from v8.models.serving import build_serving
 from v8.profile import Profile
@@ -41,7 +41,7 @@ def test_prices_equal_the_scaled_network_s_restored_by_hand(
     network = wild_network(data.profile)
     anchors = data.anchors["test"][:32]
     served = build_serving(data.profile, data.scaling, network)(data.raw_windows(anchors))
-    scaled = network(next(span_batches([data], "test", 32)).x_BMTF[:, 0])
+    scaled = network(next(FleetWindows([data]).span_batches("test", 32)).x_BMTF[:, 0])
     reference = roll_forward(data.history_close(anchors), 3)
     restored = {
         task: data.scaling.restore_target(task, np.asarray(scaled[task])[: len(anchors)], reference[task])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from v8.data.dataset import SeriesData
-from v8.data.windows import Batch, span_batches, training_batches
+from v8.data.windows import Batch, FleetWindows
 from v8.errors import DivergedError
 from v8.models.networks import build_network
 from v8.profile import Profile
@@ -31,7 +31,7 @@ class Windows(keras.utils.PyDataset):  # type: ignore[misc]
     def __init__(self, data: SeriesData, seed: int) -> None:
         super().__init__()
         last = data.profile.training.epochs
-        batches = training_batches([data], [seed], first_epochs=[1], num_epochs=last)
+        batches = FleetWindows([data]).training_batches([seed], first_epochs=[1], num_epochs=last)
         self._batches = [plain(batch) for batch in batches]
         # Keras looks at two batches and ends an epoch before the first one.
         self._num, self._epoch = len(self._batches) // last, -1
@@ -72,7 +72,7 @@ def serial_fit(data: SeriesData, seed: int) -> tuple[keras.Model, dict[str, list
         loss=dict.fromkeys(data.profile.tasks, "mean_absolute_error"),
         loss_weights={task: settings.weight for task, settings in data.profile.tasks.items()},
     )
-    (validation,) = span_batches([data], "validation", data.num_windows("validation"))
+    (validation,) = FleetWindows([data]).span_batches("validation", data.num_windows("validation"))
     x, y = plain(validation)
     untrained = network.evaluate(x, y, batch_size=64, verbose=0, return_dict=True)["loss"]
     history = network.fit(

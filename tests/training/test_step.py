@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from v8.data.dataset import SeriesData
-from v8.data.windows import Batch, num_batches, training_batches
+from v8.data.windows import Batch, FleetWindows, num_batches
 from v8.models.networks import build_network
 from v8.models.stacking import stack
 from v8.profile import Profile
@@ -24,7 +24,9 @@ def batches_of(fleet: list[SeriesData], num: int) -> list[Batch]:
     size = fleet[0].profile.training.batch_size
     steps = max(num_batches(data.num_windows("train"), size) for data in fleet)
     first = [1] * len(fleet)
-    batches = training_batches(fleet, range(len(fleet)), first_epochs=first, num_epochs=-(-num // steps))
+    batches = FleetWindows(fleet).training_batches(
+        range(len(fleet)), first_epochs=first, num_epochs=-(-num // steps)
+    )
     return [next(batches) for _ in range(num)]
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.data.dataset import SeriesData
-from v8.data.windows import Batch, num_batches, span_batches, training_batches
+from v8.data.windows import Batch, FleetWindows, num_batches
 from v8.errors import DivergedError
 from v8.models.networks import build_network
 from v8.models.serving import build_serving
@@ -218,12 +218,12 @@ class Trainer:
         step = self.program(len(learning_rates)).step
         return step(state, learning_rates, is_active, batch.x_BMTF, batch.y_BMHC, batch.weight_BM)
 
-    def validation_losses(self, members: Sequence[Member], state: State) -> NDArray[np.float64]:
+    def validation_losses(self, windows: FleetWindows, state: State) -> NDArray[np.float64]:
         """Return each model's mean loss over its validation windows, dropout off, shape (M,)."""
-        loss = self.program(len(members)).loss
+        loss = self.program(len(state["window_sum"])).loss
         sums = [
             loss(state["weights"], state["constants"], batch.x_BMTF, batch.y_BMHC, batch.weight_BM)
-            for batch in span_batches([member.data for member in members], "validation", VALIDATION_BATCH)
+            for batch in windows.span_batches("validation", VALIDATION_BATCH)
         ]
         totals = np.sum([[np.asarray(part, np.float64) for part in pair] for pair in sums], axis=0)
         return np.asarray(totals[0] / totals[1])
@@ -287,9 +287,10 @@ class _FleetFit:
     def _begin(self) -> None:
         with self._clock("build"):
             self._state = self._trainer.first_state(self._members)
+            self._windows = FleetWindows([member.data for member in self._members])
         self._compile()
         with self._clock("validate"):
-            losses = self._trainer.validation_losses(self._members, self._state)
+            losses = self._trainer.validation_losses(self._windows, self._state)
         self._progress = [
             _Progress(
                 place,
@@ -307,8 +308,7 @@ class _FleetFit:
     def _compile(self) -> None:
         """Run each program once and drop the result, so that later times hold no compilation."""
         with self._clock("compile"):
-            data = [member.data for member in self._members]
-            batch = next(span_batches(data, "train", self._settings.batch_size))
+            batch = next(self._windows.span_batches("train", self._settings.batch_size))
             num = len(self._members)
             rates, active = np.zeros(num, np.float32), np.ones(num, bool)
             state = self._trainer.train_batch(self._state, rates, active, batch)
@@ -318,8 +318,7 @@ class _FleetFit:
     def _run_epochs(self) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
         """Run epochs until members leave the stack; batches are laid out for those inside."""
         num_inside = len(self._progress)
-        batches = training_batches(
-            [progress.member.data for progress in self._progress],
+        batches = self._windows.training_batches(
             [progress.member.seed for progress in self._progress],
             first_epochs=[progress.epoch + 1 for progress in self._progress],
             num_epochs=max(self._settings.epochs - progress.epoch for progress in self._progress),
@@ -339,8 +338,7 @@ class _FleetFit:
             train_losses = self._train(batches, rates)
         train_s = time.perf_counter() - started
         with self._clock("validate"):
-            members = [progress.member for progress in self._progress]
-            losses = self._trainer.validation_losses(members, self._state)
+            losses = self._trainer.validation_losses(self._windows, self._state)
         epoch_s = time.perf_counter() - started
         for index, progress in enumerate(self._progress):
             if self._active[index]:
@@ -430,6 +428,9 @@ class _FleetFit:
         kept = [index for index, is_active in enumerate(self._active) if is_active]
         self._progress = [self._progress[index] for index in kept]
         self._active = [True] * len(kept)
+        if not kept:
+            return
+        self._windows = FleetWindows([progress.member.data for progress in self._progress])
         self._state = {
             name: [np.asarray(array)[kept] for array in value] if name in _LISTS else np.asarray(value)[kept]
             for name, value in self._state.items()
