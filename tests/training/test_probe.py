@@ -98,3 +98,20 @@ def test_a_request_is_answered_line_by_line(
     assert backend["backend"] in backend["versions"]
     assert backend["auto_precision"] in {"float32", "mixed_float16", "mixed_bfloat16"}
     assert matmul["size"] == 8
+
+
+@pytest.mark.parametrize(
+    ("saturation", "expected"),
+    [(1, 1), (8, 8), (30, 32), (1000, 40)],
+)
+def test_a_fleet_is_as_large_as_still_pays(saturation: int, expected: int, small: Profile) -> None:
+    """A device that does `saturation` products at once gains nothing from more models."""
+
+    def speed(num_models: int) -> float:
+        return float(min(num_models, saturation))
+
+    assert probe.measured_fleet_size(small, 40, speed_of=speed) == expected
+
+
+def test_the_real_measurement_chooses_a_size_that_exists(small: Profile) -> None:
+    assert probe.measured_fleet_size(small, 3) in (1, 2, 3)

@@ -1,10 +1,12 @@
 """Where the work goes: how many processes train, and how many series share one program.
 
-On a GPU one process trains one fleet, as large as memory allows: every step of a small recurrent network
+On a GPU one process trains one fleet: every step of a small recurrent network
 is a queue of tiny launches, and a fleet of 40 queues as many as one model. On a CPU each core gets a
 process that trains one series at a time: four stacked models reach 266 windows/s in one process where
 one model reaches 350 (profile `aligned`, two cores), because many small matrices multiply slower than
-few large ones.
+few large ones. How many cores there really are, and from which size on a larger fleet gains nothing, is
+measured before training (`v8.engine.core_probe`, `v8.training.probe.measured_fleet_size`); when memory
+runs out, the fleet is halved.
 """
 
 from __future__ import annotations
@@ -31,11 +33,13 @@ class Placement:
 
     Args:
         num_workers: Processes, at least 1.
-        fleet_size: Most series of one program, at least 1; None takes as many as memory allows.
+        fleet_size: Most series of one program, at least 1; None measures what suits the GPU.
+        is_measured: Whether `num_workers` is only a bound, and a measurement before training decides.
     """
 
     num_workers: int
     fleet_size: int | None
+    is_measured: bool = False
 
 
 def choose_placement(workers: str, fleet_size: str, *, may_have_gpu: bool, num_cores: int) -> Placement:
@@ -54,11 +58,11 @@ def choose_placement(workers: str, fleet_size: str, *, may_have_gpu: bool, num_c
         ProfileError: If one is no number, or both are wanted at once.
 
     >>> choose_placement("auto", "auto", may_have_gpu=False, num_cores=8)
-    Placement(num_workers=8, fleet_size=1)
+    Placement(num_workers=8, fleet_size=1, is_measured=True)
     >>> choose_placement("auto", "auto", may_have_gpu=True, num_cores=8)
-    Placement(num_workers=1, fleet_size=None)
+    Placement(num_workers=1, fleet_size=None, is_measured=False)
     >>> choose_placement("auto", "4", may_have_gpu=False, num_cores=8)
-    Placement(num_workers=1, fleet_size=4)
+    Placement(num_workers=1, fleet_size=4, is_measured=False)
     """
     wanted_workers = _number("--workers", workers, "processes")
     wanted_size = _number("--fleet-size", fleet_size, "series")
@@ -73,7 +77,8 @@ def choose_placement(workers: str, fleet_size: str, *, may_have_gpu: bool, num_c
         return Placement(1, wanted_size)
     num_workers = wanted_workers or (1 if may_have_gpu else num_cores)
     is_one_fleet = wanted_size is None and may_have_gpu and num_workers == 1
-    return Placement(num_workers, None if is_one_fleet else 1)
+    is_measured = wanted_workers is None and num_workers > 1
+    return Placement(num_workers, None if is_one_fleet else 1, is_measured)
 
 
 def halved(num_series: int) -> int:

@@ -49,6 +49,13 @@ NUM_WARMING_STEPS = 2
 """Steps before the clock: the first compiles, the second meets arrays that the device has made."""
 
 
+WORTHWHILE_SHARE = 0.95
+"""A fleet this close to the best speed is large enough: smaller ones end and repack sooner."""
+
+FLEET_PROBE_S = 0.1
+"""Time to measure one fleet size; a GPU does thousands of small products in it."""
+
+
 @dataclass(frozen=True)
 class BackendReport:
     """The active Keras backend and what it can see.
@@ -218,6 +225,46 @@ def our_speed(
     rate = median_rate(work, seconds)
     device, how = _device_of(state["window_sum"]), _our_path(program.fleet)
     return _step_speed("ours", profile, precision, num_models, is_short, (rate, compile_s), device, how)
+
+
+def measured_fleet_size(
+    profile: Profile, num_series: int, *, speed_of: Callable[[int], float] | None = None
+) -> int:
+    """Choose how many series share one program, by what its recurrent loop is made of.
+
+    A step of the loop multiplies, for every model, (batch, units) by (units, 4 units). How many models'
+    products a device does per second tells where larger fleets stop to gain.
+
+    Args:
+        profile: Batch size and units of the network.
+        num_series: Most series.
+        speed_of: Products per second of a fleet size, of all its models; None measures.
+
+    Returns:
+        Between 1 and `num_series`: the smallest size tried within 5 % of the best.
+    """
+    sizes = [size for size in (1, 2, 4, 8, 16, 32, 64, 128) if size < num_series] + [num_series]
+    speed_of = speed_of or (lambda size: _products_per_s(profile, size))
+    speeds = {size: speed_of(size) for size in sizes}
+    return next(size for size in sizes if speeds[size] >= WORTHWHILE_SHARE * max(speeds.values()))
+
+
+def _products_per_s(profile: Profile, num_models: int) -> float:
+    units = profile.network.encoder_units[0]
+    draws = np.random.default_rng(0)
+    state = ops.convert_to_tensor(
+        draws.standard_normal((num_models, profile.training.batch_size, units), np.float32)
+    )
+    kernel = ops.convert_to_tensor(draws.standard_normal((num_models, units, 4 * units), np.float32))
+
+    def work(num_products: int) -> None:
+        nonlocal state
+        for _ in range(num_products):  # each waits for the one before, as the steps of a sequence do
+            state = ops.tanh(ops.matmul(state, kernel)[:, :, :units])
+        ops.convert_to_numpy(state[0, 0, 0])
+
+    work(1)
+    return num_models * median_rate(work, FLEET_PROBE_S)
 
 
 def stock_network(profile: Profile, precision: str) -> keras.Model:

@@ -1,0 +1,103 @@
+"""How many processes this machine really runs side by side, measured in a moment.
+
+Counting cores misleads: two of them may be one core's hyper-threads, a container may hold a share of
+them only, and each process needs memory. So `--workers auto` lets threads do arithmetic side by side
+and takes the smallest number that nearly reaches the best total.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+STRETCH_S = 0.2
+"""Time of one measurement: two periods of the scheduler that hands out a container's share."""
+
+WORTHWHILE_GAIN = 1.1
+"""Twice the processes must do at least this much more, or their memory is better saved."""
+
+WORKER_BYTES = 1_600 << 20
+"""Memory to have free for each process; one that trains `aligned` was seen to take 1.5 GB at most."""
+
+NUM_TRIES = 3
+"""Measurements before more processes are given up: another program may disturb one of them."""
+
+_NUM_NUMBERS = 1 << 14
+"""Numbers a thread works on at a time: they stay in a core's own cache, so that cores do not share."""
+
+
+def measured_workers(
+    num_cores: int,
+    *,
+    speed_of: Callable[[int], float] | None = None,
+    available_bytes: int | None = None,
+) -> int:
+    """Choose the number of worker processes by measurement.
+
+    Args:
+        num_cores: Most processes.
+        speed_of: Work per second of a number of threads; None measures.
+        available_bytes: Memory that may be used; None asks the system.
+
+    Returns:
+        Between 1 and `num_cores`.
+
+    >>> measured_workers(8, speed_of=lambda threads: min(threads, 2.0), available_bytes=64 << 30)
+    2
+    >>> measured_workers(6, speed_of=float, available_bytes=64 << 30)
+    6
+    >>> measured_workers(8, speed_of=float, available_bytes=5 << 30)
+    3
+    """
+    speed_of = speed_of or threads_speed
+    chosen, speed = 1, speed_of(1) if num_cores > 1 else 1.0
+    while chosen < num_cores:
+        tried = min(2 * chosen, num_cores)
+        faster = _first_at_least(WORTHWHILE_GAIN * speed, partial(speed_of, tried))
+        if faster is None:
+            break
+        chosen, speed = tried, faster
+    free = _available_bytes() if available_bytes is None else available_bytes
+    return chosen if free is None else max(1, min(chosen, free // WORKER_BYTES))
+
+
+def _first_at_least(wanted: float, measure: Callable[[], float]) -> float | None:
+    speeds = (measure() for _ in range(NUM_TRIES))
+    return next((speed for speed in speeds if speed >= wanted), None)
+
+
+def threads_speed(num_threads: int) -> float:
+    """Return passes of arithmetic per second of a number of threads at once."""
+    start, totals = threading.Barrier(num_threads), [0] * num_threads
+
+    def work(place: int) -> None:
+        numbers = np.linspace(0.0, 1.0, _NUM_NUMBERS, dtype=np.float32)
+        result = np.empty_like(numbers)
+        start.wait()
+        end = time.perf_counter() + STRETCH_S
+        while time.perf_counter() < end:
+            np.exp(numbers, out=result)  # NumPy lets other threads run meanwhile
+            totals[place] += 1
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(num_threads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return math.fsum(totals) / STRETCH_S
+
+
+def _available_bytes() -> int | None:
+    """Ask Linux for the memory that a new process may take; None where it cannot be asked."""
+    try:
+        lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
+    except OSError:
+        return None
+    found = [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
+    return found[0] if found else None
