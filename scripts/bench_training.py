@@ -424,7 +424,8 @@ class EnoughError(Exception):
 
 
 def product_turn(spec: dict[str, Any]) -> Turn:
-    from v8.training.trainer import EpochRecord, Trainer
+    from v8.training.epoch_record import EpochRecord
+    from v8.training.trainer import Trainer
 
     (data,) = demo_series(spec, 1)
     endless = data.profile.with_budget(epochs=100_000)

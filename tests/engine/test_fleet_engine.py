@@ -19,7 +19,8 @@ from v8.errors import DivergedError
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.profile import Profile
-from v8.training.trainer import EpochRecord, Member, Trainer, TrainingResult
+from v8.training.epoch_record import EpochRecord
+from v8.training.trainer import Member, Trainer, TrainingResult
 
 NAMES = ("BTCUSDT-15m", "ETHUSDT-15m", "XRPUSDT-1h")
 

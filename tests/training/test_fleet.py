@@ -14,7 +14,8 @@ from v8.data.windows import Batch, FleetWindows
 from v8.errors import DivergedError
 from v8.models.networks import build_network
 from v8.profile import Profile
-from v8.training.trainer import EpochRecord, Member, Trainer, TrainingResult
+from v8.training.epoch_record import EpochRecord
+from v8.training.trainer import Member, Trainer, TrainingResult
 
 TRAINING = {
     "epochs": 8,

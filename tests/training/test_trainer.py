@@ -14,7 +14,8 @@ from v8.errors import ArtifactError, DivergedError
 from v8.features.table import FeatureTable
 from v8.profile import Profile
 from v8.training.checkpoint import Checkpoint
-from v8.training.trainer import EpochRecord, Member, Trainer, TrainingResult
+from v8.training.epoch_record import EpochRecord
+from v8.training.trainer import Member, Trainer, TrainingResult
 
 
 def same_weights(one: TrainingResult, two: TrainingResult) -> bool:

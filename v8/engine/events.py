@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from v8.market.series import Series
 
 if TYPE_CHECKING:  # whoever only listens must not start TensorFlow
-    from v8.training.trainer import EpochRecord
+    from v8.training.epoch_record import EpochRecord
 
 STAGES = ("candles", "features", "windows", "train", "judge", "save")
 """What happens to every series, in this order."""

@@ -21,14 +21,12 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from types import SimpleNamespace
-from typing import Any, cast
 
-from v8.engine.events import EpochEnded, Event, Listener, Note, Outcome
+from v8.engine.events import Event, Listener, Note, Outcome
 from v8.engine.interruption import deferred_interrupts
 from v8.engine.plan import Job
 from v8.engine.quiet import quiet_start
@@ -200,17 +198,10 @@ def _serve(pipe: Connection, profile: Profile) -> None:
 
         gpu_names()
     with suppress(EOFError, ConnectionError, KeyboardInterrupt), deferred_interrupts("") as check:
-        workshop = Workshop(profile, lambda event: pipe.send(_portable(event)), check)
+        workshop = Workshop(profile, pipe.send, check)
         pipe.send(None)
         while True:
             pipe.send(workshop.make(pipe.recv()))
-
-
-def _portable(event: Event) -> Event:
-    """Give an epoch as plain values: to unpickle its class, the parent would have to start TensorFlow."""
-    if isinstance(event, EpochEnded):
-        return replace(event, record=cast("Any", SimpleNamespace(**asdict(event.record))))
-    return event
 
 
 def _end_with_parent() -> None:

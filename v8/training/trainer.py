@@ -31,6 +31,7 @@ from v8.models.stacking import load, stack, unstack
 from v8.profile import Profile
 from v8.training.checkpoint import Checkpoint
 from v8.training.device import device_of, memory_of
+from v8.training.epoch_record import EpochRecord
 from v8.training.patience import Patience
 from v8.training.step import State, compiled_loss, compiled_step, initial_state
 
@@ -41,29 +42,6 @@ CHECKPOINT_SHARE = 0.05
 """Most of the time that may go into writing checkpoints; a resumed run repeats what was not written."""
 
 _LISTS = ("weights", "constants", "means", "squares")
-
-
-@dataclass(frozen=True)
-class EpochRecord:
-    """What one epoch did.
-
-    Args:
-        epoch: From 1.
-        train_loss: Mean over the epoch's windows, scaled units, dropout on.
-        validation_loss: Mean over the validation windows, scaled units, dropout off.
-        learning_rate: Step size of this epoch, unitless.
-        seconds: Training and validating; the whole fleet's time.
-        windows_per_s: Train windows over training time; this member's share of the fleet's.
-        is_best: Whether these weights are the best so far.
-    """
-
-    epoch: int
-    train_loss: float
-    validation_loss: float
-    learning_rate: float
-    seconds: float
-    windows_per_s: float
-    is_best: bool
 
 
 @dataclass(frozen=True)
