@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -13,6 +15,7 @@ import pytest
 
 from v8.data.dataset import SeriesData, prepare_series, table_columns
 from v8.features.table import FeatureTable, compute_table
+from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.profile import Profile, load_profile
@@ -73,3 +76,51 @@ def make_data() -> Callable[..., SeriesData]:
         return prepare_series(demo_table(profile, **options), profile)
 
     return make
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """One tiny series that the engine trained, judged and saved from the files of a user.
+
+    Args:
+        path: The run folder; tests copy it before they change anything.
+        profile: What was trained.
+        candles: What it was trained on.
+        candles_dir: The folder of the CSV file they were read from.
+    """
+
+    path: Path
+    profile: Profile
+    candles: Candles
+    candles_dir: Path
+
+    @property
+    def series(self) -> Series:
+        return self.candles.series
+
+    @property
+    def folder(self) -> Path:
+        return self.path / str(self.series)
+
+
+@pytest.fixture(scope="session")
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
+    from v8.artifacts.run_folder import RunFolder, RunIdentity
+    from v8.engine.local import train_all
+    from v8.engine.plan import Job
+
+    home, series = tmp_path_factory.mktemp("trained"), Series.parse("BTCUSDT-15m")
+    profile = tiny_profile(dropout=0.2, training={"epochs": 2})
+    (home / "candles").mkdir()
+    frame = open_source("demo").candles(series, profile.newest_bars).to_frame()
+    frame.to_csv(home / "candles" / f"{series}.csv")
+    candles = open_source("files", data_dir=home / "candles").candles(series, profile.newest_bars)
+    run = TrainedRun(home / "runs" / "tiny", profile, candles, home / "candles")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("V8_HOME", str(home / "caches"))
+        job = Job(candles, profile, 7, run.folder, is_publishable=True, candle_seconds=0.0)
+        (outcome,) = train_all([job], lambda event: None)
+    assert outcome.reason is None, outcome.trace
+    with RunFolder(run.path, RunIdentity(profile, "files", True, "python -m v8 run")) as folder:
+        folder.set_state(series, status="done")
+    return run

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import pickle
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from v8.artifacts.forecaster import Forecaster, check_keras_file
+from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.lock import FolderLock
 from v8.artifacts.run_folder import CandlePin, RunFolder, RunIdentity, locate_run, read_run
 from v8.artifacts.series_artifact import read_metadata
 from v8.errors import ArtifactError, DataError, ProfileError
 from v8.market.series import Series
-from v8.market.sources.source import open_source
 from v8.storage import digest_file, write_json
 
 BTC = Series("BTCUSDT", "15m")
@@ -172,18 +169,6 @@ def test_a_legacy_h5_file_is_refused(tmp_path: Path) -> None:
         Forecaster.load(folder)
 
 
-@pytest.mark.parametrize(
-    "names", [["config.json"], ["config.json", "metadata.json", "model.weights.h5", "x.py"]]
-)
-def test_an_archive_with_other_members_is_refused(tmp_path: Path, names: list[str]) -> None:
-    file = tmp_path / "model.keras"
-    with zipfile.ZipFile(file, "w") as archive:
-        for name in names:
-            archive.writestr(name, "{}")
-    with pytest.raises(ArtifactError, match=r"got an archive of config\.json"):
-        check_keras_file(file)
-
-
 def test_a_model_that_is_not_the_recorded_one_is_refused(tmp_path: Path) -> None:
     folder = artefact(tmp_path / "bad", b"one")
     (folder / "model.keras").write_bytes(b"two")
@@ -198,24 +183,3 @@ def test_metadata_of_another_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "metadata.json").write_text(json.dumps({"format": 2}))
     with pytest.raises(ArtifactError, match="reads artefact format 1; got format 2"):
         read_metadata(tmp_path)
-
-
-def forecaster() -> Forecaster:
-    """Return a forecaster whose model is never reached."""
-    features = [{"name": name} for name in ("open", "high", "low", "close")]
-    metadata = {"series": "BTCUSDT-15m", "lookback_bars": 20, "horizon_bars": 3, "features": features}
-    return Forecaster(metadata, model=None)
-
-
-@pytest.mark.parametrize("shape", [(20, 4), (1, 19, 4), (1, 20, 5), (0, 20, 4)])
-def test_windows_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(DataError, match=r"windows have the shape \(N, 20 bars, 4 features\)"):
-        forecaster().forecast(np.ones(shape, np.float32))
-
-
-def test_a_forecaster_refuses_candles_of_another_series_and_too_few() -> None:
-    demo = open_source("demo")
-    with pytest.raises(DataError, match="reads candles of its own series; got ETHUSDT-15m"):
-        forecaster().predict(demo.candles(Series("ETHUSDT", "15m"), 30))
-    with pytest.raises(DataError, match=r"needs 20 unbroken candles at the end .*; got 19\."):
-        forecaster().predict(demo.candles(BTC, 19))

@@ -45,6 +45,7 @@ def test_a_shipped_profile_holds_the_numbers_of_its_ancestor(name: str) -> None:
     assert (training.early_stopping_patience_epochs, training.reduce_lr_factor) == (20, 0.5)
     assert (training.reduce_lr_patience_epochs, profile.network.dropout) == (8, 0.3)
     assert (profile.newest_bars, profile.seed, profile.scaling) == (8_000, 42, "anchored")
+    assert profile.calibration == "shrink"
 
 
 def test_the_networks_have_the_lineage_s_layers() -> None:
@@ -110,7 +111,10 @@ def test_a_user_s_own_file_works_from_any_folder(tmp_path: Path, monkeypatch: py
         ({"features": ["open", "high", "low", "close", "rsii"]}, "'rsii' is no feature; did you mean rsi"),
         ({"features": ["open", "high", "low", "close", "close"]}, "'close' is listed twice"),
         ({"features": ["rsi"]}, "missing: open, high, low, close"),
-        ({"scaling": "robust"}, r"key scaling: .*'anchored', 'standard' or 'minmax'; got 'robust'"),
+        ({"scaling": "robust"}, r"key scaling: .*'anchored', 'ranged', 'standard' or 'minmax'; got 'robust'"),
+        ({"scaling": "ranged"}, "features must hold recent_range with scaling: ranged, which divides by it"),
+        ({"calibration": "shrnk"}, r"key calibration: .*'shrink' or 'none'; got 'shrnk'"),
+        ({"calibration": None}, r"key calibration: .*got no such key\. Add it"),
         ({"split": {"train": 0.7, "validation": 0.2, "test": 0.2}}, "must add up to 1"),
         ({"split": {"train": 0.7, "validation": 0.3, "test": 0.0}}, r"key split\.test: .*greater than 0"),
         ({"tasks": {"ohlcv": {"weight": 1.0, "loss": "mae"}}}, "'ohlcv' is no task; did you mean ohlc"),

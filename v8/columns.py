@@ -28,6 +28,43 @@ VOLATILITY: Final = "volatility"
 ATR: Final = "atr"
 VOLUME_NORM: Final = "volume_norm"
 
+RECENT_RANGE: Final = "recent_range"
+RANGE_BARS: Final = (1, 5, 20, 60, 240)
+REALISED_BARS: Final = (5, 20, 60, 240)
+MOVE_BARS: Final = (1, 5, 20, 60)
+MAX_ROLLED_STEPS: Final = 18
+"""Steps ahead at which at least two of the twenty closes are known."""
+
+DAY_WAVES: Final = (1, 2, 3)
+WEEK_WAVES: Final = (1, 2)
+"""Waves per day and per week whose sine and cosine tell the time."""
+
+
+def range_column(num_bars: int) -> str:
+    """Name the range of the newest bars."""
+    return f"range_{num_bars}"
+
+
+def realised_column(num_bars: int) -> str:
+    """Name the realised deviation of the newest bars."""
+    return f"realised_{num_bars}"
+
+
+def move_column(num_bars: int) -> str:
+    """Name the size of the move over the newest bars."""
+    return f"move_{num_bars}"
+
+
+def wave_columns(period: str, num_waves: int) -> tuple[str, str]:
+    """Name sine and cosine of some waves per `day` or `week`."""
+    return f"{period}_sin_{num_waves}", f"{period}_cos_{num_waves}"
+
+
+def rolled_columns(step: int) -> tuple[str, str]:
+    """Name the middle and the deviation of the roll-forward bands some steps ahead."""
+    return f"rolled_middle_{step}", f"rolled_deviation_{step}"
+
+
 OHLC: Final = (OPEN, HIGH, LOW, CLOSE)
 OHLCV: Final = (*OHLC, VOLUME)
 
@@ -57,6 +94,13 @@ KINDS: Final[dict[str, Kind]] = {
     RSI: Kind.CENTRED,
     ROC: Kind.CENTRED,
     BB_POSITION: Kind.CENTRED,
+    RECENT_RANGE: Kind.POSITIVE,
+    **{range_column(bars): Kind.POSITIVE for bars in RANGE_BARS},
+    **{realised_column(bars): Kind.POSITIVE for bars in REALISED_BARS},
+    **{move_column(bars): Kind.CENTRED for bars in MOVE_BARS},
+    **{name: Kind.CENTRED for waves in DAY_WAVES for name in wave_columns("day", waves)},
+    **{name: Kind.CENTRED for waves in WEEK_WAVES for name in wave_columns("week", waves)},
+    **{name: Kind.CENTRED for step in range(1, MAX_ROLLED_STEPS + 1) for name in rolled_columns(step)},
 }
 """Every column a profile may name as a feature."""
 

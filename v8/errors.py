@@ -8,7 +8,9 @@ name, so none can be forgotten, and the command line turns the class into an exi
     |-- DataError                3   candles, features, or a changed input
     |-- SeriesError              4   one series of a run cannot go on; the others can
     |   `-- DivergedError        4   a loss that is no longer a number
-    `-- ArtifactError            3   a run folder or saved model that cannot be trusted
+    |-- ArtifactError            3   a run folder or saved model that cannot be trusted
+    |-- PublishError             5   a run that did not reach the Hub, or must not
+    `-- PullError                5   a model that the Hub did not hand out
 """
 
 from __future__ import annotations
@@ -69,6 +71,21 @@ class ArtifactError(V8Error):
     """A run folder or a saved model that is damaged, foreign or does not match."""
 
     exit_code = 3
+
+
+class PublishError(V8Error):
+    """A run that could not be published, or must not be; nothing half done is left on the Hub."""
+
+    exit_code = 5
+
+
+class PullError(V8Error):
+    """A model that the Hub did not hand out: it is not there, not for this user, or nobody answers.
+
+    What was handed out and cannot be trusted is an `ArtifactError`: asking again would not help.
+    """
+
+    exit_code = 5
 
 
 def listed(items: Sequence[object]) -> str:

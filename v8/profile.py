@@ -17,16 +17,24 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from v8.columns import BAND_PERIOD_BARS, KINDS, OHLC, TASK_COLUMNS, TASK_OHLC
+from v8.columns import (
+    BAND_PERIOD_BARS,
+    KINDS,
+    OHLC,
+    RECENT_RANGE,
+    TASK_COLUMNS,
+    TASK_OHLC,
+)
 from v8.errors import ProfileError
 from v8.storage import digest_json
 
-PROFILE_FORMAT = 1
+PROFILE_FORMAT = 2
 """Version of the key set below; part of the digest."""
 
 Loss = Literal["mae", "mse", "huber"]
 Precision = Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"]
-Scaling = Literal["anchored", "standard", "minmax"]
+Scaling = Literal["anchored", "ranged", "standard", "minmax"]
+Calibration = Literal["shrink", "none"]
 
 
 class _Strict(BaseModel):
@@ -85,7 +93,18 @@ class DenseNetwork(_Strict):
     """Share of channels dropped after each layer, one draw a sequence; 0 switches it off."""
 
 
-NetworkSettings = Annotated[Seq2SeqNetwork | DenseNetwork, Field(discriminator="family")]
+class NewestRowNetwork(_Strict):
+    """Dense layers over the newest row alone; one number a task and step widens or narrows its range."""
+
+    family: Literal["dense_newest"]
+    """Name of the family in `v8/models/networks.py`."""
+    dense_units: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field(min_length=1)
+    """Units of each dense layer (GELU), first to last."""
+    dropout: float = Field(ge=0, lt=1)
+    """Share of channels dropped after each layer; 0 switches it off."""
+
+
+NetworkSettings = Annotated[Seq2SeqNetwork | DenseNetwork | NewestRowNetwork, Field(discriminator="family")]
 
 
 class TrainingSettings(_Strict):
@@ -125,12 +144,15 @@ class Profile(_Strict):
     horizon_bars: int = Field(ge=1, le=1_000)
     """Rows a forecast covers."""
     scaling: Scaling
-    """`anchored` to the last close, or the lineage's `standard` and `minmax` price levels."""
+    """`anchored` to the last close; `ranged`: that, with targets in units of the recent range; or the
+    lineage's `standard` and `minmax` price levels."""
     split: SplitSettings
     network: NetworkSettings
     tasks: dict[str, TaskSettings] = Field(min_length=1)
     """What is forecast: `ohlc` (always), `bands` (bb_upper, bb_lower), `volatility`."""
     training: TrainingSettings
+    calibration: Calibration
+    """`shrink` moves forecasts towards the constant start as far as the validation span demands."""
     seed: int = Field(ge=0, lt=2**31)
     """Seed of weights, shuffle and dropout; series number k of the universe trains with seed + k."""
 
@@ -169,6 +191,12 @@ class Profile(_Strict):
                 f"horizon_bars must be at most {BAND_PERIOD_BARS - 2} with bands or volatility: "
                 "further on, their roll-forward forecast knows no close at all"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _features_fit_scaling(self) -> Self:
+        if self.scaling == "ranged" and RECENT_RANGE not in self.features:
+            raise ValueError(f"features must hold {RECENT_RANGE} with scaling: ranged, which divides by it")
         return self
 
     @property
@@ -365,7 +393,7 @@ def _known_keys(location: tuple[int | str, ...]) -> list[str]:
     """List the keys that the section at `location` has."""
     sections: dict[str, list[type[BaseModel]]] = {
         "split": [SplitSettings],
-        "network": [Seq2SeqNetwork, DenseNetwork],
+        "network": [Seq2SeqNetwork, DenseNetwork, NewestRowNetwork],
         "tasks": [TaskSettings],
         "training": [TrainingSettings],
     }

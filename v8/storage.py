@@ -48,9 +48,15 @@ def write_text(path: Path, content: str) -> None:
     write_bytes(path, content.encode("utf-8"))
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Write `content` as readable JSON to `path` atomically; NaN and infinity are refused."""
-    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+def write_json(path: Path, content: Any, *, is_compact: bool = False) -> None:
+    """Write `content` as JSON to `path` atomically; NaN and infinity are refused.
+
+    Args:
+        path: Final place.
+        content: Plain JSON values.
+        is_compact: Whether to leave out indentation, for long lists of numbers that nobody reads.
+    """
+    write_text(path, json.dumps(content, indent=None if is_compact else 2, allow_nan=False) + "\n")
 
 
 def digest_bytes(*parts: bytes) -> str:

@@ -70,6 +70,8 @@ def imported_by(*words: str) -> tuple[set[str], subprocess.CompletedProcess[str]
     [
         (["--help"], 0),
         (["run", "--help"], 0),
+        (["predict", "--help"], 0),
+        (["predict", "runs/aligned", "--format", "xml"], 2),
         (["run", "--profile", "alignd"], 2),
         (["run", "--series", "BTCUSDT"], 2),
         (["run", "--epochs", "0"], 2),

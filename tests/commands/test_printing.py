@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from v8.commands.printing import MAX_BARS, open_display
+from v8.commands.printing import MAX_BARS, open_display, print_leaderboard
 from v8.engine.events import EpochEnded, Event, Note, Outcome, SeriesStarted, StageStarted
 from v8.engine.plan import Plan, PlannedSeries
 from v8.market.series import Series
-from v8.training.trainer import EpochRecord
+from v8.reports.leaderboard import LeaderboardRow, TaskScore
+from v8.training.epoch_record import EpochRecord
 
 ONE, TWO, THREE, FOUR = (Series(name, "1h") for name in ("BTCUSDT", "ETHUSDT", "XRPUSDT", "ADAUSDT"))
 
@@ -130,3 +131,31 @@ def test_a_terminal_shows_one_bar_per_series_at_work_up_to_a_limit(
     assert shown == many[1:MAX_BARS]
     # 9 of 10 left, all of them half done, ten at a time: 3 x 4.5 / 9 = 1.5 s, written 2.
     assert "1/10 9 still training, about 2 s left" in " ".join(last.replace("\x1b[0m", "").split())
+
+
+def board_row(name: str, **scores: TaskScore) -> LeaderboardRow:
+    return LeaderboardRow(name, "vision", scores, 0.5, (0.4, 0.6), 3, 9, 61.0)
+
+
+def test_a_mark_says_which_multiples_differ_by_more_than_chance(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        board_row("AUSDT-1h", ohlc=TaskScore(0.9, 0.1, "beats naive", 0.01, 0.02)),
+        board_row("BUSDT-1h", ohlc=TaskScore(0.95, 0.05, "beats naive", 0.04, 0.06)),
+        board_row("CUSDT-1h", ohlc=TaskScore(1.2, -0.2, "loses to naive", 1e-5, 3e-5)),
+        board_row("DUSDT-1h", ohlc=TaskScore(1.0, 0.0, "equals naive", None, None)),
+    ]
+    print_leaderboard(rows)
+    lines = capsys.readouterr().out.splitlines()
+    marks = {line.split()[0]: line.split()[1] for line in lines if "USDT" in line}
+    assert marks == {"AUSDT-1h": "0.900*", "BUSDT-1h": "0.950", "CUSDT-1h": "1.200*", "DUSDT-1h": "1.000"}
+    assert lines[-1] == (
+        "* differs from the naive forecast by more than chance: Diebold-Mariano test, p < 0.05, corrected "
+        "for 4 series at once (Benjamini-Hochberg)."
+    )
+
+
+def test_a_board_of_spans_too_short_to_test_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    print_leaderboard([board_row("AUSDT-1h", ohlc=TaskScore(0.9, 0.1, "beats naive"))])
+    lines = capsys.readouterr().out.splitlines()
+    assert "*" not in "".join(lines)
+    assert lines[-1] == "No significance: the test spans hold too few windows."

@@ -42,12 +42,14 @@ def test_g10_one_series_without_candles_leaves_the_others_whole_and_exits_4(
     assert "2 series trained now, 0 finished before, 1 failed." in done.stdout
 
 
-def test_a_finished_series_has_model_history_and_metadata_and_nothing_else(
+def test_a_finished_series_has_the_files_of_an_artefact_and_nothing_else(
     trained: tuple[Any, Completed],
 ) -> None:
     place, _ = trained
     for name in GOOD:
         assert sorted(path.name for path in (place.run / name).iterdir()) == [
+            "README.md",
+            "forecasts.json",
             "history.csv",
             "metadata.json",
             "model.keras",
@@ -82,6 +84,12 @@ def test_g20_metadata_holds_seed_versions_digests_and_the_data_cut_off(
     assert metadata["machine"]["num_cores"] >= 1
     assert metadata["training"]["epochs_run"] == 12
     assert metadata["scaling"]["columns"][3]["name"] == "close"
+    assert metadata["calibration"]["kind"] == "shrink"
+    factors = {task["task"]: task["factors"] for task in metadata["calibration"]["tasks"]}
+    assert {task: len(values) for task, values in factors.items()} == dict.fromkeys(
+        metadata["profile"]["tasks"], metadata["horizon_bars"]
+    )
+    assert all(0 <= factor <= 1 for values in factors.values() for factor in values)
     assert set(metadata["seconds"]) >= {"candles", "features", "windows", "train", "judge", "save"}
 
 

@@ -61,6 +61,14 @@ def test_a_close_that_is_no_positive_price_is_refused(make_span, bad: float) -> 
         replace(make_span(), history_close=closes)
 
 
+@pytest.mark.parametrize(
+    "bars", [[0, 1, 2, 3, 4, 5], [0, 1, 2, 2, 3, 4, 5], [6, 5, 4, 3, 2, 1, 0], [[0, 1, 2, 3, 4, 5, 6]]]
+)
+def test_windows_out_of_the_order_of_time_are_refused(make_span, bars: list[int]) -> None:
+    with pytest.raises(SeriesError, match=r"bar_numbers: holds one bar for each of 7 windows, strictly asc"):
+        replace(make_span(), bar_numbers=np.array(bars))
+
+
 def test_a_task_that_only_one_side_has_is_refused(make_span) -> None:
     span = make_span()
     with pytest.raises(SeriesError, match=r"model: holds the tasks of the truth .*got ohlc\."):

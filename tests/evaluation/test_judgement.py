@@ -29,9 +29,9 @@ def _flat_span(truth: float, model: float) -> Forecasts:
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_a_baseline_judged_as_a_model_has_a_skill_of_exactly_zero_against_itself(
-    make_span, name: str
+    make_market_span, name: str
 ) -> None:
-    span = make_span()
+    span = make_market_span()
     judgement = judge(replace(span, model=forecast_baseline(name, span)))
     for task in span.truth:
         assert judgement.skill(task, baseline=name) == 0.0
@@ -78,6 +78,52 @@ def test_the_multiple_is_the_sum_of_all_errors_over_the_sum_of_naive_ones() -> N
     assert judge(span).multiple("ohlc") == pytest.approx(3 / 11)
 
 
+def test_the_test_is_about_the_losses_the_leaderboard_averages(make_market_span) -> None:
+    # A hole after window 40: bars 0 to 39, then 1,000 to 1,049.
+    bars = np.arange(90) + np.repeat([0, 960], [40, 50])
+    span = replace(make_market_span(num_windows=90), bar_numbers=bars)
+    judgement = judge(span)
+    for task in span.truth:
+        unit = 1.0 if task == "volatility" else span.history_close[:, -1:, None]
+        ours = np.abs((span.model[task] - span.truth[task]) / unit).mean(axis=(1, 2))
+        for name in BASELINES:
+            theirs = np.abs((forecast_baseline(name, span)[task] - span.truth[task]) / unit).mean(axis=(1, 2))
+            test = judgement.significance[task][name]
+            assert test.mean_difference == pytest.approx((ours - theirs).mean(), rel=1e-9)
+            # 1.3 x sqrt(90) = 12.3, so pairs up to 13 bars apart count, none of them across the hole.
+            assert (test.lag_bars, test.num_windows) == (13, 90)
+            deviations = ours - theirs - (ours - theirs).mean()
+            weights = np.maximum(0, 1 - np.abs(bars[:, None] - bars) / 14)
+            error = np.sqrt(deviations @ weights @ deviations) / 90
+            assert test.standard_error == pytest.approx(error, rel=1e-9)
+            assert judgement.p_value(task, name) == test.p_value
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_baseline_judged_as_a_model_has_no_p_value_against_itself(make_market_span, name: str) -> None:
+    span = make_market_span(num_windows=60)
+    judgement = judge(replace(span, model=forecast_baseline(name, span)))
+    assert {judgement.p_value(task, name) for task in span.truth} == {None}
+    assert Judgement.from_json(json.loads(json.dumps(judgement.to_json(), allow_nan=False))) == judgement
+
+
+def test_a_file_whose_p_values_another_library_rounded_is_read(make_span) -> None:
+    judgement = judge(make_span(num_windows=60))
+    content = judgement.to_json()
+    section = content["tasks"]["bands"]["significance"]["offset"]
+    section["p_value"] *= 1 + 1e-14
+    assert Judgement.from_json(content) == judgement
+
+
+def test_a_test_of_other_errors_is_refused_however_sound_it_is(make_span) -> None:
+    content = judge(make_span(num_windows=60)).to_json()
+    tests = content["tasks"]["bands"]["significance"]
+    assert tests["offset"] != tests["roll_forward"]
+    tests["offset"] = tests["roll_forward"]
+    with pytest.raises(ArtifactError, match="do not follow from the errors beside them"):
+        Judgement.from_json(content)
+
+
 def test_where_naive_makes_no_error_there_is_no_skill_and_no_infinity() -> None:
     judgement = judge(_flat_span(100.0, 101.0))
     assert judgement.skill("ohlc") is None
@@ -117,13 +163,18 @@ def test_g8_every_error_stands_per_step_beside_every_baseline(make_span) -> None
     for section in content["tasks"].values():
         assert set(section["errors"]) == {"model", "last_close", "roll_forward", "offset"}
         assert set(section["skill"]) == {"last_close", "roll_forward", "offset"}
+        assert set(section["significance"]) == {"last_close", "roll_forward", "offset"}
         for errors in section["errors"].values():
             assert set(errors) == {"mae_price", "rmse_price", "mae_return", "rmse_return"}
             assert {len(grid["by_step"]) for grid in errors.values()} == {3}
     assert "mape" not in json.dumps(content).lower()
 
 
-@given(seed=st.integers(0, 1_000), num_windows=st.integers(1, 5), horizon_bars=st.integers(1, 4))
+@given(
+    seed=st.integers(0, 1_000),
+    num_windows=st.sampled_from([1, 2, 5, 60]),
+    horizon_bars=st.integers(1, 4),
+)
 @settings(max_examples=20, deadline=None)
 def test_a_judgement_survives_its_file_bit_for_bit(
     make_span, seed: int, num_windows: int, horizon_bars: int
@@ -131,6 +182,14 @@ def test_a_judgement_survives_its_file_bit_for_bit(
     judgement = judge(make_span(seed=seed, num_windows=num_windows, horizon_bars=horizon_bars))
     text = json.dumps(judgement.to_json(), allow_nan=False)
     assert Judgement.from_json(json.loads(text)) == judgement
+
+
+def test_a_span_with_a_past_is_judged_beside_every_baseline_and_survives_its_file(make_market_span) -> None:
+    judgement = judge(make_market_span(num_windows=60))
+    for task in ("ohlc", "bands", "volatility"):
+        assert set(judgement.errors[task]) == {"model", *BASELINES}
+        assert set(judgement.significance[task]) == set(BASELINES)
+    assert Judgement.from_json(json.loads(json.dumps(judgement.to_json(), allow_nan=False))) == judgement
 
 
 def test_a_profile_with_candles_only_is_judged_on_candles_only(make_span) -> None:
@@ -161,23 +220,30 @@ def test_float32_forecasts_as_models_give_them_are_judged(make_span) -> None:
         (("direction",), []),
         (("direction", 0, "num_hits"), 99),
         (("loses",), []),
-        (("format",), 2),
+        (("tasks", "bands", "significance", "roll_forward", "p_value"), 0.001),
+        (("tasks", "bands", "significance", "roll_forward", "mean_difference"), -0.001),
+        (("tasks", "bands", "significance", "roll_forward", "standard_error"), 1e-9),
+        (("tasks", "bands", "significance", "roll_forward", "standard_error"), -1.0),
+        (("tasks", "bands", "significance", "roll_forward", "num_windows"), 99),
+        (("tasks", "bands", "significance"), {}),
+        (("direction", 0, "num_effective"), 99.0),
+        (("format",), 1),
     ],
 )
 def test_a_file_that_disagrees_with_its_own_errors_is_refused(make_span, path: tuple, value: object) -> None:
-    content = judge(make_span()).to_json()
+    content = judge(make_span(num_windows=60)).to_json()
     assert content["loses"] == ["ohlc", "bands", "volatility"]  # so that emptying it is a change
     section = content = copy.deepcopy(content)
     for key in path[:-1]:
         section = section[key]
     section[path[-1]] = value
-    with pytest.raises(ArtifactError, match=r"metadata of X, key judgement: must be a judgement of format 1"):
+    with pytest.raises(ArtifactError, match=r"metadata of X, key judgement: must be a judgement of format 2"):
         Judgement.from_json(content, where="metadata of X, key judgement")
 
 
 @pytest.mark.parametrize("content", [None, [], "text", {}, {"tasks": {}, "direction": [], "num_windows": 1}])
 def test_something_that_is_no_judgement_is_refused(content: object) -> None:
-    with pytest.raises(ArtifactError, match="the judgement: must be a judgement of format 1"):
+    with pytest.raises(ArtifactError, match="the judgement: must be a judgement of format 2"):
         Judgement.from_json(content)
 
 

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from v8.errors import SeriesError
 from v8.evaluation.forecasts import Forecasts
-from v8.evaluation.metrics import ErrorGrid, measure_direction, measure_errors, wilson_interval
+from v8.evaluation.metrics import (
+    ErrorGrid,
+    measure_direction,
+    measure_errors,
+    wilson_interval,
+    window_losses,
+)
 
 
 def _candles(closes: np.ndarray, last: list[float], model: np.ndarray) -> Forecasts:
@@ -59,6 +65,15 @@ def test_errors_of_a_column_are_found_under_its_name(make_span) -> None:
     assert grid.by_step == pytest.approx((0, 0, 1.5))
 
 
+@pytest.mark.parametrize("task", ["ohlc", "bands", "volatility"])
+def test_the_mean_of_the_windows_losses_is_the_error_of_the_leaderboard(make_span, task: str) -> None:
+    span = make_span()
+    losses = window_losses(span, task, span.model[task])
+    assert losses.shape == (7,)
+    errors = measure_errors(span, task, span.model[task])
+    assert losses.mean() == pytest.approx(errors.mae_return.overall, rel=1e-12)
+
+
 def test_volatility_keeps_its_own_unit_in_both(make_span) -> None:
     span = make_span()
     errors = measure_errors(span, "volatility", span.truth["volatility"] + 0.003)
@@ -97,7 +112,11 @@ def test_the_order_of_windows_does_not_matter(make_span, order: list[int]) -> No
         before, after = (measure_errors(each, task, each.model[task]) for each in (span, shuffled))
         np.testing.assert_allclose(after.mae_return.cells, before.mae_return.cells, rtol=1e-12)
         np.testing.assert_allclose(after.rmse_price.cells, before.rmse_price.cells, rtol=1e-12)
-    assert measure_direction(shuffled) == measure_direction(span)
+    # How many windows are effective does depend on the order: neighbours may be alike.
+    before, after = (
+        [replace(step, num_effective=0.0) for step in measure_direction(each)] for each in (span, shuffled)
+    )
+    assert after == before
 
 
 @given(seed=st.integers(0, 1_000))
@@ -129,6 +148,24 @@ def test_direction_counts_hits_misses_and_both_kinds_of_flat_windows() -> None:
     assert (step.step, step.num_hits, step.num_counted, step.num_rises) == (1, 2, 3, 1)
     assert (step.num_flat_truth, step.num_flat_forecast) == (2, 1)
     assert step.rate == pytest.approx(2 / 3)
+
+
+def test_the_interval_of_the_hit_rate_is_for_as_many_windows_as_are_effective() -> None:
+    # 40 windows rise, 40 fall, and the forecast always rises: hits and misses lie in two long stretches.
+    truth = np.repeat([101.0, 99.0], 40)[:, None]
+    span = _candles(truth, [100] * 80, np.full((80, 1), 101.0))
+    (step,) = measure_direction(span)
+    assert (step.num_hits, step.num_counted, step.rate) == (40, 80, 0.5)
+    # Lag 1.3 x sqrt(80) = 11.6, so 12. Deviations are +1/2 and -1/2. Of the 80 - k pairs k bars apart, k
+    # straddle the middle with a product of -1/4: the sum of all is (80 - 3k) / 4.
+    inflation = 1 + 2 * sum((1 - k / 13) * (80 - 3 * k) / 80 for k in range(1, 13))
+    assert step.num_effective == pytest.approx(80 / inflation)
+    assert step.interval == wilson_interval(0.5 * step.num_effective, step.num_effective)
+    # A hole of a year in the middle leaves no pair across it: (80 - 2k) / 4.
+    bars = np.arange(80) + np.repeat([0, 35_040], 40)
+    (parted,) = measure_direction(replace(span, bar_numbers=bars))
+    inflation = 1 + 2 * sum((1 - k / 13) * (80 - 2 * k) / 80 for k in range(1, 13))
+    assert parted.num_effective == pytest.approx(80 / inflation)
 
 
 def test_direction_reads_the_close_and_no_other_column(make_span) -> None:

@@ -27,6 +27,7 @@ def walk(num_rows: int, seed: int = 0) -> dict[str, np.ndarray]:
     close = 100 * np.exp(np.cumsum(rng.normal(0, 0.01, num_rows)))
     opened = np.concatenate([close[:1], close[:-1]])
     return {
+        "open_time": 1_700_000_100.0 + 900 * np.arange(num_rows),
         "open": opened,
         "high": np.maximum(opened, close) * 1.002,
         "low": np.minimum(opened, close) * 0.998,
@@ -48,11 +49,19 @@ def test_warm_up_of_windows_is_the_rows_they_need_before_the_first_valid_one() -
     assert {name: warmup_bars([name]) for name in expected} == expected
 
 
+def test_warm_up_of_ranges_is_that_of_the_longest_range_and_waves_have_none() -> None:
+    # 240 bars need 239 before the newest; 240 returns need the close before the first of them, too.
+    shares = ["range_1", "range_240", "realised_5", "realised_60", "move_1", "move_60"]
+    shares += ["recent_range", "rolled_middle_1", "rolled_deviation_18"]
+    expected = dict.fromkeys(shares, 239) | {"realised_240": 240, "day_sin_1": 0, "week_cos_2": 0}
+    assert {name: warmup_bars([name]) for name in expected} == expected
+
+
 def test_warm_up_of_recursive_indicators_is_literal() -> None:
     # RSI: (13/14)^187 = 9.57e-7 is the first power below 1e-6. MACD: (25/27)^180 = 9.63e-7. The signal
     # smooths the MACD again, which makes the tail a little longer: 185.
     assert {name: warmup_bars([name]) for name in RECURSIVE} == {"rsi": 187, "macd": 180, "macd_signal": 185}
-    assert warmup_bars(KINDS) == 187
+    assert warmup_bars(KINDS) == 240
     assert warmup_bars(OHLC) == 0
 
 
@@ -81,7 +90,7 @@ def test_a_truncated_history_changes_nothing_that_outlasts_the_warm_up(name: str
 
 @pytest.mark.parametrize("name", sorted(INDICATORS))
 def test_every_indicator_is_finite_in_a_dead_market(name: str) -> None:
-    flat = {column: np.full(300, 1e-5) for column in OHLC} | {"volume": np.zeros(300)}
+    flat = walk(300) | {column: np.full(300, 1e-5) for column in OHLC} | {"volume": np.zeros(300)}
     values = compute([name], flat)[name]
     assert np.isfinite(values[warmup_bars([name]) :]).all()
 

@@ -120,7 +120,7 @@ def test_candles_that_are_all_warm_up_are_refused_with_the_number_needed() -> No
 
 
 def test_one_row_more_than_the_warm_up_is_enough() -> None:
-    assert len(compute_table(walk_candles(188), list(KINDS))) == 1
+    assert len(compute_table(walk_candles(241), list(KINDS))) == 1
 
 
 def test_the_digest_follows_candles_and_columns() -> None:

@@ -13,11 +13,13 @@ from v8.features.table import FeatureTable, compute_table
 from v8.market.candles import Candles, check_candles
 from v8.market.series import Series
 
-NUM_ROWS = 460
+NUM_ROWS = 520
 START_S = 1_700_000_100
 PRICES = st.sampled_from([1e-5, 1.0, 1e5])
 SEEDS = st.integers(0, 2**32 - 1)
 EVERY = tuple(KINDS)
+BOUNDS = {"day": (-1, 1), "week": (-1, 1), "move": (0, 6), "rolled": (0, 10), "range": (0, np.inf)}
+BOUNDS |= {"realised": (0, np.inf)}
 
 
 def random_market(seed: int, price: float) -> pd.DataFrame:
@@ -50,7 +52,7 @@ def assert_rows_equal(one: FeatureTable, other: FeatureTable, num_rows: int) -> 
 
 
 @settings(deadline=None, max_examples=50)
-@given(seed=SEEDS, price=PRICES, cut=st.integers(200, NUM_ROWS - 1))
+@given(seed=SEEDS, price=PRICES, cut=st.integers(260, NUM_ROWS - 1))
 def test_g3_a_changed_future_leaves_earlier_rows_bit_identical(seed: int, price: float, cut: int) -> None:
     frame = random_market(seed, price)
     changed = frame.copy()
@@ -65,7 +67,7 @@ def test_g3_a_changed_future_leaves_earlier_rows_bit_identical(seed: int, price:
 
 
 @settings(deadline=None, max_examples=50)
-@given(seed=SEEDS, price=PRICES, num_known=st.integers(188, NUM_ROWS))
+@given(seed=SEEDS, price=PRICES, num_known=st.integers(241, NUM_ROWS))
 def test_g3_the_table_of_the_first_candles_is_the_start_of_the_whole_table(
     seed: int, price: float, num_known: int
 ) -> None:
@@ -76,13 +78,12 @@ def test_g3_the_table_of_the_first_candles_is_the_start_of_the_whole_table(
 
 
 @settings(deadline=None, max_examples=50)
-@given(seed=SEEDS, hole=st.integers(200, 240), num_missing=st.integers(1, 10), cut=st.integers(440, NUM_ROWS))
+@given(seed=SEEDS, hole=st.integers(200, 260), num_missing=st.integers(1, 10), cut=st.integers(512, NUM_ROWS))
 def test_g3_holds_across_holes(seed: int, hole: int, num_missing: int, cut: int) -> None:
     frame = random_market(seed, 1.0).drop(range(hole, hole + num_missing))
     start = frame[frame.index < cut]
-    columns = ("close", "rsi", "macd_signal", "bb_position", "atr")
-    whole, first = compute_table(checked(frame), columns), compute_table(checked(start), columns)
-    assert len(first) == sum(max(0, rows - 187) for rows in (hole, cut - hole - num_missing))
+    whole, first = compute_table(checked(frame), EVERY), compute_table(checked(start), EVERY)
+    assert len(first) == sum(max(0, rows - 240) for rows in (hole, cut - hole - num_missing))
     assert_rows_equal(whole, first, len(first))
 
 
@@ -93,6 +94,9 @@ def test_every_feature_of_every_market_is_finite(seed: int, price: float) -> Non
     assert np.isfinite(table.values).all()
     assert (table.column("bb_lower") <= table.column("bb_upper")).all()
     assert ((table.column("rsi") >= 0) & (table.column("rsi") <= 100)).all()
-    for name in ("volatility", "bb_width", "atr", "volume_norm"):
+    for name in ("volatility", "bb_width", "atr", "volume_norm", "recent_range"):
         assert (table.column(name) >= 0).all(), name
+    for name in EVERY:
+        least, most = BOUNDS.get(name.partition("_")[0], (-np.inf, np.inf))
+        assert ((table.column(name) >= least) & (table.column(name) <= most)).all(), name
     assert set(INDICATORS) < set(table.columns)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -28,6 +32,31 @@ def make_run() -> Maker:
     return _run
 
 
+@pytest.fixture(scope="session")
+def visit(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Return a function that opens a page, with a fragment, in a real browser; see `browser.Visit`."""
+    module = _browser_module()
+    program = module.find_browser()
+    if program is None:
+        pytest.skip("no browser: install Chromium or Chrome, or name one in V8_TEST_BROWSER")
+
+    def open_page(page: Path, fragment: str = "") -> Any:
+        return module.visit(program, page, tmp_path_factory.mktemp("browser"), fragment=fragment)
+
+    return open_page
+
+
+def _browser_module() -> ModuleType:
+    """Load `browser.py` beside this file; tests are no package."""
+    spec = spec_from_file_location("v8_test_browser", Path(__file__).with_name("browser.py"))
+    assert spec
+    assert spec.loader
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 def _metadata(
     series: str = "BTCUSDT-15m",
     *,
@@ -37,6 +66,8 @@ def _metadata(
     source: str = "vision",
     best_epoch: int = 4,
     epochs_run: int = 9,
+    num_windows: int = 6,
+    seed: int = 3,
 ) -> dict[str, Any]:
     return {
         "format": 1,
@@ -46,14 +77,16 @@ def _metadata(
         "split": _split(),
         "training": {"best_epoch": best_epoch, "epochs_run": epochs_run, "stopped_by": "early stopping"},
         "seconds": {"features": 0.25, "training": 61.0, "judging": 0.75},
-        "judgement": _judgement(share, horizon_bars, tasks).to_json(),
+        "judgement": _judgement(share, horizon_bars, tasks, num_windows, seed).to_json(),
     }
 
 
-def _judgement(share: float, horizon_bars: int, tasks: tuple[str, ...]) -> Judgement:
+def _judgement(
+    share: float, horizon_bars: int, tasks: tuple[str, ...], num_windows: int, seed: int
+) -> Judgement:
     """Judge `share`: 1 is perfect, 0 is naive; each error is (1 - share) times the naive one."""
-    rng = np.random.default_rng(3)
-    closes = 100 * np.exp(np.cumsum(rng.normal(0, 0.01, (6, 20)), axis=1))
+    rng = np.random.default_rng(seed)
+    closes = 100 * np.exp(np.cumsum(rng.normal(0, 0.01, (num_windows, 20)), axis=1))
     rolled = roll_forward(closes, horizon_bars)
     strayed = {task: rolled[task] * np.exp(rng.normal(0, 0.02, rolled[task].shape)) for task in TASK_COLUMNS}
     return judge(

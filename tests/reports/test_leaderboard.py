@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +22,8 @@ def test_a_row_says_how_the_errors_compare_with_naive(make_metadata) -> None:
         assert score.multiple == pytest.approx(0.75)
         assert score.skill == pytest.approx(0.25)
         assert score.verdict == "beats naive"
+        # Six windows are too few to tell more than that.
+        assert (score.p_value, score.corrected_p_value, score.is_significant) == (None, None, False)
     assert list(row.tasks) == ["ohlc", "bands", "volatility"]
     assert (row.best_epoch, row.epochs_run, row.seconds) == (4, 9, 62.0)
     assert row.hit_rate == 1.0  # towards the truth in every window
@@ -55,6 +58,38 @@ def test_a_series_without_a_multiple_comes_last(make_metadata) -> None:
     assert rows[1].tasks["ohlc"].skill is None
 
 
+def test_p_values_are_corrected_per_task_over_all_series_of_the_leaderboard(make_metadata) -> None:
+    shares = {"A": 0.1, "B": -0.1, "C": 0.002, "D": 0.0}
+    tasks = {name: ("ohlc",) if name == "B" else ("ohlc", "bands") for name in shares}
+    rows = leaderboard(
+        [
+            make_metadata(f"{name}USDT-1h", share=share, tasks=tasks[name], num_windows=90, seed=number)
+            for number, (name, share) in enumerate(shares.items())
+        ]
+    )
+    for task, num_tests in (("ohlc", 3), ("bands", 2)):  # D repeats naive, which is no test
+        scores = [row.tasks[task] for row in rows if task in row.tasks]
+        known = [score for score in scores if score.p_value is not None]
+        assert len(known) == num_tests
+        expected = scipy.stats.false_discovery_control([score.p_value for score in known])
+        assert [score.corrected_p_value for score in known] == pytest.approx(list(expected), rel=1e-12)
+    by_name = {row.series[0]: row.tasks["ohlc"] for row in rows}
+    assert by_name["A"].p_value < by_name["A"].corrected_p_value  # 3 tests for one
+    assert by_name["A"].is_significant
+    assert by_name["B"].is_significant  # significantly worse, as its verdict says
+    assert by_name["B"].verdict == "loses to naive"
+    assert by_name["D"].corrected_p_value is None
+    summary = summarise(rows).tasks["ohlc"]
+    assert (summary.num_significantly_beating, summary.num_significantly_losing) == (2, 1)
+
+
+def test_one_series_alone_needs_no_correction(make_metadata) -> None:
+    (row,) = leaderboard([make_metadata(num_windows=90)])
+    for score in row.tasks.values():
+        assert score.corrected_p_value == score.p_value
+        assert score.p_value is not None
+
+
 def test_the_summary_holds_medians_over_series(make_metadata) -> None:
     # Multiples 0.5, 0.8 and 1.2: median 0.8, skill 0.2; two of three beat naive.
     shares = {"A": 0.5, "B": 0.2, "C": -0.2}
@@ -87,12 +122,18 @@ def test_the_csv_has_one_line_per_series_and_names_its_columns(make_metadata, tm
         "ohlc_mae_multiple_of_naive",
         "ohlc_mae_skill",
         "ohlc_verdict",
+        "ohlc_mae_p_value",
+        "ohlc_mae_corrected_p_value",
         "bands_mae_multiple_of_naive",
         "bands_mae_skill",
         "bands_verdict",
+        "bands_mae_p_value",
+        "bands_mae_corrected_p_value",
         "volatility_mae_multiple_of_naive",
         "volatility_mae_skill",
         "volatility_verdict",
+        "volatility_mae_p_value",
+        "volatility_mae_corrected_p_value",
         "direction_hit_rate_step_1",
         "direction_low_95",
         "direction_high_95",
@@ -117,6 +158,17 @@ def test_tasks_and_numbers_that_do_not_exist_are_empty_cells(make_metadata, tmp_
     assert line["ohlc_verdict"] == "equals naive"
 
 
+def test_p_values_stand_in_the_csv(make_metadata, tmp_path: Path) -> None:
+    path = tmp_path / "leaderboard.csv"
+    rows = leaderboard([make_metadata(num_windows=90), make_metadata("AUSDT-1h", num_windows=90, seed=2)])
+    write_leaderboard_csv(path, rows)
+    lines = csv.DictReader(path.read_text("utf-8").splitlines())
+    for line, row in zip(lines, rows, strict=True):
+        for task, score in row.tasks.items():
+            assert float(line[f"{task}_mae_p_value"]) == score.p_value
+            assert float(line[f"{task}_mae_corrected_p_value"]) == score.corrected_p_value
+
+
 def test_the_csv_is_replaced_whole_and_leaves_nothing_beside_it(make_metadata, tmp_path: Path) -> None:
     path = tmp_path / "leaderboard.csv"
     for metadata in ([make_metadata(), make_metadata("AUSDT-1h")], [make_metadata()]):
@@ -136,4 +188,8 @@ def _make_naive_perfect(metadata: dict) -> None:
             for grid in ("mae_price", "rmse_price", "mae_return", "rmse_return")
         }
         errors["ohlc"][name] = replace(old, **grids)
-    metadata["judgement"] = replace(judgement, errors=errors).to_json()
+    tests = {task: dict(baselines) for task, baselines in judgement.significance.items()}
+    for name, test in tests["ohlc"].items():
+        theirs = errors["ohlc"][name].mae_return.overall
+        tests["ohlc"][name] = replace(test, mean_difference=-theirs)
+    metadata["judgement"] = replace(judgement, errors=errors, significance=tests).to_json()

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast
 from v8.errors import ArtifactError
 from v8.reports.page import write_run_report
+from v8.reports.page_script import plotly_library
 
 VOID = {"meta", "br", "hr", "link", "img", "input"}
 DEMO = "Simulated market: these numbers say nothing about real coins."
+
+DOTS_TITLE = {"text": "error ÷ naive error"}
 
 
 class Page(HTMLParser):
@@ -22,6 +30,7 @@ class Page(HTMLParser):
         self.tags: list[str] = []
         self.attributes: list[tuple[str, str]] = []
         self.text = ""
+        self.scripts: list[str] = []
         self._open: list[str] = []
         self.feed(content)
         assert self._open == []
@@ -36,8 +45,14 @@ class Page(HTMLParser):
         assert self._open.pop() == tag
 
     def handle_data(self, data) -> None:
-        if "style" not in self._open:
+        if self._open[-1:] == ["script"]:
+            self.scripts.append(data)
+        elif "style" not in self._open:
             self.text += data
+
+
+def figures_of(page: Page) -> list[dict[str, Any]]:
+    return [json.loads(script) for script in page.scripts if script.startswith('{"data":')]
 
 
 @pytest.fixture
@@ -55,10 +70,28 @@ def test_the_page_shows_every_series_with_its_verdicts_and_the_median(write, mak
     metadata = [make_metadata("AUSDT-1h", share=0.25), make_metadata("BUSDT-1h", share=-0.25)]
     page = write(make_run(("AUSDT-1h", "BUSDT-1h")), metadata)
     assert "2 of 2 series are finished." in page.text
-    assert "Candles: 1 of 2 beat the naive forecast; the median error is 1.000 times its error." in page.text
+    # Six windows are too few for a test, so nothing is more than chance.
+    card = (
+        "Candles1.000times the naive forecast's error, median of 2 series. 1 beat it, 0 by more than "
+        "chance; 0 lose to it by more than chance."
+    )
+    assert card in page.text
     assert page.text.index("AUSDT-1h") < page.text.index("BUSDT-1h")
     for content in ("0.750", "1.250", "beats naive", "loses to naive", "1 min 2 s"):
         assert content in page.text
+
+
+def test_what_is_more_than_chance_stands_out(write, make_metadata, make_run) -> None:
+    metadata = [
+        make_metadata("AUSDT-1h", share=0.25, num_windows=90),
+        make_metadata("BUSDT-1h", share=-0.25, num_windows=90, seed=4),
+    ]
+    page = write(make_run(("AUSDT-1h", "BUSDT-1h")), metadata)
+    assert "1 beat it, 1 by more than chance; 1 lose to it by more than chance." in page.text
+    assert "1 better, 1 worse" in page.text
+    assert "corrected for 2 series at once (Benjamini-Hochberg)" in page.text
+    (dots,) = [figure for figure in figures_of(page) if figure["layout"]["xaxis"].get("title") == DOTS_TITLE]
+    assert [trace["marker"]["symbol"] for trace in dots["data"]] == [["circle", "circle"]] * 3
 
 
 def test_a_section_holds_horizon_charts_direction_spans_candles_and_times(
@@ -68,8 +101,8 @@ def test_a_section_holds_horizon_charts_direction_spans_candles_and_times(
         {"epoch": epoch, "train_loss": 1 / epoch, "validation_loss": 1.1 / epoch} for epoch in (1.0, 2.0, 3.0)
     ]
     page = write(make_run(), [make_metadata()], {"BTCUSDT-15m": history})
-    # Three tasks by step and one learning curve.
-    assert [value for name, value in page.attributes if name == "class"].count("chart") == 4
+    # Leaderboard, three tasks by step, one learning curve, time per stage.
+    assert [value for name, value in page.attributes if name == "class"].count("plot") == 6
     for content in ("roll forward", "last close", "offset", "windows counted", "embargo bars", "5,531"):
         assert content in page.text
     assert "unclosed1" in page.text  # from the candle report, while zeros are left out:
@@ -77,12 +110,16 @@ def test_a_section_holds_horizon_charts_direction_spans_candles_and_times(
     assert "after 2023-12-30T12:00:00+00:00, missing 28" in page.text
     assert "training1 min 1 s" in page.text
     assert "Weights of epoch 4 of 9 were kept." in page.text
+    assert "The v8 that saved this model kept no forecasts to show." in page.text
 
 
-def test_charts_show_errors_in_percent_of_the_last_close(write, make_metadata, make_run) -> None:
-    metadata = make_metadata()
-    error = metadata["judgement"]["tasks"]["ohlc"]["errors"]["model"]["mae_return"]["by_step"][1]
-    assert f"model, 2: {error * 100:.4g}" in write(make_run(), [metadata]).text
+def test_forecasts_that_were_kept_are_shown(write, make_metadata, make_run) -> None:
+    candle = ((100.0, 102.0, 99.0, 101.0),)
+    issued = (IssuedForecast(1, {"ohlc": candle * 2}),)
+    sample = ForecastSample("BTCUSDT-15m", 900, (0, 900, 1_800, 2_700), {"ohlc": candle * 4}, issued)
+    page = write(make_run(), [make_metadata()], {}, {"BTCUSDT-15m": sample})
+    assert "Newest 4 candles of the test span, times in UTC. A forecast was issued every 2 bars" in page.text
+    assert sum(trace["type"] == "candlestick" for one in figures_of(page) for trace in one["data"]) == 1
 
 
 def test_an_untrained_network_that_was_kept_is_named_so(write, make_metadata, make_run) -> None:
@@ -107,18 +144,35 @@ def test_a_hostile_reason_stays_text(write, make_metadata, make_run) -> None:
     metadata["seconds"] = {hostile: 1.0}
     page = write(run, [metadata])
     assert page.text.count(hostile) >= 10
-    assert not {"script", "img"} & set(page.tags)
+    assert "img" not in page.tags
+    assert all(hostile not in script for script in page.scripts)
+    assert page.tags.count("script") == write(make_run(), [make_metadata()]).tags.count("script")
     assert not [name for name, _ in page.attributes if name.startswith("on")]
 
 
 def test_the_page_fetches_nothing(write, make_metadata, make_run, tmp_path: Path) -> None:
     page = write(make_run(), [make_metadata()])
-    assert not {name for name, _ in page.attributes} & {"src", "href", "srcset", "action", "data"}
-    assert not {"link", "script", "iframe", "object", "img"} & set(page.tags)
-    content = (tmp_path / "report.html").read_text("utf-8")
-    assert "url(" not in content
-    assert "@import" not in content
-    assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
+    assert not {name for name, _ in page.attributes} & {"src", "srcset", "action", "data"}
+    assert {value[0] for name, value in page.attributes if name == "href"} == {"#"}
+    assert not {"link", "iframe", "object", "img"} & set(page.tags)
+    style = (tmp_path / "report.html").read_text("utf-8").split("<style>")[1].split("</style>")[0]
+    assert "url(" not in style
+    assert "@import" not in style
+    (policy,) = [value for name, value in page.attributes if name == "content" and "script-src" in value]
+    assert policy.startswith(
+        "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src "
+    )
+
+
+def test_only_the_pages_own_three_scripts_may_run(write, make_metadata, make_run) -> None:
+    page = write(make_run(), [make_metadata()])
+    (policy,) = [value for name, value in page.attributes if name == "content" and "script-src" in value]
+    allowed = policy.split("script-src ")[1].split()
+    programs = [script for script in page.scripts if not script.startswith('{"data":')]
+    assert len(programs) == 3
+    digests = [hashlib.sha256(script.encode()).digest() for script in programs]
+    assert allowed == [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests]
+    assert "unsafe-inline" not in policy.split("script-src")[1]
 
 
 def test_the_page_follows_the_readers_colours_and_fits_a_telephone(
@@ -169,10 +223,12 @@ def test_series_of_unlike_tasks_can_stand_together(write, make_metadata, make_ru
     assert "no such task" in write(make_run(("BTCUSDT-15m", "ETHUSDT-1h")), metadata).text
 
 
-def test_forty_series_of_ten_steps_stay_a_light_page(write, make_metadata, make_run, tmp_path: Path) -> None:
+def test_forty_series_of_ten_steps_add_little_to_the_chart_library(
+    write, make_metadata, make_run, tmp_path: Path
+) -> None:
     names = tuple(f"C{number:02}USDT-1h" for number in range(40))
     write(make_run(names), [make_metadata(name, horizon_bars=10) for name in names])
-    assert (tmp_path / "report.html").stat().st_size < 1_500_000
+    assert (tmp_path / "report.html").stat().st_size < len(plotly_library()) + 1_800_000
 
 
 def test_metadata_that_reports_cannot_read_leave_the_old_page_alone(

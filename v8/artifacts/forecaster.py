@@ -1,8 +1,12 @@
-"""The one loader of a saved model (G15): checked files in, forecasts in price units out.
+"""The one loader of a saved model (G15): candles in, future candles out, in price units.
 
 Only the model file itself is loaded, by plain Keras in safe mode, after its digest and its form were
-checked. Legacy `.h5` files and pickles are refused before anything looks into them, because loading
-either can run code.
+checked (`v8.artifacts.model_file`). What `metadata.json` says about it must fit it.
+
+Every batch that reaches a model has `FORECAST_BATCH` windows, filled up with repetitions. The same
+window therefore meets the same compiled program, alone or among thousands, when a run is judged, when a
+user forecasts and in a back-test, and gives the same numbers to the bit: on one machine, with the same
+versions. Other batch sizes may round differently, by a few units in the last place of float32.
 
 Shape legend: N windows, T lookback, F features, H horizon, C columns of a task.
 """
@@ -10,7 +14,6 @@ Shape legend: N windows, T lookback, F features, H horizon, C columns of a task.
 from __future__ import annotations
 
 import logging
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +21,31 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from v8.artifacts.series_artifact import read_metadata, verify_model_file
+from v8.artifacts.forecast_input import checked_candles, require_recent, require_unbroken
+from v8.artifacts.model_file import check_keras_file, load_keras_model
+from v8.artifacts.series_artifact import METADATA_FILE, read_metadata, verify_model_file
 from v8.columns import OPEN_TIME, TASK_COLUMNS
-from v8.errors import ArtifactError, DataError
-from v8.features.indicators import warmup_bars
-from v8.features.table import compute_table
+from v8.data.splits import window_anchors
+from v8.errors import ArtifactError, DataError, V8Error
+from v8.features.indicators import check_columns, definition_digest, definitions, warmup_bars
+from v8.features.table import FeatureTable, compute_table
 from v8.market.candles import Candles
+from v8.market.open_times import iso
 from v8.market.series import Series
 
-KERAS_MEMBERS = frozenset({"config.json", "metadata.json", "model.weights.h5"})
-"""What a native Keras 3 file holds; anything beside it but `assets/` is refused."""
+FORECAST_BATCH = 64
+"""Windows a batch, always: one window alone costs little more than it must (0.2 s with the aligned
+profile on one core), and every row of a batch is rounded alike. With 8 or 32 rows the matrix products
+of TensorFlow 2.21 on a CPU treat some rows differently in the last bit; with 16, 24, 48 and 64 none."""
 
-MAX_UNPACKED_BYTES = 4 << 30
-"""A model file that claims to unpack to more is refused unread."""
+ISSUED_AT = "issued_at"
+"""Index of a back-test: when the last known candle closed, which is when the first forecast bar opens."""
 
-FORECAST_BATCH = 256
-"""Most windows a batch; bounds memory, does not change a forecast beyond rounding."""
+STEP = "step"
+"""Index of a back-test: bars ahead, from 1."""
+
+_CHUNK_WINDOWS = 128 * FORECAST_BATCH
+"""Windows of a back-test that are in memory at the same time."""
 
 # Every series has its own model, traced once, as it must be; TensorFlow takes the fifth for a mistake.
 logging.getLogger("tensorflow").addFilter(
@@ -47,27 +59,64 @@ class Forecaster:
     Args:
         metadata: The content of its `metadata.json`.
         model: Its loaded Keras model.
+        where: Where the metadata came from, for errors.
+        revision: Commit of the Hub it was downloaded from, 40 hex digits; None for a local one.
+
+    Raises:
+        ArtifactError: If the metadata is not as v8 wrote it, or is of features that this v8 computes
+            otherwise.
     """
 
-    def __init__(self, metadata: dict[str, Any], model: Any) -> None:
-        self.metadata = metadata
-        self.series = Series.parse(metadata["series"])
-        self.lookback_bars = int(metadata["lookback_bars"])
-        self.horizon_bars = int(metadata["horizon_bars"])
-        self.features = tuple(feature["name"] for feature in metadata["features"])
+    def __init__(
+        self,
+        metadata: dict[str, Any],
+        model: Any,
+        *,
+        where: str = METADATA_FILE,
+        revision: str | None = None,
+    ) -> None:
+        self.metadata, self.revision = metadata, revision
+        try:
+            self.series = Series.parse(metadata["series"])
+            self.lookback_bars = int(metadata["lookback_bars"])
+            self.horizon_bars = int(metadata["horizon_bars"])
+            self.features = check_columns([feature["name"] for feature in metadata["features"]])
+        except V8Error as error:
+            raise _damaged(where, error.got) from error
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise _damaged(where, f"{type(error).__name__} ({error})") from error
+        _require_same_features(metadata, self.features, where)
         self._model = model
 
     @classmethod
-    def load(cls, folder: Path) -> Forecaster:
-        """Load the artefact in `folder`.
+    def load(cls, folder: Path | str, *, revision: str | None = None) -> Forecaster:
+        """Load the artefact in `folder`: a series' folder of a run, or of a downloaded one.
+
+        Args:
+            folder: The folder.
+            revision: Commit of the Hub it was downloaded from; None for a local one.
 
         Raises:
             ArtifactError: If a file is missing, changed, of an unknown format or no plain Keras file.
         """
+        folder = Path(folder)
         metadata = read_metadata(folder)
         file = verify_model_file(folder, metadata)
         check_keras_file(file)
-        return cls(metadata, load_keras_model(file))
+        where = str(folder / METADATA_FILE)
+        forecaster = cls(metadata, load_keras_model(file), where=where, revision=revision)
+        forecaster._require_fit(str(file))
+        return forecaster
+
+    @property
+    def warmup_bars(self) -> int:
+        """Candles before the window that the indicators need."""
+        return warmup_bars(self.features)
+
+    @property
+    def needed_bars(self) -> int:
+        """Fewest unbroken candles that `predict` reads: lookback and warm-up."""
+        return self.lookback_bars + self.warmup_bars
 
     def forecast(self, windows_NTF: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
         """Forecast raw feature windows.
@@ -91,97 +140,196 @@ class Forecaster:
             )
         return forecast_windows(self._model, windows_NTF)
 
-    def predict(self, candles: Candles) -> pd.DataFrame:
+    def predict(
+        self, candles: Candles | pd.DataFrame, *, now_s: int | None = None, max_age_bars: int | None = None
+    ) -> pd.DataFrame:
         """Forecast the bars that follow the newest candle.
 
+        Exponential averages see all candles that are given. From `needed_bars` candles they are what all
+        history would make of them but for a share of 1e-6, so for the very numbers of a back-test give
+        the same candles.
+
         Args:
-            candles: At least lookback plus warm-up bars of this forecaster's series, unbroken at the end.
+            candles: At least `needed_bars` candles of this forecaster's series, unbroken at the end: a
+                frame of raw ones with `open_time` (column or index) and open, high, low, close, volume,
+                or checked `Candles`. `v8.artifacts.forecast_input` says what is checked.
+            now_s: The present, seconds since the epoch, UTC; None for this machine's clock. A frame's
+                running bar is dropped by it.
+            max_age_bars: Most bars that may have closed after the newest candle. None, the default, takes
+                candles of any age, because the past is what most forecasts in Python are tried on; the
+                command line, which is asked about the future, sets it.
 
         Returns:
             One row a bar ahead, index `open_time` (UTC), one float64 column per forecast column, in
             quote currency (volatility unitless).
 
         Raises:
-            DataError: If the candles are of another series, or too few are unbroken at the end.
+            DataError: If the candles are of another series or timeframe, too old, or too few of them are
+                unbroken at the end.
         """
-        self._check_candles(candles)
-        table = compute_table(candles, self.features)
-        window_TF = table.select(self.features)[-self.lookback_bars :]
-        forecast = self.forecast(window_TF[None].astype(np.float32))
-        columns = {
-            name: values[0, :, number].astype(np.float64)
+        checked = checked_candles(candles, self.series, now_s)
+        require_unbroken(checked, self.lookback_bars, self.warmup_bars)
+        if max_age_bars is not None:
+            require_recent(checked, max_age_bars, now_s)
+        table = compute_table(checked, self.features)
+        columns = self._columns(table, np.array([len(table) - 1]))
+        opens = self._opens(table.open_time_s[-1:])[0]
+        return pd.DataFrame(columns, index=_times(opens, OPEN_TIME))
+
+    def forecast_history(
+        self,
+        candles: Candles | pd.DataFrame,
+        *,
+        stride: int = 1,
+        start: str | pd.Timestamp | None = None,
+        end: str | pd.Timestamp | None = None,
+        now_s: int | None = None,
+    ) -> pd.DataFrame:
+        """Forecast from every candle of a history, for a back-test; each sees only its past.
+
+        Every block of equal `issued_at` is, to the bit, what `predict` returns for the same candles cut
+        off at that time. Windows across a hole are left out.
+
+        Args:
+            candles: As for `predict`; holes are allowed.
+            stride: Take every so-manieth window, at least 1.
+            start: Leave out forecasts issued before this time; without a zone it is UTC.
+            end: Leave out forecasts issued after this time.
+            now_s: As for `predict`.
+
+        Returns:
+            One row per forecast and bar ahead, index (`issued_at`, `step`, `open_time`), columns as
+            `predict` gives them.
+
+        Raises:
+            DataError: If the candles cannot be used or no window fits.
+        """
+        table = compute_table(checked_candles(candles, self.series, now_s), self.features)
+        anchors = window_anchors(table.segment, (0, len(table)), self.lookback_bars, 0)
+        issued_s = table.open_time_s[anchors] + self.series.bar_s
+        is_wanted = (issued_s >= _seconds(start, 0)) & (issued_s <= _seconds(end, np.iinfo(np.int64).max))
+        anchors = anchors[is_wanted][:: self._checked_stride(stride)]
+        if not len(anchors):
+            raise self._no_window(issued_s, table)
+        chunks = [
+            self._columns(table, anchors[first : first + _CHUNK_WINDOWS])
+            for first in range(0, len(anchors), _CHUNK_WINDOWS)
+        ]
+        columns = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+        return pd.DataFrame(columns, index=self._history_index(table.open_time_s[anchors]))
+
+    def _columns(self, table: FeatureTable, anchors: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
+        """Forecast the windows that end at some rows: per column (N * H,), step after step."""
+        rows = anchors[:, None] + np.arange(1 - self.lookback_bars, 1)
+        forecast = self.forecast(table.select(self.features)[rows])
+        return {
+            name: values[:, :, number].astype(np.float64).ravel()
             for task, values in forecast.items()
             for number, name in enumerate(TASK_COLUMNS[task])
         }
-        steps = np.arange(1, self.horizon_bars + 1) * self.series.bar_s
-        opens = pd.to_datetime(int(candles.open_time_s[-1]) + steps, unit="s", utc=True)
-        return pd.DataFrame(columns, index=pd.DatetimeIndex(opens, name=OPEN_TIME))
 
-    def _check_candles(self, candles: Candles) -> None:
-        if candles.series != self.series:
+    def _opens(self, last_open_s: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the open times that follow each last one, shape (N, H), seconds."""
+        steps = np.arange(1, self.horizon_bars + 1) * self.series.bar_s
+        opens: NDArray[np.int64] = last_open_s[:, None] + steps
+        return opens
+
+    def _history_index(self, last_open_s: NDArray[np.int64]) -> pd.MultiIndex:
+        opens_NH = self._opens(last_open_s)
+        issued = _times(np.repeat(opens_NH[:, 0], self.horizon_bars), ISSUED_AT)
+        steps = pd.Index(np.tile(np.arange(1, self.horizon_bars + 1), len(opens_NH)), name=STEP)
+        return pd.MultiIndex.from_arrays([issued, steps, _times(opens_NH.ravel(), OPEN_TIME)])
+
+    def _checked_stride(self, stride: int) -> int:
+        if stride < 1:
             raise DataError(
                 where=str(self.series),
-                rule="a forecaster reads candles of its own series",
-                got=str(candles.series),
-                fix="Load the forecaster of that series",
+                rule="a stride is at least 1 window",
+                got=str(stride),
+                fix="Leave it out to take every window",
             )
-        needed = self.lookback_bars + warmup_bars(self.features)
-        unbroken = int(np.count_nonzero(candles.segment == candles.segment[-1])) if len(candles) else 0
-        if unbroken < needed:
-            raise DataError(
-                where=str(self.series),
-                rule=f"needs {needed} unbroken candles at the end "
-                f"({self.lookback_bars} lookback + {needed - self.lookback_bars} warm-up)",
-                got=str(unbroken),
-                fix="Fetch a longer history",
+        return stride
+
+    def _no_window(self, issued_s: NDArray[np.int64], table: FeatureTable) -> DataError:
+        if len(issued_s):
+            got = f"forecasts issued from {iso(issued_s[0])} to {iso(issued_s[-1])} only"
+        else:
+            got = f"{len(table)} candles after the warm-up, none of them with {self.lookback_bars} unbroken"
+        return DataError(
+            where=str(self.series),
+            rule=f"a back-test needs a window of {self.lookback_bars} unbroken candles after the warm-up "
+            f"of {self.warmup_bars}, between start and end",
+            got=got,
+            fix="Fetch a longer history, or widen the span",
+        )
+
+    def _require_fit(self, where: str) -> None:
+        """Refuse a model whose shapes are not those that its metadata promises."""
+        tasks = self.metadata.get("tasks")
+        expected = {
+            task: (self.horizon_bars, len(TASK_COLUMNS[task]))
+            for task in (tasks if isinstance(tasks, dict) else ())
+            if task in TASK_COLUMNS
+        }
+        outputs = self._model.output if isinstance(self._model.output, dict) else {}
+        found = {task: tuple(output.shape[1:]) for task, output in outputs.items()}
+        window = [tuple(model_input.shape[1:]) for model_input in self._model.inputs]
+        if window != [(self.lookback_bars, len(self.features))] or found != expected or not found:
+            raise ArtifactError(
+                where=where,
+                rule=f"must take and give what {METADATA_FILE} says: "
+                f"({self.lookback_bars}, {len(self.features)}) to {expected}",
+                got=f"{', '.join(map(str, window))} to {found}",
+                fix="Restore the artefact's folder, or download it again",
             )
 
 
 def forecast_windows(model: Any, windows_NTF: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
-    """Run a serving model over raw windows in batches, shapes as in `Forecaster.forecast`.
+    """Run a serving model over raw windows, shapes as in `Forecaster.forecast`.
 
-    The last batch is filled up with its last window: every batch of another size would make
-    TensorFlow trace the whole network anew, which costs a second.
+    The last batch is filled up with its last window: a batch of another size would round otherwise, and
+    make TensorFlow trace the whole network anew, which costs a second.
     """
     num_windows = len(windows_NTF)
-    num_batches = -(-num_windows // FORECAST_BATCH)
-    batch_size = -(-num_windows // num_batches)
-    filled_NTF = np.concatenate(
-        [windows_NTF, np.repeat(windows_NTF[-1:], num_batches * batch_size - num_windows, axis=0)]
-    )
-    forecast = model.predict(filled_NTF, batch_size=batch_size, verbose=0)
+    num_missing = -num_windows % FORECAST_BATCH
+    filled_NTF = np.concatenate([windows_NTF, np.repeat(windows_NTF[-1:], num_missing, axis=0)])
+    forecast = model.predict(filled_NTF, batch_size=FORECAST_BATCH, verbose=0)
     return {task: values[:num_windows] for task, values in forecast.items()}
 
 
-def check_keras_file(file: Path) -> None:
-    """Refuse anything that is not a native Keras 3 file.
+def _require_same_features(metadata: dict[str, Any], features: tuple[str, ...], where: str) -> None:
+    """Refuse features that are not computed as they were when the model was trained.
 
-    Raises:
-        ArtifactError: If it is an `.h5`, a pickle or another file under the name `.keras`.
+    The digest decides; artefacts from before there was one are judged by their sentence.
     """
-    if not zipfile.is_zipfile(file):
-        raise _foreign(file, "a file of another kind")
-    with zipfile.ZipFile(file) as archive:
-        names = {member.filename for member in archive.infolist()}
-        unpacked = sum(member.file_size for member in archive.infolist())
-    strange = sorted(name for name in names - KERAS_MEMBERS if not name.startswith("assets/"))
-    if strange or not names >= KERAS_MEMBERS:
-        raise _foreign(file, f"an archive of {', '.join(sorted(names)[:5]) or 'nothing'}")
-    if unpacked > MAX_UNPACKED_BYTES:
-        raise _foreign(file, f"an archive that unpacks to {unpacked:,} bytes")
+    ours = definitions(features)
+    for recorded in metadata["features"]:
+        name = recorded["name"]
+        is_same = recorded.get("digest", definition_digest(name)) == definition_digest(name)
+        if not is_same or ("digest" not in recorded and recorded.get("definition", ours[name]) != ours[name]):
+            raise ArtifactError(
+                where=f"{where}, feature {name}",
+                rule=f"this v8 computes it as {ours[name]!r}",
+                got=f"another formula, {recorded.get('definition')!r}",
+                fix="Use the v8 that trained the model",
+            )
 
 
-def load_keras_model(file: Path) -> Any:
-    """Load a checked Keras file in safe mode; no code in it can run."""
-    import keras  # noqa: PLC0415 - seconds of start-up, paid only by those who forecast
-
-    return keras.saving.load_model(file, compile=False, safe_mode=True)
+def _times(seconds: NDArray[np.int64], name: str) -> pd.DatetimeIndex:
+    return pd.DatetimeIndex(pd.to_datetime(seconds, unit="s", utc=True), name=name)
 
 
-def _foreign(file: Path, got: str) -> ArtifactError:
+def _seconds(moment: str | pd.Timestamp | None, default: int) -> int:
+    if moment is None:
+        return default
+    stamp = pd.Timestamp(moment)
+    return int((stamp.tz_localize("UTC") if stamp.tz is None else stamp).timestamp())
+
+
+def _damaged(where: str, got: str) -> ArtifactError:
     return ArtifactError(
-        where=str(file),
-        rule="must be a native Keras file (a zip of config.json, metadata.json and model.weights.h5)",
+        where=where,
+        rule="must be as v8 wrote it",
         got=got,
-        fix="Load only models that v8 or plain Keras 3 saved as .keras",
+        fix="Restore the artefact's folder, download it again, or use the v8 that wrote it",
     )

@@ -11,7 +11,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-import v8
+from v8.version import VERSION
 
 VERSIONED_PACKAGES = ("keras", "tensorflow", "numpy", "pandas")
 """Packages that can change a result."""
@@ -24,7 +24,7 @@ def versions() -> dict[str, str]:
     ['keras', 'numpy', 'pandas', 'python', 'tensorflow', 'v8']
     """
     found = {name: _version(name) for name in VERSIONED_PACKAGES}
-    return {"python": platform.python_version(), "v8": v8.__version__, **found}
+    return {"python": platform.python_version(), "v8": VERSION, **found}
 
 
 def describe_machine() -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Run folders: the folder of one profile over one universe, and `run.json`, its memory.
 
-    runs/aligned/       run.json, leaderboard.csv, report.html, timing.json, .lock
-      BTCUSDT-15m/      model.keras, metadata.json, history.csv  (or error.txt)
+    runs/aligned/       run.json, leaderboard.csv, report.html, timing.json, report/*.png, .lock
+      BTCUSDT-15m/      model.keras, metadata.json, history.csv, forecasts.json  (or error.txt)
 
 A run pins what it was started with: profile, source, and per series the newest candle and the digest
 of all of them. Whoever continues it must bring the same, or start another folder beside it with
@@ -240,7 +240,7 @@ def read_json_object(file: Path, *, fix: str) -> dict[str, Any]:
         raise ArtifactError(
             where=str(file), rule="must be a file that can be read", got=error.strerror or "an error", fix=fix
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # a stranger's file may be nested without end
         raise ArtifactError(
             where=str(file), rule="must be whole JSON", got=f"damage ({error})", fix=fix
         ) from error

@@ -1,4 +1,6 @@
-"""The artefact of one series: `model.keras`, `history.csv` and `metadata.json`, in one folder.
+"""The artefact of one series, in one folder: its model, how it was trained, what it forecast, how to use it.
+
+    BTCUSDT-15m/    model.keras, history.csv, forecasts.json, README.md, metadata.json
 
 `metadata.json` is the whole truth about the model (G20): what went in, how it was fitted, what came
 out, and the sha256 of the model file. It is written last, so a folder that has it is complete.
@@ -13,18 +15,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from v8.artifacts.artifact_readme import README_FILE, artifact_readme
+from v8.artifacts.forecast_sample import FORECASTS_FILE, ForecastSample
 from v8.artifacts.machine import describe_machine, versions
 from v8.artifacts.run_folder import now_iso, pin_of, read_json_object
 from v8.columns import KINDS, TASK_COLUMNS, TASK_VOLATILITY
 from v8.data.dataset import SeriesData
+from v8.data.shrinkage import Shrinkage
 from v8.errors import ArtifactError
 from v8.evaluation.judgement import Judgement
-from v8.features.indicators import definitions
+from v8.features.indicators import definition_digest, definitions, warmup_bars
 from v8.market.candles import Candles
 from v8.storage import digest_file, write_json, write_text, write_with
 
 if TYPE_CHECKING:  # reading metadata must not start TensorFlow
-    from v8.training.trainer import EpochRecord, TrainingResult
+    from v8.training.epoch_record import EpochRecord
+    from v8.training.trainer import TrainingResult
 
 ARTIFACT_FORMAT = 1
 """Version of the keys of `metadata.json`."""
@@ -48,6 +54,8 @@ class Finished:
         num_parameters: Trainable numbers of the network.
         result: Its training.
         judgement: Its errors on the test span.
+        sample: A few of its forecasts of the test span, to look at.
+        shrinkage: What its calibration folded into the model; None without one.
         seconds: Wall time per stage.
     """
 
@@ -59,6 +67,8 @@ class Finished:
     num_parameters: int
     result: TrainingResult
     judgement: Judgement
+    sample: ForecastSample
+    shrinkage: Shrinkage | None
     seconds: dict[str, float]
 
 
@@ -73,12 +83,15 @@ def save_model(folder: Path, write: Callable[[Path], None]) -> None:
 
 
 def save_description(folder: Path, finished: Finished) -> None:
-    """Complete an artefact whose model file is written: history, then metadata.
+    """Complete an artefact whose model file is written: history, sample, README, then metadata.
 
     An error file of an earlier attempt goes, because it is no longer true.
     """
     write_text(folder / HISTORY_FILE, _history_csv(finished.result.history))
-    write_json(folder / METADATA_FILE, _metadata(finished, digest_file(folder / MODEL_FILE)))
+    write_json(folder / FORECASTS_FILE, finished.sample.to_json(), is_compact=True)
+    metadata = _metadata(finished, digest_file(folder / MODEL_FILE))
+    write_text(folder / README_FILE, artifact_readme(metadata))
+    write_json(folder / METADATA_FILE, metadata)
     (folder / ERROR_FILE).unlink(missing_ok=True)
 
 
@@ -135,6 +148,7 @@ def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
         "profile": profile.model_dump(mode="json"),
         "profile_digest": profile.digest,
         "features": _features(profile.features),
+        "warmup_bars": warmup_bars(profile.features),
         "lookback_bars": profile.lookback_bars,
         "horizon_bars": profile.horizon_bars,
         "bar_s": data.series.bar_s,
@@ -142,6 +156,7 @@ def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
         "table_digest": data.table.digest,
         "split": data.describe_split(),
         "scaling": data.scaling.to_json(),
+        "calibration": _calibration(finished),
         "seed": finished.seed,
         "num_parameters": finished.num_parameters,
         "training": _training(finished),
@@ -164,7 +179,15 @@ def _candles(finished: Finished) -> dict[str, Any]:
 
 def _features(names: tuple[str, ...]) -> list[dict[str, str]]:
     meanings = definitions(names)
-    return [{"name": name, "kind": KINDS[name].value, "definition": meanings[name]} for name in names]
+    return [
+        {
+            "name": name,
+            "kind": KINDS[name].value,
+            "definition": meanings[name],
+            "digest": definition_digest(name),
+        }
+        for name in names
+    ]
 
 
 def _task(name: str) -> dict[str, Any]:
@@ -187,6 +210,11 @@ def _training(finished: Finished) -> dict[str, Any]:
         "peak_memory_bytes": result.peak_memory_bytes,
         "windows_per_s": result.windows_per_s,
     }
+
+
+def _calibration(finished: Finished) -> dict[str, Any]:
+    factors = {} if finished.shrinkage is None else finished.shrinkage.to_json()
+    return {"kind": finished.data.profile.calibration, **factors}
 
 
 def _history_csv(history: tuple[EpochRecord, ...]) -> str:

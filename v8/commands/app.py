@@ -5,6 +5,7 @@
     2  usage: a flag, a profile, a universe
     3  data: candles, features, or a run folder that cannot be trusted
     4  some series failed; the others are finished and saved
+    5  publishing and pulling: what did not reach the Hub, or was not handed out by it
     130  interrupted; the state is saved and the call that continues is printed
 
 A run whose every series failed for its candles or features exits 3: then the source is at fault, not
@@ -20,9 +21,13 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from v8.commands.compare import compare_profiles
 from v8.commands.data import data
 from v8.commands.doctor import doctor
 from v8.commands.features import features
+from v8.commands.predict import predict
+from v8.commands.publish import publish
+from v8.commands.pull import pull
 from v8.commands.report import report
 from v8.commands.run import run
 from v8.engine.interruption import EXIT_INTERRUPTED
@@ -54,6 +59,10 @@ app.command()(run)
 app.command()(data)
 app.command()(features)
 app.command()(report)
+app.command()(publish)
+app.command()(pull)
+app.command()(predict)
+app.command()(compare_profiles)
 app.command()(doctor)
 
 

@@ -22,6 +22,15 @@ DataDirOption = Annotated[
     Path | None,
     typer.Option("--data-dir", metavar="DIR", help="Folder of CSV or Parquet files, with --source files."),
 ]
+RevisionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--revision", metavar="SHA", help="Commit, branch or tag of the repository. Default: newest."
+    ),
+]
+OfflineOption = Annotated[
+    bool, typer.Option("--offline", help="Use only what is in the cache, as HF_HUB_OFFLINE=1 does.")
+]
 
 
 def chosen_series(names: Sequence[str] | None) -> tuple[Series, ...]:

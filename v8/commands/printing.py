@@ -32,7 +32,7 @@ from v8.engine.plan import ASSUMED_FLOP_PER_S_PER_CORE, Plan, estimate_work
 from v8.engine.quiet import quiet_start
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
-from v8.reports.leaderboard import LeaderboardRow
+from v8.reports.leaderboard import LeaderboardRow, TaskScore
 
 PLAIN_WIDTH = 160
 """Columns of tables that go to a file or pipe, which has no width of its own."""
@@ -145,7 +145,7 @@ def print_leaderboard(rows: Sequence[LeaderboardRow]) -> None:
     cells = [
         (
             row.series,
-            *(_multiple(row.tasks[task].multiple) if task in row.tasks else "" for task in tasks),
+            *(_multiple(row.tasks[task]) if task in row.tasks else "" for task in tasks),
             "" if row.hit_rate is None else f"{100 * row.hit_rate:.1f} %",
             f"{row.best_epoch} of {row.epochs_run}",
             f"{row.seconds:.1f}",
@@ -159,6 +159,7 @@ def print_leaderboard(rows: Sequence[LeaderboardRow]) -> None:
     print_table(
         f"Leaderboard: mean absolute error / naive forecast's, below 1 is better{demo}", header, cells
     )
+    print_lines(_legend(rows))
 
 
 def print_lines(*lines: str) -> None:
@@ -280,10 +281,11 @@ class _LiveDisplay:
 
     def _end(self, outcome: Outcome) -> None:
         self._tally.end(outcome)
-        self._progress.console.print(escape(_ending(outcome)))
         if outcome.series in self._bars:
             self._progress.remove_task(self._bars.pop(outcome.series))
         self._progress.update(self._all, advance=1, told=", ".join(self._tally.state))
+        # Last, so that no bar of an ended series is drawn below the line that says so.
+        self._progress.console.print(escape(_ending(outcome)))
 
     def _show_stage(self, event: StageStarted) -> None:
         if event.stage == "candles":
@@ -307,8 +309,19 @@ def duration(seconds: float) -> str:
     return f"{round(seconds / 60)} min" if seconds >= 90 else f"{round(seconds)} s"
 
 
-def _multiple(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+def _multiple(score: TaskScore) -> str:
+    # The blank keeps the points of numbers with and without a mark below each other.
+    mark = "*" if score.is_significant else " "
+    return f"- {mark}" if score.multiple is None else f"{score.multiple:.3f}{mark}"
+
+
+def _legend(rows: Sequence[LeaderboardRow]) -> str:
+    if any(score.p_value is not None for row in rows for score in row.tasks.values()):
+        return (
+            "* differs from the naive forecast by more than chance: Diebold-Mariano test, p < 0.05, "
+            f"corrected for {len(rows)} series at once (Benjamini-Hochberg)."
+        )
+    return "No significance: the test spans hold too few windows."
 
 
 def _losses(event: EpochEnded) -> str:

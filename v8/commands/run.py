@@ -14,6 +14,7 @@ import typer
 
 from v8.commands.device import choose_device, place
 from v8.commands.options import DataDirOption, SeriesOption, SourceOption, chosen_series
+from v8.commands.publish import check_publishing, publish_run
 from v8.errors import SeriesError
 from v8.profile import Profile, load_profile
 
@@ -77,6 +78,16 @@ def run(
     smoke: Annotated[
         bool, typer.Option("--smoke", help="A tiny budget for every series, to see that everything works.")
     ] = False,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--track", metavar="tensorboard|wandb", help="Keep curves for a tracker; repeat for more."
+        ),
+    ] = None,
+    publish: Annotated[
+        str | None,
+        typer.Option("--publish", metavar="USER/NAME", help="Publish to the Hub when every series is done."),
+    ] = None,
 ) -> None:
     """Train, judge and save a model for every series; the same call again continues or skips."""
     budget = _budgeted(load_profile(profile), bars, epochs, precision, is_smoke=smoke)
@@ -94,8 +105,15 @@ def run(
     plan = make_plan(budget, chosen, path)
     if dry_run:
         print_plan(plan, candle_source)
-    else:
-        _carry_out(plan, candle_source, placement)
+        return
+    if track:
+        _check_trackers(track)
+    if publish:
+        check_publishing(publish, candle_source.name, is_publishable=candle_source.is_publishable)
+    summary = _carry_out(plan, candle_source, placement, track or ())
+    _exit_on_failures(summary, path, publish)
+    if publish:
+        publish_run(path, publish)
 
 
 def _budgeted(
@@ -109,46 +127,73 @@ def _budgeted(
     return profile.with_budget(newest_bars=bars, epochs=epochs, precision=precision)
 
 
-def _carry_out(plan: Plan, source: CandleSource, placement: Placement) -> None:
+def _check_trackers(names: Sequence[str]) -> None:
+    from v8.engine.tracking.tracker import check_trackers
+
+    check_trackers(names)
+
+
+def _carry_out(plan: Plan, source: CandleSource, placement: Placement, trackers: Sequence[str]) -> Summary:
     from v8.artifacts.run_folder import RunFolder, RunIdentity
     from v8.commands.printing import open_display, print_summary
     from v8.engine.execution import execute
     from v8.engine.outputs import write_outputs
+    from v8.engine.tracking.tracker import TrackedRun, open_trackers
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is a Ctrl-C
     words = _words_to_continue()
     identity = RunIdentity(plan.profile, source.name, source.is_publishable, words)
+    tracked = TrackedRun(plan.path, plan.profile.model_dump(mode="json"), source.name)
     with RunFolder(plan.path, identity) as folder:
         try:
-            with open_display(plan) as listen:
+            with open_display(plan) as show, open_trackers(trackers, tracked, show) as listen:
                 summary = execute(plan, folder, source, partial(_train_all, placement), listen)
         except KeyboardInterrupt:
             sys.stderr.write(f"interrupted: {plan.path} is saved. Continue with: {words}\n")
             raise
         print_summary(summary, plan.path, write_outputs(plan.path))
-    _exit_on_failures(summary)
+    return summary
 
 
 def _train_all(placement: Placement, jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
     """Start TensorFlow only when there is something to train, and only where it is trained."""
-    if min(placement.num_workers, len(jobs)) > 1:
+    num_workers = _num_workers(placement, len(jobs), listen)
+    if num_workers > 1:
         from v8.engine import workers
 
-        return workers.train_all(jobs, listen, placement.num_workers)
+        return workers.train_all(jobs, listen, num_workers)
     from v8.engine.quiet import quiet_start
 
     with quiet_start():
         from v8.engine import local
         from v8.training.precision import gpu_names
+        from v8.training.probe import measured_fleet_size
 
         has_gpu = bool(gpu_names())  # looking for GPUs is the other moment TensorFlow talks
-    # A machine with a GPU's driver may still have a backend that cannot use it.
-    fleet_size = placement.fleet_size if has_gpu or placement.fleet_size else 1
+        # A machine with a GPU's driver may still have a backend that cannot use it.
+        fleet_size = placement.fleet_size or (
+            measured_fleet_size(jobs[0].profile, len(jobs)) if has_gpu else 1
+        )
     return local.train_all(jobs, listen, fleet_size)
 
 
-def _exit_on_failures(summary: Summary) -> None:
+def _num_workers(placement: Placement, num_jobs: int, listen: Listener) -> int:
+    from v8.engine.core_probe import measured_workers
+    from v8.engine.events import Note
+
+    bound = min(placement.num_workers, num_jobs)
+    if not placement.is_measured or bound == 1:
+        return bound
+    chosen = measured_workers(bound)
+    listen(Note(f"Workers: {chosen} of at most {bound}, measured (--workers sets another number)."))
+    return chosen
+
+
+def _exit_on_failures(summary: Summary, run: Path, repo: str | None) -> None:
     if summary.failures:
+        if repo:
+            words = shlex.join(["python", "-m", "v8", "publish", str(run), "--repo", repo, "--partial"])
+            sys.stderr.write(f"not published, because some series failed. Publish the others with: {words}\n")
         raise typer.Exit(EXIT_DATA if summary.is_without_data else SeriesError.exit_code)
 
 

@@ -8,7 +8,7 @@ Shape legend: N rows, W windows, T lookback, F features, H horizon, C columns of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.columns import BAND_PERIOD_BARS, CLOSE, TASK_COLUMNS, VOLATILITY
-from v8.data.scaling import Scaling, fit_scaling
+from v8.columns import BAND_PERIOD_BARS, CLOSE, RECENT_RANGE, TASK_COLUMNS, VOLATILITY
+from v8.data.scaling import Scaling, fit_scaling, target_unit
 from v8.data.splits import SPANS, Split, rows_needed, split_rows, window_anchors
 from v8.data.targets import roll_forward
 from v8.errors import DataError
@@ -39,6 +39,7 @@ class SeriesData:
         anchors: Per span, last known row of each complete window, shape (W,), int64.
         inputs_NF: Scaled features of every row, float32.
         targets_NHC: Per task, scaled targets by anchor row, float32; rows that anchor no window are 0.
+        weight_N: Weight of the window anchored at each row in losses, mean about one, float32.
     """
 
     series: Series
@@ -49,6 +50,7 @@ class SeriesData:
     anchors: dict[str, NDArray[np.int64]]
     inputs_NF: NDArray[np.float32]
     targets_NHC: dict[str, NDArray[np.float32]]
+    weight_N: NDArray[np.float32]
 
     def num_windows(self, span: str) -> int:
         """Return the complete windows of `train`, `validation` or `test`."""
@@ -62,6 +64,20 @@ class SeriesData:
     def truth(self, anchors: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
         """Gather true values per task, shape (W, H, C), quote currency (volatility unitless)."""
         return true_values(self.table, anchors, self.profile)
+
+    def scaled(
+        self, anchors: NDArray[np.int64], values: Mapping[str, NDArray[np.floating[Any]]]
+    ) -> dict[str, NDArray[np.float32]]:
+        """Scale values of the tasks as targets are.
+
+        Args:
+            anchors: Rows of the windows, shape (W,).
+            values: Per task, truth or forecasts, shape (W, H, C), quote currency (volatility unitless).
+
+        Returns:
+            Same tasks and shapes, float32, unitless.
+        """
+        return _scaled(self.table, self.profile, self.scaling, anchors, values)
 
     def history_close(self, anchors: NDArray[np.int64]) -> NDArray[np.float64]:
         """Gather the closes of the last 20 known rows, oldest first, shape (W, 20)."""
@@ -89,6 +105,8 @@ def table_columns(profile: Profile) -> tuple[str, ...]:
     for task in profile.tasks:
         wanted.extend(TASK_COLUMNS[task])
     wanted.extend((CLOSE, VOLATILITY))
+    if profile.scaling == "ranged":
+        wanted.append(RECENT_RANGE)
     return tuple(dict.fromkeys(wanted))
 
 
@@ -118,6 +136,7 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
             table.select(names).astype(np.float64), table.column(CLOSE).astype(np.float64)
         ),
         targets_NHC=_targets(table, profile, scaling, np.concatenate([anchors[name] for name in SPANS])),
+        weight_N=_weights(table, profile, scaling, anchors["train"]),
     )
 
 
@@ -161,6 +180,7 @@ def _fit(table: FeatureTable, profile: Profile, split: Split, anchors: NDArray[n
         {name: table.column(name)[first:end].astype(np.float64) for name in names},
         true_values(table, anchors, profile),
         roll_forward(history_close(table, anchors), profile.horizon_bars),
+        window_range=_recent_range(table, profile)[anchors],
         where=str(table.series),
     )
 
@@ -168,14 +188,44 @@ def _fit(table: FeatureTable, profile: Profile, split: Split, anchors: NDArray[n
 def _targets(
     table: FeatureTable, profile: Profile, scaling: Scaling, anchors: NDArray[np.int64]
 ) -> dict[str, NDArray[np.float32]]:
-    truth = true_values(table, anchors, profile)
-    reference = roll_forward(history_close(table, anchors), profile.horizon_bars)
+    scaled = _scaled(table, profile, scaling, anchors, true_values(table, anchors, profile))
     targets = {}
-    for task in profile.tasks:
-        shape = (len(table.open_time_s), profile.horizon_bars, len(TASK_COLUMNS[task]))
-        targets[task] = np.zeros(shape, np.float32)
-        targets[task][anchors] = scaling.scale_target(task, truth[task], reference[task])
+    for task, values in scaled.items():
+        targets[task] = np.zeros((len(table), *values.shape[1:]), np.float32)
+        targets[task][anchors] = values
     return targets
+
+
+def _scaled(
+    table: FeatureTable,
+    profile: Profile,
+    scaling: Scaling,
+    anchors: NDArray[np.int64],
+    values: Mapping[str, NDArray[np.floating[Any]]],
+) -> dict[str, NDArray[np.float32]]:
+    closes = history_close(table, anchors)
+    reference = roll_forward(closes, profile.horizon_bars)
+    range_W = scaling.floored_range(_recent_range(table, profile)[anchors])
+    return {
+        task: scaling.scale_target(
+            task, given.astype(np.float64), reference[task], target_unit(task, closes[:, -1], range_W)
+        )
+        for task, given in values.items()
+    }
+
+
+def _weights(
+    table: FeatureTable, profile: Profile, scaling: Scaling, train_anchors: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """Weigh windows by their recent range where targets are divided by it; all alike otherwise."""
+    floored = scaling.floored_range(_recent_range(table, profile))
+    return (floored / floored[train_anchors].mean()).astype(np.float32)
+
+
+def _recent_range(table: FeatureTable, profile: Profile) -> NDArray[np.float64]:
+    if profile.scaling == "ranged":
+        return table.column(RECENT_RANGE).astype(np.float64)
+    return np.ones(len(table))
 
 
 def _columns(table: FeatureTable, names: Sequence[str]) -> NDArray[np.float64]:

@@ -6,6 +6,9 @@ Three ways, chosen by the profile:
   log returns; differences of prices are divided by the close; skewed positive columns are logged;
   then all but prices are centred and divided by their deviation. A target is the log ratio of the
   truth to the roll-forward forecast over that ratio's deviation.
+* `ranged`: inputs as in `anchored`. A target is the distance of the truth from the roll-forward forecast in
+  units of the recent range (and of the last close, for prices). Forecasts are judged by their error in
+  returns, in which a window counts by its recent range, so that is its weight in every mean and loss.
 * `standard`, `minmax`: the lineage's scalers on plain levels, inputs and targets alike. They are kept
   so that anyone can see the difference; nothing else is fitted to them.
 
@@ -24,7 +27,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.columns import CLOSE, KINDS, TASK_COLUMNS, TASK_VOLATILITY, VOLATILITY, Kind
+from v8.columns import (
+    CLOSE,
+    KINDS,
+    RECENT_RANGE,
+    TASK_COLUMNS,
+    TASK_OHLC,
+    TASK_VOLATILITY,
+    VOLATILITY,
+    Kind,
+)
+from v8.data.medians import weighted_median
 from v8.errors import SeriesError
 from v8.profile import Profile
 
@@ -33,6 +46,9 @@ VOLATILITY_FLOOR_SHARE = 0.05
 
 A dead market (no trade for 20 bars) has volatility zero, whose logarithm would rule the whole loss.
 """
+
+RANGE_FLOOR_SHARE = 0.05
+"""Recent ranges below this share of the train median are raised to it: they divide targets."""
 
 LOG_FLOOR_SHARE = 1e-3
 """Likewise for logged inputs: the smallest value that is told apart, as a share of the train median."""
@@ -54,6 +70,7 @@ class TargetForm(StrEnum):
     """How one task's truth is brought to unit size."""
 
     ROLL_FORWARD = "log(x / roll-forward forecast) / scale"
+    RANGED = "(x - roll-forward forecast) / (recent range, times last close for prices) / scale"
     LEVEL = "(x - center) / scale"
 
 
@@ -83,8 +100,8 @@ class TaskScaling:
     Args:
         task: A key of `TASK_COLUMNS`.
         form: What the network's output means.
-        center: Per column, shape (C,); zeros under `ROLL_FORWARD`.
-        scale: Per column, shape (C,); one common value under `ROLL_FORWARD`, which keeps order.
+        center: Per column, shape (C,); zeros but under `LEVEL`.
+        scale: Per column, shape (C,); one common value but under `LEVEL`, which keeps order.
         start: Scaled constant forecast per step and column, shape (H, C).
         offset: Median log ratio of truth to roll-forward on train windows, shape (H, C).
     """
@@ -106,12 +123,14 @@ class Scaling:
         tasks: Tasks in the profile's order.
         reference_price: Median train close; keeps float32 logarithms small, cancels out in windows.
         volatility_floor: Smallest volatility told apart, unitless.
+        range_floor: Smallest recent range that divides a target, unitless; 0 unless `ranged`.
     """
 
     columns: tuple[ColumnScaling, ...]
     tasks: tuple[TaskScaling, ...]
     reference_price: float
     volatility_floor: float
+    range_floor: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; `from_json` restores an equal Scaling."""
@@ -125,7 +144,13 @@ class Scaling:
             for column in content["columns"]
         )
         tasks = tuple(_task_from_json(task) for task in content["tasks"])
-        return cls(columns, tasks, content["reference_price"], content["volatility_floor"])
+        return cls(
+            columns,
+            tasks,
+            content["reference_price"],
+            content["volatility_floor"],
+            content.get("range_floor", 0.0),
+        )
 
     def task(self, name: str) -> TaskScaling:
         """Return the constants of one task."""
@@ -153,8 +178,16 @@ class Scaling:
         """Return 1 for columns from which a window subtracts its last scaled close, shape (F,)."""
         return np.array([column.transform is Transform.ANCHORED for column in self.columns], np.float32)
 
+    def floored_range(self, range_W: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Raise recent ranges to the smallest one that divides a target, shape (W,), unitless."""
+        return np.maximum(range_W, self.range_floor)
+
     def scale_target(
-        self, task: str, truth_WHC: NDArray[np.float64], reference_WHC: NDArray[np.float64]
+        self,
+        task: str,
+        truth_WHC: NDArray[np.float64],
+        reference_WHC: NDArray[np.float64],
+        unit_W: NDArray[np.float64] | None = None,
     ) -> NDArray[np.float32]:
         """Turn true values into what the network is asked for.
 
@@ -162,6 +195,7 @@ class Scaling:
             task: A key of `TASK_COLUMNS`.
             truth_WHC: True values, quote currency (volatility unitless).
             reference_WHC: Roll-forward forecast of the same shape and unit.
+            unit_W: What `target_unit` gives for each window, shape (W,); `RANGED` needs it.
 
         Returns:
             Shape (W, H, C), float32, unitless.
@@ -169,17 +203,26 @@ class Scaling:
         constants = self.task(task)
         if constants.form is TargetForm.LEVEL:
             return ((truth_WHC - np.array(constants.center)) / np.array(constants.scale)).astype(np.float32)
+        if constants.form is TargetForm.RANGED:
+            return (_ranged(truth_WHC, reference_WHC, unit_W) / np.array(constants.scale)).astype(np.float32)
         ratio = log_ratio(task, truth_WHC, reference_WHC, self.volatility_floor)
         return (ratio / np.array(constants.scale)).astype(np.float32)
 
     def restore_target(
-        self, task: str, scaled_WHC: NDArray[np.float32], reference_WHC: NDArray[np.float64]
+        self,
+        task: str,
+        scaled_WHC: NDArray[np.float32],
+        reference_WHC: NDArray[np.float64],
+        unit_W: NDArray[np.float64] | None = None,
     ) -> NDArray[np.float64]:
         """Undo `scale_target`, up to its floors; same shapes and units."""
         constants = self.task(task)
         stretched = scaled_WHC.astype(np.float64) * np.array(constants.scale)
         if constants.form is TargetForm.LEVEL:
             return stretched + np.array(constants.center)
+        if constants.form is TargetForm.RANGED:
+            assert unit_W is not None  # noqa: S101 - whoever scaled with a unit has it
+            return reference_WHC + stretched * unit_W[:, None, None]
         return _floored(task, reference_WHC, reference_WHC, self.volatility_floor) * np.exp(stretched)
 
     def _scale_column(
@@ -197,6 +240,7 @@ def fit_scaling(
     truth: dict[str, NDArray[np.float64]],
     reference: dict[str, NDArray[np.float64]],
     *,
+    window_range: NDArray[np.float64],
     where: str,
 ) -> Scaling:
     """Fit every constant on the train span.
@@ -206,6 +250,7 @@ def fit_scaling(
         columns: Train rows of each feature and of close and volatility, shape (N,).
         truth: Train windows' true values per task, shape (W, H, C).
         reference: Their roll-forward forecasts, same shapes.
+        window_range: Recent range at their last known bar, shape (W,), unitless; read if `ranged`.
         where: Name of the series, for the error.
 
     Raises:
@@ -221,12 +266,40 @@ def fit_scaling(
             fix="Leave this series out or fetch another span",
         )
     floor = VOLATILITY_FLOOR_SHARE * float(np.median(volatility[volatility > 0]))
+    range_floor = 0.0
+    range_W = np.ones(len(truth[TASK_OHLC]))
+    if profile.scaling == "ranged":
+        range_floor = RANGE_FLOOR_SHARE * float(np.median(columns[RECENT_RANGE][columns[RECENT_RANGE] > 0]))
+        range_W = np.maximum(window_range, range_floor)
+    last_W = reference[TASK_OHLC][:, 0, 0]
     return Scaling(
         columns=tuple(_fit_column(profile, name, columns[name], close) for name in profile.features),
-        tasks=tuple(_fit_task(profile, task, truth[task], reference[task], floor) for task in profile.tasks),
+        tasks=tuple(
+            _fit_task(
+                profile,
+                task,
+                _Lesson(truth[task], reference[task], target_unit(task, last_W, range_W), range_W),
+                floor,
+            )
+            for task in profile.tasks
+        ),
         reference_price=float(np.median(close)),
         volatility_floor=floor,
+        range_floor=range_floor,
     )
+
+
+def target_unit(
+    task: str, last_close_W: NDArray[np.float64], range_W: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return what one recent range is in the unit of a task, shape (W,).
+
+    Args:
+        task: A key of `TASK_COLUMNS`.
+        last_close_W: Last known close, quote currency.
+        range_W: Recent range, floored, unitless.
+    """
+    return range_W if task == TASK_VOLATILITY else last_close_W * range_W
 
 
 def log_ratio(
@@ -272,7 +345,8 @@ def _fit_column(
     if profile.scaling == "minmax":
         low, high = float(x_N.min()), float(x_N.max())
         return ColumnScaling(name, Transform.LEVEL, low, _positive(high - low), 0.0)
-    transform = _ANCHORED_TRANSFORMS[KINDS[name]] if profile.scaling == "anchored" else Transform.LEVEL
+    is_level = profile.scaling == "standard"
+    transform = Transform.LEVEL if is_level else _ANCHORED_TRANSFORMS[KINDS[name]]
     if transform is Transform.ANCHORED:
         return ColumnScaling(name, transform, 0.0, float(np.std(np.diff(np.log(close_N)))), 0.0)
     positive = x_N[x_N > 0]
@@ -281,37 +355,72 @@ def _fit_column(
     return ColumnScaling(name, transform, float(shaped.mean()), _positive(float(shaped.std())), floor)
 
 
-def _fit_task(
-    profile: Profile,
-    task: str,
-    truth_WHC: NDArray[np.float64],
-    reference_WHC: NDArray[np.float64],
-    floor: float,
-) -> TaskScaling:
+@dataclass(frozen=True)
+class _Lesson:
+    """Train windows of one task: truth and roll-forward (W, H, C), unit and weight (W,)."""
+
+    truth_WHC: NDArray[np.float64]
+    reference_WHC: NDArray[np.float64]
+    unit_W: NDArray[np.float64]
+    weight_W: NDArray[np.float64]
+
+
+def _fit_task(profile: Profile, task: str, lesson: _Lesson, floor: float) -> TaskScaling:
     num_columns = len(TASK_COLUMNS[task])
-    ratio = log_ratio(task, truth_WHC, reference_WHC, floor)
-    form, center, scale = TargetForm.ROLL_FORWARD, np.zeros(num_columns), np.ones(num_columns)
-    if profile.scaling == "anchored":
+    ratio = log_ratio(task, lesson.truth_WHC, lesson.reference_WHC, floor)
+    form, center, scale = _FORMS[profile.scaling], np.zeros(num_columns), np.ones(num_columns)
+    if form is TargetForm.ROLL_FORWARD:
         # One scale for all columns of a task keeps their order: high above close stays above.
         scale = scale * _positive(float(np.sqrt(ratio.var(axis=0).mean())))
         scaled = ratio / scale
+    elif form is TargetForm.RANGED:
+        moved = _ranged(lesson.truth_WHC, lesson.reference_WHC, lesson.unit_W)
+        # The naive forecast's mean error becomes one, so a loss reads as a multiple of it.
+        mean_WHC = np.average(np.abs(moved), axis=0, weights=lesson.weight_W)
+        scale = scale * _positive(float(mean_WHC.mean()))
+        scaled = moved / scale
     else:
-        form = TargetForm.LEVEL
-        flat = truth_WHC.reshape(-1, num_columns)
+        flat = lesson.truth_WHC.reshape(-1, num_columns)
         is_standard = profile.scaling == "standard"
         center = flat.mean(axis=0) if is_standard else flat.min(axis=0)
         spread = flat.std(axis=0) if is_standard else np.ptp(flat, axis=0)
         scale = np.array([_positive(float(value)) for value in spread])
-        scaled = (truth_WHC - center) / scale
-    typical = np.mean if profile.tasks[task].loss == "mse" else np.median
+        scaled = (lesson.truth_WHC - center) / scale
+    is_mean = profile.tasks[task].loss == "mse"
     return TaskScaling(
         task=task,
         form=form,
         center=_floats(center),
         scale=_floats(scale),
-        start=tuple(_floats(row) for row in typical(scaled, axis=0)),
+        start=tuple(_floats(row) for row in _typical(scaled, lesson.weight_W, is_mean=is_mean)),
         offset=tuple(_floats(row) for row in np.median(ratio, axis=0)),
     )
+
+
+_FORMS = {
+    "anchored": TargetForm.ROLL_FORWARD,
+    "ranged": TargetForm.RANGED,
+    "standard": TargetForm.LEVEL,
+    "minmax": TargetForm.LEVEL,
+}
+
+
+def _ranged(
+    truth_WHC: NDArray[np.float64], reference_WHC: NDArray[np.float64], unit_W: NDArray[np.float64] | None
+) -> NDArray[np.float64]:
+    assert unit_W is not None  # noqa: S101 - the form and its unit are chosen together
+    return (truth_WHC - reference_WHC) / unit_W[:, None, None]
+
+
+def _typical(
+    scaled_WHC: NDArray[np.float64], weight_W: NDArray[np.float64], *, is_mean: bool
+) -> NDArray[np.float64]:
+    """Return the weighted mean or median of each step and column, shape (H, C)."""
+    if is_mean:
+        return np.average(scaled_WHC, axis=0, weights=weight_W)
+    if np.all(weight_W == weight_W[0]):
+        return np.median(scaled_WHC, axis=0)
+    return weighted_median(scaled_WHC, np.broadcast_to(weight_W[:, None, None], scaled_WHC.shape))
 
 
 def _positive(scale: float) -> float:

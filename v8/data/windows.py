@@ -36,7 +36,7 @@ class Batch:
     Args:
         x_BMTF: Scaled input windows, float32.
         y_BMHC: Scaled targets per task, float32.
-        weight_BM: 1 for a window, 0 for filling, float32.
+        weight_BM: Weight of each window, 0 for filling, float32.
     """
 
     x_BMTF: Any
@@ -135,6 +135,7 @@ class _Resident:
         self.targets_MNHC = {
             task: _side_by_side([data.targets_NHC[task] for data in fleet]) for task in first.targets_NHC
         }
+        self.weights_MN = _side_by_side([data.weight_N for data in fleet])
         self.mask_F = first.scaling.anchored_mask()
         self.close = first.profile.features.index(CLOSE)
         self.steps_T = np.arange(1 - first.profile.lookback_bars, 1)
@@ -153,7 +154,7 @@ def _gather(resident: _Resident, rows_BM: Rows, weight_BM: Weights) -> Batch:
     x_BMTF = resident.inputs_MNF[models, rows_BM[:, :, None] + resident.steps_T]
     x_BMTF = x_BMTF - x_BMTF[:, :, -1:, resident.close, None] * resident.mask_F
     y_BMHC = {task: target[models[:, 0], rows_BM] for task, target in resident.targets_MNHC.items()}
-    return Batch(x_BMTF, y_BMHC, weight_BM)
+    return Batch(x_BMTF, y_BMHC, weight_BM * resident.weights_MN[models[:, 0], rows_BM])
 
 
 class _Pipeline:
@@ -170,6 +171,7 @@ class _Pipeline:
         with tf.device("CPU:0"):
             inputs_MNF = tf.constant(resident.inputs_MNF)
             targets_MNHC = {task: tf.constant(target) for task, target in resident.targets_MNHC.items()}
+            weights_MN = tf.constant(resident.weights_MN)
             steps_T, mask_F = tf.constant(resident.steps_T, tf.int64), tf.constant(resident.mask_F)
             self._rows_SBM = tf.Variable(np.zeros(shape, np.int64))
             self._weight_SBM = tf.Variable(np.zeros(shape, np.float32))
@@ -183,7 +185,12 @@ class _Pipeline:
                 task: tf.transpose(tf.gather(target, rows_MB, batch_dims=1), (1, 0, 2, 3))
                 for task, target in targets_MNHC.items()
             }
-            return tf.transpose(x_MBTF, (1, 0, 2, 3)), y_BMHC, self._weight_SBM[place]
+            weight_MB = tf.gather(weights_MN, rows_MB, batch_dims=1)
+            return (
+                tf.transpose(x_MBTF, (1, 0, 2, 3)),
+                y_BMHC,
+                tf.transpose(weight_MB) * self._weight_SBM[place],
+            )
 
         options = tf.data.Options()
         options.deterministic = True

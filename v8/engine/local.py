@@ -22,9 +22,12 @@ from pathlib import Path
 
 import numpy as np
 
+from v8.artifacts.forecast_sample import sample_forecasts
 from v8.artifacts.forecaster import forecast_windows
 from v8.artifacts.series_artifact import Finished, save_description, save_model
 from v8.data.dataset import SeriesData, prepare_series, table_columns
+from v8.data.shrinkage import Shrinkage
+from v8.engine.calibration import calibrate
 from v8.engine.events import EpochEnded, Listener, Note, Outcome, SeriesStarted, StageStarted
 from v8.engine.interruption import deferred_interrupts
 from v8.engine.isolation import isolated
@@ -33,11 +36,13 @@ from v8.engine.plan import Job
 from v8.errors import DivergedError
 from v8.evaluation.forecasts import Forecasts
 from v8.evaluation.judgement import Judgement, judge
+from v8.evaluation.past import past_of
 from v8.features.store import FeatureStore
 from v8.profile import Profile
 from v8.training.device import memory_of
+from v8.training.epoch_record import EpochRecord
 from v8.training.precision import choose_precision
-from v8.training.trainer import EpochRecord, Member, Trainer, TrainingResult
+from v8.training.trainer import Member, Trainer, TrainingResult
 
 CHECKPOINT = Path(".training", "checkpoint.npz")
 """Where a series keeps its epochs until it is finished, inside its folder."""
@@ -50,7 +55,11 @@ _Ended = tuple[int, TrainingResult | DivergedError]
 
 
 def train_all(
-    jobs: Sequence[Job], listen: Listener, fleet_size: int | None = 1, make_trainer: MakeTrainer = Trainer
+    jobs: Sequence[Job],
+    listen: Listener,
+    fleet_size: int | None = 1,
+    make_trainer: MakeTrainer = Trainer,
+    store: FeatureStore | None = None,
 ) -> Iterator[Outcome]:
     """Make the artefact of every job, fleet after fleet.
 
@@ -59,12 +68,13 @@ def train_all(
         listen: Told about stages and epochs.
         fleet_size: Most series of one program; None takes as many as memory allows.
         make_trainer: Makes the trainer; called again when memory ran out.
+        store: Where features are kept; None for the user's own store.
 
     Yields:
         Each series' outcome as soon as it is known.
     """
     with deferred_interrupts() as check:
-        workshop = Workshop(jobs[0].profile, listen, check, make_trainer)
+        workshop = Workshop(jobs[0].profile, listen, check, make_trainer, store)
         yield from workshop.make_all(jobs, fleet_size or len(jobs))
 
 
@@ -76,6 +86,7 @@ class Workshop:
         listen: Told about stages and epochs.
         check: Called between two batches; raises KeyboardInterrupt to stop there.
         make_trainer: Makes the trainer.
+        store: Where features are kept; None for the user's own store.
     """
 
     def __init__(
@@ -84,11 +95,12 @@ class Workshop:
         listen: Listener,
         check: Callable[[], None],
         make_trainer: MakeTrainer = Trainer,
+        store: FeatureStore | None = None,
     ) -> None:
         precision = choose_precision(profile.training.precision)
         self._make_trainer = partial(make_trainer, profile, precision=precision, check=check)
         self._trainer = self._make_trainer()
-        self._store = FeatureStore(num_remembered=0)  # every table is asked for once
+        self._store = store or FeatureStore(num_remembered=0)  # every table is asked for once
         self._listen, self._check = listen, check
 
     def make(self, job: Job) -> Outcome:
@@ -200,13 +212,22 @@ class _Apprentice:
         self._tell_placement(result, num_series)
         with self._stage("judge"):
             model = trainer.serving_model(self._data, result.weights)
-            judgement = _judged(self._data, model)
+            shrinkage = calibrate(model, self._data)
+            forecasts = _forecasts(self._data, model)
+            judgement = judge(forecasts)
         with self._stage("save"):
             save_model(self._job.folder, model.save)
-        save_description(self._job.folder, self._finished(trainer, result, judgement))
+        save_description(self._job.folder, self._finished(trainer, result, forecasts, judgement, shrinkage))
         shutil.rmtree(self._checkpoint.parent, ignore_errors=True)
 
-    def _finished(self, trainer: Trainer, result: TrainingResult, judgement: Judgement) -> Finished:
+    def _finished(
+        self,
+        trainer: Trainer,
+        result: TrainingResult,
+        forecasts: Forecasts,
+        judgement: Judgement,
+        shrinkage: Shrinkage | None,
+    ) -> Finished:
         return Finished(
             data=self._data,
             candles=self._job.candles,
@@ -216,6 +237,8 @@ class _Apprentice:
             num_parameters=trainer.num_parameters,
             result=result,
             judgement=judgement,
+            sample=sample_forecasts(self._data, forecasts.model),
+            shrinkage=shrinkage,
             seconds={stage: round(seconds, 4) for stage, seconds in self._seconds.items()},
         )
 
@@ -244,15 +267,15 @@ def _take(results: Iterator[_Ended], told: list[_Ended]) -> None:
     told.append(next(results))
 
 
-def _judged(data: SeriesData, model: object) -> Judgement:
+def _forecasts(data: SeriesData, model: object) -> Forecasts:
     """Forecast the test span once, with the model that is about to be published."""
     anchors = data.anchors["test"]
-    return judge(
-        Forecasts(
-            truth=data.truth(anchors),
-            model=forecast_windows(model, data.raw_windows(anchors)),
-            history_close=data.history_close(anchors),
-            offsets={task.task: np.array(task.offset) for task in data.scaling.tasks},
-            series=str(data.series),
-        )
+    return Forecasts(
+        truth=data.truth(anchors),
+        model=forecast_windows(model, data.raw_windows(anchors)),
+        history_close=data.history_close(anchors),
+        offsets={task.task: np.array(task.offset) for task in data.scaling.tasks},
+        series=str(data.series),
+        bar_numbers=data.table.open_time_s[anchors] // data.series.bar_s,
+        past=past_of(data, anchors),
     )

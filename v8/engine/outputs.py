@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from v8.artifacts.forecast_sample import FORECASTS_FILE, ForecastSample, read_sample
 from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import HISTORY_FILE, read_metadata
 from v8.reports.leaderboard import LeaderboardRow, leaderboard, write_leaderboard_csv
@@ -37,13 +39,18 @@ def write_outputs(run: Path) -> list[LeaderboardRow]:
     record = read_run(run)
     metadata = finished_metadata(run, record)
     rows = leaderboard(metadata)
-    histories = {
-        content["series"]: read_history(run / content["series"] / HISTORY_FILE) for content in metadata
-    }
+    names = [str(content["series"]) for content in metadata]
+    histories = {name: read_history(run / name / HISTORY_FILE) for name in names}
     write_leaderboard_csv(run / LEADERBOARD_FILE, rows)
-    write_run_report(run / REPORT_FILE, asdict(record), metadata, histories)
+    write_run_report(run / REPORT_FILE, asdict(record), metadata, histories, read_samples(run, names))
     write_json(run / TIMING_FILE, _timing(record, metadata))
     return rows
+
+
+def read_samples(run: Path, names: Iterable[str]) -> dict[str, ForecastSample]:
+    """Read the forecasts to show of every series that has some."""
+    found = {name: read_sample(run / name / FORECASTS_FILE) for name in names}
+    return {name: sample for name, sample in found.items() if sample}
 
 
 def finished_metadata(run: Path, record: RunRecord) -> list[dict[str, Any]]:

@@ -11,15 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from v8.columns import BAND_PERIOD_BARS, TASK_COLUMNS, TASK_OHLC
 from v8.errors import SeriesError, listed
-
-Floats = NDArray[np.floating[Any]]
+from v8.evaluation.past import Floats, Past
 
 
 @dataclass(frozen=True)
@@ -33,9 +31,13 @@ class Forecasts:
         offsets: Per task, shape (H, C): log ratio of the typical truth to the roll-forward forecast,
             fitted on the train span (its median residual), unitless.
         series: What error messages name; "BTCUSDT-15m".
+        bar_numbers: Bar of each window's last known row, counted from any bar of the series, strictly
+            ascending, shape (N,), int64; None when the windows follow one another bar by bar.
+        past: What baselines may learn from; None leaves out those that are fitted to the train span.
 
     Raises:
-        SeriesError: If there is no window, tasks or shapes differ, or a number is not finite.
+        SeriesError: If there is no window, tasks or shapes differ, a number is not finite, or bars do not
+            ascend.
     """
 
     truth: Mapping[str, Floats]
@@ -43,12 +45,15 @@ class Forecasts:
     history_close: Floats
     offsets: Mapping[str, Floats]
     series: str = "the test span"
+    bar_numbers: NDArray[np.int64] | None = None
+    past: Past | None = None
 
     def __post_init__(self) -> None:
         _check_tasks(self)
         _check_history(self)
         _check_shapes(self)
         _check_numbers(self)
+        _check_bars(self)
 
     @property
     def num_windows(self) -> int:
@@ -138,6 +143,18 @@ def _check_numbers(forecasts: Forecasts) -> None:
                     if name == "model"
                     else "Check the candles of this series",
                 )
+
+
+def _check_bars(forecasts: Forecasts) -> None:
+    bars = forecasts.bar_numbers
+    if bars is not None and (bars.shape != (forecasts.num_windows,) or np.any(np.diff(bars) <= 0)):
+        raise SeriesError(
+            where=f"{forecasts.series}, bar_numbers",
+            rule=f"holds one bar for each of {forecasts.num_windows} windows, strictly ascending",
+            got=f"the shape {bars.shape}, "
+            + ("ascending" if np.all(np.diff(bars) > 0) else "not strictly ascending"),
+            fix="Pass the windows in the order of time, each once",
+        )
 
 
 def _first_bad(values: Floats, *, minimum: float = -np.inf) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 from v8.columns import TASK_COLUMNS, TASK_OHLC
 from v8.errors import ArtifactError
-from v8.evaluation.baselines import BASELINES, NAIVE, forecast_baseline
+from v8.evaluation.baselines import NAIVE, forecast_baseline, usable_baselines
 from v8.evaluation.forecasts import Forecasts
 from v8.evaluation.metrics import (
     MAX_ERROR,
@@ -26,9 +26,11 @@ from v8.evaluation.metrics import (
     TaskErrors,
     measure_direction,
     measure_errors,
+    window_losses,
 )
+from v8.evaluation.significance import Significance, diebold_mariano
 
-JUDGEMENT_FORMAT: Final = 1
+JUDGEMENT_FORMAT: Final = 2
 """Version of the keys `to_json` writes."""
 
 MODEL: Final = "model"
@@ -53,12 +55,15 @@ class Judgement:
         horizon_bars: Steps ahead.
         errors: Per task, per forecaster (`MODEL` or a key of `BASELINES`): errors in both units.
         direction: Hit rates of the close, one entry per step.
+        significance: Per task, per baseline: whether the model's mean absolute error in returns differs
+            from the baseline's by more than chance.
     """
 
     num_windows: int
     horizon_bars: int
     errors: Mapping[str, Mapping[str, TaskErrors]]
     direction: tuple[StepDirection, ...]
+    significance: Mapping[str, Mapping[str, Significance]]
 
     def error(self, task: str, forecaster: str = MODEL, kind: ErrorKind = "mae") -> ErrorGrid:
         """Return errors in returns, the unit that compares across coins."""
@@ -91,10 +96,22 @@ class Judgement:
         theirs = self.error(task, baseline, error).by_step
         return tuple(_skill(_ratio(*pair)) for pair in zip(ours, theirs, strict=True))
 
+    def p_value(self, task: str, baseline: str = NAIVE) -> float | None:
+        """Return the chance of a mean absolute error this far from a baseline's if both were as good.
+
+        Args:
+            task: A task of this judgement.
+            baseline: A key of `BASELINES`.
+
+        Returns:
+            0 to 1, two-sided, not corrected for judging many series; None where nothing can be said.
+        """
+        return self.significance[task][baseline].p_value
+
     def verdict(self, task: str) -> str:
         """Say in three words how the mean absolute error compares with the naive forecast's.
 
-        No significance is implied: a test of it belongs to a later version of this format.
+        No significance is implied; `p_value` has it.
         """
         ours, naive = self.error(task).overall, self.error(task, NAIVE).overall
         if ours == naive:
@@ -140,8 +157,11 @@ class Judgement:
                 horizon_bars=content["horizon_bars"],
                 errors={task: _read_task(task, section) for task, section in content["tasks"].items()},
                 direction=tuple(_read_step(step) for step in content["direction"]),
+                significance={
+                    task: _read_significance(section) for task, section in content["tasks"].items()
+                },
             )
-            is_faithful = _is_whole(judgement) and judgement.to_json() == content
+            is_faithful = _is_whole(judgement) and _agrees(content, judgement.to_json())
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise _damaged(where, f"{type(error).__name__} at {error}") from error
         if not is_faithful:
@@ -155,6 +175,7 @@ class Judgement:
             "verdict": self.verdict(task),
             "multiple_of_naive": {kind: self.multiple(task, kind) for kind in _KINDS},
             "skill": {name: self._skill_json(task, name) for name in baselines},
+            "significance": {name: self.significance[task][name].to_json() for name in baselines},
             "errors": {
                 forecaster: {grid: getattr(errors, grid).to_json() for grid in _GRIDS}
                 for forecaster, errors in self.errors[task].items()
@@ -182,15 +203,21 @@ def judge(forecasts: Forecasts) -> Judgement:
     """
     tasks = [task for task in TASK_COLUMNS if task in forecasts.truth]
     errors = {task: {MODEL: measure_errors(forecasts, task, forecasts.model[task])} for task in tasks}
-    for name in BASELINES:
-        made = forecast_baseline(name, forecasts)
-        for task in tasks:
-            errors[task][name] = measure_errors(forecasts, task, made[task])
+    losses = {task: window_losses(forecasts, task, forecasts.model[task]) for task in tasks}
+    significance: dict[str, dict[str, Significance]] = {task: {} for task in tasks}
+    for name in usable_baselines(forecasts):
+        for task, made in forecast_baseline(name, forecasts).items():
+            errors[task][name] = measure_errors(forecasts, task, made)
+            differences = losses[task] - window_losses(forecasts, task, made)
+            significance[task][name] = diebold_mariano(
+                differences, horizon_bars=forecasts.horizon_bars, bar_numbers=forecasts.bar_numbers
+            )
     return Judgement(
         num_windows=forecasts.num_windows,
         horizon_bars=forecasts.horizon_bars,
         errors=errors,
         direction=measure_direction(forecasts),
+        significance=significance,
     )
 
 
@@ -210,9 +237,37 @@ def _is_whole(judgement: Judgement) -> bool:
         for errors in forecasters.values()
         for name in _GRIDS
     ]
+    is_tested = all(
+        _is_of(judgement, task, name, test)
+        for task, tests in judgement.significance.items()
+        for name, test in tests.items()
+    )
     has_axes = all(_has_axes(grid, judgement.horizon_bars, len(TASK_COLUMNS[task])) for task, grid in grids)
     steps = [step.step for step in judgement.direction]
-    return has_axes and TASK_OHLC in judgement.errors and steps == [*range(1, judgement.horizon_bars + 1)]
+    return (
+        is_tested
+        and has_axes
+        and TASK_OHLC in judgement.errors
+        and steps == [*range(1, judgement.horizon_bars + 1)]
+    )
+
+
+def _is_of(judgement: Judgement, task: str, baseline: str, test: Significance) -> bool:
+    """Say whether a test is about this judgement's errors: its mean is their difference, up to rounding."""
+    ours, theirs = judgement.error(task).overall, judgement.error(task, baseline).overall
+    is_same = abs(test.mean_difference - (ours - theirs)) <= 1e-9 * max(ours, theirs)
+    return is_same and test.num_windows == judgement.num_windows
+
+
+def _agrees(found: Any, expected: Any) -> bool:
+    """Compare JSON values; numbers may differ in their last digits, where other libraries rounded."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        return found.keys() == expected.keys() and all(_agrees(found[key], expected[key]) for key in expected)
+    if isinstance(expected, list) and isinstance(found, list):
+        return len(found) == len(expected) and all(map(_agrees, found, expected))
+    if isinstance(expected, float) and isinstance(found, int | float):
+        return math.isclose(found, expected, rel_tol=1e-9)
+    return bool(found == expected)
 
 
 def _has_axes(grid: ErrorGrid, horizon_bars: int, num_columns: int) -> bool:
@@ -228,13 +283,20 @@ def _read_errors(task: str, grids: Any) -> TaskErrors:
     return TaskErrors(**{name: _read_grid(task, name, grids[name]) for name in _GRIDS})
 
 
+def _read_significance(section: Any) -> dict[str, Significance]:
+    return {name: Significance.from_json(test) for name, test in section["significance"].items()}
+
+
 def _read_grid(task: str, name: str, content: Any) -> ErrorGrid:
     cells = tuple(tuple(float(cell) for cell in row) for row in content["by_step_and_column"])
     return ErrorGrid(TASK_COLUMNS[task], cells, _POWERS[name.partition("_")[0]])
 
 
 def _read_step(content: Any) -> StepDirection:
-    return StepDirection(**{field.name: content[field.name] for field in fields(StepDirection)})
+    step = StepDirection(**{field.name: content[field.name] for field in fields(StepDirection)})
+    if not 0 <= step.num_effective <= max(1, step.num_counted):
+        raise ValueError("num_effective out of range")
+    return step
 
 
 def _damaged(where: str, got: str) -> ArtifactError:

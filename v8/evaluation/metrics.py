@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 
 from v8.columns import CLOSE, KINDS, TASK_COLUMNS, TASK_OHLC, Kind
 from v8.errors import SeriesError
-from v8.evaluation.forecasts import Floats, Forecasts
+from v8.evaluation.forecasts import Forecasts
+from v8.evaluation.past import Floats
+from v8.evaluation.significance import num_effective
 
 Z_95: Final = 1.959963984540054
 """Standard normal quantile of 97.5 %: two-sided 95 %."""
@@ -109,6 +111,8 @@ class StepDirection:
         num_rises: Windows among the counted whose truth rose: the hits of always saying "up".
         num_flat_truth: Windows left out because the truth did not move.
         num_flat_forecast: Further windows left out because the forecast did not.
+        num_effective: Independent windows that would tell as much as the counted ones, which overlap;
+            at most as many, 0 when none was counted.
     """
 
     step: int
@@ -117,6 +121,7 @@ class StepDirection:
     num_rises: int
     num_flat_truth: int
     num_flat_forecast: int
+    num_effective: float
 
     @property
     def rate(self) -> float | None:
@@ -125,8 +130,9 @@ class StepDirection:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 % interval of the rate; see `wilson_interval` for why it is optimistic."""
-        return wilson_interval(self.num_hits, self.num_counted) if self.num_counted else None
+        """95 % interval of the rate, for as many windows as are effective; None when none was counted."""
+        rate = self.rate
+        return None if rate is None else wilson_interval(rate * self.num_effective, self.num_effective)
 
     def to_json(self) -> dict[str, Any]:
         """Return counts, rate and interval; null where nothing was counted."""
@@ -138,6 +144,7 @@ class StepDirection:
             "num_rises": self.num_rises,
             "num_flat_truth": self.num_flat_truth,
             "num_flat_forecast": self.num_flat_forecast,
+            "num_effective": self.num_effective,
             "rate": self.rate,
             "low_95": low,
             "high_95": high,
@@ -158,26 +165,28 @@ def measure_errors(forecasts: Forecasts, task: str, forecast: Floats) -> TaskErr
     Raises:
         SeriesError: If the shape is not that of the truth, or an error is too large for a number.
     """
-    truth = forecasts.truth[task]
-    if forecast.shape != truth.shape:
-        raise SeriesError(
-            where=f"{forecasts.series}, forecast of {task}",
-            rule=f"has the shape of its truth, {truth.shape}",
-            got=f"the shape {forecast.shape}",
-            fix="Give it the axes (windows, steps, columns)",
-        )
+    error, relative = _checked_errors(forecasts, task, forecast)
     columns = TASK_COLUMNS[task]
-    error = forecast.astype(np.float64) - truth
-    relative = error / forecasts.last_close[:, None, None] if is_price_task(task) else error
-    largest = float(np.maximum(np.abs(error), np.abs(relative)).max())
-    if not largest < MAX_ERROR:  # also true for NaN
-        raise SeriesError(
-            where=f"{forecasts.series}, forecast of {task}",
-            rule=f"has errors below {MAX_ERROR:g}, which can be squared and averaged",
-            got=f"{largest:.3g}",
-            fix="Train again with a lower learning_rate or a clip_norm",
-        )
     return TaskErrors(*_grids(columns, error), *_grids(columns, relative))
+
+
+def window_losses(forecasts: Forecasts, task: str, forecast: Floats) -> NDArray[np.float64]:
+    """Return what each window adds to the mean absolute error in returns over all steps and columns.
+
+    Args:
+        forecasts: The test span with its truth.
+        task: A task of the span.
+        forecast: What to measure, shape (N, H, C); quote currency, volatility unitless.
+
+    Returns:
+        Shape (N,), float64, unitless; their mean is `TaskErrors.mae_return.overall`.
+
+    Raises:
+        SeriesError: As `measure_errors`.
+    """
+    _, relative = _checked_errors(forecasts, task, forecast)
+    losses: NDArray[np.float64] = np.abs(relative).mean(axis=(1, 2))
+    return losses
 
 
 def measure_direction(forecasts: Forecasts) -> tuple[StepDirection, ...]:
@@ -194,8 +203,8 @@ def measure_direction(forecasts: Forecasts) -> tuple[StepDirection, ...]:
     truth = np.sign(forecasts.truth[TASK_OHLC][:, :, close] - last)
     move = forecasts.model[TASK_OHLC][:, :, close].astype(np.float64) - last
     forecast = np.where(np.abs(move) <= FLAT_RETURN * last, 0.0, np.sign(move))
-    steps = zip(truth.T, forecast.T, strict=True)
-    return tuple(_step_direction(step, *signs) for step, signs in enumerate(steps, start=1))
+    steps = enumerate(zip(truth.T, forecast.T, strict=True), start=1)
+    return tuple(_step_direction(step, *signs, forecasts.bar_numbers) for step, signs in steps)
 
 
 def is_price_task(task: str) -> bool:
@@ -203,16 +212,16 @@ def is_price_task(task: str) -> bool:
     return all(KINDS[name] is Kind.PRICE for name in TASK_COLUMNS[task])
 
 
-def wilson_interval(num_hits: int, num_trials: int) -> tuple[float, float]:
+def wilson_interval(num_hits: float, num_trials: float) -> tuple[float, float]:
     """Return the 95 % interval of a share, after Wilson (1927), doi:10.1080/01621459.1927.10502953.
 
-    It assumes independent trials. Windows of a test span overlap: neighbours share most of their
-    history and, beyond step 1, most of the bars they forecast. The interval is therefore too narrow
-    (optimistic), the more so the further the step.
+    It assumes independent trials. Windows of a test span overlap: beyond step 1, neighbours share most
+    of the bars they forecast. Pass the number of independent windows that would tell as much, which need
+    not be whole; see `v8.evaluation.significance.num_effective`.
 
     Args:
         num_hits: Trials that succeeded, 0 to `num_trials`.
-        num_trials: Trials, at least 1.
+        num_trials: Independent trials, at least 1.
 
     Returns:
         Lower and upper end, 0 to 1, unitless.
@@ -228,6 +237,31 @@ def wilson_interval(num_hits: int, num_trials: int) -> tuple[float, float]:
     return max(0.0, centre - reach), min(1.0, centre + reach)
 
 
+def _checked_errors(
+    forecasts: Forecasts, task: str, forecast: Floats
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return errors in the unit of the column and in returns, both of shape (N, H, C)."""
+    truth = forecasts.truth[task]
+    if forecast.shape != truth.shape:
+        raise SeriesError(
+            where=f"{forecasts.series}, forecast of {task}",
+            rule=f"has the shape of its truth, {truth.shape}",
+            got=f"the shape {forecast.shape}",
+            fix="Give it the axes (windows, steps, columns)",
+        )
+    error = forecast.astype(np.float64) - truth
+    relative = error / forecasts.last_close[:, None, None] if is_price_task(task) else error
+    largest = float(np.maximum(np.abs(error), np.abs(relative)).max())
+    if not largest < MAX_ERROR:  # also true for NaN
+        raise SeriesError(
+            where=f"{forecasts.series}, forecast of {task}",
+            rule=f"has errors below {MAX_ERROR:g}, which can be squared and averaged",
+            got=f"{largest:.3g}",
+            fix="Train again with a lower learning_rate or a clip_norm",
+        )
+    return error, relative
+
+
 def _grids(columns: tuple[str, ...], error: NDArray[np.float64]) -> tuple[ErrorGrid, ErrorGrid]:
     mae = np.abs(error).mean(axis=0)
     rmse = np.sqrt((error**2).mean(axis=0))
@@ -238,8 +272,15 @@ def _rows(cells: NDArray[np.float64]) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(float(cell) for cell in row) for row in cells)
 
 
-def _step_direction(step: int, truth: NDArray[np.float64], forecast: NDArray[np.float64]) -> StepDirection:
+def _step_direction(
+    step: int,
+    truth: NDArray[np.float64],
+    forecast: NDArray[np.float64],
+    bar_numbers: NDArray[np.int64] | None,
+) -> StepDirection:
     is_counted = (truth != 0) & (forecast != 0)
+    bars = np.arange(len(truth)) if bar_numbers is None else bar_numbers
+    hits = (truth == forecast)[is_counted].astype(np.float64)
     return StepDirection(
         step=step,
         num_hits=int(np.sum(is_counted & (truth == forecast))),
@@ -247,4 +288,5 @@ def _step_direction(step: int, truth: NDArray[np.float64], forecast: NDArray[np.
         num_rises=int(np.sum(is_counted & (truth > 0))),
         num_flat_truth=int(np.sum(truth == 0)),
         num_flat_forecast=int(np.sum((truth != 0) & (forecast == 0))),
+        num_effective=num_effective(hits, step, bars[is_counted]) if len(hits) else 0.0,
     )

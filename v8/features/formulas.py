@@ -42,7 +42,7 @@ def rsi(close: Floats, period_bars: int) -> Floats:
     change = np.diff(close, prepend=close[:1])
     gain = ewm_mean(np.maximum(change, 0.0), 1.0 / period_bars)
     moved = gain + ewm_mean(np.maximum(-change, 0.0), 1.0 / period_bars)
-    return 100.0 * _ratio(gain, moved, where_zero=0.5)
+    return 100.0 * ratio(gain, moved, where_zero=0.5)
 
 
 def macd(close: Floats, fast_bars: int, slow_bars: int) -> Floats:
@@ -143,7 +143,7 @@ def band_position(moments: Floats, stds: float) -> Floats:
         Shape (N,), unitless; may leave 0..1.
     """
     reach = stds * moments[1]
-    return _ratio(reach - moments[0], 2.0 * reach, where_zero=0.5)
+    return ratio(reach - moments[0], 2.0 * reach, where_zero=0.5)
 
 
 def atr(high: Floats, low: Floats, close: Floats, period_bars: int) -> Floats:
@@ -194,7 +194,7 @@ def volume_norm(volume: Floats, period_bars: int) -> Floats:
     Returns:
         Shape (N,), unitless, between 0 and `period_bars`; the first `period_bars` - 1 rows are NaN.
     """
-    return _ratio(volume, moving_mean(volume, period_bars), where_zero=1.0)
+    return ratio(volume, moving_mean(volume, period_bars), where_zero=1.0)
 
 
 def ewm_mean(values: Floats, newest_weight: float) -> Floats:
@@ -235,5 +235,12 @@ def _added(arrays: Iterable[Floats]) -> Floats:
     return total
 
 
-def _ratio(part: Floats, whole: Floats, *, where_zero: float) -> Floats:
+def ratio(part: Floats, whole: Floats, *, where_zero: float) -> Floats:
+    """Divide, with a value of its own where the divisor is zero.
+
+    Args:
+        part: Shape (N,).
+        whole: Shape (N,).
+        where_zero: Result where `whole` is zero.
+    """
     return np.divide(part, whole, out=np.full(len(whole), where_zero), where=whole != 0.0)

@@ -18,7 +18,7 @@ import numpy as np
 
 from v8 import columns as c
 from v8.errors import DataError, listed
-from v8.features import formulas
+from v8.features import formulas, ranges
 from v8.features.formulas import Floats
 from v8.profile import nearest
 from v8.storage import digest_json
@@ -37,6 +37,10 @@ VOLUME_PERIOD_BARS: Final = 20
 CLOSE_MOMENTS: Final = "close_moments"
 """Name of the stage that five Bollinger columns share; it is computed once and never stored."""
 
+ROLLED_MOMENTS: Final = "rolled_moments"
+"""Name of the stage behind all `rolled_` columns."""
+
+_LONG_BARS: Final = c.RANGE_BARS[-1]
 _LONGEST_WARMUP_BARS = 4096
 _PRICE_DEFINITIONS = {
     c.OPEN: "open: first traded price of the bar, quote currency",
@@ -150,7 +154,7 @@ def compute(columns: Iterable[str], candles: Mapping[str, Floats]) -> dict[str, 
 
     Args:
         columns: Names from `v8.columns.KINDS`.
-        candles: Open, high, low, close and volume, each of shape (N,).
+        candles: Open time (seconds), open, high, low, close and volume, each of shape (N,).
 
     Returns:
         Per column, shape (N,), float64, with NaN in the rows of its own warm-up.
@@ -192,6 +196,99 @@ _BANDS_WARMUP = c.BAND_PERIOD_BARS - 1
 _STDS: Final = c.BAND_WIDTH_STDS
 _AVERAGE = f"the simple average of the last {c.BAND_PERIOD_BARS} closes"
 _DEVIATION = f"sample standard deviation of the last {c.BAND_PERIOD_BARS} closes"
+
+_OF_RECENT = f"in multiples of {c.RECENT_RANGE}, unitless"
+
+
+def _deviation_stage(num_bars: int) -> str:
+    """Name the stage that holds the range deviation over some bars."""
+    return f"range_deviation_{num_bars}"
+
+
+def _realised_stage(num_bars: int) -> str:
+    return f"realised_deviation_{num_bars}"
+
+
+def _range(num_bars: int) -> Indicator:
+    return Indicator(
+        ranges.share_of_recent,
+        (_deviation_stage(num_bars), c.RECENT_RANGE),
+        (),
+        warmup_bars=_LONG_BARS - 1,
+        version=1,
+        definition=(
+            f"{c.range_column(num_bars)}: root of the mean squared log(high / low) of the last {num_bars} "
+            f"bars over 4 log 2, {_OF_RECENT}"
+        ),
+    )
+
+
+def _realised(num_bars: int) -> Indicator:
+    return Indicator(
+        ranges.share_of_recent,
+        (_realised_stage(num_bars), c.RECENT_RANGE),
+        (),
+        warmup_bars=max(num_bars, _LONG_BARS - 1),
+        version=1,
+        definition=(
+            f"{c.realised_column(num_bars)}: root of the mean squared log return of the last {num_bars} "
+            f"bars, {_OF_RECENT}"
+        ),
+    )
+
+
+def _move(num_bars: int) -> Indicator:
+    return Indicator(
+        ranges.move,
+        (c.CLOSE, c.RECENT_RANGE),
+        (("period_bars", num_bars),),
+        warmup_bars=max(num_bars, _LONG_BARS - 1),
+        version=1,
+        definition=(
+            f"{c.move_column(num_bars)}: size of the log return over {num_bars} bars over the root of "
+            f"{num_bars}, at most {ranges.MAX_MOVE:g}, {_OF_RECENT}"
+        ),
+    )
+
+
+def _waves(period: str, period_s: int, num_waves: int) -> dict[str, Indicator]:
+    def made(name: str, is_cosine: bool) -> Indicator:
+        return Indicator(
+            ranges.wave,
+            (c.OPEN_TIME,),
+            (("period_s", period_s), ("num_waves", num_waves), ("is_cosine", is_cosine)),
+            warmup_bars=0,
+            version=1,
+            definition=(
+                f"{name}: {'cosine' if is_cosine else 'sine'} of 2 pi times {num_waves} times the share of "
+                f"the {period} that is over when the bar opens (UTC; a week begins on Monday), unitless"
+            ),
+        )
+
+    sine, cosine = c.wave_columns(period, num_waves)
+    return {sine: made(sine, False), cosine: made(cosine, True)}
+
+
+def _rolled(step: int) -> dict[str, Indicator]:
+    middle, deviation = c.rolled_columns(step)
+    window = f"the last {c.BAND_PERIOD_BARS} closes {step} bars ahead if the close stays where it is"
+
+    def made(name: str, function: Callable[..., Floats], what: str) -> Indicator:
+        return Indicator(
+            function,
+            (ROLLED_MOMENTS, c.RECENT_RANGE),
+            (("step", step),),
+            warmup_bars=_LONG_BARS - 1,
+            version=1,
+            definition=f"{name}: {what} of {window}, over the close, at most {ranges.MAX_ROLLED:g}, "
+            f"{_OF_RECENT}",
+        )
+
+    return {
+        middle: made(middle, ranges.rolled_middle, "distance from the close to the simple average"),
+        deviation: made(deviation, ranges.rolled_deviation, "sample standard deviation"),
+    }
+
 
 INDICATORS: Final[dict[str, Indicator]] = {
     c.RSI: Indicator(
@@ -288,6 +385,41 @@ INDICATORS: Final[dict[str, Indicator]] = {
             "nothing was traded, unitless"
         ),
     ),
+    c.RECENT_RANGE: Indicator(
+        ranges.recent_range,
+        tuple(_deviation_stage(num_bars) for num_bars in c.RANGE_BARS[1:]),
+        (),
+        warmup_bars=_LONG_BARS - 1,
+        version=1,
+        definition=(
+            f"{c.RECENT_RANGE}: product of the range deviations d(n) = root of the mean squared "
+            "log(high / low) of the last n bars over 4 log 2, each raised to at least "
+            f"{ranges.FLOOR_SHARE:g} d({_LONG_BARS}), to these powers: "
+            + ", ".join(
+                f"d({bars}) to {weight:g}"
+                for bars, weight in zip(c.RANGE_BARS[1:], ranges.RECENT_WEIGHTS, strict=True)
+            )
+            + "; unitless"
+        ),
+    ),
+    **{c.range_column(num_bars): _range(num_bars) for num_bars in c.RANGE_BARS},
+    **{c.realised_column(num_bars): _realised(num_bars) for num_bars in c.REALISED_BARS},
+    **{c.move_column(num_bars): _move(num_bars) for num_bars in c.MOVE_BARS},
+    **{
+        name: indicator
+        for num_waves in c.DAY_WAVES
+        for name, indicator in _waves("day", ranges.DAY_S, num_waves).items()
+    },
+    **{
+        name: indicator
+        for num_waves in c.WEEK_WAVES
+        for name, indicator in _waves("week", ranges.WEEK_S, num_waves).items()
+    },
+    **{
+        name: indicator
+        for step in range(1, c.MAX_ROLLED_STEPS + 1)
+        for name, indicator in _rolled(step).items()
+    },
 }
 """Every column of `v8.columns.KINDS` that is not a price of the candle itself."""
 
@@ -300,5 +432,35 @@ _GRAPH: Final[dict[str, Indicator]] = {
         warmup_bars=_BANDS_WARMUP,
         version=1,
         definition=f"close_moments: {_AVERAGE} minus the close, and the {_DEVIATION}, quote currency",
+    ),
+    **{
+        _deviation_stage(num_bars): Indicator(
+            ranges.range_deviation,
+            (c.HIGH, c.LOW),
+            (("period_bars", num_bars),),
+            warmup_bars=num_bars - 1,
+            version=1,
+            definition=f"{_deviation_stage(num_bars)}: see {c.RECENT_RANGE}",
+        )
+        for num_bars in c.RANGE_BARS
+    },
+    **{
+        _realised_stage(num_bars): Indicator(
+            ranges.realised_deviation,
+            (c.CLOSE,),
+            (("period_bars", num_bars),),
+            warmup_bars=num_bars,
+            version=1,
+            definition=f"{_realised_stage(num_bars)}: see {c.realised_column(num_bars)}",
+        )
+        for num_bars in c.REALISED_BARS
+    },
+    ROLLED_MOMENTS: Indicator(
+        ranges.rolled_moments,
+        (c.CLOSE,),
+        (("period_bars", c.BAND_PERIOD_BARS), ("num_steps", c.MAX_ROLLED_STEPS)),
+        warmup_bars=_BANDS_WARMUP,
+        version=1,
+        definition="rolled_moments: middle and deviation of the roll-forward bands, as shares of the close",
     ),
 }

@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.columns import OHLCV
+from v8.columns import OHLCV, OPEN_TIME
 from v8.errors import DataError, listed
 from v8.features.indicators import check_columns, compute, definition_digest, warmup_bars
 from v8.market.candles import Candles
@@ -163,6 +163,7 @@ def compute_columns(candles: Candles, columns: Sequence[str]) -> dict[str, Colum
         DataError: If a value is beyond single precision.
     """
     raw = {name: np.ascontiguousarray(candles.column(name)) for name in OHLCV}
+    raw[OPEN_TIME] = candles.open_time_s.astype(np.float64)
     results = {name: np.full(len(candles), np.nan, dtype=np.float32) for name in columns}
     for piece in pieces(candles.segment):
         lasting = [name for name in columns if warmup_bars([name]) < piece.stop - piece.start]

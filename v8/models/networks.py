@@ -12,10 +12,17 @@ from typing import Any
 
 import keras
 
-from v8.columns import TASK_COLUMNS
-from v8.profile import DenseNetwork, Profile, Seq2SeqNetwork
+from v8.columns import TASK_BANDS, TASK_COLUMNS, TASK_OHLC, TASK_VOLATILITY
+from v8.profile import DenseNetwork, NewestRowNetwork, Profile, Seq2SeqNetwork
 
 HEAD_PREFIX = "head_"
+RANGE_SIDES = {
+    TASK_OHLC: (0.0, 1.0, -1.0, 0.0),
+    TASK_BANDS: (1.0, -1.0),
+    TASK_VOLATILITY: (1.0,),
+}
+"""Where a wider range moves each column to begin with: high and low apart, open and close not at all."""
+
 SEEDS_A_NETWORK = 1_000
 """Room for the draws of one network, so that neighbouring seeds share none."""
 
@@ -41,17 +48,26 @@ def build_network(
     """
     parts = _Parts(profile, precision, count(seed * SEEDS_A_NETWORK))
     window = keras.Input((profile.lookback_bars, profile.num_features), name="window")
-    if isinstance(profile.network, Seq2SeqNetwork):
-        summary = _bilstm_seq2seq(window, profile.network, parts)
-        equation = "bhd,dc->bhc"
-    else:
-        summary = _lstm_dense(window, profile.network, parts)
-        equation = "bd,dhc->bhc"
-    outputs = {task: parts.head(task, equation)(summary) for task in profile.tasks}
+    outputs = _outputs(window, profile, parts)
     network = keras.Model(window, outputs, name=profile.name)
     for task, constants in (start or {}).items():
         network.get_layer(HEAD_PREFIX + task).bias.assign(constants)
+    if isinstance(profile.network, NewestRowNetwork):
+        for task in profile.tasks:
+            network.get_layer(HEAD_PREFIX + task).kernel.assign([RANGE_SIDES[task]])
     return network
+
+
+def _outputs(window: Any, profile: Profile, parts: _Parts) -> dict[str, Any]:
+    settings = profile.network
+    if isinstance(settings, NewestRowNetwork):
+        x_BD = _dense_newest(window, settings, parts)
+        return {task: parts.head(task, "bhr,rc->bhc")(parts.range_of(task)(x_BD)) for task in profile.tasks}
+    if isinstance(settings, Seq2SeqNetwork):
+        summary, equation = _bilstm_seq2seq(window, settings, parts), "bhd,dc->bhc"
+    else:
+        summary, equation = _lstm_dense(window, settings, parts), "bd,dhc->bhc"
+    return {task: parts.head(task, equation)(summary) for task in profile.tasks}
 
 
 def num_parameters(profile: Profile) -> int:
@@ -59,6 +75,8 @@ def num_parameters(profile: Profile) -> int:
     settings = profile.network
     if isinstance(settings, Seq2SeqNetwork):
         return _num_seq2seq(settings, profile)
+    if isinstance(settings, NewestRowNetwork):
+        return _num_newest(settings, profile)
     return _num_dense(settings, profile)
 
 
@@ -92,18 +110,31 @@ class _Parts:
     def normalised(self, x: Any, name: str, *, is_sequence: bool) -> Any:
         """Normalise over channels, then drop some of them."""
         x = keras.layers.LayerNormalization(dtype=self.precision, name=f"{name}_norm")(x)
+        return self.dropped(x, name, is_sequence=is_sequence)
+
+    def dense(self, units: int, name: str) -> Any:
+        kernel = keras.initializers.GlorotUniform(seed=next(self.seeds))
+        return keras.layers.Dense(units, "relu", kernel_initializer=kernel, dtype=self.precision, name=name)
+
+    def dropped(self, x: Any, name: str, *, is_sequence: bool) -> Any:
+        """Drop some channels: one draw a sequence is a third cheaper than one a step, and what is meant."""
         dropout = self.profile.network.dropout
         if not dropout:
             return x
-        # One draw a sequence, as recurrent dropout is meant, and a third cheaper than one a step.
         noise_shape = (None, 1, None) if is_sequence else None
         return keras.layers.Dropout(
             dropout, noise_shape=noise_shape, seed=next(self.seeds), dtype=self.precision, name=f"{name}_drop"
         )(x)
 
-    def dense(self, units: int, name: str) -> Any:
-        kernel = keras.initializers.GlorotUniform(seed=next(self.seeds))
-        return keras.layers.Dense(units, "relu", kernel_initializer=kernel, dtype=self.precision, name=name)
+    def range_of(self, task: str) -> Any:
+        """One number a step, zero to begin with: by how much the range differs from the usual one."""
+        return keras.layers.EinsumDense(
+            "bd,dhr->bhr",
+            output_shape=(self.profile.horizon_bars, 1),
+            kernel_initializer="zeros",
+            dtype="float32",
+            name=f"range_{task}",
+        )
 
     def head(self, task: str, equation: str) -> Any:
         return keras.layers.EinsumDense(
@@ -143,6 +174,18 @@ def _lstm_dense(x_BTF: Any, settings: DenseNetwork, parts: _Parts) -> Any:
     return x_BD
 
 
+def _dense_newest(x_BTF: Any, settings: NewestRowNetwork, parts: _Parts) -> Any:
+    profile, layers = parts.profile, keras.layers
+    newest = layers.Cropping1D((profile.lookback_bars - 1, 0), dtype=parts.precision, name="newest")(x_BTF)
+    x_BD = layers.Reshape((profile.num_features,), dtype=parts.precision, name="row")(newest)
+    for number, units in enumerate(settings.dense_units, 1):
+        name = f"dense_{number}"
+        kernel = keras.initializers.HeNormal(seed=next(parts.seeds))
+        dense = layers.Dense(units, "gelu", kernel_initializer=kernel, dtype=parts.precision, name=name)
+        x_BD = parts.dropped(dense(x_BD), name, is_sequence=False)
+    return x_BD
+
+
 def _num_seq2seq(settings: Seq2SeqNetwork, profile: Profile) -> int:
     total, width = 0, profile.num_features
     for units in settings.encoder_units:
@@ -152,6 +195,15 @@ def _num_seq2seq(settings: Seq2SeqNetwork, profile: Profile) -> int:
         total += _num_lstm(width, units) + 2 * units
         width = units
     return total + sum((width + profile.horizon_bars) * len(TASK_COLUMNS[task]) for task in profile.tasks)
+
+
+def _num_newest(settings: NewestRowNetwork, profile: Profile) -> int:
+    total, width, horizon = 0, profile.num_features, profile.horizon_bars
+    for units in settings.dense_units:
+        total += (width + 1) * units
+        width = units
+    heads = sum((1 + horizon) * len(TASK_COLUMNS[task]) for task in profile.tasks)
+    return total + len(profile.tasks) * width * horizon + heads
 
 
 def _num_dense(settings: DenseNetwork, profile: Profile) -> int:

@@ -3,6 +3,9 @@
 Scaling and its inverse are written as `keras.ops` between the input and the network and between the
 network and the outputs, with the fitted constants in the file. Plain Keras loads it in safe mode.
 
+Under `calibration: shrink` a linear layer between network and outputs holds how much of the network's
+forecast is kept; it starts as the identity, and `fold_shrinkage` sets it.
+
 Outputs are coherent by construction: low <= open, close <= high; bb_lower <= bb_upper;
 volatility > 0.
 
@@ -21,12 +24,17 @@ from v8.columns import (
     BAND_PERIOD_BARS,
     BAND_WIDTH_STDS,
     CLOSE,
+    RECENT_RANGE,
     TASK_BANDS,
+    TASK_COLUMNS,
     TASK_OHLC,
     TASK_VOLATILITY,
 )
 from v8.data.scaling import PRICE_FLOOR_SHARE, ColumnScaling, Scaling, TargetForm, TaskScaling, Transform
+from v8.data.shrinkage import Shrinkage
 from v8.profile import Profile
+
+SHRINKING_PREFIX = "shrink_"
 
 
 def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> keras.Model:
@@ -45,13 +53,50 @@ def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> k
     close_BT1 = ops.take(window_BTF, [profile.features.index(CLOSE)], axis=-1)
     last_B11 = ops.take(close_BT1, [profile.lookback_bars - 1], axis=1)
     scaled = network(_scaled(window_BTF, close_BT1, last_B11, scaling))
+    if profile.calibration == "shrink":
+        scaled = {task: _shrinking(profile, task)(scaled[task]) for task in profile.tasks}
     reference = _roll_forward(profile, close_BT1, last_B11, scaling)
+    unit_B11 = _range_unit(profile, window_BTF, scaling)
     restored = {
-        constants.task: _restored(scaled[constants.task], reference[constants.task], constants)
+        constants.task: _restored(
+            scaled[constants.task],
+            reference[constants.task],
+            unit_B11 if constants.task == TASK_VOLATILITY else unit_B11 * last_B11,
+            constants,
+        )
         for constants in scaling.tasks
     }
     outputs = {task: _COHERENT[task](values, last_B11, scaling) for task, values in restored.items()}
     return keras.Model(window_BTF, outputs, name=f"{profile.name}_forecaster")
+
+
+def fold_shrinkage(model: keras.Model, scaling: Scaling, shrinkage: Shrinkage) -> None:
+    """Make a published model shrink its network's forecasts.
+
+    factor x scaled + (1 - factor) x start, which is start + factor x (scaled - start).
+
+    Args:
+        model: Made by `build_serving` for a profile with `calibration: shrink`.
+        scaling: Holds the constant start of each task.
+        shrinkage: Factors per task and step.
+    """
+    for one in shrinkage.tasks:
+        layer = model.get_layer(SHRINKING_PREFIX + one.task)
+        factor_H = np.array(one.factors)
+        layer.kernel.assign(factor_H)
+        layer.bias.assign((1.0 - factor_H)[:, None] * np.array(scaling.task(one.task).start))
+
+
+def _shrinking(profile: Profile, task: str) -> keras.layers.Layer:
+    return keras.layers.EinsumDense(
+        "bhc,h->bhc",
+        output_shape=(profile.horizon_bars, len(TASK_COLUMNS[task])),
+        bias_axes="hc",
+        kernel_initializer="ones",
+        trainable=False,
+        dtype="float32",
+        name=SHRINKING_PREFIX + task,
+    )
 
 
 def _scaled(window_BTF: Any, close_BT1: Any, last_B11: Any, scaling: Scaling) -> Any:
@@ -107,8 +152,18 @@ def _roll_forward(profile: Profile, close_BT1: Any, last_B11: Any, scaling: Scal
     return reference
 
 
-def _restored(scaled_BHC: Any, reference_BHC: Any, constants: TaskScaling) -> Any:
+def _range_unit(profile: Profile, window_BTF: Any, scaling: Scaling) -> Any:
+    """The recent range at the last known bar, floored; 1 where targets are not measured by it."""
+    if RECENT_RANGE not in profile.features or scaling.range_floor == 0:
+        return 1.0
+    range_BT1 = ops.take(window_BTF, [profile.features.index(RECENT_RANGE)], axis=-1)
+    return ops.maximum(ops.take(range_BT1, [profile.lookback_bars - 1], axis=1), scaling.range_floor)
+
+
+def _restored(scaled_BHC: Any, reference_BHC: Any, unit_B11: Any, constants: TaskScaling) -> Any:
     stretched_BHC = scaled_BHC * np.array(constants.scale, np.float32)
+    if constants.form is TargetForm.RANGED:
+        return reference_BHC + stretched_BHC * unit_B11
     if constants.form is TargetForm.ROLL_FORWARD:
         return reference_BHC * ops.exp(stretched_BHC)
     return stretched_BHC + np.array(constants.center, np.float32)

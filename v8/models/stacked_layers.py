@@ -197,6 +197,23 @@ class StackedRepeatVector(StackedLayer):
         return (*input_shape[:2], self.num_steps, input_shape[2])
 
 
+class StackedCropping1D(StackedLayer):
+    """Twin of keras.layers.Cropping1D: (B, M, T, .) to (B, M, fewer, .).
+
+    Args:
+        cropping: Steps left out at the start and at the end.
+    """
+
+    def __init__(self, *, cropping: tuple[int, int], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.cropping = cropping
+
+    def call(self, x: Tensor) -> Tensor:
+        """Leave steps out."""
+        first, last = self.cropping
+        return x[:, :, first : x.shape[2] - last]
+
+
 class StackedReshape(StackedLayer):
     """Twin of keras.layers.Reshape; the target shape has neither batch nor model."""
 

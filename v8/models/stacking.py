@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from v8.models.stacked_layers import (
     StackedAdditiveAttention,
+    StackedCropping1D,
     StackedDense,
     StackedDropout,
     StackedEinsumDense,
@@ -232,6 +233,10 @@ def _repeat_vector(layer: Layer, **common: Any) -> Layer:
     return StackedRepeatVector(num_steps=layer.n, **common)
 
 
+def _cropping(layer: Layer, **common: Any) -> Layer:
+    return StackedCropping1D(cropping=tuple(layer.cropping), **common)
+
+
 def _reshape(layer: Layer, **common: Any) -> Layer:
     return StackedReshape(target_shape=tuple(layer.output.shape[1:]), **common)
 
@@ -280,6 +285,7 @@ _TWINS: dict[type[Layer], Callable[..., Layer]] = {
     keras.layers.LayerNormalization: _layer_normalization,
     keras.layers.Dropout: _dropout,
     keras.layers.RepeatVector: _repeat_vector,
+    keras.layers.Cropping1D: _cropping,
     keras.layers.Reshape: _reshape,
     keras.layers.GlobalAveragePooling1D: _pooling,
     keras.layers.TimeDistributed: _time_distributed,

@@ -3,6 +3,10 @@
 Rule of the order: the OHLC error as a multiple of the naive forecast's, smallest first; series without
 that number last; ties by name. All errors are mean absolute errors in returns over all steps and
 columns of a task, on the test span.
+
+P-values are those of the Diebold-Mariano test against the naive forecast. Many series are judged at
+once, so each task's p-values are corrected together over the series of the leaderboard (Benjamini and
+Hochberg); "significant" always means the corrected ones. See `v8.evaluation.significance`.
 """
 
 from __future__ import annotations
@@ -12,17 +16,24 @@ import io
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from v8.columns import TASK_COLUMNS, TASK_OHLC
-from v8.evaluation.judgement import BEATS, Judgement
+from v8.evaluation.judgement import BEATS, LOSES, Judgement
+from v8.evaluation.significance import ALPHA, corrected_p_values
 from v8.reports.results import SeriesResult, read_results
 from v8.storage import write_text
 
 _FIRST_COLUMNS: Final = ("series", "source")
-_TASK_COLUMNS: Final = ("mae_multiple_of_naive", "mae_skill", "verdict")
+_TASK_COLUMNS: Final = (
+    "mae_multiple_of_naive",
+    "mae_skill",
+    "verdict",
+    "mae_p_value",
+    "mae_corrected_p_value",
+)
 _LAST_COLUMNS: Final = (
     "direction_hit_rate_step_1",
     "direction_low_95",
@@ -41,11 +52,21 @@ class TaskScore:
         multiple: Model error over naive error, unitless, below 1 is better; None if naive made none.
         skill: 1 - multiple, or None.
         verdict: `beats naive`, `equals naive` or `loses to naive`.
+        p_value: Chance of a difference to naive this large if there were none, 0 to 1, two-sided; None
+            when the span is too short to say, or the forecasts are the same.
+        corrected_p_value: The same, corrected over all series of the leaderboard; None likewise.
     """
 
     multiple: float | None
     skill: float | None
     verdict: str
+    p_value: float | None = None
+    corrected_p_value: float | None = None
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether it differs from naive, in the direction of the verdict, by more than chance."""
+        return self.corrected_p_value is not None and self.corrected_p_value < ALPHA
 
 
 @dataclass(frozen=True)
@@ -57,7 +78,7 @@ class LeaderboardRow:
         source: Name of the candle source; "demo" is a simulated market.
         tasks: Score of each task of the profile, in the order of `v8.columns.TASK_COLUMNS`.
         hit_rate: Share of windows whose direction at step 1 was right, 0 to 1; None without any.
-        hit_rate_95: Its 95 % interval, optimistic because windows overlap; None without any.
+        hit_rate_95: Its 95 % interval, for as many windows as are effective; None without any.
         best_epoch: Epoch whose weights were kept; 0 is the untrained network.
         epochs_run: Epochs trained.
         seconds: Wall time over all stages, in seconds.
@@ -80,12 +101,16 @@ class TaskSummary:
     Args:
         num_series: Series with this task.
         num_beating: Series among them that beat naive.
+        num_significantly_beating: Series among those whose difference is significant.
+        num_significantly_losing: Series that lose to naive by a significant difference.
         median_multiple: Median over the series with such a number, unitless; None without any.
         median_skill: Likewise for the skill.
     """
 
     num_series: int
     num_beating: int
+    num_significantly_beating: int
+    num_significantly_losing: int
     median_multiple: float | None
     median_skill: float | None
 
@@ -130,7 +155,7 @@ def leaderboard(metadata: Sequence[Mapping[str, Any]]) -> list[LeaderboardRow]:
 
 def rank_results(results: Iterable[SeriesResult]) -> list[LeaderboardRow]:
     """Rank results that were already read; see `leaderboard`."""
-    return sorted((_row(result) for result in results), key=_rank)
+    return sorted(_corrected([_row(result) for result in results]), key=_rank)
 
 
 def summarise(rows: Sequence[LeaderboardRow]) -> LeaderboardSummary:
@@ -186,7 +211,23 @@ def _row(result: SeriesResult) -> LeaderboardRow:
 
 
 def _score(judgement: Judgement, task: str) -> TaskScore:
-    return TaskScore(judgement.multiple(task), judgement.skill(task), judgement.verdict(task))
+    return TaskScore(
+        multiple=judgement.multiple(task),
+        skill=judgement.skill(task),
+        verdict=judgement.verdict(task),
+        p_value=judgement.p_value(task),
+    )
+
+
+def _corrected(rows: list[LeaderboardRow]) -> list[LeaderboardRow]:
+    """Correct the p-values of each task over the rows that have it."""
+    scores: list[dict[str, TaskScore]] = [{} for _ in rows]
+    for task in TASK_COLUMNS:
+        places = [place for place, row in enumerate(rows) if task in row.tasks]
+        corrected = corrected_p_values([rows[place].tasks[task].p_value for place in places])
+        for place, value in zip(places, corrected, strict=True):
+            scores[place][task] = replace(rows[place].tasks[task], corrected_p_value=value)
+    return [replace(row, tasks=tasks) for row, tasks in zip(rows, scores, strict=True)]
 
 
 def _rank(row: LeaderboardRow) -> tuple[float, str]:
@@ -198,6 +239,8 @@ def _summarise_task(scores: Sequence[TaskScore]) -> TaskSummary:
     return TaskSummary(
         num_series=len(scores),
         num_beating=sum(score.verdict == BEATS for score in scores),
+        num_significantly_beating=sum(score.is_significant and score.verdict == BEATS for score in scores),
+        num_significantly_losing=sum(score.is_significant and score.verdict == LOSES for score in scores),
         median_multiple=_median(score.multiple for score in scores),
         median_skill=_median(score.skill for score in scores),
     )
@@ -210,7 +253,11 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 def _cells(row: LeaderboardRow) -> list[object]:
     scores = [row.tasks.get(task, TaskScore(None, None, "")) for task in TASK_COLUMNS]
-    task_cells = [cell for score in scores for cell in (score.multiple, score.skill, score.verdict)]
+    task_cells = [
+        cell
+        for score in scores
+        for cell in (score.multiple, score.skill, score.verdict, score.p_value, score.corrected_p_value)
+    ]
     low, high = row.hit_rate_95 or (None, None)
     last = [row.hit_rate, low, high, row.best_epoch, row.epochs_run, round(row.seconds, 3)]
     return ["" if cell is None else cell for cell in [row.series, row.source, *task_cells, *last]]

@@ -1,7 +1,6 @@
 """The report of a run as one self-contained page, `report.html`.
 
-Nothing is fetched: style and charts are inline and a content policy forbids the rest. All text passes
-through `v8.reports.markup`, which escapes it.
+All text passes through `v8.reports.markup`, which escapes it; `v8.reports.document` makes the page.
 """
 
 from __future__ import annotations
@@ -10,19 +9,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from v8.artifacts.forecast_sample import ForecastSample
 from v8.evaluation.baselines import BASELINES, NAIVE
+from v8.evaluation.significance import ALPHA
 from v8.reports.charts import skill_bar
-from v8.reports.leaderboard import LeaderboardRow, LeaderboardSummary, TaskScore, rank_results, summarise
+from v8.reports.document import document, plot
+from v8.reports.figures import dot_figure, stage_figure
+from v8.reports.leaderboard import (
+    LeaderboardRow,
+    LeaderboardSummary,
+    TaskScore,
+    TaskSummary,
+    rank_results,
+    summarise,
+)
 from v8.reports.markup import Html, element, facts, join, table
-from v8.reports.page_style import STYLE
 from v8.reports.results import History, RunFacts, SeriesResult, read_results, read_run_facts
 from v8.reports.series_section import series_section
-from v8.reports.wording import ABSENT, TASK_TITLES, count, duration, number, percent
+from v8.reports.wording import ABSENT, TASK_TITLES, count, duration, number, p_value, percent
 from v8.storage import write_text
 
 DEMO_WARNING: Final = "Simulated market: these numbers say nothing about real coins."
 
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 _LONGEST_BAR_SKILL: Final = 1.0
 
 
@@ -31,6 +39,7 @@ def write_run_report(
     run: Mapping[str, Any],
     metadata: Sequence[Mapping[str, Any]],
     histories: Mapping[str, History] | None = None,
+    samples: Mapping[str, ForecastSample] | None = None,
 ) -> None:
     """Write the page of a run, atomically.
 
@@ -40,18 +49,25 @@ def write_run_report(
         metadata: The content of each finished series' `metadata.json`, in any order.
         histories: Per series, epochs for its learning curve (see `v8.reports.results.read_history`);
             a series without them is shown without the curve.
+        samples: Per series, some of its forecasts; a series without them is shown without that chart.
 
     Raises:
         ArtifactError: If a key is missing or damaged, or a series comes twice.
     """
-    write_text(path, run_page(read_run_facts(run), read_results(metadata), histories or {}))
+    write_text(path, run_page(read_run_facts(run), read_results(metadata), histories or {}, samples or {}))
 
 
-def run_page(run: RunFacts, results: Sequence[SeriesResult], histories: Mapping[str, History]) -> Html:
+def run_page(
+    run: RunFacts,
+    results: Sequence[SeriesResult],
+    histories: Mapping[str, History],
+    samples: Mapping[str, ForecastSample],
+) -> Html:
     """Return the whole page; see `write_run_report`."""
     rows = rank_results(results)
     by_name = {result.series: result for result in results}
-    sections = (series_section(by_name[row.series], histories.get(row.series, ())) for row in rows)
+    ranked = [by_name[row.series] for row in rows]
+    sections = (series_section(one, histories.get(one.series, ()), samples.get(one.series)) for one in ranked)
     body = join(
         [
             _banner(run, results),
@@ -62,19 +78,11 @@ def run_page(run: RunFacts, results: Sequence[SeriesResult], histories: Mapping[
             _reading_guide(),
             element("h2", "Series") if rows else Html(),
             *sections,
+            _time(ranked),
             _provenance(run),
         ]
     )
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        element("title", f"v8 run: {run.profile_name}"),
-        element("style", STYLE),
-    )
-    page = element("html", head, element("body", element("main", body)), lang="en")
-    return join([Html("<!DOCTYPE html>\n"), page, "\n"])
+    return document(f"v8 run: {run.profile_name}", body)
 
 
 def _banner(run: RunFacts, results: Iterable[SeriesResult]) -> Html:
@@ -84,15 +92,24 @@ def _banner(run: RunFacts, results: Iterable[SeriesResult]) -> Html:
 
 
 def _opening(run: RunFacts, rows: Sequence[LeaderboardRow]) -> Html:
-    sentences = [f"{len(rows)} of {len(run.statuses)} series are finished."]
-    if run.reasons:
-        sentences.append(f"{len(run.reasons)} failed.")
-    for task, summary in summarise(rows).tasks.items():
-        sentences.append(
-            f"{TASK_TITLES[task]}: {summary.num_beating} of {summary.num_series} beat the naive forecast; "
-            f"the median error is {number(summary.median_multiple)} times its error."
-        )
-    return element("p", " ".join(sentences))
+    failed = f" {len(run.reasons)} failed." if run.reasons else ""
+    state = f"{len(rows)} of {len(run.statuses)} series are finished.{failed}"
+    cards = (_card(task, summary) for task, summary in summarise(rows).tasks.items())
+    return join([element("p", state), element("div", *cards, class_="cards")])
+
+
+def _card(task: str, summary: TaskSummary) -> Html:
+    said = (
+        f"times the naive forecast's error, median of {summary.num_series} series. "
+        f"{summary.num_beating} beat it, {summary.num_significantly_beating} by more than chance; "
+        f"{summary.num_significantly_losing} lose to it by more than chance."
+    )
+    return element(
+        "div",
+        element("h3", TASK_TITLES[task]),
+        element("b", number(summary.median_multiple)),
+        element("p", said),
+    )
 
 
 def _failures(run: RunFacts) -> Html:
@@ -108,15 +125,38 @@ def _leaderboard(rows: Sequence[LeaderboardRow]) -> Html:
     summary = summarise(rows)
     head = ["Series"]
     for task in summary.tasks:
-        head += [f"{TASK_TITLES[task]}: error ÷ naive", "skill", "verdict"]
+        head += [f"{TASK_TITLES[task]} ÷ naive", "skill", "verdict", "p, corrected"]
     head += ["direction, step 1", "95 %", "best epoch", "epochs", "time"]
     limit = _bar_limit(rows)
     body = [_median_cells(summary), *(_row_cells(row, summary.tasks, limit) for row in rows)]
     note = (
         "Mean absolute error on the test span, over all steps and columns, in returns. Ordered by the "
-        f"candles' error ÷ naive, best first. Longest bar: a skill of {limit:.3g}."
+        f"candles' error ÷ naive, best first. Longest bar: a skill of {limit:.3g}. p: chance of a "
+        f"difference to naive this large if there were none (Diebold-Mariano), corrected for {len(rows)} "
+        "series at once (Benjamini-Hochberg)."
     )
-    return join([element("h2", "Leaderboard"), table(head, body, caption=note)])
+    return join(
+        [
+            element("h2", "Leaderboard"),
+            _multiples(rows),
+            element("p", note, class_="soft"),
+            table(head, body, class_="wrapped"),
+        ]
+    )
+
+
+def _multiples(rows: Sequence[LeaderboardRow]) -> Html:
+    tasks = summarise(rows).tasks
+    columns = {
+        task: [row.tasks[task].multiple if task in row.tasks else None for row in rows] for task in tasks
+    }
+    is_sure = {task: [task in row.tasks and row.tasks[task].is_significant for row in rows] for task in tasks}
+    figure = dot_figure([row.series for row in rows], columns, x_title="error ÷ naive error", is_sure=is_sure)
+    label = (
+        "Mean absolute error as a multiple of the naive forecast's: left of 1 is better. Filled dots differ "
+        f"from 1 by more than chance (corrected p below {ALPHA:g}), hollow ones may be luck."
+    )
+    return plot(figure, label)
 
 
 def _median_cells(summary: LeaderboardSummary) -> list[str]:
@@ -124,12 +164,13 @@ def _median_cells(summary: LeaderboardSummary) -> list[str]:
     for task in summary.tasks.values():
         cells += [number(task.median_multiple), number(task.median_skill)]
         cells.append(f"{task.num_beating} of {task.num_series} beat naive")
+        cells.append(f"{task.num_significantly_beating} better, {task.num_significantly_losing} worse")
     cells += [percent(summary.hit_rate), "", count(summary.best_epoch), count(summary.epochs_run)]
     return [*cells, duration(summary.seconds)]
 
 
 def _row_cells(row: LeaderboardRow, tasks: Iterable[str], limit: float) -> list[str]:
-    cells: list[str] = [row.series]
+    cells: list[str] = [element("a", row.series, href=f"#{row.series}")]
     for task in tasks:
         cells += _score_cells(row.tasks.get(task), limit)
     interval = row.hit_rate_95
@@ -139,9 +180,11 @@ def _row_cells(row: LeaderboardRow, tasks: Iterable[str], limit: float) -> list[
 
 def _score_cells(score: TaskScore | None, limit: float) -> list[str]:
     if score is None:
-        return [ABSENT, ABSENT, "no such task"]
+        return [ABSENT, ABSENT, "no such task", ABSENT]
     bar = Html() if score.skill is None else skill_bar(score.skill, limit)
-    return [number(score.multiple), join([bar, number(score.skill)]), score.verdict]
+    p = p_value(score.corrected_p_value)
+    is_sure = element("b", p) if score.is_significant else p
+    return [number(score.multiple), join([bar, number(score.skill)]), score.verdict, is_sure]
 
 
 def _bar_limit(rows: Iterable[LeaderboardRow]) -> float:
@@ -165,13 +208,23 @@ def _reading_guide() -> Html:
             ),
             element(
                 "p",
-                "Direction counts windows in which both forecast and truth moved. Windows overlap, so its "
-                "95 % interval is narrower than it should be. “Beats naive” compares two averages on one "
-                "test span and claims no statistical significance. None of this is advice to trade.",
+                "“Beats naive” compares two averages on one test span; p says how often chance alone would "
+                "part them as far. Windows overlap, so the test reckons with errors that move together, "
+                "and with many tests at once. Direction counts windows in which both forecast and truth "
+                "moved; its 95 % interval takes them for the fewer independent ones they are worth. "
+                "None of this is advice to trade.",
             ),
             baselines,
         ]
     )
+
+
+def _time(results: Sequence[SeriesResult]) -> Html:
+    if not results:
+        return Html()
+    figure = stage_figure({result.series: result.seconds for result in results})
+    label = "Wall time per stage and series, in seconds; members of one fleet share its time evenly."
+    return join([element("h2", "Time per stage"), plot(figure, label)])
 
 
 def _provenance(run: RunFacts) -> Html:

@@ -9,10 +9,16 @@ from v8.reports.markup import Html
 STYLE: Final = Html("""
 :root { color-scheme: light dark;
   --paper: #fbfbf9; --card: #ffffff; --ink: #1c2024; --soft: #5f6873; --rule: #e1e4e8;
-  --good: #1769aa; --bad: #c2571a; --other: #8a94a0; --offset: #7a5bb5; --loud: #8f1d1d; }
+  --good: #1769aa; --bad: #c2571a; --other: #8a94a0; --offset: #7a5bb5; --loud: #8f1d1d;
+  --gain: #2f9e83; --loss: #cf5468; --fan: rgba(23, 105, 170, .16);
+  --stage0: #b9c2cc; --stage1: #7fb7be; --stage2: #4f8a8b; --stage3: #e0b252; --stage4: #c2571a;
+  --stage5: #1769aa; --stage6: #7a5bb5; --stage7: #5f6873; --stage8: #cf5468; --stage9: #2f9e83; }
 @media (prefers-color-scheme: dark) { :root {
   --paper: #14171a; --card: #1c2024; --ink: #e6e9ec; --soft: #9aa4af; --rule: #31373d;
-  --good: #63b3ed; --bad: #f0955a; --other: #7d8793; --offset: #b79cf0; --loud: #b02a2a; } }
+  --good: #63b3ed; --bad: #f0955a; --other: #7d8793; --offset: #b79cf0; --loud: #b02a2a;
+  --gain: #4cc3a5; --loss: #ef7f8f; --fan: rgba(99, 179, 237, .22);
+  --stage0: #55606b; --stage1: #5f9ea0; --stage2: #8fd0c6; --stage3: #e3bd6d; --stage4: #f0955a;
+  --stage5: #63b3ed; --stage6: #b79cf0; --stage7: #9aa4af; --stage8: #ef7f8f; --stage9: #4cc3a5; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 72rem; padding: 1.5rem 1rem 4rem; background: var(--paper);
   color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
@@ -26,12 +32,20 @@ p { max-width: 44rem; margin: .5rem 0; }
 .scroll { overflow-x: auto; margin: .5rem 0; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; padding: .25rem 0; }
+p.soft { font-size: .85rem; }
 th, td { padding: .3rem .75rem .3rem 0; text-align: right; border-bottom: 1px solid var(--rule);
   white-space: nowrap; }
 th { font-weight: 600; }
 thead th { color: var(--soft); vertical-align: bottom; }
 th:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); }
 details th:first-child { background: var(--card); }
+.wrapped thead th { white-space: normal; min-width: 4.5rem; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 15rem), 1fr)); gap: 1rem; }
+.cards div { background: var(--card); border: 1px solid var(--rule); border-radius: .5rem;
+  padding: .75rem 1rem; }
+.cards h3 { margin: 0; color: var(--soft); font-weight: 400; }
+.cards b { font-size: 1.8rem; line-height: 1.3; font-variant-numeric: tabular-nums; }
+.cards p { margin: 0; font-size: .85rem; color: var(--soft); }
 .reasons td { text-align: left; white-space: normal; min-width: 16rem; overflow-wrap: anywhere; }
 dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: .5rem 1.5rem;
   margin: .5rem 0; font-size: .9rem; }
@@ -41,17 +55,15 @@ details { background: var(--card); border: 1px solid var(--rule); border-radius:
 details[open] { padding-bottom: 1rem; }
 summary { cursor: pointer; padding: .7rem 0; font-weight: 600; }
 summary span { font-weight: 400; color: var(--soft); margin-left: .5rem; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 17rem), 1fr)); gap: 1rem; }
-figure { margin: .5rem 0; max-width: 30rem; } figcaption { font-size: .85rem; }
-.legend { font-size: .85rem; color: var(--soft); } .legend svg { margin: 0 .3rem 0 .9rem; }
-.chart { width: 100%; height: auto; display: block; }
-.chart text { fill: var(--soft); font: 11px system-ui, sans-serif; }
-.grid, .axis { stroke: var(--rule); } .axis { stroke: var(--soft); }
-svg g path { fill: none; stroke-width: 1.5; stroke: var(--other); } svg g circle { fill: var(--other); }
-svg .model path { stroke: var(--good); stroke-width: 2.5; } svg .model circle { fill: var(--good); }
-svg .offset path { stroke: var(--offset); } svg .offset circle { fill: var(--offset); }
-svg .last_close path { stroke-dasharray: 2 4; }
-svg .mark line { stroke: var(--bad); stroke-dasharray: 4 3; stroke-width: 1.5; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 19rem), 1fr)); gap: 1rem; }
+figure { margin: .75rem 0; min-width: 0; } figcaption { font-size: .85rem; }
+figure.wide { max-width: none; }
+.plot { width: 100%; } .plot .modebar { opacity: 0; } .plot:hover .modebar { opacity: 1; }
+.split { width: 100%; height: 1.1rem; display: block; border-radius: .25rem; }
+.split0 { fill: var(--other); } .split1 { fill: var(--offset); } .split2 { fill: var(--good); }
+.embargo { fill: var(--loss); }
+.axis { stroke: var(--soft); }
+a { color: var(--good); text-decoration: none; } a:hover { text-decoration: underline; }
 .bar { vertical-align: middle; margin-right: .4rem; }
 .good { fill: var(--good); } .bad { fill: var(--bad); } .share { fill: var(--other); }
 @media print { body { max-width: none; } details { break-inside: avoid; } }

@@ -1,84 +1,83 @@
-"""The part of the run report about one series: errors by horizon, direction, training, candles, time."""
+"""The part of the run report about one series: forecasts, errors by horizon, training, candles, time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from v8.artifacts.forecast_sample import ForecastSample
 from v8.columns import TASK_COLUMNS
 from v8.evaluation.baselines import BASELINES
-from v8.evaluation.judgement import MODEL, Judgement
+from v8.evaluation.judgement import MODEL, ErrorKind, Judgement
 from v8.evaluation.metrics import StepDirection, is_price_task
-from v8.reports.charts import Line, line_chart, share_bar
+from v8.reports.charts import share_bar, split_bar
+from v8.reports.document import plot
+from v8.reports.figures import error_figure, forecast_figure, learning_figure
 from v8.reports.markup import Html, element, facts, join, table
 from v8.reports.results import History, SeriesResult
-from v8.reports.wording import ABSENT, TASK_TITLES, count, duration, number, percent, price
+from v8.reports.wording import ABSENT, TASK_TITLES, count, duration, number, p_value, percent, price
 
-_LEGEND_ORDER: Final = (*BASELINES, MODEL)
-"""Drawn in this order, so that the model lies on top."""
+_KINDS: Final[tuple[ErrorKind, ErrorKind]] = ("mae", "rmse")
 
 _SPAN_KEYS: Final = ("first_open", "last_open", "rows", "num_windows")
 """What the table of spans shows of each, in the order of its columns."""
 
 
-def series_section(result: SeriesResult, history: History) -> Html:
+def series_section(result: SeriesResult, history: History, sample: ForecastSample | None) -> Html:
     """Return the folded section of one series.
 
     Args:
         result: The finished series.
         history: Its epochs; may be empty.
+        sample: Some of its forecasts; None beside models that were saved without.
     """
     judgement = result.judgement
     verdicts = ", ".join(f"{TASK_TITLES[task]} {judgement.verdict(task)}" for task in judgement.errors)
     return element(
         "details",
         element("summary", result.series, element("span", verdicts)),
+        element("h3", "Forecasts of the test span's end"),
+        _forecasts(sample),
         element("h3", "Error by step ahead"),
-        _legend(),
-        element("div", *(_error_figure(judgement, task) for task in judgement.errors), class_="charts"),
+        element("p", "A click on a name shows or hides its line.", class_="soft"),
+        element("div", *(_error_chart(judgement, task) for task in judgement.errors), class_="charts"),
         *(_error_table(judgement, task) for task in judgement.errors),
         element("h3", "Direction of the close"),
         _direction_table(judgement.direction),
         element("h3", "Training"),
         _training(result, history),
         element("h3", "Spans"),
-        _split_table(result.split),
+        _split(result.split),
         element("h3", f"Candles, from {result.source}"),
         facts(_found(result.candle_report)),
         element("h3", "Time per stage"),
         _time_table(result),
+        id=result.series,
     )
 
 
-def _legend() -> Html:
-    return element(
-        "p", *(join([_swatch(name), name.replace("_", " ")]) for name in _LEGEND_ORDER), class_="legend"
+def _forecasts(sample: ForecastSample | None) -> Html:
+    if sample is None:
+        return element("p", "The v8 that saved this model kept no forecasts to show.")
+    num_steps = len(next(iter(sample.issued[0].values.values())))
+    every = "every bar" if num_steps == 1 else f"every {num_steps} bars"
+    note = (
+        f"Newest {len(sample.open_time_s)} candles of the test span, times in UTC. A forecast was issued "
+        f"{every}; each fan opens at the close it knew last and spans its low to high."
     )
+    return plot(forecast_figure(sample), note)
 
 
-def _swatch(style: str) -> Html:
-    line = element("g", element("path", d="M0 5 L22 5"), class_=style)
-    return element("svg", line, width=22, height=10, viewBox="0 0 22 10", aria_hidden="true")
-
-
-def _error_figure(judgement: Judgement, task: str) -> Html:
-    unit = "% of the last close" if is_price_task(task) else "its own unit, in %"
-    label = f"{TASK_TITLES[task]}: mean absolute error, {unit}"
-    lines = [_error_line(judgement, task, name) for name in _LEGEND_ORDER if name in judgement.errors[task]]
-    chart = line_chart(lines, label=label, x_label="steps ahead")
-    return element("figure", element("figcaption", label), chart)
-
-
-def _error_line(judgement: Judgement, task: str, forecaster: str) -> Line:
-    errors = judgement.error(task, forecaster).by_step
-    points = [(float(step), error * 100) for step, error in enumerate(errors, start=1)]
-    return Line(forecaster.replace("_", " "), forecaster, points)
+def _error_chart(judgement: Judgement, task: str) -> Html:
+    return plot(
+        error_figure(judgement, task, BASELINES), f"{TASK_TITLES[task]}: mean absolute error ÷ naive's"
+    )
 
 
 def _error_table(judgement: Judgement, task: str) -> Html:
     relative, absolute = ("of last close", "price") if is_price_task(task) else ("in %", "as is")
     head = ["", f"MAE {relative}", f"RMSE {relative}", f"MAE {absolute}", f"RMSE {absolute}"]
-    head += ["model's skill, MAE", "model's skill, RMSE"]
+    head += ["model's skill, MAE", "p of it", "model's skill, RMSE"]
     names = [MODEL, *(name for name in judgement.errors[task] if name != MODEL)]
     rows = [_error_cells(judgement, task, name) for name in names]
     return table(head, rows, caption=f"{TASK_TITLES[task]}, over all steps and {_columns(task)}")
@@ -90,17 +89,19 @@ def _error_cells(judgement: Judgement, task: str, forecaster: str) -> list[str]:
     cells += [percent(grid.overall, 4) for grid in (errors.mae_return, errors.rmse_return)]
     cells += [price(grid.overall) for grid in (errors.mae_price, errors.rmse_price)]
     if forecaster == MODEL:
-        return [*cells, ABSENT, ABSENT]
-    return [*cells, *(number(judgement.skill(task, kind, forecaster)) for kind in ("mae", "rmse"))]
+        return [*cells, ABSENT, ABSENT, ABSENT]
+    absolute, squared = (number(judgement.skill(task, kind, forecaster)) for kind in _KINDS)
+    return [*cells, absolute, p_value(judgement.p_value(task, forecaster)), squared]
 
 
 def _direction_table(steps: Iterable[StepDirection]) -> Html:
     head = [
         "step",
         "hit rate",
-        "95 %, optimistic",
+        "95 %",
         "always up",
         "windows counted",
+        "worth, independent",
         "truth flat",
         "forecast flat",
     ]
@@ -110,7 +111,7 @@ def _direction_table(steps: Iterable[StepDirection]) -> Html:
 def _direction_cells(step: StepDirection) -> list[str]:
     always_up = step.num_rises / step.num_counted if step.num_counted else None
     interval = ABSENT if step.interval is None else " to ".join(percent(end) for end in step.interval)
-    counts = (step.num_counted, step.num_flat_truth, step.num_flat_forecast)
+    counts = (step.num_counted, round(step.num_effective), step.num_flat_truth, step.num_flat_forecast)
     return [
         str(step.step),
         percent(step.rate),
@@ -130,23 +131,35 @@ def _training(result: SeriesResult, history: History) -> Html:
 def _learning_curve(result: SeriesResult, history: History) -> Html:
     if not history:
         return Html()
-    lines = [_loss_line(history, "train_loss", "train"), _loss_line(history, "validation_loss", MODEL)]
-    label = "Loss per epoch, scaled units: validation (bold), train, and the epoch kept (dashed)"
-    mark = (float(result.best_epoch), f"best epoch {result.best_epoch}")
-    chart = line_chart(lines, label=label, x_label="epoch", is_from_zero=False, marked_x=mark)
-    return element("figure", element("figcaption", label), chart)
+    return plot(learning_figure(history, result.best_epoch), "Loss per epoch and the epoch kept (dashed)")
 
 
-def _loss_line(history: History, column: str, style: str) -> Line:
-    points = [(float(epoch["epoch"]), float(epoch[column])) for epoch in history]
-    return Line(column.replace("_", " "), style, points)
-
-
-def _split_table(split: Mapping[str, Any]) -> Html:
+def _split(split: Mapping[str, Any]) -> Html:
     spans = [(name, span) for name, span in split.items() if isinstance(span, Mapping)]
-    rows = [[name, *(_shown(span.get(key)) for key in _SPAN_KEYS)] for name, span in spans]
+    rows = [
+        [join([_swatch(f"split{at}"), name]), *(_shown(span.get(key)) for key in _SPAN_KEYS)]
+        for at, (name, span) in enumerate(spans)
+    ]
     others = ((name, _shown(value)) for name, value in split.items() if not isinstance(value, Mapping))
-    return join([table(["span", *(_spaced(key) for key in _SPAN_KEYS)], rows), facts(_pairs(others))])
+    ranges = {name: span["rows"] for name, span in spans if _is_range(span.get("rows"))}
+    note = "Row by row in time order; red: the embargo, which no window may touch from both sides."
+    return join(
+        [
+            element("figure", element("figcaption", note), split_bar(ranges), class_="wide"),
+            table(["span", *(_spaced(key) for key in _SPAN_KEYS)], rows),
+            facts(_pairs(others)),
+        ]
+    )
+
+
+def _is_range(rows: object) -> bool:
+    return isinstance(rows, list) and len(rows) == 2 and all(isinstance(row, int) for row in rows)
+
+
+def _swatch(style: str) -> Html:
+    return element(
+        "svg", element("rect", width=12, height=12, class_=style), width=12, height=12, class_="bar"
+    )
 
 
 def _found(report: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

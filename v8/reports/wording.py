@@ -25,6 +25,19 @@ def number(value: float | None) -> str:
     return ABSENT if value is None else f"{round(value, 3) + 0.0:,.3f}"
 
 
+def p_value(value: float | None) -> str:
+    """Write a p-value with two digits that count, or that it is very small.
+
+    >>> p_value(0.032), p_value(0.5), p_value(0.0004), p_value(0.996), p_value(None)
+    ('0.032', '0.50', '< 0.001', '1.00', '–')
+    """
+    if value is None:
+        return ABSENT
+    if value < 0.001:
+        return "< 0.001"
+    return f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
+
+
 def count(value: float | None) -> str:
     """Write a count, or a median of counts.
 

@@ -19,8 +19,8 @@ from typing import Self, TypeVar
 
 import requests
 
-from v8 import __version__
 from v8.errors import DataError
+from v8.version import VERSION
 
 NUM_WORKERS = 5
 """Enough to hide waiting, and no more than a small mirror (`python -m http.server`) lets queue up."""
@@ -157,7 +157,7 @@ class Downloader:
         if session is None:
             session = requests.Session()
             # A compressed answer would make the promised length meaningless.
-            session.headers.update({"User-Agent": f"v8/{__version__}", "Accept-Encoding": "identity"})
+            session.headers.update({"User-Agent": f"v8/{VERSION}", "Accept-Encoding": "identity"})
             self._local.session = session
             self._sessions.append(session)
         return session

@@ -1,0 +1,152 @@
+"""The README of an artefact says what is true, and its code works where v8 does not exist."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from v8.artifacts.artifact_readme import artifact_readme
+from v8.artifacts.forecaster import Forecaster
+
+WITHOUT_V8 = '''
+import importlib.abc
+import os
+import sys
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+
+
+class NoV8(importlib.abc.MetaPathFinder):
+    """As if v8 had never been installed."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "v8":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, NoV8())
+try:
+    import v8
+except ModuleNotFoundError:
+    pass
+else:
+    raise SystemExit("v8 is here")
+
+import numpy as np
+import pandas as pd
+
+# The features, from the sentences of the README alone.
+candles = pd.read_csv(sys.argv[1])
+close, high, low = candles["close"], candles["high"], candles["low"]
+mean, deviation = close.rolling(20).mean(), close.rolling(20).std(ddof=1)
+change = close.diff().fillna(0.0)
+gain = change.clip(lower=0).ewm(alpha=1 / 14, adjust=False).mean()
+loss = (-change).clip(lower=0).ewm(alpha=1 / 14, adjust=False).mean()
+macd = close.ewm(span=12, adjust=False).mean() - close.ewm(span=26, adjust=False).mean()
+true_range = np.maximum(high, close.shift()) - np.minimum(low, close.shift())
+features = pd.DataFrame(
+    {
+        "volatility": deviation / mean,
+        "atr": true_range.rolling(14).mean(),
+        "bb_width": 4 * deviation / mean,
+        "bb_lower": mean - 2 * deviation,
+        "bb_upper": mean + 2 * deviation,
+        "macd_signal": macd.ewm(span=9, adjust=False).mean(),
+        "macd": macd,
+        "rsi": 100 * gain / (gain + loss),
+        "close": close,
+        "low": low,
+        "high": high,
+        "open": candles["open"],
+    }
+)
+'''
+
+SAVED = """
+np.savez(sys.argv[2], **forecast)
+"""
+
+
+@pytest.fixture(scope="module")
+def metadata(trained_run: Any) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((trained_run.folder / "metadata.json").read_text())
+    return content
+
+
+def test_the_readme_lies_beside_the_model(trained_run: Any, metadata: dict[str, Any]) -> None:
+    assert (trained_run.folder / "README.md").read_text() == artifact_readme(metadata)
+
+
+def test_its_code_gives_the_same_forecast_in_an_environment_without_v8(
+    tmp_path: Path, trained_run: Any
+) -> None:
+    readme = (trained_run.folder / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    out = tmp_path / "forecast.npz"
+    file = trained_run.candles_dir / "BTCUSDT-15m.csv"
+    subprocess.run(
+        [sys.executable, "-I", "-c", WITHOUT_V8 + code + SAVED, str(file), str(out)],
+        cwd=trained_run.folder,
+        check=True,
+        timeout=120,
+    )
+    ours = Forecaster.load(trained_run.folder).predict(trained_run.candles)
+    columns = {"ohlc": ["open", "high", "low", "close"], "bands": ["bb_upper", "bb_lower"]}
+    with np.load(out) as plain:
+        assert sorted(plain) == ["bands", "ohlc", "volatility"]
+        for task, names in {**columns, "volatility": ["volatility"]}.items():
+            assert plain[task].shape == (1, 3, len(names))
+            # pandas rounds its running sums otherwise: a few units in the last place of float32.
+            np.testing.assert_allclose(plain[task][0], ours[names], rtol=2e-5)
+
+
+def test_it_tells_what_goes_in_and_out_and_what_was_seen(metadata: dict[str, Any]) -> None:
+    readme = artifact_readme(metadata)
+    assert readme.startswith("# BTCUSDT-15m\n\nForecasts the next 3 15m candles of BTCUSDT from the last 20 ")
+    assert "700 candles from `files`, 2024-12-24T17:00:00+00:00 to 2024-12-31T23:45:00+00:00" in readme
+    assert '| `forecast["ohlc"]` | (N, 3, 4) | open, high, low, close | quote currency |' in readme
+    assert '| `forecast["volatility"]` | (N, 3, 1) | volatility | unitless |' in readme
+    for number, feature in enumerate(metadata["features"]):
+        assert f"| {number} | `{feature['name']}` |" in readme
+    needed = 20 + metadata["warmup_bars"]
+    assert f"at least {needed} candles, 20 of the window and {needed - 20} before it" in readme
+    assert "Demo market" not in readme
+
+
+def test_a_model_that_loses_is_labelled(metadata: dict[str, Any]) -> None:
+    content = copy.deepcopy(metadata)
+    for task, (multiple, verdict) in {
+        "ohlc": (1.5, "loses to naive"),
+        "bands": (0.9, "beats naive"),
+        "volatility": (None, "loses to naive"),
+    }.items():
+        content["judgement"]["tasks"][task] |= {"multiple_of_naive": {"mae": multiple}, "verdict": verdict}
+    readme = artifact_readme(content)
+    assert "| ohlc | 1.500 | loses to naive |" in readme
+    assert "| volatility | – | loses to naive |" in readme
+    assert "**It loses to the naive forecast at: ohlc, volatility. Use the naive one there.**" in readme
+    for section in content["judgement"]["tasks"].values():
+        section["verdict"] = "beats naive"
+    assert "It loses" not in artifact_readme(content)
+
+
+def test_a_model_of_the_demo_market_says_so(metadata: dict[str, Any]) -> None:
+    assert "**Demo market: this model was trained on simulated" in artifact_readme(
+        metadata | {"is_demo_market": True}
+    )
+
+
+def test_what_a_sentence_leaves_open_is_said_only_where_it_matters(metadata: dict[str, Any]) -> None:
+    prices = [feature for feature in metadata["features"] if feature["name"] in ("close", "volume_norm")]
+    readme = artifact_readme(metadata | {"features": prices})
+    assert "at least 20 candles, 20 of the window and 0 before it" in readme
+    assert "Wilder" not in readme
+    assert "ewm" not in readme

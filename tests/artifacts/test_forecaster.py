@@ -1,0 +1,287 @@
+"""Candles in, future candles out: what is accepted, what is refused, and the same numbers everywhere."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from v8.artifacts.forecaster import Forecaster
+from v8.columns import TASK_COLUMNS
+from v8.data.dataset import prepare_series, table_columns
+from v8.engine import local
+from v8.errors import ArtifactError, DataError
+from v8.evaluation.judgement import judge
+from v8.features.table import compute_table
+from v8.market.candles import Candles
+from v8.market.series import Series
+from v8.market.sources.demo import END_S
+from v8.market.sources.source import open_source
+
+BTC = Series("BTCUSDT", "15m")
+BAR_S = 900
+COLUMNS = ["open", "high", "low", "close", "bb_upper", "bb_lower", "volatility"]
+
+
+@pytest.fixture(scope="module")
+def loaded(trained_run: Any) -> Forecaster:
+    return Forecaster.load(trained_run.folder)
+
+
+@pytest.fixture(scope="module")
+def raw(trained_run: Any) -> pd.DataFrame:
+    """Raw candles as users have them: open times in milliseconds as a column."""
+    frame = trained_run.candles.to_frame().reset_index()
+    frame["open_time"] = trained_run.candles.open_time_s * 1_000
+    return frame
+
+
+def test_a_forecast_covers_the_bars_after_the_newest_candle(loaded: Forecaster, raw: pd.DataFrame) -> None:
+    forecast = loaded.predict(raw)
+    # The demo market's newest candle opens a bar before its end, 2025-01-01T00:00Z.
+    assert [str(time) for time in forecast.index] == [
+        "2025-01-01 00:00:00+00:00",
+        "2025-01-01 00:15:00+00:00",
+        "2025-01-01 00:30:00+00:00",
+    ]
+    assert forecast.index.name == "open_time"
+    assert list(forecast.columns) == COLUMNS
+    assert (forecast.dtypes == np.float64).all()
+    assert (forecast["low"] <= forecast[["open", "close"]].min(axis=1)).all()
+    assert (forecast["high"] >= forecast[["open", "close"]].max(axis=1)).all()
+    # Price units: an hour of this market moves a few per cent at most.
+    assert np.allclose(forecast["close"], raw["close"].iloc[-1], rtol=0.1)
+
+
+@pytest.mark.parametrize("form", ["seconds", "microseconds", "text", "index", "naive index", "shuffled"])
+def test_every_way_to_write_the_same_candles_gives_the_same_forecast(
+    form: str, loaded: Forecaster, raw: pd.DataFrame, trained_run: Any
+) -> None:
+    frame = raw.copy()
+    if form == "seconds":
+        frame["open_time"] //= 1_000
+    if form == "microseconds":
+        frame["open_time"] *= 1_000
+    if form == "text":
+        frame["open_time"] = pd.to_datetime(frame["open_time"], unit="ms").astype(str)
+    if form == "index":
+        frame = trained_run.candles.to_frame()
+    if form == "naive index":
+        frame = trained_run.candles.to_frame().tz_localize(None)
+    if form == "shuffled":
+        frame = pd.concat([frame, frame.tail(3)]).sample(frac=1, random_state=1)
+    pd.testing.assert_frame_equal(
+        loaded.predict(frame), loaded.predict(trained_run.candles), check_exact=True, check_freq=False
+    )
+
+
+def test_the_judged_numbers_of_the_run_come_back_to_the_bit(loaded: Forecaster, trained_run: Any) -> None:
+    """The run's judgement is rebuilt from the loaded file: sums of errors differ by any single bit."""
+    profile = trained_run.profile
+    data = prepare_series(compute_table(trained_run.candles, table_columns(profile)), profile)
+    again = judge(local._forecasts(data, loaded._model))
+    assert again.to_json() == loaded.metadata["judgement"]
+
+
+def test_each_forecast_of_a_history_is_the_one_made_at_its_time(loaded: Forecaster, trained_run: Any) -> None:
+    history = loaded.forecast_history(trained_run.candles)
+    # 700 candles less warm-up and all but one row of the first window: one forecast each.
+    num_forecasts = 700 - loaded.warmup_bars - 19
+    assert len(history) == 3 * num_forecasts
+    assert history.index.names == ["issued_at", "step", "open_time"]
+    for back in (0, 1, 63, 64, 200, num_forecasts - 1):
+        known = trained_run.candles.newest(700, end_s=int(trained_run.candles.open_time_s[-1 - back]))
+        alone = loaded.predict(known)
+        block = history.xs(alone.index[0], level="issued_at").droplevel("step")
+        pd.testing.assert_frame_equal(block, alone, check_exact=True, check_freq=False)
+
+
+def test_a_history_can_be_thinned_and_cut_by_the_time_of_issue(loaded: Forecaster, trained_run: Any) -> None:
+    whole = loaded.forecast_history(trained_run.candles)
+    part = loaded.forecast_history(
+        trained_run.candles, stride=4, start="2024-12-31T12:00", end="2024-12-31T18:00+00:00"
+    )
+    issued = part.index.get_level_values("issued_at").unique()
+    # 12:00 to 18:00 holds 25 forecasts a quarter of an hour apart; every fourth is one an hour.
+    assert [time.strftime("%H:%M") for time in issued] == [f"{hour}:00" for hour in range(12, 19)]
+    pd.testing.assert_frame_equal(part, whole.loc[part.index], check_exact=True)
+    assert list(part.index.get_level_values("step")[:4]) == [1, 2, 3, 1]
+
+
+def with_hole(candles: Candles, first: int, num_missing: int) -> pd.DataFrame:
+    frame = candles.to_frame()
+    return frame.drop(frame.index[first : first + num_missing])
+
+
+def test_a_history_leaves_out_windows_across_a_hole(loaded: Forecaster, trained_run: Any) -> None:
+    history = loaded.forecast_history(with_hole(trained_run.candles, 350, 2))
+    whole = loaded.forecast_history(trained_run.candles)
+    before = history[history.index.get_level_values("issued_at") <= trained_run.candles.to_frame().index[350]]
+    pd.testing.assert_frame_equal(before, whole.loc[before.index], check_exact=True)
+    # Both pieces lose warm-up and first window: 350 and 348 candles remain instead of 700.
+    assert len(history) == 3 * (700 - 2 - 2 * (loaded.warmup_bars + 19))
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"stride": 0}, "a stride is at least 1 window; got 0"),
+        ({"start": "2026-01-01"}, "between start and end; got forecasts issued from 2024-12-.* only"),
+    ],
+)
+def test_a_back_test_without_a_window_is_refused(
+    options: dict[str, Any], match: str, loaded: Forecaster, trained_run: Any
+) -> None:
+    with pytest.raises(DataError, match=match):
+        loaded.forecast_history(trained_run.candles, **options)
+
+
+def test_the_fewest_candles_are_lookback_and_warm_up(loaded: Forecaster, raw: pd.DataFrame) -> None:
+    needed = loaded.needed_bars
+    assert needed == 20 + loaded.warmup_bars
+    enough = loaded.predict(raw.tail(needed))
+    # Averages without end have forgotten what lies before, but for one part in a million.
+    np.testing.assert_allclose(enough, loaded.predict(raw), rtol=1e-5)
+    with pytest.raises(
+        DataError,
+        match=rf"BTCUSDT-15m: needs {needed} unbroken candles at the end "
+        rf"\(20 lookback \+ {needed - 20} warm-up\); got {needed - 1}\.",
+    ):
+        loaded.predict(raw.tail(needed - 1))
+
+
+def test_a_hole_in_the_needed_rows_is_refused_and_placed(loaded: Forecaster, trained_run: Any) -> None:
+    # Row 600 of 700 is missing; the next one opens 99 bars before 00:00, at 23:15 two days before.
+    with pytest.raises(
+        DataError, match=r"unbroken candles .*; got 99 after the hole that ends at 2024-12-30T23:15:00Z\."
+    ):
+        loaded.predict(with_hole(trained_run.candles, 600, 1))
+
+
+def test_the_running_bar_is_not_known_yet(loaded: Forecaster, raw: pd.DataFrame) -> None:
+    almost_closed_s = END_S - 1
+    cut = loaded.predict(raw.iloc[:-1])
+    pd.testing.assert_frame_equal(loaded.predict(raw, now_s=almost_closed_s), cut, check_exact=True)
+
+
+def test_the_age_of_the_newest_candle_is_checked_when_asked_for(
+    loaded: Forecaster, raw: pd.DataFrame
+) -> None:
+    loaded.predict(raw, now_s=END_S + 4 * BAR_S - 1, max_age_bars=3)
+    with pytest.raises(
+        DataError,
+        match=r"at most 3 bars may have closed after the newest candle; got 4 bars between its close at "
+        r"2025-01-01T00:00:00Z and now, 2025-01-01T01:00:00Z",
+    ):
+        loaded.predict(raw, now_s=END_S + 4 * BAR_S, max_age_bars=3)
+
+
+@pytest.mark.parametrize("timeframe", ["1h", "5m"])
+def test_candles_of_another_timeframe_are_refused(timeframe: str, loaded: Forecaster) -> None:
+    other = open_source("demo").candles(Series("BTCUSDT", timeframe), 700).to_frame()
+    other.attrs.clear()
+    with pytest.raises(
+        DataError,
+        match=rf"BTCUSDT-15m: reads candles that open 900 s apart \(15m\); got rows .* apart \({timeframe}\)",
+    ):
+        loaded.predict(other)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "got"),
+    [
+        ("symbol", "ETHUSDT", "symbol ETHUSDT"),
+        ("timeframe", "1h", "timeframe 1h"),
+        ("series", "BTCUSDT-1h", "series BTCUSDT-1h"),
+    ],
+)
+def test_a_frame_that_names_another_series_is_refused(
+    key: str, value: str, got: str, loaded: Forecaster, raw: pd.DataFrame
+) -> None:
+    in_attrs = raw.copy()
+    in_attrs.attrs[key] = value
+    for frame in (raw.assign(**{key: value}), in_attrs):
+        with pytest.raises(DataError, match=rf"reads candles of its own series; got {got}\."):
+            loaded.predict(frame)
+
+
+def test_a_frame_may_name_its_own_series(loaded: Forecaster, raw: pd.DataFrame) -> None:
+    named = raw.assign(symbol="BTC/USDT", timeframe="15m")
+    pd.testing.assert_frame_equal(loaded.predict(named), loaded.predict(raw), check_exact=True)
+
+
+def test_checked_candles_of_another_series_are_refused(loaded: Forecaster) -> None:
+    with pytest.raises(DataError, match="reads candles of its own series; got ETHUSDT-15m"):
+        loaded.predict(open_source("demo").candles(Series("ETHUSDT", "15m"), 30))
+
+
+def test_a_frame_without_times_or_volume_is_refused(loaded: Forecaster, raw: pd.DataFrame) -> None:
+    with pytest.raises(
+        DataError, match=r"candles need the columns open_time, .*; got no open_time among open"
+    ):
+        loaded.predict(raw.drop(columns="open_time"))
+    with pytest.raises(DataError, match="got no volume among"):
+        loaded.predict(raw.drop(columns="volume"))
+
+
+@pytest.mark.parametrize("shape", [(20, 12), (1, 19, 12), (1, 20, 11), (0, 20, 12)])
+def test_windows_of_another_shape_are_refused(shape: tuple[int, ...], loaded: Forecaster) -> None:
+    with pytest.raises(DataError, match=r"windows have the shape \(N, 20 bars, 12 features\)"):
+        loaded.forecast(np.ones(shape, np.float32))
+
+
+def changed_copy(folder: Path, target: Path, **changes: Any) -> Path:
+    shutil.copytree(folder, target)
+    metadata = json.loads((target / "metadata.json").read_text())
+    (target / "metadata.json").write_text(json.dumps(metadata | changes))
+    return target
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        (
+            {"lookback_bars": 21},
+            r"must take and give what metadata\.json says: \(21, 12\) .*; got \(20, 12\)",
+        ),
+        ({"horizon_bars": 4}, r"must take and give what metadata\.json says"),
+        ({"tasks": {"ohlc": {}}}, r"must take and give what metadata\.json says"),
+        ({"series": "../x"}, r"metadata\.json: must be as v8 wrote it"),
+        ({"features": "close"}, r"metadata\.json: must be as v8 wrote it"),
+        ({"features": [{"name": "astrology"}]}, r"must be as v8 wrote it; got 'astrology'"),
+        ({"lookback_bars": None}, r"metadata\.json: must be as v8 wrote it; got TypeError"),
+    ],
+)
+def test_metadata_that_does_not_fit_is_refused(
+    changes: dict[str, Any], match: str, tmp_path: Path, trained_run: Any
+) -> None:
+    with pytest.raises(ArtifactError, match=match):
+        Forecaster.load(changed_copy(trained_run.folder, tmp_path / "bad", **changes))
+
+
+def test_a_feature_that_is_computed_otherwise_now_is_refused(tmp_path: Path, trained_run: Any) -> None:
+    features = json.loads((trained_run.folder / "metadata.json").read_text())["features"]
+    rsi = next(feature for feature in features if feature["name"] == "rsi")
+    rsi["digest"] = "0" * 64
+    with pytest.raises(ArtifactError, match=r"feature rsi: this v8 computes it as .*got another formula"):
+        Forecaster.load(changed_copy(trained_run.folder, tmp_path / "bad", features=features))
+
+
+def test_an_artefact_of_before_there_was_a_readme_still_loads(
+    tmp_path: Path, trained_run: Any, loaded: Forecaster, raw: pd.DataFrame
+) -> None:
+    metadata = json.loads((trained_run.folder / "metadata.json").read_text())
+    features = [{key: one[key] for key in ("name", "kind", "definition")} for one in metadata["features"]]
+    old = changed_copy(trained_run.folder, tmp_path / "old", features=features)
+    (old / "README.md").unlink()
+    (old / "forecasts.json").unlink()
+    pd.testing.assert_frame_equal(Forecaster.load(old).predict(raw), loaded.predict(raw), check_exact=True)
+
+
+def test_all_columns_of_all_tasks_are_forecast() -> None:
+    assert [column for columns in TASK_COLUMNS.values() for column in columns] == COLUMNS

@@ -1,0 +1,152 @@
+"""The model card: the Hub understands it, its numbers are the judgement's, and it hides nothing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from v8.artifacts.run_folder import read_run
+from v8.artifacts.series_artifact import read_metadata
+from v8.evaluation.judgement import Judgement
+from v8.reports.card import model_card
+from v8.reports.leaderboard import leaderboard
+from v8.reports.wording import p_value
+
+REPO = "someone/fleet"
+GOOD, BAD = "BTCUSDT-15m", "ETHUSDT-1h"
+
+
+@pytest.fixture
+def run(make_run: Any) -> Path:
+    """Make a run of a good and a bad model."""
+    return make_run([GOOD, BAD], shares={BAD: make_run.LOSING})
+
+
+def card_of(run: Path, held_back: dict[str, str] | None = None) -> str:
+    return model_card(REPO, asdict(read_run(run)), metadata_of(run), held_back or {})
+
+
+def metadata_of(run: Path) -> list[dict[str, Any]]:
+    return [read_metadata(run / name) for name in (GOOD, BAD)]
+
+
+def row_of(card: str, start: str) -> list[str]:
+    line = next(line for line in card.splitlines() if line.startswith(f"| {start}"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_the_hubs_own_reader_understands_the_card(run: Path) -> None:
+    from huggingface_hub import ModelCard
+
+    data = ModelCard(card_of(run)).data
+    assert (data.library_name, data.pipeline_tag, data.license) == ("keras", "time-series-forecasting", "mit")
+    assert data.model_name == "aligned"
+    found = {(result.dataset_type, result.metric_type, result.metric_name) for result in data.eval_results}
+    # Two series, three tasks, two metrics each.
+    assert len(found) == len(data.eval_results) == 12
+
+
+def test_the_metrics_are_the_judgements_numbers_to_the_last_digit(run: Path) -> None:
+    from huggingface_hub import ModelCard
+
+    results = ModelCard(card_of(run)).data.eval_results
+    for metadata in metadata_of(run):
+        judgement = Judgement.from_json(metadata["judgement"])
+        values = {
+            result.metric_name.partition(":")[0] + " " + result.metric_type: result.metric_value
+            for result in results
+            if result.dataset_type == metadata["series"]
+        }
+        assert values == {
+            "Candles relative_mae": judgement.multiple("ohlc"),
+            "Candles skill_score": judgement.skill("ohlc"),
+            "Bollinger bands relative_mae": judgement.multiple("bands"),
+            "Bollinger bands skill_score": judgement.skill("bands"),
+            "Volatility relative_mae": judgement.multiple("volatility"),
+            "Volatility skill_score": judgement.skill("volatility"),
+        }
+
+
+def test_a_metric_names_the_span_it_was_measured_on(run: Path) -> None:
+    from huggingface_hub import ModelCard
+
+    result = ModelCard(card_of(run)).data.eval_results[0]
+    assert result.dataset_split == "test"
+    assert result.dataset_args == {
+        "first_open": "2026-10-20T00:00:00+00:00",
+        "last_open": "2026-10-31T23:45:00+00:00",
+    }
+
+
+def test_the_table_shows_multiple_skill_and_significance_of_every_task(run: Path) -> None:
+    row = next(row for row in leaderboard(metadata_of(run)) if row.series == GOOD)
+    cells = row_of(card_of(run), GOOD)
+    # A quarter of the way from naive to the truth leaves three quarters of the error.
+    assert cells[1:3] == ["0.750", "0.250"]
+    assert cells[3] == p_value(row.tasks["ohlc"].corrected_p_value) == "< 0.001"
+    assert len(cells) == 1 + 3 * 3 + 1
+
+
+def test_a_model_that_loses_is_called_so_beside_its_name(run: Path) -> None:
+    card = card_of(run)
+    assert row_of(card, BAD)[0] == f"{BAD} **loses to naive: candles, bollinger bands, volatility**"
+    assert row_of(card, GOOD)[0] == GOOD
+    # Of two models one beats naive and one loses to it, both by more than chance.
+    assert row_of(card, "Candles")[4:] == ["1 (1)", "1 (1)"]
+
+
+def test_the_card_says_what_a_user_has_to_know(run: Path) -> None:
+    card = card_of(run)
+    assert 'v8.load("someone/fleet", "BTCUSDT-15m")' in card
+    assert 'hf_hub_download("someone/fleet", "models/BTCUSDT-15m/model.keras")' in card
+    assert "Not financial advice" in card
+    assert row_of(card, "machine")[1].endswith("GiB of memory")
+    assert row_of(card, "time") == ["time", "2 min 3 s over all models"]  # 2 x (0.5 + 61) s
+    assert row_of(card, "profile")[1].startswith("`aligned`, digest `")
+    assert f"| {GOOD} | vision | 2026-08-01 00:00 | 2026-10-31 23:45 | 8,000 |" in card
+    for title in ("How good they are", "Leaderboard", "How to use them", "Data", "Intended use and limits"):
+        assert f"## {title}" in card
+
+
+def test_the_python_of_the_card_is_python(run: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", card_of(run), re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        compile(block, "card", "exec")
+
+
+def test_models_that_were_held_back_are_listed_with_the_reason(run: Path) -> None:
+    card = card_of(run, {"SOLUSDT-1h": "its training failed"})
+    assert "Not published:\n\n- SOLUSDT-1h: its training failed" in card
+    assert "Not published" not in card_of(run)
+
+
+def test_without_a_test_of_significance_there_is_no_column_for_it(make_run: Any) -> None:
+    # Six windows are too few. Half of the way in logs is a little less than half in returns.
+    card = card_of(make_run([GOOD, BAD], shares={GOOD: make_run.SHORT, BAD: make_run.SHORT}))
+    assert row_of(card, GOOD)[1:3] == ["0.501", "0.499"]
+    assert len(row_of(card, GOOD)) == 1 + 3 * 2 + 1
+    assert "too few windows to say what is more than chance" in card
+    assert "Diebold-Mariano" not in card
+
+
+def test_the_card_of_the_same_run_is_the_same(run: Path) -> None:
+    assert card_of(run) == card_of(run)
+
+
+def test_a_number_that_does_not_exist_is_a_dash_and_no_metric(make_run: Any) -> None:
+    from huggingface_hub import ModelCard
+
+    card = card_of(make_run([GOOD, BAD], shares={BAD: make_run.NAIVE_IS_TRUE}))
+    assert row_of(card, BAD)[1:3] == ["–", "–"]
+    assert {result.dataset_type for result in ModelCard(card).data.eval_results} == {GOOD}
+
+
+def test_a_name_with_a_bar_does_not_break_the_table(run: Path) -> None:
+    content = asdict(read_run(run))
+    content["machine"] = {**content["machine"], "cpu": "left|right"}
+    assert "left\\|right" in model_card(REPO, content, metadata_of(run), {})

@@ -1,0 +1,198 @@
+"""`python -m v8 publish` and `--publish`: what they print, how they exit, what they never say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from v8.artifacts.run_folder import SeriesState
+from v8.commands.app import app
+from v8.market.series import Series
+from v8.market.sources.source import open_source
+
+REPO = "someone/fleet"
+_BARS = ("HF_HUB_DISABLE_PROGRESS_BARS",)
+
+
+def call(*words: str | Path) -> Result:
+    """Run the command line in this process."""
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def start(*words: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "v8", *map(str, words)],
+        env={name: value for name, value in {**os.environ, **env}.items() if name not in _BARS},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_a_process_publishes_and_prints_where(hub: Any, make_run: Any, tokens: Any) -> None:
+    done = start("publish", make_run(), "--repo", REPO)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""  # no progress bars where there is no terminal
+    commit = hub.commits(REPO)[0]
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("2 models of aligned for someone/fleet: 11 files, ")
+    assert lines[1].startswith("Sent 11 files, ")
+    assert lines[2] == f"Published: {hub.url}/{REPO}/commit/{commit.oid}"
+
+
+def test_a_client_that_is_asked_to_tell_everything_keeps_the_token(
+    hub: Any, make_run: Any, tokens: Any
+) -> None:
+    hub.lose_answer("lfs-put")
+    hub.answer("commit", 403)
+    done = start("publish", make_run(), "--repo", REPO, HF_DEBUG="1", HF_HUB_VERBOSITY="debug")
+    assert done.returncode == 5
+    assert "Send: " in done.stderr  # the client's own record of every request
+    assert tokens.write not in done.stdout + done.stderr
+
+
+def test_a_process_with_a_wrong_token_says_one_line_and_exits_5(hub: Any, make_run: Any, tokens: Any) -> None:
+    done = start("publish", make_run(), "--repo", REPO, HF_TOKEN=tokens.wrong)
+    assert done.returncode == 5
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("error: HF_TOKEN: must be a valid access token")
+    assert tokens.wrong not in done.stdout + done.stderr
+
+
+def test_nothing_new_is_said(hub: Any, make_run: Any) -> None:
+    run = make_run()
+    call("publish", run, "--repo", REPO)
+    again = call("publish", run, "--repo", REPO)
+    assert again.exit_code == 0
+    url = f"{hub.url}/{REPO}/commit/{hub.commits(REPO)[0].oid}"
+    assert again.stdout.splitlines()[-1] == f"Nothing has changed since {url}"
+
+
+def test_pauses_are_told(hub: Any, make_run: Any) -> None:
+    hub.answer("commit", 429, retry_after="0")
+    done = call("publish", make_run(), "--repo", REPO)
+    assert done.exit_code == 0
+    assert "someone/fleet: status 429; trying again in 0 s" in done.stderr
+
+
+def test_removed_models_are_told(hub: Any, make_run: Any) -> None:
+    call("publish", make_run(["BTCUSDT-15m", "ETHUSDT-1h"]), "--repo", REPO)
+    done = call("publish", make_run(["BTCUSDT-15m"]), "--repo", REPO)
+    assert "Removed files of an earlier run: models/ETHUSDT-1h/README.md, " in done.stdout
+
+
+def test_private_and_only_skilled_and_partial_arrive(hub: Any, make_run: Any) -> None:
+    run = make_run(
+        ["BTCUSDT-15m", "ETHUSDT-1h"],
+        shares={"ETHUSDT-1h": make_run.LOSING},
+        unfinished={"SOLUSDT-1h": SeriesState("pending")},
+    )
+    assert call("publish", run, "--repo", REPO).exit_code == 5
+    done = call("publish", run, "--repo", REPO, "--private", "--only-skilled", "--partial")
+    assert done.exit_code == 0, done.stderr
+    assert hub.repos[REPO].is_private
+    assert "ETHUSDT-1h: held back, because it loses to the naive forecast" in done.stdout
+    assert "SOLUSDT-1h: held back, because its training is not finished." in done.stdout
+    assert "1 models of aligned" in done.stdout
+
+
+def test_a_dry_run_prints_files_and_sizes_and_speaks_to_nobody(make_run: Any, tmp_path: Path) -> None:
+    run = make_run()
+    guard = (
+        # Python itself reports every try to reach another machine; imports may make a socket and look at it.
+        "import sys\n"
+        "def refuse(event, args):\n"
+        "    if event.startswith(('socket.connect', 'socket.send', 'socket.get', 'socket.getaddrinfo')):\n"
+        "        raise SystemExit(f'a dry run calls {event}')\n"
+        "sys.addaudithook(refuse)\n"
+        "from v8.commands.app import main\n"
+        f"main(['publish', {str(run)!r}, '--repo', {REPO!r}, '--dry-run'])\n"
+    )
+    env = {name: value for name, value in os.environ.items() if name != "HF_TOKEN"}
+    done = subprocess.run(
+        [sys.executable, "-c", guard],
+        env=env | {"HF_HOME": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:9"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    size = (run / "BTCUSDT-15m" / "model.keras").stat().st_size
+    assert f"models/BTCUSDT-15m/model.keras {size:,} " in " ".join(done.stdout.split()) + " "
+    assert "2 models of aligned for someone/fleet: 11 files, " in done.stdout
+
+
+def test_a_dry_run_refuses_what_publishing_would_refuse(make_run: Any) -> None:
+    demo = call("publish", make_run(source="demo"), "--repo", REPO, "--dry-run")
+    assert (demo.exit_code, demo.stdout) == (5, "")
+    assert "only models of real markets are published" in demo.stderr
+    name = call("publish", make_run(), "--repo", "fleet", "--dry-run")
+    assert name.exit_code == 5
+    assert "--repo: is user/name" in name.stderr
+
+
+def test_a_folder_that_is_no_run_exits_3_and_stays_as_it_is(hub: Any, tmp_path: Path) -> None:
+    done = call("publish", tmp_path / "nothing", "--repo", REPO)
+    assert done.exit_code == 3
+    assert not (tmp_path / "nothing").exists()
+    assert hub.count() == 0
+
+
+def test_the_main_job_refuses_to_publish_the_demo_market_before_training(hub: Any, tmp_path: Path) -> None:
+    done = call("run", "--source", "demo", "--publish", REPO, "--runs", tmp_path / "runs")
+    assert done.exit_code == 5
+    assert "--source demo: only models of real markets are published" in done.stderr
+    assert not (tmp_path / "runs").exists()
+    assert hub.count() == 0
+
+
+def test_the_main_job_checks_the_token_before_training(
+    hub: Any, tmp_path: Path, tokens: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", tokens.stranger)
+    files = ("--source", "files", "--data-dir", tmp_path)
+    done = call("run", *files, "--publish", REPO, "--runs", tmp_path / "runs")
+    assert done.exit_code == 5
+    assert "needs a token that may write repositories of someone; got the token of stranger" in done.stderr
+    assert not (tmp_path / "runs").exists()
+    assert hub.routes == ["whoami"]
+
+
+def test_the_main_job_does_not_publish_when_a_series_failed_and_says_how_to(hub: Any, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    words = ["--source", "files", "--data-dir", tmp_path, "--series", "BTCUSDT-15m", "--runs", runs]
+    done = start("run", *words, "--publish", REPO)
+    assert done.returncode == 3  # no candles at all
+    said = f"Publish the others with: python -m v8 publish {runs / 'aligned'} --repo {REPO} --partial"
+    assert done.stderr.splitlines()[-1].endswith(said)
+    assert hub.routes == ["whoami"]
+
+
+def test_the_main_job_publishes_what_it_trained(
+    hub: Any, tmp_path: Path, make_profile: Any, tokens: Any
+) -> None:
+    profile = tmp_path / "tiny.yaml"
+    tiny = make_profile(training={"epochs": 1}, newest_bars=420)
+    profile.write_text(yaml.safe_dump(tiny.model_dump(mode="json")))
+    candles = open_source("demo").candles(Series.parse("BTCUSDT-15m"), 420)
+    candles.to_frame().reset_index().to_csv(tmp_path / "BTCUSDT-15m.csv", index=False)
+    words = ["run", "--profile", profile, "--source", "files", "--data-dir", tmp_path, "--workers", "1"]
+    words += ["--series", "BTCUSDT-15m", "--runs", tmp_path / "runs", "--publish", REPO]
+    done = start(*words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"Published: {hub.url}/{REPO}/commit/{hub.commits(REPO)[0].oid}" in done.stdout
+    assert tokens.write not in done.stdout + done.stderr
+    run = tmp_path / "runs" / "tiny"
+    for name in ("model.keras", "metadata.json", "history.csv", "README.md"):
+        assert hub.files(REPO)[f"models/BTCUSDT-15m/{name}"] == (run / "BTCUSDT-15m" / name).read_bytes()
+    assert call("publish", run, "--repo", REPO).stdout.splitlines()[-1].startswith("Nothing has changed")

@@ -1,0 +1,179 @@
+"""Figures: valid by Plotly's own schema, through the points that the numbers give."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import plotly.graph_objects
+import pytest
+
+from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast
+from v8.evaluation.baselines import BASELINES
+from v8.evaluation.judgement import Judgement
+from v8.reports.figures import (
+    NUM_STAGE_COLOURS,
+    dot_figure,
+    error_figure,
+    forecast_figure,
+    learning_figure,
+    stage_figure,
+)
+from v8.reports.page_style import STYLE
+
+HISTORY = [{"epoch": 1.0, "train_loss": 0.5, "validation_loss": 0.6}]
+
+# Four hourly candles; a forecast of two bars was issued after the second.
+SAMPLE = ForecastSample(
+    series="BTCUSDT-1h",
+    bar_s=3_600,
+    open_time_s=(0, 3_600, 7_200, 10_800),
+    truth={
+        "ohlc": (
+            (9.0, 12.0, 8.0, 10.0),
+            (10.0, 13.0, 9.0, 11.0),
+            (11.0, 14.0, 10.0, 12.0),
+            (12.0, 15.0, 11.0, 13.0),
+        ),
+        "bands": ((20.0, 1.0), (21.0, 2.0), (22.0, 3.0), (23.0, 4.0)),
+        "volatility": ((0.1,), (0.2,), (0.3,), (0.4,)),
+    },
+    issued=(
+        IssuedForecast(
+            1,
+            {
+                "ohlc": ((11.5, 16.0, 7.0, 11.6), (11.7, 17.0, 6.0, 11.8)),
+                "bands": ((21.5, 2.5), (21.6, 2.6)),
+                "volatility": ((0.25,), (0.26,)),
+            },
+        ),
+    ),
+)
+
+
+def is_valid(figure: dict[str, Any]) -> bool:
+    """Ask Plotly, with the page's colour names replaced by a colour."""
+    text = json.dumps(figure, allow_nan=False)
+    named = {part.partition('"')[0] for part in text.split('"$')[1:]}
+    for name in named:
+        assert f"--{name}:" in STYLE  # otherwise the browser would draw in black
+        text = text.replace(f'"${name}"', '"#123456"')
+    plotly.graph_objects.Figure(json.loads(text))  # raises on an unknown key or a bad value
+    return True
+
+
+def trace(figure: dict[str, Any], name: str, at: int = 0) -> dict[str, Any]:
+    return [one for one in figure["data"] if one["name"] == name][at]
+
+
+@pytest.mark.parametrize("tasks", [("ohlc",), ("ohlc", "bands"), ("ohlc", "bands", "volatility")])
+def test_forecasts_of_any_tasks_are_a_valid_figure(tasks: tuple[str, ...]) -> None:
+    issued = tuple(
+        IssuedForecast(one.last_known, {task: one.values[task] for task in tasks}) for one in SAMPLE.issued
+    )
+    truth = {task: SAMPLE.truth[task] for task in tasks}
+    figure = forecast_figure(ForecastSample("X-1h", 3_600, SAMPLE.open_time_s, truth, issued))
+    assert is_valid(figure)
+    assert ("yaxis2" in figure["layout"]) == ("volatility" in tasks)
+    assert any(one["name"] == "bands" for one in figure["data"]) == ("bands" in tasks)
+
+
+def test_candles_are_the_truth_by_column() -> None:
+    candles = trace(forecast_figure(SAMPLE), "truth")
+    assert candles["x"] == ["1970-01-01 00:00", "1970-01-01 01:00", "1970-01-01 02:00", "1970-01-01 03:00"]
+    assert candles["open"] == [9.0, 10.0, 11.0, 12.0]
+    assert candles["high"] == [12.0, 13.0, 14.0, 15.0]
+    assert candles["low"] == [8.0, 9.0, 10.0, 11.0]
+    assert candles["close"] == [10.0, 11.0, 12.0, 13.0]
+
+
+def test_a_fan_opens_at_the_last_known_close_and_spans_low_to_high() -> None:
+    fan = trace(forecast_figure(SAMPLE), "forecast, range")
+    one, two, three = "1970-01-01 01:00", "1970-01-01 02:00", "1970-01-01 03:00"
+    # From the close of the second candle along the highs, back along the lows.
+    assert fan["x"] == [one, two, three, three, two, one, None]
+    assert fan["y"] == [11.0, 16.0, 17.0, 6.0, 7.0, 11.0, None]
+
+
+def test_lines_of_a_forecast_start_at_what_was_known() -> None:
+    figure = forecast_figure(SAMPLE)
+    assert trace(figure, "forecast, close")["y"] == [11.0, 11.6, 11.8, None]
+    assert trace(figure, "bands, forecast")["y"] == [21.0, 21.5, 21.6, None]  # upper
+    assert trace(figure, "bands, forecast", 1)["y"] == [2.0, 2.5, 2.6, None]  # lower
+    assert trace(figure, "volatility, forecast")["y"] == [0.2, 0.25, 0.26, None]
+    assert trace(figure, "volatility, forecast")["yaxis"] == "y2"
+
+
+def test_errors_are_multiples_of_naive_with_the_error_itself_beside_them(make_metadata) -> None:
+    # Each error is (1 - 0.25) times the naive one, at every step.
+    judgement = Judgement.from_json(make_metadata(share=0.25)["judgement"])
+    figure = error_figure(judgement, "ohlc", BASELINES)
+    assert is_valid(figure)
+    assert trace(figure, "roll forward")["y"] == [1.0, 1.0, 1.0]
+    model = figure["data"][-1]
+    assert (model["name"], model["y"]) == ("model", pytest.approx([0.75] * 3))
+    errors = judgement.error("ohlc").by_step
+    assert model["customdata"] == pytest.approx([100 * error for error in errors], rel=1e-5)
+
+
+def test_a_naive_forecast_without_error_gives_no_multiple(make_metadata) -> None:
+    content = make_metadata(share=0.25)["judgement"]
+    judgement = Judgement.from_json(content)
+    grid = judgement.errors["ohlc"]["roll_forward"].mae_return
+    zeros = tuple((0.0,) * 4 for _ in grid.cells)
+    object.__setattr__(grid, "cells", zeros)
+    assert error_figure(judgement, "ohlc", BASELINES)["data"][-1]["y"] == [None] * 3
+
+
+def test_a_baseline_far_off_waits_in_the_legend(make_metadata) -> None:
+    judgement = Judgement.from_json(make_metadata(share=0.25)["judgement"])
+    errors = judgement.errors["bands"]
+    naive = errors["roll_forward"].mae_return
+    for name, times in (("last_close", 1.51), ("offset", 1.49)):
+        cells = tuple(tuple(cell * times for cell in row) for row in naive.cells)
+        object.__setattr__(errors[name].mae_return, "cells", cells)
+    figure = error_figure(judgement, "bands", BASELINES)
+    assert trace(figure, "last close")["visible"] == "legendonly"
+    assert trace(figure, "offset")["visible"] is True
+    assert is_valid(figure)
+
+
+@pytest.mark.parametrize("num_epochs", [1, 3])
+def test_a_learning_curve_marks_the_epoch_kept(num_epochs: int) -> None:
+    figure = learning_figure(HISTORY * num_epochs, best_epoch=0)
+    assert is_valid(figure)
+    assert figure["layout"]["shapes"][0]["x0"] == 0
+    assert trace(figure, "validation")["y"] == [0.6] * num_epochs
+    assert trace(figure, "train")["mode"] == ("markers" if num_epochs == 1 else "lines")
+
+
+def test_dots_in_doubt_are_hollow_and_missing_numbers_stay_missing() -> None:
+    figure = dot_figure(["A", "B"], {"ohlc": [0.9, None]}, x_title="x", is_sure={"ohlc": [True, False]})
+    assert is_valid(figure)
+    (dots,) = figure["data"]
+    assert (dots["x"], dots["y"]) == ([0.9, None], ["A", "B"])
+    assert dots["marker"]["symbol"] == ["circle", "circle-open"]
+    assert figure["layout"]["shapes"][0]["x0"] == 1  # naive
+
+
+def test_stages_are_stacked_in_their_order_whichever_a_row_has() -> None:
+    figure = stage_figure({"A": {"train": 2.0, "judge": 1.0}, "B": {"train": 3.0}})
+    assert is_valid(figure)
+    assert [(one["name"], one["x"]) for one in figure["data"]] == [
+        ("train", [2.0, 3.0]),
+        ("judge", [1.0, 0.0]),
+    ]
+
+
+def test_every_stage_colour_exists() -> None:
+    seconds = {"A": {f"stage {number}": 1.0 for number in range(NUM_STAGE_COLOURS + 1)}}
+    assert is_valid(stage_figure(seconds))
+
+
+def test_names_from_files_are_no_markup_for_the_chart_library() -> None:
+    hostile = '<a href="javascript:alert(1)">x</a>'
+    figures = [
+        dot_figure([hostile], {"ohlc": [1.0]}, x_title="x"),
+        stage_figure({hostile: {hostile: 1.0}}),
+    ]
+    assert "<a" not in json.dumps(figures)

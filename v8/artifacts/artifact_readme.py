@@ -1,0 +1,198 @@
+"""The README of one artefact: how to use its `model.keras`, with v8 and with nothing but Keras.
+
+Whoever has only the folder of one series must be able to use it: what goes in, in which order and unit,
+what comes out, how good it was beside the naive forecast, and what it has seen. Everything is read from
+`metadata.json`; the code in it is run by a test in an environment without v8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from v8.columns import RSI, VOLUME_NORM
+from v8.evaluation.judgement import LOSES
+from v8.features.indicators import warmup_bars
+
+README_FILE: Final = "README.md"
+
+_EXPONENTIAL = {
+    "macd": "An exponential average over n bars starts at the first close and gives the newest value the "
+    "weight 2 / (n + 1): `ewm(span=n, adjust=False).mean()` in pandas.",
+    "rsi": "Wilder's averages over n bars start at the first change and give the newest value the weight "
+    "1 / n: `ewm(alpha=1 / n, adjust=False).mean()`; the first bar counts as no change. The index is 100 "
+    "times the average gain over the sum of average gain and average loss, and 50 where nothing moved.",
+}
+
+
+def artifact_readme(metadata: Mapping[str, Any]) -> str:
+    """Write the README of an artefact.
+
+    Args:
+        metadata: The content of its `metadata.json`.
+
+    Returns:
+        Markdown.
+    """
+    parts = [
+        _introduction(metadata),
+        _quality(metadata),
+        _data(metadata),
+        _with_v8(metadata),
+        _with_keras(metadata),
+        _features(metadata),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _introduction(metadata: Mapping[str, Any]) -> str:
+    symbol, _, timeframe = str(metadata["series"]).partition("-")
+    parts = [
+        f"# {metadata['series']}",
+        f"Forecasts the next {_bars(metadata['horizon_bars'], timeframe)} of {symbol} from the last "
+        f"{_bars(metadata['lookback_bars'], timeframe)}. Profile `{metadata['profile']['name']}`, "
+        f"{metadata['num_parameters']:,} parameters, trained by v8 {metadata['versions']['v8']} with Keras "
+        f"{metadata['versions']['keras']}. `metadata.json` tells everything else.",
+    ]
+    if metadata["is_demo_market"]:
+        parts.append(
+            "**Demo market: this model was trained on simulated candles and says nothing about a real one.**"
+        )
+    return "\n\n".join(parts)
+
+
+def _quality(metadata: Mapping[str, Any]) -> str:
+    judgement = metadata["judgement"]
+    rows = [
+        (task, _multiple(section["multiple_of_naive"]["mae"]), section["verdict"])
+        for task, section in judgement["tasks"].items()
+    ]
+    losing = [task for task, _, verdict in rows if verdict == LOSES]
+    lines = [
+        "## How good it is",
+        f"Mean absolute error on the {judgement['num_windows']:,} windows of the test span, which training "
+        "never saw, as a multiple of the error of the naive forecast: the close stays where it is, bands and "
+        "volatility follow from that. Below 1 is better than naive.",
+        _table(("task", "multiple of naive", "verdict"), rows),
+    ]
+    if losing:
+        tasks = ", ".join(losing)
+        lines.append(f"**It loses to the naive forecast at: {tasks}. Use the naive one there.**")
+    lines.append("Nothing here is financial advice; past errors promise nothing about coming ones.")
+    return "\n\n".join(lines)
+
+
+def _data(metadata: Mapping[str, Any]) -> str:
+    candles, split = metadata["candles"], metadata["split"]
+    rows = [
+        (name, split[name]["first_open"], split[name]["last_open"], f"{split[name]['num_windows']:,}")
+        for name in ("train", "validation", "test")
+    ]
+    return "\n\n".join(
+        [
+            "## What it has seen",
+            f"{candles['num_bars']:,} candles from `{candles['source']}`, {candles['first_open']} to "
+            f"{candles['last_open']} (open times, UTC).",
+            _table(("span", "first open", "last open", "windows"), rows),
+        ]
+    )
+
+
+def _with_v8(metadata: Mapping[str, Any]) -> str:
+    return f"""## Use it with v8
+
+`candles` is a frame of raw candles, at least {_needed_bars(metadata)} unbroken ones up to the newest closed
+one: `open_time` (UTC), `open`, `high`, `low`, `close`, `volume`.
+
+```
+import v8
+
+forecaster = v8.load("FOLDER or user/name", "{metadata["series"]}")
+forecast = forecaster.predict(candles)
+```"""
+
+
+def _with_keras(metadata: Mapping[str, Any]) -> str:
+    horizon = metadata["horizon_bars"]
+    rows = [
+        (
+            f'`forecast["{task}"]`',
+            f"(N, {horizon}, {len(about['columns'])})",
+            ", ".join(about["columns"]),
+            about["unit"],
+        )
+        for task, about in metadata["tasks"].items()
+    ]
+    return f"""## Use it with plain Keras
+
+`features` is a frame with the columns of the table below, one row a closed candle, oldest first, no
+candle missing.
+
+```python
+import json
+
+import keras
+import numpy as np
+
+with open("metadata.json", encoding="utf-8") as stream:
+    metadata = json.load(stream)
+names = [feature["name"] for feature in metadata["features"]]
+window = features[names].to_numpy(np.float32)[-metadata["lookback_bars"] :]
+model = keras.saving.load_model("model.keras", compile=False)
+forecast = model.predict(window[None], verbose=0)
+```
+
+Scaling is inside the model: raw numbers go in, prices come out. N windows of shape
+({metadata["lookback_bars"]}, {len(metadata["features"])}), float32, give:
+
+{_table(("output", "shape", "columns", "unit"), rows)}
+
+Step k, from 1, is the k-th bar after the window's last one."""
+
+
+def _features(metadata: Mapping[str, Any]) -> str:
+    names = [feature["name"] for feature in metadata["features"]]
+    rows = [
+        (str(number), f"`{feature['name']}`", feature["definition"].partition(": ")[2])
+        for number, feature in enumerate(metadata["features"])
+    ]
+    notes = "\n".join(f"- {note}" for note in _notes(names, metadata))
+    return f"## Features\n\n{_table(('place', 'name', 'definition'), rows)}\n\n{notes}"
+
+
+def _notes(names: Sequence[str], metadata: Mapping[str, Any]) -> Iterator[str]:
+    """Say what a definition's sentence leaves open."""
+    lookback_bars = metadata["lookback_bars"]
+    yield (
+        f"Compute them on at least {_needed_bars(metadata)} candles, {lookback_bars} of the window and "
+        f"{warmup_bars(names)} before it, then keep the last {lookback_bars} rows. Start anew after a "
+        "missing candle."
+    )
+    if any("sample " in feature["definition"] for feature in metadata["features"]):
+        yield "A sample deviation has the divisor n - 1."
+    if any(name.startswith("macd") for name in names):
+        yield _EXPONENTIAL["macd"]
+    if RSI in names:
+        yield _EXPONENTIAL["rsi"]
+    if "atr" in names:
+        yield "The true range of a bar is max(high, previous close) - min(low, previous close)."
+    if VOLUME_NORM in names:
+        yield "A window of bars without any volume gives volume_norm 1."
+
+
+def _needed_bars(metadata: Mapping[str, Any]) -> int:
+    warmup = warmup_bars(feature["name"] for feature in metadata["features"])
+    return int(metadata["lookback_bars"]) + warmup
+
+
+def _multiple(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _bars(num_bars: int, timeframe: str) -> str:
+    return f"{num_bars} {timeframe} {'candle' if num_bars == 1 else 'candles'}"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

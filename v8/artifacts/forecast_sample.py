@@ -1,0 +1,185 @@
+"""A few forecasts of the test span's end beside what really happened, for people to look at.
+
+`forecasts.json` lies beside the model. It holds the newest candles of the test span and forecasts that
+were issued one horizon apart, so that together they cover most of those candles once. Judgements are
+made on the whole span; this sample only shows what a forecast looks like.
+
+Shape legend: N shown rows, W test windows, H horizon, C columns of a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from v8.artifacts.run_folder import read_json_object
+from v8.columns import TASK_COLUMNS, TASK_OHLC
+from v8.data.dataset import SeriesData
+from v8.errors import ArtifactError
+
+FORECASTS_FILE = "forecasts.json"
+
+SAMPLE_FORMAT: Final = 1
+"""Version of the keys of `forecasts.json`."""
+
+SHOWN_BARS: Final = 80
+"""Candles of a sample; more become too thin to see on a telephone."""
+
+LEAD_IN_BARS: Final = 20
+"""Candles at the start of a sample that no forecast covers, to show where the market came from."""
+
+Rows = tuple[tuple[float, ...], ...]
+"""One tuple of a task's columns per row; quote currency, volatility unitless."""
+
+
+@dataclass(frozen=True)
+class IssuedForecast:
+    """One forecast of the bars after a known one.
+
+    Args:
+        last_known: Number of the row it was issued after, within the sample.
+        values: Per task, H rows of its columns for the rows after `last_known`.
+    """
+
+    last_known: int
+    values: Mapping[str, Rows]
+
+
+@dataclass(frozen=True)
+class ForecastSample:
+    """The end of a test span and forecasts of it.
+
+    Args:
+        series: Its name, "BTCUSDT-15m".
+        bar_s: Length of a bar in seconds.
+        open_time_s: Open time of each of N rows, UTC seconds since the epoch, ascending.
+        truth: Per task, N rows of its columns.
+        issued: Forecasts, oldest first.
+    """
+
+    series: str
+    bar_s: int
+    open_time_s: tuple[int, ...]
+    truth: Mapping[str, Rows]
+    issued: tuple[IssuedForecast, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain JSON values."""
+        return {
+            "format": SAMPLE_FORMAT,
+            "series": self.series,
+            "bar_s": self.bar_s,
+            "columns": {task: list(TASK_COLUMNS[task]) for task in self.truth},
+            "open_time_s": list(self.open_time_s),
+            "truth": dict(self.truth),
+            "forecasts": [{"last_known": one.last_known, "values": dict(one.values)} for one in self.issued],
+        }
+
+
+def sample_forecasts(data: SeriesData, model: Mapping[str, NDArray[np.floating[Any]]]) -> ForecastSample:
+    """Cut a sample out of the forecasts of a test span.
+
+    Args:
+        data: The series.
+        model: Per task, forecasts of every test window, shape (W, H, C), as the judge got them.
+    """
+    anchors, horizon = data.anchors["test"], data.profile.horizon_bars
+    end = int(anchors[-1]) + horizon + 1
+    first = max(0, end - SHOWN_BARS)
+    windows = _spread_windows(anchors, horizon, first + min(LEAD_IN_BARS, data.profile.lookback_bars) - 1)
+    return ForecastSample(
+        series=str(data.series),
+        bar_s=data.series.bar_s,
+        open_time_s=tuple(int(time_s) for time_s in data.table.open_time_s[first:end]),
+        truth={task: _rows(data.table.select(TASK_COLUMNS[task])[first:end]) for task in model},
+        issued=tuple(
+            IssuedForecast(
+                int(anchors[window]) - first, {task: _rows(values[window]) for task, values in model.items()}
+            )
+            for window in windows
+        ),
+    )
+
+
+def read_sample(file: Path) -> ForecastSample | None:
+    """Read `forecasts.json`; None when there is none, as beside models of an older v8.
+
+    Raises:
+        ArtifactError: If it is damaged.
+    """
+    if not file.exists():
+        return None
+    content = read_json_object(file, fix="Restore the file or train the series again")
+    try:
+        sample = ForecastSample(
+            series=str(content["series"]),
+            bar_s=int(content["bar_s"]),
+            open_time_s=tuple(int(time_s) for time_s in content["open_time_s"]),
+            truth=_read_tasks(content["truth"]),
+            issued=tuple(
+                IssuedForecast(int(one["last_known"]), _read_tasks(one["values"]))
+                for one in content["forecasts"]
+            ),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _damaged(file, f"{type(error).__name__} at {error}") from error
+    if not _is_whole(sample) or sample.to_json()["columns"] != content.get("columns"):
+        raise _damaged(file, "rows and forecasts that do not fit together")
+    return sample
+
+
+def _spread_windows(anchors: NDArray[np.int64], horizon: int, first_row: int) -> list[int]:
+    """Choose windows one horizon apart, backwards from the newest, none anchored before `first_row`."""
+    chosen = [len(anchors) - 1]
+    for window in range(len(anchors) - 2, -1, -1):
+        if anchors[window] < first_row:
+            break
+        if anchors[chosen[-1]] - anchors[window] >= horizon:
+            chosen.append(window)
+    return chosen[::-1]
+
+
+def _rows(values: NDArray[np.floating[Any]]) -> Rows:
+    """Write float32 numbers with the digits that count."""
+    return tuple(tuple(float(f"{value:.7g}") for value in row) for row in values)
+
+
+def _read_tasks(content: Mapping[str, Any]) -> dict[str, Rows]:
+    return {
+        task: tuple(tuple(float(value) for value in row) for row in rows) for task, rows in content.items()
+    }
+
+
+def _is_whole(sample: ForecastSample) -> bool:
+    num_rows = len(sample.open_time_s)
+    horizons = {len(rows) for one in sample.issued for rows in one.values.values()}
+    return (
+        TASK_OHLC in sample.truth
+        and len(horizons) == 1
+        and all(len(rows) == num_rows and _has_columns(task, rows) for task, rows in sample.truth.items())
+        and all(
+            one.values.keys() == sample.truth.keys()
+            and 0 <= one.last_known < num_rows - max(horizons)
+            and all(_has_columns(task, rows) for task, rows in one.values.items())
+            for one in sample.issued
+        )
+    )
+
+
+def _has_columns(task: str, rows: Rows) -> bool:
+    finite = all(np.isfinite(value) for row in rows for value in row)
+    return task in TASK_COLUMNS and finite and all(len(row) == len(TASK_COLUMNS[task]) for row in rows)
+
+
+def _damaged(file: Path, got: str) -> ArtifactError:
+    return ArtifactError(
+        where=str(file),
+        rule=f"must be a sample of forecasts of format {SAMPLE_FORMAT}",
+        got=got,
+        fix="Restore the file, or delete it to have the report without this chart",
+    )

@@ -1,0 +1,259 @@
+"""The model file: refused unread unless plain Keras can only do arithmetic with it (G15).
+
+A `.keras` file is a zip of a network's description, its weights and a date. It may come from anybody,
+so it is looked at before Keras opens it:
+
+1. It is a zip from its first byte, of exactly three members, each a plain file under its own name,
+   stored or deflated, and it unpacks to what it claims: no pickle, no `.h5`, no path that leaves the
+   folder, no archive bomb.
+2. Every object of `config.json` is on a list of stock Keras layers, operations and initializers. A list
+   of what is allowed, because every list of what is not has had a hole: Lambda layers, functions by
+   name, layers that read files or run saved programs of other frameworks.
+3. The weights are plain numbers inside the file: no link, no external file, nothing that unpacks to
+   more than it holds.
+
+The file is loaded by plain Keras in safe mode all the same.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from v8.errors import ArtifactError, listed
+
+CONFIG_MEMBER: Final = "config.json"
+DATE_MEMBER: Final = "metadata.json"
+WEIGHTS_MEMBER: Final = "model.weights.h5"
+KERAS_MEMBERS: Final = frozenset({CONFIG_MEMBER, DATE_MEMBER, WEIGHTS_MEMBER})
+"""What a native Keras 3 file of ours holds; anything else is refused."""
+
+MAX_UNPACKED_BYTES: Final = 512 << 20
+"""A file that claims to unpack to more is refused; the largest shipped profile needs 4 MB."""
+
+MAX_TEXT_BYTES: Final = 16 << 20
+"""Most bytes of `config.json`; the shipped profiles need 50 kB."""
+
+MAX_RATIO: Final = 100
+"""Most unpacked bytes per packed byte. Weights hardly pack at all, a network's description 20 times."""
+
+MAX_DEPTH: Final = 100
+"""Objects inside objects in `config.json`; the shipped profiles have 12."""
+
+MAX_WEIGHT_OBJECTS: Final = 10_000
+"""Groups and arrays of the weights; the shipped profiles have a hundred."""
+
+_ZIP_START = b"PK\x03\x04"
+_IS_ENCRYPTED = 0x1
+
+_LAYERS = (
+    "Activation Add Average AveragePooling1D BatchNormalization Bidirectional Concatenate Conv1D Cropping1D "
+    "Dense DepthwiseConv1D Dot Dropout EinsumDense ELU Flatten GaussianDropout GaussianNoise "
+    "GlobalAveragePooling1D GlobalMaxPooling1D GRU GRUCell GroupNormalization GroupQueryAttention Identity "
+    "InputLayer LayerNormalization LeakyReLU LSTM LSTMCell Maximum MaxPooling1D Minimum MultiHeadAttention "
+    "Multiply Permute PReLU RMSNormalization ReLU RepeatVector Rescaling Reshape RNN SeparableConv1D "
+    "SimpleRNN SimpleRNNCell Softmax SpatialDropout1D StackedRNNCells Subtract TimeDistributed "
+    "UnitNormalization UpSampling1D ZeroPadding1D"
+)
+_INITIALIZERS = (
+    "Constant GlorotNormal GlorotUniform HeNormal HeUniform Identity LecunNormal LecunUniform Ones "
+    "Orthogonal RandomNormal RandomUniform TruncatedNormal VarianceScaling Zeros"
+)
+_STOCK: Final[dict[str, frozenset[str]]] = {
+    "keras.layers": frozenset(_LAYERS.split()),
+    "keras.initializers": frozenset(_INITIALIZERS.split()),
+    "keras.regularizers": frozenset({"L1", "L2", "L1L2"}),
+    "keras.constraints": frozenset({"MaxNorm", "NonNeg", "UnitNorm", "MinMaxNorm"}),
+    "keras": frozenset({"DTypePolicy", "Sequential"}),
+    "keras.models": frozenset({"Functional", "Sequential"}),
+    "keras.src.models.functional": frozenset({"Functional"}),
+}
+"""Stock classes by the module that Keras writes; they compute, and touch nothing outside."""
+
+_OPERATIONS = re.compile(r"keras\.src\.ops\.(numpy|nn|math)")
+"""Modules of stock operations on arrays; a class of theirs takes no function."""
+
+_CLASS_NAME = re.compile(r"[A-Z][A-Za-z0-9]*")
+_VALUES = frozenset({"__keras_tensor__", "__numpy__", "__tensor__", "__slice__", "__ellipsis__"})
+"""Names under which Keras writes plain values."""
+
+
+def check_keras_file(file: Path) -> None:
+    """Refuse a model file that is not a native Keras file of stock layers; nothing in it is run.
+
+    Args:
+        file: The file, whatever its name.
+
+    Raises:
+        ArtifactError: If it is missing, of another kind, too large, damaged, or holds anything but
+            stock Keras objects and plain numbers.
+    """
+    try:
+        with file.open("rb") as stream:
+            is_zip = stream.read(len(_ZIP_START)) == _ZIP_START and zipfile.is_zipfile(stream)
+        if not is_zip:
+            raise _foreign(file, "a file of another kind")
+        with zipfile.ZipFile(file) as archive:
+            _check_members(file, archive.infolist())
+            members = {name: _unpacked(file, archive, name) for name in sorted(KERAS_MEMBERS)}
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        raise _foreign(file, f"a damaged archive ({error})") from error
+    except OSError as error:
+        raise _foreign(file, error.strerror or "an input error") from error
+    _check_config(file, members[CONFIG_MEMBER])
+    _check_weights(file, members[WEIGHTS_MEMBER])
+
+
+def load_keras_model(file: Path) -> Any:
+    """Load a checked Keras file in safe mode; no code in it can run."""
+    import keras  # noqa: PLC0415 - seconds of start-up, paid only by those who forecast
+
+    return keras.saving.load_model(file, compile=False, safe_mode=True)
+
+
+def _check_members(file: Path, members: list[zipfile.ZipInfo]) -> None:
+    """Look at the archive's own list; nothing is unpacked."""
+    for member in members:
+        if (wrong := _fault_of(member)) is not None:
+            raise _foreign(file, f"the member {member.filename[:80]!r}, {wrong}")
+    names = sorted(member.filename for member in members)
+    if names != sorted(KERAS_MEMBERS):
+        raise _foreign(file, f"an archive of {listed(names) if names else 'nothing'}")
+    unpacked = sum(member.file_size for member in members)
+    if unpacked > MAX_UNPACKED_BYTES:
+        raise _foreign(file, f"an archive that unpacks to {unpacked:,} bytes")
+
+
+def _fault_of(member: zipfile.ZipInfo) -> str | None:
+    name, kind = member.filename, stat.S_IFMT(member.external_attr >> 16)
+    is_outside = name.startswith(("/", "\\")) or ".." in re.split(r"[/\\]", name) or ":" in name
+    is_packed_well = member.file_size <= MAX_RATIO * max(member.compress_size, 1)
+    rules = {
+        "which leaves the folder": not is_outside,
+        "which is no plain file": kind in (0, stat.S_IFREG),
+        "which is encrypted": not member.flag_bits & _IS_ENCRYPTED,
+        "which is packed as Keras never does": member.compress_type
+        in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED),
+        f"which unpacks to {member.file_size:,} bytes from {member.compress_size:,}": is_packed_well
+        and (name == WEIGHTS_MEMBER or member.file_size <= MAX_TEXT_BYTES),
+    }
+    return next((fault for fault, is_kept in rules.items() if not is_kept), None)
+
+
+def _unpacked(file: Path, archive: zipfile.ZipFile, name: str) -> bytes:
+    """Unpack a member; Python stops at the size that it claims and compares its checksum."""
+    claimed, content = archive.getinfo(name).file_size, archive.read(name)
+    if len(content) != claimed:
+        raise _foreign(file, f"a member {name} of {len(content):,} bytes that claims {claimed:,}")
+    return content
+
+
+def _check_config(file: Path, content: bytes) -> None:
+    try:
+        config = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise _foreign(file, f"a {CONFIG_MEMBER} that is no JSON") from error
+    if not isinstance(config, dict) or "class_name" not in config:
+        raise _foreign(file, f"a {CONFIG_MEMBER} that describes no model")
+    strange = {name for node in _objects(file, config) if (name := _strange_class(node)) is not None}
+    if strange:
+        raise ArtifactError(
+            where=str(file),
+            rule="may hold stock Keras layers, operations and initializers only",
+            got=listed(sorted(strange)),
+            fix="Do not load this file with anything; train the model again or ask whoever published it",
+        )
+
+
+def _objects(file: Path, config: Any) -> Iterator[dict[str, Any]]:
+    """Visit every object of a description without recursion, so that depth cannot hurt."""
+    waiting = [(config, 0)]
+    while waiting:
+        node, depth = waiting.pop()
+        if depth > MAX_DEPTH:
+            raise _foreign(file, f"a {CONFIG_MEMBER} with more than {MAX_DEPTH} objects inside each other")
+        if isinstance(node, dict):
+            yield node
+            waiting += [(value, depth + 1) for value in node.values()]
+        elif isinstance(node, list):
+            waiting += [(value, depth + 1) for value in node]
+
+
+def _strange_class(node: dict[str, Any]) -> str | None:
+    """Name the class of an object unless it is stock; None for plain settings."""
+    if "class_name" not in node and not {"module", "registered_name"} & node.keys():
+        return None
+    module, name = node.get("module"), node.get("class_name")
+    registered = node.get("registered_name")
+    shown = (
+        ".".join(str(part)[:80] for part in (module, name) if part is not None) or "an object without class"
+    )
+    if not isinstance(name, str) or not isinstance(module, str | None):
+        return shown
+    if registered not in (None, name):
+        return f"{shown} registered as {str(registered)[:80]}"
+    if module is None:
+        return None if name in _VALUES else shown
+    is_operation = bool(_OPERATIONS.fullmatch(module) and _CLASS_NAME.fullmatch(name))
+    return None if is_operation or name in _STOCK.get(module, ()) else shown
+
+
+def _check_weights(file: Path, content: bytes) -> None:
+    """Look at the list of arrays, not at their numbers."""
+    import h5py  # noqa: PLC0415 - comes with Keras, which is needed only by those who forecast
+
+    try:
+        with h5py.File(io.BytesIO(content), "r") as weights:
+            num_bytes = _plain_bytes(file, weights)
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        raise _foreign(file, f"a damaged {WEIGHTS_MEMBER}") from error
+    if num_bytes > len(content):
+        raise _foreign(
+            file, f"a {WEIGHTS_MEMBER} of {len(content):,} bytes that claims {num_bytes:,} of numbers"
+        )
+
+
+def _plain_bytes(file: Path, weights: Any) -> int:
+    """Add up the bytes of all arrays; refuse links, external and virtual arrays, and other types."""
+    import h5py  # noqa: PLC0415 - see above
+
+    num_bytes, num_objects, waiting = 0, 0, [("", weights)]
+    while waiting:
+        path, group = waiting.pop()
+        for name in group:
+            num_objects += 1
+            link, inner = group.get(name, getlink=True), f"{path}/{name}"
+            if not isinstance(link, h5py.HardLink) or num_objects > MAX_WEIGHT_OBJECTS:
+                raise _foreign(file, f"a {WEIGHTS_MEMBER} with a link or loop at {inner[:80]!r}")
+            item = group[name]
+            if isinstance(item, h5py.Group):
+                waiting.append((inner, item))
+            elif _is_plain_array(item):
+                num_bytes += item.nbytes
+            else:
+                raise _foreign(file, f"a {WEIGHTS_MEMBER} with other than plain numbers at {inner[:80]!r}")
+    return num_bytes
+
+
+def _is_plain_array(item: Any) -> bool:
+    import h5py  # noqa: PLC0415 - see above
+
+    if not isinstance(item, h5py.Dataset) or item.dtype.kind not in "fiub":
+        return False
+    return not item.is_virtual and item.external is None and item.chunks is None
+
+
+def _foreign(file: Path, got: str) -> ArtifactError:
+    return ArtifactError(
+        where=str(file),
+        rule=f"must be a native Keras file (a zip of {CONFIG_MEMBER}, {DATE_MEMBER} and {WEIGHTS_MEMBER})",
+        got=got,
+        fix="Load only models that v8 saved as .keras; download or train this one again",
+    )

@@ -1,0 +1,210 @@
+"""`python -m v8 predict`: candles in, the forecast of the coming bars as a table, CSV, JSON or picture.
+
+A forecast is about the future, so candles after which every forecast bar has already closed are refused
+unless --allow-old says that the past is meant. The demo market has a calendar of its own and no present.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from v8.commands.options import DataDirOption, OfflineOption, RevisionOption, SourceOption
+from v8.errors import DataError, ProfileError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from v8.artifacts.forecaster import Forecaster
+    from v8.market.candles import Candles
+    from v8.market.sources.source import CandleSource
+
+FORMATS = ("table", "csv", "json")
+
+
+def predict(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(metavar="FOLDER", help="A run folder such as runs/aligned, or one series' folder."),
+    ] = None,
+    repo: Annotated[
+        str | None, typer.Option("--repo", metavar="USER/NAME", help="A repository on the Hub instead.")
+    ] = None,
+    series: Annotated[
+        str | None, typer.Option("--series", metavar="BTCUSDT-15m", help="Whose model to use.")
+    ] = None,
+    revision: RevisionOption = None,
+    offline: OfflineOption = False,
+    source: SourceOption = "vision",
+    data_dir: DataDirOption = None,
+    bars: Annotated[
+        int | None,
+        typer.Option("--bars", metavar="N", help="Candles to read. Default: as many as the model needs."),
+    ] = None,
+    allow_old: Annotated[
+        bool, typer.Option("--allow-old", help="Forecast even where every forecast bar has already closed.")
+    ] = False,
+    output_format: Annotated[
+        str, typer.Option("--format", metavar="table|csv|json", help="How to print the forecast.")
+    ] = "table",
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw the candles and the forecast.")
+    ] = None,
+) -> None:
+    """Forecast the bars after the newest candle with a saved or published model."""
+    _check_words(folder, repo, output_format, plot)
+
+    from v8.commands.device import place
+    from v8.engine.quiet import quiet_start
+    from v8.market.sources.source import open_source
+
+    candle_source = open_source(source, data_dir=data_dir)
+    place("auto", "1", "1")  # the same sums in the same order as when the model was judged
+    with quiet_start():
+        from v8.hub.opening import open_forecaster
+
+        forecaster = open_forecaster(repo or folder or "", series, revision=revision, is_offline=offline)
+    _check_market(forecaster, candle_source)
+    candles = candle_source.candles(forecaster.series, bars or forecaster.needed_bars)
+    is_any_age = allow_old or not candle_source.is_publishable
+    forecast = forecaster.predict(candles, max_age_bars=None if is_any_age else forecaster.horizon_bars - 1)
+    told = _Told(forecaster, candles, forecast, repo or str(folder))
+    _PRINTERS[output_format](told)
+    if plot:
+        _draw(told, plot)
+
+
+def _check_words(folder: Path | None, repo: str | None, output_format: str, plot: Path | None) -> None:
+    if (folder is None) == (repo is None):
+        raise ProfileError(
+            where="python -m v8 predict",
+            rule="needs one place of the model: a folder, or --repo",
+            got="neither" if repo is None else "both",
+            fix="Write for example runs/aligned --series BTCUSDT-15m, or --repo user/name",
+        )
+    if output_format not in FORMATS:
+        raise ProfileError(
+            where="--format",
+            rule=f"is one of {', '.join(FORMATS)}",
+            got=repr(output_format),
+            fix="Choose one",
+        )
+    if plot and plot.suffix.lower() != ".png":
+        raise ProfileError(
+            where="--plot", rule="is a file that ends in .png", got=repr(plot.name), fix="Add the ending"
+        )
+
+
+def _check_market(forecaster: Forecaster, source: CandleSource) -> None:
+    """Refuse to speak about real prices with a model that has only seen simulated ones."""
+    if forecaster.metadata.get("is_demo_market") and source.is_publishable:
+        raise DataError(
+            where=str(forecaster.series),
+            rule="a model of the demo market forecasts the demo market only",
+            got=f"candles from {source.name}",
+            fix="Use --source demo, or a model that was trained on real candles",
+        )
+
+
+class _Told:
+    """Everything there is to say about one forecast."""
+
+    def __init__(self, forecaster: Forecaster, candles: Candles, forecast: pd.DataFrame, place: str) -> None:
+        self.forecaster, self.candles, self.forecast, self.place = forecaster, candles, forecast, place
+
+    def opens(self) -> list[str]:
+        return [moment.strftime("%Y-%m-%dT%H:%M:%SZ") for moment in self.forecast.index]
+
+    def quality(self) -> dict[str, dict[str, Any]]:
+        """Return the judgement per task: its mean absolute error as a multiple of naive, and the verdict."""
+        tasks = self.forecaster.metadata["judgement"]["tasks"]
+        return {
+            task: {"multiple_of_naive": section["multiple_of_naive"]["mae"], "verdict": section["verdict"]}
+            for task, section in tasks.items()
+        }
+
+    def lines(self) -> list[str]:
+        """Say what stands above the numbers."""
+        forecaster, report = self.forecaster, self.candles.report
+        revision = f" at {forecaster.revision}" if forecaster.revision else ""
+        lines = [
+            f"Model: {self.place}{revision}, profile {forecaster.metadata['profile']['name']}.",
+            f"Candles: {len(self.candles):,} from {self.candles.source}, "
+            f"{report.first_open} to {report.last_open} (open times).",
+        ]
+        if self.candles.source == "demo":
+            lines.append("Demo market: simulated candles; this forecast says nothing about real prices.")
+        judged = [
+            f"{task} {_number(told['multiple_of_naive'])} ({told['verdict']})"
+            for task, told in self.quality().items()
+        ]
+        lines.append(f"Error on its test span as a multiple of the naive forecast's: {', '.join(judged)}.")
+        return lines
+
+
+def _print_table(told: _Told) -> None:
+    from v8.commands.printing import print_lines, print_table
+
+    rows = [
+        (opens, *(f"{value:.7g}" for value in values))
+        for opens, values in zip(told.opens(), told.forecast.to_numpy(), strict=True)
+    ]
+    print_table(
+        f"{told.forecaster.series}: forecast issued at {told.opens()[0]}",
+        ("open time", *told.forecast.columns),
+        rows,
+    )
+    print_lines(*told.lines())
+
+
+def _print_csv(told: _Told) -> None:
+    """Print the numbers with all their digits; what is said about them goes to standard error."""
+    told.forecast.set_axis(told.opens()).to_csv(sys.stdout, index_label="open_time", lineterminator="\n")
+    sys.stderr.write("\n".join(told.lines()) + "\n")
+
+
+def _print_json(told: _Told) -> None:
+    forecaster, report = told.forecaster, told.candles.report
+    rows = zip(told.opens(), told.forecast.to_dict("records"), strict=True)
+    content = {
+        "series": str(forecaster.series),
+        "issued_at": told.opens()[0],
+        "model": {
+            "place": told.place,
+            "revision": forecaster.revision,
+            "profile": forecaster.metadata["profile"]["name"],
+            "sha256": forecaster.metadata["model_sha256"],
+            "quality": told.quality(),
+        },
+        "candles": {
+            "source": told.candles.source,
+            "num_bars": len(told.candles),
+            "first_open": report.first_open,
+            "last_open": report.last_open,
+        },
+        "forecast": [{"open_time": opens, **values} for opens, values in rows],
+    }
+    sys.stdout.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+_PRINTERS: dict[str, Callable[[_Told], None]] = {
+    "table": _print_table,
+    "csv": _print_csv,
+    "json": _print_json,
+}
+
+
+def _draw(told: _Told, file: Path) -> None:
+    from v8.reports.forecast_plot import draw_forecast
+
+    draw_forecast(told.candles, told.forecast, file, notes=told.lines())
+    sys.stderr.write(f"Picture: {file}\n")
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -1,0 +1,49 @@
+"""`python -m v8 pull --repo user/name`: published models into the cache of the Hub's client, checked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from v8.commands.options import OfflineOption, RevisionOption
+
+if TYPE_CHECKING:
+    from v8.hub.pull import Pulled
+
+
+def pull(
+    repo: Annotated[str, typer.Option("--repo", metavar="USER/NAME", help="Where from.")],
+    series: Annotated[
+        list[str] | None,
+        typer.Option("--series", metavar="BTCUSDT-15m", help="One series; repeat for more. Default: all."),
+    ] = None,
+    revision: RevisionOption = None,
+    offline: OfflineOption = False,
+) -> None:
+    """Download published models, compare every file with the manifest, and say where they are."""
+    from v8.commands.printing import print_lines, print_table
+    from v8.hub.pull import pull as fetch
+
+    pulled = fetch(repo, series or (), revision=revision, is_offline=offline)
+    rows = [_row(pulled, name) for name in pulled.series]
+    title = f"{repo} at {pulled.revision}, profile {pulled.manifest.profile_name}"
+    print_table(title, ("series", "data until", "candles from", "bytes"), rows)
+    print_lines(*_ending(pulled))
+
+
+def _row(pulled: Pulled, series: str) -> tuple[str, str, str, str]:
+    span = pulled.manifest.data[series]
+    size = sum(file.size_bytes for file in pulled.manifest.files_of(series))
+    return series, span.last_open, span.source, f"{size:,}"
+
+
+def _ending(pulled: Pulled) -> list[str]:
+    num_files = sum(len(pulled.manifest.files_of(name)) for name in pulled.series)
+    why = [f"Not confirmed by the Hub, because {pulled.why_cached}."] if pulled.why_cached else []
+    return [
+        *why,
+        f"{num_files} files have the published sha256; {pulled.num_downloaded} of them were downloaded now.",
+        f"Folder: {pulled.folder}",
+        f'In Python: v8.load("{pulled.repo}", "{pulled.series[0]}", revision="{pulled.revision}")',
+    ]

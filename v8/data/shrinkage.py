@@ -1,0 +1,159 @@
+"""Shrinkage: how much of what a network says beyond its constant start the validation span bears out.
+
+Per task and step the forecast becomes start + factor x (network - start), with a factor from 0 to 1 that
+has the smallest loss on the validation span. A network that learned nothing of use gets 0 and equals the
+constant instead of losing to it. Everything is in scaled units, in which the map is linear, so that it can
+be folded into the published model exactly.
+
+The factor minimises the task's own loss; for one factor that is a convex function, so the best within 0
+and 1 is the best of all, moved to the nearer end:
+
+* `mse`: the projection, sum of (truth - start)(network - start) over the sum of (network - start)^2.
+* `mae`: the median of (truth - start) / (network - start), weighted by |network - start|.
+* `huber`: where the slope of the loss changes sign, found by halving.
+
+Shape legend: W windows, H horizon, C columns of a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from v8.columns import TASK_COLUMNS
+from v8.data.medians import weighted_median
+from v8.data.scaling import Scaling
+from v8.profile import Loss, Profile
+
+SILENCE: Final = 1e-3
+"""A network that strays from its start by less, in scaled units, says nothing: float32 prices, scaled again,
+stray by a tenth of this."""
+
+HUBER_TURN: Final = 1.0
+"""Residual, in scaled units, at which Huber goes from squared to absolute; as in `v8.models.losses`."""
+
+NUM_HALVINGS: Final = 40
+"""Halvings of the span from 0 to 1 under `huber`: a factor is then right to twelve digits."""
+
+
+@dataclass(frozen=True)
+class TaskShrinkage:
+    """How much of a network's forecast of one task is kept.
+
+    Args:
+        task: A key of `TASK_COLUMNS`.
+        factors: One per step, 0 (the constant start) to 1 (the network as it is), unitless.
+    """
+
+    task: str
+    factors: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Shrinkage:
+    """How much of a network's forecasts is kept.
+
+    Args:
+        tasks: Tasks in the profile's order.
+    """
+
+    tasks: tuple[TaskShrinkage, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; `from_json` restores an equal Shrinkage."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Shrinkage:
+        """Restore what `to_json` returned."""
+        return cls(tuple(TaskShrinkage(task["task"], tuple(task["factors"])) for task in content["tasks"]))
+
+    def shrink(
+        self, scaled: Mapping[str, NDArray[np.float32]], scaling: Scaling
+    ) -> dict[str, NDArray[np.float64]]:
+        """Return start + factor x (scaled - start) per task, shape (W, H, C), scaled units."""
+        return {
+            one.task: _start(scaling, one.task)
+            + np.array(one.factors)[:, None] * (scaled[one.task] - _start(scaling, one.task))
+            for one in self.tasks
+        }
+
+
+def fit_shrinkage(
+    profile: Profile,
+    scaling: Scaling,
+    truth: Mapping[str, NDArray[np.float32]],
+    forecast: Mapping[str, NDArray[np.float32]],
+    weight_W: NDArray[np.float32] | None = None,
+) -> Shrinkage:
+    """Fit the factors on the validation span.
+
+    Args:
+        profile: Gives tasks and losses.
+        scaling: Holds the constant start of each task.
+        truth: Per task, scaled targets of the validation windows, shape (W, H, C).
+        forecast: Per task, the network's scaled forecasts of the same shape.
+        weight_W: Weight of each window in the loss, above 0; None weighs them alike.
+    """
+    weights = np.ones(len(next(iter(truth.values())))) if weight_W is None else weight_W.astype(np.float64)
+    return Shrinkage(
+        tuple(
+            TaskShrinkage(
+                task, _fit(settings.loss, truth[task], forecast[task], _start(scaling, task), weights)
+            )
+            for task, settings in profile.tasks.items()
+        )
+    )
+
+
+def _fit(
+    loss: Loss,
+    truth: NDArray[np.float32],
+    forecast: NDArray[np.float32],
+    start: NDArray[np.float64],
+    weight_W: NDArray[np.float64],
+) -> tuple[float, ...]:
+    """Fit one factor per step."""
+    num_steps = truth.shape[1]
+    asked = np.moveaxis(truth - start, 1, 0).reshape(num_steps, -1).T
+    said = np.moveaxis(forecast - start, 1, 0).reshape(num_steps, -1).T
+    said = np.where(np.abs(said).max(axis=0) > SILENCE, said, 0.0)
+    weights = np.repeat(weight_W, len(asked) // len(weight_W))[:, None]
+    best = {"mse": _projection, "mae": _median_ratio, "huber": _huber}[loss](asked, said, weights)
+    return tuple(float(factor) + 0.0 for factor in np.clip(best, 0.0, 1.0))  # no minus zero in files
+
+
+def _projection(
+    asked: NDArray[np.float64], said: NDArray[np.float64], weights: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    size = (weights * said**2).sum(axis=0)
+    return np.divide((weights * asked * said).sum(axis=0), size, out=np.zeros_like(size), where=size > 0)
+
+
+def _median_ratio(
+    asked: NDArray[np.float64], said: NDArray[np.float64], weights: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    ratios = np.divide(asked, said, out=np.zeros_like(asked), where=said != 0)
+    return weighted_median(ratios, weights * np.abs(said))
+
+
+def _huber(
+    asked: NDArray[np.float64], said: NDArray[np.float64], weights: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    low, high = np.zeros(asked.shape[1]), np.ones(asked.shape[1])
+    for _ in range(NUM_HALVINGS):
+        middle = (low + high) / 2
+        pull = np.clip(asked - middle * said, -HUBER_TURN, HUBER_TURN)
+        falls = (weights * said * pull).sum(axis=0) > 0
+        low, high = np.where(falls, middle, low), np.where(falls, high, middle)
+    # The ends themselves, which halving only nears.
+    return np.where(high < 1e-9, 0.0, np.where(low > 1 - 1e-9, 1.0, low))
+
+
+def _start(scaling: Scaling, task: str) -> NDArray[np.float64]:
+    """Return the constant forecast of a task, shape (H, C), scaled."""
+    return np.array(scaling.task(task).start).reshape(-1, len(TASK_COLUMNS[task]))

@@ -1,0 +1,78 @@
+"""Curves for TensorBoard: event files in the folder `tensorboard` of the run, one folder a series.
+
+    tensorboard --logdir runs/aligned/tensorboard
+
+Events are written by the `tensorboard` package, record by record: its own file writer would start
+TensorFlow only to open a file, and this process may have none.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from v8.engine.tracking.tracker import TrackedRun
+
+TENSORBOARD_FOLDER = "tensorboard"
+
+_FILE_VERSION = "brain.Event:2"
+"""First record of every event file; TensorBoard refuses files without it."""
+
+
+class EventFiles:
+    """Writes one event file per series and call.
+
+    Args:
+        folder: Where to; made when missing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writers: dict[str, RecordWriter] = {}
+
+    def log(self, series: str, step: int, values: Mapping[str, float]) -> None:
+        """Write numbers of a series; they can be read at once."""
+        summary = Summary(value=[Summary.Value(tag=tag, simple_value=each) for tag, each in values.items()])
+        self._write(series, Event(wall_time=time.time(), step=step, summary=summary))
+
+    def finish(self, series: str) -> None:
+        """Close the file of a series."""
+        if writer := self._writers.pop(series, None):
+            writer.close()
+
+    def close(self) -> None:
+        """Close every file."""
+        for series in list(self._writers):
+            self.finish(series)
+
+    def _write(self, series: str, event: Event) -> None:
+        if series not in self._writers:
+            self._writers[series] = self._open(series)
+        writer = self._writers[series]
+        writer.write(event.SerializeToString())
+        writer.flush()
+
+    def _open(self, series: str) -> RecordWriter:
+        folder = self._folder / series
+        folder.mkdir(parents=True, exist_ok=True)
+        # TensorBoard finds files by this name; a call that continues the run writes a further one.
+        now_s = time.time()
+        stream = (folder / f"events.out.tfevents.{now_s:.6f}.{os.getpid()}").open("xb")
+        writer = RecordWriter(stream)
+        writer.write(Event(wall_time=now_s, file_version=_FILE_VERSION).SerializeToString())
+        return writer
+
+
+def check() -> None:
+    """Refuse nothing: files can always be written."""
+
+
+def open_tracker(run: TrackedRun) -> EventFiles:
+    """Write curves into the run folder."""
+    return EventFiles(run.path / TENSORBOARD_FOLDER)

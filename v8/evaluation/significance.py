@@ -1,0 +1,245 @@
+"""Whether a difference between two forecasters is more than chance: the test of Diebold and Mariano.
+
+The loss of a window is what the leaderboard averages: its absolute error in returns, over all steps and
+columns of a task. The test asks whether the mean difference of two forecasters' losses could be zero.
+
+* Windows overlap: two that are fewer than a horizon apart forecast common bars, so their losses move
+  together, and volatility stays high or low for longer still. The variance of the mean is therefore a
+  long-run variance (Newey & West 1987, doi:10.2307/1913610). Its Bartlett weights never make it
+  negative; the equal weights of the original test can.
+* Bartlett weights take away from every covariance they use, so a lag of horizon - 1 alone would make the
+  variance too small: by a third for ten steps of independent bars. The lag is the larger of horizon - 1
+  and 1.3 times the root of the number of windows (Lazarus, Lewis, Stock & Watson 2018,
+  doi:10.1080/07350015.2018.1506926).
+* The statistic is shrunk as Harvey, Leybourne & Newbold (1997, doi:10.1016/S0169-2070(96)00719-4) do and
+  compared with Student's t of N - 1 degrees. Their correction is for horizon - 1 covariances; here it
+  counts those really used, lag + 1 with the variance, which is the same where the lag is horizon - 1.
+* Holes in the candles part windows: the lag counts bars, not places in the array.
+
+Judging many series at once finds differences by chance alone; `corrected_p_values` says by how much the
+p-values have to grow for that (Benjamini & Hochberg 1995, doi:10.1111/j.2517-6161.1995.tb02031.x). It
+bounds the share of false discoveries also when tests depend on each other positively, as coins that
+rise and fall together do (Benjamini & Yekutieli 2001, doi:10.1214/aos/1013699998).
+
+Legend: N windows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtr
+
+ALPHA: Final = 0.05
+"""Corrected p-values below this are called significant."""
+
+LAG_FACTOR: Final = 1.3
+"""Lag over the root of the number of windows, after Lazarus et al. (2018)."""
+
+MIN_WINDOWS_PER_LAG: Final = 3
+"""A span of fewer stretches of lag + 1 bars than this says nothing about their variance."""
+
+
+@dataclass(frozen=True)
+class Significance:
+    """A Diebold-Mariano test of one forecaster against another.
+
+    Args:
+        mean_difference: Mean loss of the first minus that of the second, in returns; below 0 the first
+            is better.
+        standard_error: Of that mean, in returns: the root of the long-run variance over N. None when
+            there are too few windows or the two never differ in any other way than by a constant.
+        num_windows: N.
+        lag_bars: Largest distance at which windows may depend on each other, in bars.
+    """
+
+    mean_difference: float
+    standard_error: float | None
+    num_windows: int
+    lag_bars: int
+
+    @property
+    def statistic(self) -> float | None:
+        """Mean over standard error with the small-sample correction, unitless; None without an error."""
+        if self.standard_error is None:
+            return None
+        ratio = self.mean_difference / self.standard_error
+        return ratio * small_sample_factor(self.num_windows, self.lag_bars + 1)
+
+    @property
+    def p_value(self) -> float | None:
+        """Chance of a difference at least this large, either way, if there were none; 0 to 1 or None."""
+        statistic = self.statistic
+        return None if statistic is None else float(2.0 * stdtr(self.num_windows - 1, -abs(statistic)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return fields, statistic and p-value; null where there is none."""
+        return {
+            "mean_difference": self.mean_difference,
+            "standard_error": self.standard_error,
+            "num_windows": self.num_windows,
+            "lag_bars": self.lag_bars,
+            "statistic": self.statistic,
+            "p_value": self.p_value,
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Significance:
+        """Read what `to_json` wrote; statistic and p-value are computed again.
+
+        Raises:
+            ValueError: If a number is out of its range.
+        """
+        error = content["standard_error"]
+        num_windows, lag_bars = int(content["num_windows"]), int(content["lag_bars"])
+        if error is not None and not (0.0 < error < math.inf and 0 <= lag_bars < num_windows):
+            raise ValueError("standard_error, num_windows or lag_bars out of range")
+        return cls(float(content["mean_difference"]), error, num_windows, lag_bars)
+
+
+def diebold_mariano(
+    differences: NDArray[np.float64], *, horizon_bars: int, bar_numbers: NDArray[np.int64] | None = None
+) -> Significance:
+    """Test whether two forecasters are equally good.
+
+    Args:
+        differences: Loss of the first minus loss of the second per window, in the order of time, shape
+            (N,), in returns, N at least 1.
+        horizon_bars: Steps ahead that went into a loss.
+        bar_numbers: Bar of each window's last known row, ascending, shape (N,); None when the windows
+            follow one another bar by bar.
+    """
+    num_windows = len(differences)
+    lag_bars = choose_lag(num_windows, horizon_bars)
+    mean = math.fsum(differences) / num_windows
+    return Significance(
+        mean_difference=mean,
+        standard_error=_standard_error(differences - mean, lag_bars, bar_numbers, level=differences),
+        num_windows=num_windows,
+        lag_bars=lag_bars,
+    )
+
+
+def choose_lag(num_windows: int, horizon_bars: int) -> int:
+    """Return the lag in bars, at least horizon - 1; see the top of this module.
+
+    >>> choose_lag(1_200, 10), choose_lag(25, 10)
+    (46, 9)
+    """
+    # One window is no sample: its loss has no variance to be wrong about.
+    return max(horizon_bars - 1, math.ceil(LAG_FACTOR * math.sqrt(num_windows))) if num_windows > 1 else 0
+
+
+def long_run_variance(
+    deviations: NDArray[np.float64], lag_bars: int, bar_numbers: NDArray[np.int64] | None = None
+) -> float:
+    """Return the Bartlett-weighted sum of autocovariances, which N times the variance of a mean tends to.
+
+    Between bars k apart the weight is 1 - k / (lag + 1). The weighted sum equals the mean square of all
+    sums over lag + 1 consecutive bars, with nothing where there is no window: cheap, and never negative.
+
+    Args:
+        deviations: Values less their mean, in the order of time, shape (N,).
+        lag_bars: Largest distance with a weight, in bars, 0 or above.
+        bar_numbers: As in `diebold_mariano`.
+
+    Returns:
+        0 or above, in the square of the values' unit.
+    """
+    places = _places(len(deviations), lag_bars, bar_numbers)
+    # Cumulative sums with lag + 1 empty bars on either side.
+    running = np.zeros(int(places[-1]) + 2 * (lag_bars + 1) + 1)
+    running[places + lag_bars + 2] = deviations
+    running = np.cumsum(running)
+    sums = running[lag_bars + 1 :] - running[: -lag_bars - 1]
+    return float(np.sum(sums**2)) / (lag_bars + 1) / len(deviations)
+
+
+def small_sample_factor(num_windows: int, num_covariances: int) -> float:
+    """Return the correction of Harvey, Leybourne & Newbold (1997).
+
+    Args:
+        num_windows: N.
+        num_covariances: Autocovariances used, the variance among them: their h, fewer than N.
+
+    Returns:
+        The root of (N + 1 - 2h + h (h - 1) / N) / N, unitless, below 1.
+
+    >>> round(small_sample_factor(16, 4), 4)  # (16 + 1 - 8 + 12 / 16) / 16 = 0.609375
+    0.7806
+    """
+    spare = num_windows - num_covariances
+    return math.sqrt(spare * (spare + 1)) / num_windows
+
+
+def num_effective(values: NDArray[np.float64], step: int, bar_numbers: NDArray[np.int64] | None) -> float:
+    """Say of how many independent values the mean would be as uncertain as that of these.
+
+    Args:
+        values: In the order of time, shape (N,), N at least 1.
+        step: Bars ahead each value looks, from 1.
+        bar_numbers: As in `diebold_mariano`.
+
+    Returns:
+        At most N: N times variance over long-run variance. Where the values never differ, or are too few
+        for a long-run variance, N / step: the windows that do not overlap. At least 1.
+    """
+    num_values = len(values)
+    deviations = values - values.mean()
+    variance = float(np.mean(deviations**2))
+    lag_bars = choose_lag(num_values, step)
+    if variance == 0.0 or num_values < MIN_WINDOWS_PER_LAG * (lag_bars + 1):
+        return max(1.0, num_values / step)
+    share = variance / max(variance, long_run_variance(deviations, lag_bars, bar_numbers))
+    return max(1.0, num_values * share)
+
+
+def corrected_p_values(p_values: Sequence[float | None]) -> list[float | None]:
+    """Correct p-values for the number of tests, after Benjamini & Hochberg (1995).
+
+    Calling those below a share significant makes at most that share of the calls wrong, on average.
+
+    Args:
+        p_values: One per test, 0 to 1; None where there was no test, which counts for nothing.
+
+    Returns:
+        In the same order: the smallest such share at which each is still called significant, 0 to 1.
+
+    >>> corrected_p_values([0.04, None, 0.01])
+    [0.04, None, 0.02]
+    """
+    known = np.array([value for value in p_values if value is not None], np.float64)
+    order = np.argsort(known)[::-1]
+    ranks = np.arange(len(known), 0, -1)
+    corrected = np.empty_like(known)
+    corrected[order] = np.minimum.accumulate(np.minimum(known[order] * len(known) / ranks, 1.0))
+    found = iter(corrected.tolist())
+    return [None if value is None else next(found) for value in p_values]
+
+
+def _standard_error(
+    deviations: NDArray[np.float64],
+    lag_bars: int,
+    bar_numbers: NDArray[np.int64] | None,
+    level: NDArray[np.float64],
+) -> float | None:
+    num_windows = len(deviations)
+    # Rounding alone leaves a trace of about this size where the true differences are all the same.
+    is_constant = float(np.abs(deviations).max()) <= 1e-12 * float(np.abs(level).max())
+    if is_constant or num_windows < MIN_WINDOWS_PER_LAG * (lag_bars + 1):
+        return None
+    variance = long_run_variance(deviations, lag_bars, bar_numbers) / num_windows
+    return math.sqrt(variance) if variance > 0.0 else None
+
+
+def _places(num_values: int, lag_bars: int, bar_numbers: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """Place values on a line of bars; holes longer than the lag shrink to it, as they part all the same."""
+    if bar_numbers is None:
+        return np.arange(num_values, dtype=np.int64)
+    steps = np.minimum(np.diff(bar_numbers), lag_bars + 1)
+    return np.concatenate([[0], np.cumsum(steps)]).astype(np.int64)

@@ -1,0 +1,100 @@
+"""One way to open a forecaster, whether its files lie on this machine or on the Hub."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from v8.artifacts.forecaster import Forecaster
+from v8.artifacts.series_artifact import METADATA_FILE
+from v8.errors import ArtifactError, PullError, listed
+from v8.hub.manifest import MODELS_FOLDER
+from v8.hub.pull import Pulled, pull
+from v8.profile import nearest
+
+_REPO = re.compile(r"[^/\\\s]+/[^/\\\s]+")
+
+
+def open_forecaster(
+    source: str | Path, series: str | None = None, *, revision: str | None = None, is_offline: bool = False
+) -> Forecaster:
+    """Open a forecaster.
+
+    Args:
+        source: An existing folder of a run or of one series, or `user/name` on the Hub.
+        series: Such as "BTCUSDT-15m"; None where the folder holds one only.
+        revision: Branch, tag or commit on the Hub; None for the newest, and for folders.
+        is_offline: Whether to use only what of the Hub is in the cache.
+
+    Raises:
+        ArtifactError: If the folder does not hold that series, or its files cannot be trusted.
+        PullError: If the Hub does not hand it out.
+    """
+    if Path(source).is_dir():
+        return open_local(Path(source), series, revision=revision)
+    if not isinstance(source, str) or not _REPO.fullmatch(source):
+        raise ArtifactError(
+            where=str(source),
+            rule="a model is in a run folder, in the folder of one series, or in user/name on the Hub",
+            got="no such folder",
+            fix="Check the path",
+        )
+    if series is None:
+        raise PullError(
+            where=source,
+            rule="needs the series to load",
+            got="none",
+            fix="Name one, for example BTCUSDT-15m; `python -m v8 pull --repo` lists all",
+        )
+    return open_pulled(pull(source, [series], revision=revision, is_offline=is_offline), series)
+
+
+def open_pulled(pulled: Pulled, series: str) -> Forecaster:
+    """Open a forecaster that was pulled."""
+    forecaster = Forecaster.load(pulled.artifact(series), revision=pulled.revision)
+    return _of_series(forecaster, series, str(pulled.artifact(series)))
+
+
+def open_local(folder: Path, series: str | None = None, *, revision: str | None = None) -> Forecaster:
+    """Open a forecaster from a run folder, a downloaded repository or the folder of one series."""
+    if revision is not None:
+        raise ArtifactError(
+            where=str(folder),
+            rule="a revision belongs to a repository on the Hub",
+            got=f"the revision {revision!r} of a folder",
+            fix="Leave it out, or write the repository as user/name from where no such folder exists",
+        )
+    if (folder / METADATA_FILE).exists():
+        return _of_series(Forecaster.load(folder), series, str(folder))
+    return Forecaster.load(_series_folder(folder, series))
+
+
+def _series_folder(folder: Path, series: str | None) -> Path:
+    finished = {path.parent.name: path.parent for path in sorted(folder.glob(f"*/{METADATA_FILE}"))}
+    finished = finished or {
+        path.parent.name: path.parent for path in sorted(folder.glob(f"{MODELS_FOLDER}/*/{METADATA_FILE}"))
+    }
+    if series in finished:
+        return finished[series]
+    if series is None and len(finished) == 1:
+        return next(iter(finished.values()))
+    fix = "Choose one of them with --series" if finished else "Train one with `python -m v8.run`"
+    if finished and series is not None:
+        fix = f"Did you mean {nearest(series, finished)}"
+    raise ArtifactError(
+        where=str(folder),
+        rule="needs a series that is finished in this folder",
+        got=f"{'none' if series is None else repr(series)[:80]} of {listed(list(finished)) or 'none'}",
+        fix=fix,
+    )
+
+
+def _of_series(forecaster: Forecaster, series: str | None, where: str) -> Forecaster:
+    if series not in (None, str(forecaster.series)):
+        raise ArtifactError(
+            where=where,
+            rule=f"must hold the model of {series}",
+            got=f"the one of {forecaster.series}",
+            fix="Check the folder, or leave the series out",
+        )
+    return forecaster

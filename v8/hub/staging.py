@@ -1,0 +1,205 @@
+"""Staging: the files of a run as they will lie in a repository, checked, described and complete.
+
+Everything that is said about a model is read from its `metadata.json`; nothing here takes the time of
+day. Staging the same run twice gives the same bytes, so publishing it twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from v8.artifacts.artifact_readme import artifact_readme
+from v8.artifacts.lock import FolderLock
+from v8.artifacts.model_file import check_keras_file
+from v8.artifacts.run_folder import RunRecord, read_run
+from v8.artifacts.series_artifact import (
+    HISTORY_FILE,
+    METADATA_FILE,
+    MODEL_FILE,
+    read_metadata,
+    verify_model_file,
+)
+from v8.errors import PublishError, listed
+from v8.hub.manifest import (
+    ARTIFACT_README_FILE,
+    CARD_FILE,
+    LEADERBOARD_FILE,
+    MANIFEST_FILE,
+    DataSpan,
+    ListedFile,
+    Manifest,
+    list_files,
+    series_folder,
+)
+from v8.reports.card import model_card
+from v8.reports.leaderboard import rank_results, write_leaderboard_csv
+from v8.reports.results import read_results
+from v8.storage import digest_file, write_text
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which models of a run to publish.
+
+    Args:
+        is_partial: Whether a run with failed or unfinished series may be published.
+        is_only_skilled: Whether models that lose to the naive forecast in any task are held back.
+    """
+
+    is_partial: bool = False
+    is_only_skilled: bool = False
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A staged run.
+
+    Args:
+        folder: Where its files lie, as they will in the repository.
+        manifest: What they are.
+        held_back: Per series that is not published: why, as a clause.
+    """
+
+    folder: Path
+    manifest: Manifest
+    held_back: Mapping[str, str]
+
+    @property
+    def files(self) -> tuple[ListedFile, ...]:
+        """Every file to publish, the manifest included, ascending by path."""
+        path = self.folder / MANIFEST_FILE
+        manifest = ListedFile(MANIFEST_FILE, digest_file(path), path.stat().st_size)
+        return tuple(sorted((*self.manifest.files, manifest), key=lambda file: file.path))
+
+    def git_sha1(self, file: ListedFile) -> str:
+        """Return the id that git gives to one file's content, 40 hex digits."""
+        content = (self.folder / file.path).read_bytes()
+        # Git's own rule, sha1("blob <size>\0" + content); an identity, not a safeguard.
+        return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
+    """Lay out a run for publishing.
+
+    Args:
+        run: A run folder.
+        folder: An empty folder to lay it out in.
+        repo: Name of the repository, for the card's examples.
+        choice: Which models to publish.
+
+    Raises:
+        PublishError: If the run was made on the demo market, has unfinished series, or no model is left.
+        ArtifactError: If the run is damaged, or a model file is not the one that was judged.
+    """
+    record = read_run(run)
+    check_source(record.source, is_publishable=record.is_publishable)
+    _check_finished(run, record, choice)
+    with FolderLock(run):
+        finished = [name for name, state in record.series.items() if state.status == "done"]
+        held_back = _unfinished(record)
+        metadata = []
+        for name in sorted(finished):
+            content = read_metadata(run / name)
+            reason = _reason_to_hold_back(content, choice)
+            if reason:
+                held_back[name] = reason
+            else:
+                metadata.append(content)
+                _stage_artifact(run / name, folder / series_folder(name), content)
+    if not metadata:
+        raise _nothing_left(run, held_back)
+    return _described(folder, repo, record, metadata, held_back)
+
+
+def check_source(source: str, *, is_publishable: bool) -> None:
+    """Refuse a simulated market.
+
+    Raises:
+        PublishError: If the candles of this source are no real ones.
+    """
+    if not is_publishable:
+        raise PublishError(
+            where=f"--source {source}",
+            rule="only models of real markets are published",
+            got="a simulated market, about which a forecast says nothing",
+            fix="Train on --source vision or files",
+        )
+
+
+def _check_finished(run: Path, record: RunRecord, choice: Choice) -> None:
+    unfinished = _unfinished(record)
+    if unfinished and not choice.is_partial:
+        raise PublishError(
+            where=str(run),
+            rule="a run is published when all its series are done",
+            got=f"{len(unfinished)} of {len(record.series)} that are not: {listed(list(unfinished))}",
+            fix="Continue the run, or publish what there is with --partial",
+        )
+
+
+def _unfinished(record: RunRecord) -> dict[str, str]:
+    return {
+        name: "its training failed" if state.status == "failed" else "its training is not finished"
+        for name, state in record.series.items()
+        if state.status != "done"
+    }
+
+
+def _reason_to_hold_back(metadata: Mapping[str, Any], choice: Choice) -> str | None:
+    result = read_results([metadata])[0]
+    check_source(result.source, is_publishable=not result.is_demo)
+    losing = result.judgement.loses
+    return (
+        f"it loses to the naive forecast: {', '.join(losing)}" if choice.is_only_skilled and losing else None
+    )
+
+
+def _stage_artifact(source: Path, target: Path, metadata: Mapping[str, Any]) -> None:
+    """Copy an artefact, so that nobody changes it while it is sent, and check the copy."""
+    target.mkdir(parents=True)
+    for name in (MODEL_FILE, METADATA_FILE, HISTORY_FILE):
+        shutil.copyfile(source / name, target / name)
+    check_keras_file(verify_model_file(target, dict(metadata)))
+    write_text(target / ARTIFACT_README_FILE, artifact_readme(metadata))
+
+
+def _nothing_left(run: Path, held_back: Mapping[str, str]) -> PublishError:
+    reasons = [f"{name}, because {reason}" for name, reason in held_back.items()]
+    return PublishError(
+        where=str(run),
+        rule="publishing needs at least one model",
+        got=f"none: {listed(reasons)}" if reasons else "a run without series",
+        fix="Train further, or publish without --only-skilled",
+    )
+
+
+def _described(
+    folder: Path,
+    repo: str,
+    record: RunRecord,
+    metadata: Sequence[Mapping[str, Any]],
+    held_back: Mapping[str, str],
+) -> Staged:
+    """Add the leaderboard, the card and the manifest to the artefacts."""
+    write_leaderboard_csv(folder / LEADERBOARD_FILE, rank_results(read_results(metadata)))
+    write_text(folder / CARD_FILE, model_card(repo, asdict(record), metadata, held_back))
+    manifest = Manifest(
+        profile_name=str(record.profile["name"]),
+        profile_digest=record.profile_digest,
+        created_at=max(str(content["created_at"]) for content in metadata),
+        versions=record.versions,
+        data={str(content["series"]): _span(content["candles"]) for content in metadata},
+        files=list_files(folder),
+    )
+    write_text(folder / MANIFEST_FILE, manifest.to_text())
+    # What is sent must be what pulling accepts.
+    return Staged(folder, Manifest.from_json(manifest.to_json()), held_back)
+
+
+def _span(candles: Mapping[str, Any]) -> DataSpan:
+    return DataSpan(**{name: candles[name] for name in ("source", "first_open", "last_open", "num_bars")})

@@ -1,0 +1,348 @@
+"""What a comparison of profiles measured, and the figures that follow from it.
+
+Every figure is computed per repeat and then shown as the median over repeats with the smallest and the
+largest. Ratios are taken within one repeat, whose measurements lie close together in time, so that a
+machine that becomes slower does not favour whoever was measured first.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from v8.columns import TASK_COLUMNS
+
+COMPARISON_FORMAT: Final = 1
+"""Version of the keys of `compare.json`."""
+
+PROJECTED_MODELS: Final = 40
+"""Series of the default universe."""
+
+ONCE_STAGES: Final = ("compile",)
+"""Stages that a process pays once, whichever of its models is charged with them."""
+
+WARM: Final = "features_warm"
+"""Reading features again that the store already holds; no stage of a run, so no part of its sums."""
+
+
+@dataclass(frozen=True)
+class ModelMeasurement:
+    """One model of a measured profile.
+
+    Args:
+        series: Its series.
+        seconds: Wall time per stage as the artefact records it, and `WARM`.
+        epoch_s: One epoch, validation included, median over its epochs; in a fleet this model's share.
+            The first validation compiles its program before the first epoch, so it is not in here.
+        windows_per_s: Training speed, median over epochs; in a fleet this model's share.
+        epochs_run: Epochs trained.
+        best_epoch: Epoch whose weights were kept; 0 is the untrained network.
+        multiples: Per task, mean absolute error over the naive forecast's; None if naive made none.
+    """
+
+    series: str
+    seconds: Mapping[str, float]
+    epoch_s: float
+    windows_per_s: float
+    epochs_run: int
+    best_epoch: int
+    multiples: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One profile measured once, in a process of its own.
+
+    Args:
+        profile: Its name.
+        repeat: From 1.
+        import_s: From the start of the process until it could train, seconds.
+        models: At least one.
+        num_parameters: Trainable numbers of the network.
+        flop_per_window: Floating-point operations of one training window, by formula.
+        own_epochs: Most epochs by the profile itself, whatever the budget of the comparison.
+        precision: Keras dtype policy.
+        device: Where the weights lay, such as "CPU:0".
+        fleet_size: Models that trained as one program.
+        peak_process_bytes: Most resident memory of the process.
+        peak_device_bytes: Most memory of the device; on a CPU the same.
+        matmul_gflop_per_s: Matmul rate of the same process right after training.
+    """
+
+    profile: str
+    repeat: int
+    import_s: float
+    models: tuple[ModelMeasurement, ...]
+    num_parameters: int
+    flop_per_window: float
+    own_epochs: int
+    precision: str
+    device: str
+    fleet_size: int
+    peak_process_bytes: int
+    peak_device_bytes: int
+    matmul_gflop_per_s: float
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Measurement:
+        """Read what `dataclasses.asdict` wrote."""
+        models = tuple(ModelMeasurement(**model) for model in content["models"])
+        return cls(**{**content, "models": models})
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Profiles measured side by side.
+
+    Args:
+        command: The command line.
+        created_at: When, ISO 8601 in UTC.
+        source: Name of the candle source.
+        is_demo: Whether the market was simulated.
+        series: What every profile was trained on.
+        num_bars: Per profile, newest candles of each series.
+        epochs: Epochs of the budget; None when each profile ran its own.
+        num_repeats: How often each profile was to be measured.
+        baseline: Profile that ratios refer to.
+        num_workers: Processes that a run on this machine has at work side by side.
+        download_s: Per series, seconds until its candles were there, before anything was measured.
+        machine: Processor, cores, memory.
+        versions: Versions of what can change a result.
+        measurements: Those that succeeded, in the order taken.
+        failures: Per profile that failed, or has failed series: why.
+    """
+
+    command: str
+    created_at: str
+    source: str
+    is_demo: bool
+    series: tuple[str, ...]
+    num_bars: Mapping[str, int]
+    epochs: int | None
+    num_repeats: int
+    baseline: str
+    num_workers: int
+    download_s: Mapping[str, float]
+    machine: Mapping[str, Any]
+    versions: Mapping[str, str]
+    measurements: tuple[Measurement, ...]
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def profiles(self) -> tuple[str, ...]:
+        """Names of the profiles that were measured, in the order asked for."""
+        measured = {one.profile for one in self.measurements}
+        return tuple(name for name in self.num_bars if name in measured)
+
+    def of(self, profile: str) -> list[Measurement]:
+        """Return the measurements of a profile, first repeat first."""
+        return sorted(
+            (one for one in self.measurements if one.profile == profile), key=lambda one: one.repeat
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return measurements, figures and ratios as plain JSON values."""
+        return {
+            "format": COMPARISON_FORMAT,
+            **asdict(self),
+            "assumption": assumption(self),
+            "figures": {name: _spreads_json(figures_of(self, name)) for name in self.profiles},
+            "ratios": {name: _spreads_json(ratios_of(self, name)) for name in self.profiles},
+            "claims": {name: asdict(claim) for name, claim in CLAIMS.items() if name in self.num_bars},
+        }
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over repeats."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """A figure of a measurement.
+
+    Args:
+        title: What it is, for people.
+        unit: "s", "/s", "bytes", "%", "flop", "epochs" or "" for a plain number.
+        of: Computes it; None where it does not exist.
+        is_ratioed: Whether it is compared with the baseline profile's.
+    """
+
+    title: str
+    unit: str
+    of: Callable[[Measurement, Comparison], float | None]
+    is_ratioed: bool = False
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A time that a guide of the lineage states, without log or machine.
+
+    Args:
+        ancestor: The program it is about.
+        model_s: From and to, seconds for one model.
+        all_s: From and to, seconds for 40 models.
+    """
+
+    ancestor: str
+    model_s: tuple[float, float]
+    all_s: tuple[float, float]
+
+
+CLAIMS: Final[dict[str, Claim]] = {
+    "stable": Claim("V8_STABLE.py", (60, 90), (40 * 60, 60 * 60)),
+    "aligned": Claim("V8_ALIGNED_WITH_V7.py", (30, 45), (20 * 60, 30 * 60)),
+    "v4_transformer": Claim("v4_train_transformer.py", (3 * 60, 5 * 60), (2 * 3600, 3 * 3600)),
+    "v4_gru": Claim("v4_train_fast_gru.py", (5 * 60, 8 * 60), (3 * 3600, 5 * 3600)),
+    "v4_lstm": Claim("v4_train_unified.py", (10 * 60, 15 * 60), (6 * 3600, 10 * 3600)),
+}
+"""What the ancestors' guides say of "Colab GPU" trainings with the profile's own epochs."""
+
+
+def _stage(name: str) -> Callable[[Measurement, Comparison], float]:
+    return lambda one, _: statistics.fmean(model.seconds.get(name, 0.0) for model in one.models)
+
+
+def _multiple(task: str) -> Callable[[Measurement, Comparison], float | None]:
+    def of(one: Measurement, _: Comparison) -> float | None:
+        known = [value for model in one.models if (value := model.multiples.get(task)) is not None]
+        return statistics.median(known) if known else None
+
+    return of
+
+
+def compile_s(one: Measurement) -> float:
+    """Return the seconds of compiling, which the models of a process share."""
+    return math.fsum(model.seconds.get(stage, 0.0) for model in one.models for stage in ONCE_STAGES)
+
+
+def model_s(one: Measurement) -> float:
+    """Return the mean seconds of one model over all stages but those that are paid once."""
+    return statistics.fmean(_stages_s(model) for model in one.models)
+
+
+def epoch_s(one: Measurement) -> float:
+    """Return the mean seconds of one epoch, validation included."""
+    return statistics.fmean(model.epoch_s for model in one.models)
+
+
+def projected_s(one: Measurement, comparison: Comparison) -> float:
+    """Return the seconds that 40 models would take with the profile's own epochs; see `assumption`."""
+    # The first model of a process also pays for what the others find ready, so the median counts.
+    fixed_s = statistics.median(_stages_s(model) - model.epochs_run * model.epoch_s for model in one.models)
+    rounds = PROJECTED_MODELS / (1 if one.device.startswith("GPU") else comparison.num_workers)
+    return one.import_s + compile_s(one) + rounds * (fixed_s + one.own_epochs * epoch_s(one))
+
+
+def ceiling_pct(one: Measurement) -> float:
+    """Return the share of the matmul rate that training made use of, per cent."""
+    fleet_windows_per_s = one.fleet_size * statistics.median(model.windows_per_s for model in one.models)
+    return 100 * fleet_windows_per_s * one.flop_per_window / (1e9 * one.matmul_gflop_per_s)
+
+
+FIGURES: Final[dict[str, FigureKind]] = {
+    "import_s": FigureKind("import, once a process", "s", lambda one, _: one.import_s, is_ratioed=True),
+    "compile_s": FigureKind("compile, once a process", "s", lambda one, _: compile_s(one), is_ratioed=True),
+    "candles_s": FigureKind("candles, from the cache", "s", _stage("candles")),
+    "features_cold_s": FigureKind("features, cold", "s", _stage("features")),
+    "features_warm_s": FigureKind("features, warm", "s", _stage(WARM)),
+    "windows_s": FigureKind("windows", "s", _stage("windows")),
+    "build_s": FigureKind("build", "s", _stage("build")),
+    "train_s": FigureKind("train", "s", _stage("train"), is_ratioed=True),
+    "validate_s": FigureKind("validate", "s", _stage("validate")),
+    "judge_s": FigureKind("evaluate", "s", _stage("judge")),
+    "save_s": FigureKind("save", "s", _stage("save")),
+    "model_s": FigureKind(
+        "one model, without import and compile", "s", lambda one, _: model_s(one), is_ratioed=True
+    ),
+    "epoch_s": FigureKind(
+        "one epoch, validation included", "s", lambda one, _: epoch_s(one), is_ratioed=True
+    ),
+    "windows_per_s": FigureKind(
+        "training windows",
+        "/s",
+        lambda one, _: statistics.median(model.windows_per_s for model in one.models),
+        is_ratioed=True,
+    ),
+    "ceiling_pct": FigureKind("of the matmul ceiling", "%", lambda one, _: ceiling_pct(one), is_ratioed=True),
+    "epochs_to_best": FigureKind(
+        "epochs to best", "epochs", lambda one, _: statistics.median(model.best_epoch for model in one.models)
+    ),
+    "num_parameters": FigureKind("parameters", "", lambda one, _: float(one.num_parameters), is_ratioed=True),
+    "flop_per_window": FigureKind(
+        "operations per window", "flop", lambda one, _: one.flop_per_window, is_ratioed=True
+    ),
+    "peak_process_bytes": FigureKind(
+        "peak memory of the process", "bytes", lambda one, _: float(one.peak_process_bytes), is_ratioed=True
+    ),
+    "peak_device_bytes": FigureKind(
+        "peak memory of the device", "bytes", lambda one, _: float(one.peak_device_bytes)
+    ),
+    **{
+        f"{task}_multiple": FigureKind(f"{task}: error ÷ naive", "", _multiple(task)) for task in TASK_COLUMNS
+    },
+    "projected_40_s": FigureKind(
+        f"{PROJECTED_MODELS} models with its own epochs, projected", "s", projected_s, is_ratioed=True
+    ),
+}
+"""Every figure of a comparison in the order of its tables; seconds per model unless it says otherwise."""
+
+
+def figures_of(comparison: Comparison, profile: str) -> dict[str, Spread]:
+    """Return every figure of a profile that exists, over its repeats."""
+    measured = comparison.of(profile)
+    found = {name: [kind.of(one, comparison) for one in measured] for name, kind in FIGURES.items()}
+    return {name: spread for name, values in found.items() if (spread := spread_of(values))}
+
+
+def ratios_of(comparison: Comparison, profile: str) -> dict[str, Spread]:
+    """Return figures of a profile over those of the baseline profile, both of one repeat."""
+    baselines = {one.repeat: one for one in comparison.of(comparison.baseline)}
+    pairs = [(one, baselines[one.repeat]) for one in comparison.of(profile) if one.repeat in baselines]
+    found = {
+        name: [_ratio(kind.of(ours, comparison), kind.of(theirs, comparison)) for ours, theirs in pairs]
+        for name, kind in FIGURES.items()
+        if kind.is_ratioed
+    }
+    return {name: spread for name, values in found.items() if (spread := spread_of(values))}
+
+
+def spread_of(values: Sequence[float | None]) -> Spread | None:
+    """Return median, smallest and largest of the numbers that exist; None without any.
+
+    >>> spread_of([3.0, None, 1.0])
+    Spread(median=2.0, low=1.0, high=3.0)
+    """
+    known = [value for value in values if value is not None]
+    return Spread(statistics.median(known), min(known), max(known)) if known else None
+
+
+def assumption(comparison: Comparison) -> str:
+    """Say what the projected time takes for granted."""
+    return (
+        f"Projected, not measured: {PROJECTED_MODELS} models like the measured ones, each training all of "
+        "the profile's own epochs at the measured speed, so early stopping would end sooner. On a CPU "
+        f"{comparison.num_workers} single-threaded processes work side by side without slowing each other "
+        "down and import and compile at the same time; on a GPU one process trains fleets of the measured "
+        "size, although larger ones would be faster."
+    )
+
+
+def _stages_s(model: ModelMeasurement) -> float:
+    apart = {*ONCE_STAGES, WARM}
+    return math.fsum(seconds for stage, seconds in model.seconds.items() if stage not in apart)
+
+
+def _ratio(ours: float | None, theirs: float | None) -> float | None:
+    return ours / theirs if ours is not None and theirs else None
+
+
+def _spreads_json(spreads: Mapping[str, Spread]) -> dict[str, Any]:
+    return {name: asdict(spread) for name, spread in spreads.items()}

@@ -1,0 +1,163 @@
+"""The tables of a comparison, as text: the terminal and the page show the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from v8.reports.comparison_results import (
+    CLAIMS,
+    FIGURES,
+    PROJECTED_MODELS,
+    Comparison,
+    Spread,
+    figures_of,
+    ratios_of,
+)
+from v8.reports.wording import ABSENT, count, duration
+
+CLAIM_NOTE: Final = (
+    "Claims of the lineage's guides, for an unnamed Colab GPU and the profile's own epochs: no log, no "
+    "machine, no data. They are not measurements and are shown to be compared with."
+)
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table whose cells are ready to be read.
+
+    Args:
+        title: What it shows.
+        head: Titles of the columns; the first column names the rows.
+        rows: One list of cells per row.
+    """
+
+    title: str
+    head: list[str]
+    rows: list[list[str]]
+
+
+def cost_table(comparison: Comparison) -> TextTable:
+    """Return every figure of every profile, with its spread where there are several repeats."""
+    found = {name: figures_of(comparison, name) for name in comparison.profiles}
+    num_series, num_repeats = len(comparison.series), comparison.num_repeats
+    title = f"Cost and skill: median over {_plural(num_repeats, 'repeat')}, seconds are the mean of "
+    title += f"{num_series} series" + (" (smallest to largest)" if num_repeats > 1 else "")
+    rows = [
+        [_title(name), *(_shown(figures.get(name), UNITS[kind.unit]) for figures in found.values())]
+        for name, kind in FIGURES.items()
+        if any(name in figures for figures in found.values())
+    ]
+    return TextTable(title, ["", *comparison.profiles], rows)
+
+
+def ratio_table(comparison: Comparison) -> TextTable:
+    """Return the figures of every profile as multiples of the baseline profile's."""
+    found = {name: ratios_of(comparison, name) for name in comparison.profiles}
+    rows = [
+        [_title(name), *(_shown(ratios.get(name), _times) for ratios in found.values())]
+        for name, kind in FIGURES.items()
+        if kind.is_ratioed and any(name in ratios for ratios in found.values())
+    ]
+    title = f"As multiples of {comparison.baseline}, within the same repeat"
+    return TextTable(title, ["", *comparison.profiles], rows)
+
+
+def claim_table(comparison: Comparison) -> TextTable | None:
+    """Return the claims about the compared profiles beside what was measured; None without any."""
+    claimed = [name for name in comparison.profiles if name in CLAIMS]
+    if not claimed:
+        return None
+    head = ["", "claimed: one model", "measured speed: one model"]
+    head += [f"claimed: {PROJECTED_MODELS} models", f"projected: {PROJECTED_MODELS} models", "program"]
+    return TextTable(CLAIM_NOTE, head, [_claim_row(comparison, name) for name in claimed])
+
+
+def _claim_row(comparison: Comparison, profile: str) -> list[str]:
+    claim, figures = CLAIMS[profile], figures_of(comparison, profile)
+    own_epochs = comparison.of(profile)[0].own_epochs
+    one_s = figures["epoch_s"].median * own_epochs
+    return [
+        profile,
+        _range(claim.model_s),
+        f"{duration(one_s)} for {_plural(own_epochs, 'epoch')}",
+        _range(claim.all_s),
+        duration(figures["projected_40_s"].median),
+        claim.ancestor,
+    ]
+
+
+def download_sentence(comparison: Comparison) -> str:
+    """Say how long it took until all candles were there."""
+    total_s = sum(comparison.download_s.values())
+    return (
+        f"Candles of {len(comparison.series)} series from {comparison.source}: {duration(total_s)} to "
+        "download, or to read again what was downloaded before."
+    )
+
+
+def budget_sentence(comparison: Comparison) -> str:
+    """Say what was trained, and what that is too little for."""
+    bars = sorted(set(comparison.num_bars.values()))
+    told = " or ".join(f"{number:,}" for number in bars)
+    what = f"{len(comparison.series)} series ({', '.join(comparison.series)}), {told} newest candles each"
+    if comparison.epochs is None:
+        return f"Every profile trained its own epochs with early stopping on {what}."
+    return (
+        f"Budget: at most {_plural(comparison.epochs, 'epoch')} on {what}. That measures speed; skill and "
+        "epochs to best need --full."
+    )
+
+
+def _title(name: str) -> str:
+    kind = FIGURES[name]
+    return f"{kind.title} per second" if kind.unit == "/s" else kind.title
+
+
+def _shown(spread: Spread | None, write: Callable[[float], str]) -> str:
+    if spread is None:
+        return ABSENT
+    if spread.low == spread.high:
+        return write(spread.median)
+    return f"{write(spread.median)} ({write(spread.low)} to {write(spread.high)})"
+
+
+def _bytes(value: float) -> str:
+    return f"{value / 1e6:,.0f} MB"
+
+
+def _flop(value: float) -> str:
+    return f"{value / 1e6:,.0f} MFLOP"
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1e3:.3g} ms" if value < 1 else duration(value)
+
+
+def _plain(value: float) -> str:
+    return count(value) if value == int(value) else f"{value:.3f}"
+
+
+def _times(value: float) -> str:
+    return f"× {value:.2f}"
+
+
+def _range(ends: tuple[float, float]) -> str:
+    return " to ".join(duration(end) for end in ends)
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+UNITS: Final[Mapping[str, Callable[[float], str]]] = {
+    "s": _seconds,
+    "/s": lambda value: f"{value:,.0f}",
+    "bytes": _bytes,
+    "flop": _flop,
+    "%": lambda value: f"{value:.1f} %",
+    "epochs": count,
+    "": _plain,
+}
+"""How a figure of each unit is written."""

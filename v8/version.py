@@ -1,0 +1,3 @@
+"""The version of this package, where every floor can read it."""
+
+VERSION = "0.1.0"
