@@ -122,6 +122,8 @@ class Trainer:
         self.check = check
         self.network = build_network(profile, seed=0, precision=precision)
         self._programs: dict[int, _Program] = {}
+        self.devices: dict[int, str] = {}
+        """Where the state of each fleet size lay after its first step; a key means it is compiled."""
 
     @property
     def num_parameters(self) -> int:
@@ -284,14 +286,16 @@ class _FleetFit:
                 self._restore(index, progress)
 
     def _compile(self) -> None:
-        """Run each program once and drop the result, so that later times hold no compilation."""
+        """Run a new program once and drop the result, so that later times hold no compilation."""
+        num = len(self._members)
+        if num in self._trainer.devices:
+            return
         with self._clock("compile"):
             batch = next(self._windows.span_batches("train", self._settings.batch_size))
-            num = len(self._members)
             rates, active = np.zeros(num, np.float32), np.ones(num, bool)
             state = self._trainer.train_batch(self._state, rates, active, batch)
             _wait(state)
-            self._device = device_of(state["weights"][0])
+            self._trainer.devices[num] = device_of(state["weights"][0])
 
     def _run_epochs(self) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
         """Run epochs until members leave the stack; batches are laid out for those inside."""
@@ -380,8 +384,8 @@ class _FleetFit:
             weights=self._trainer.best_weights([array[None] for array in progress.best["weights"]], 0),
             resumed_from_epoch=progress.resumed_from,
             seconds={stage: seconds * share for stage, seconds in self._seconds.items()},
-            device=self._device,
-            peak_memory_bytes=memory_of(self._device).peak_bytes,
+            device=self._trainer.devices[len(self._members)],
+            peak_memory_bytes=memory_of(self._trainer.devices[len(self._members)]).peak_bytes,
         )
 
     def _is_repacking_worth(self, epoch_s: float) -> bool:
