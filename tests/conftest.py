@@ -23,7 +23,10 @@ from v8.profile import Profile, load_profile
 TINY_NETWORKS: dict[str, dict[str, Any]] = {
     "bilstm_seq2seq": {"encoder_units": (6, 4), "decoder_units": (4,)},
     "lstm_dense": {"encoder_units": (6, 4), "dense_units": (4,)},
+    "dense_newest": {"dense_units": (6, 4)},
 }
+RANGED_FEATURES = ("open", "high", "low", "close", "range_1", "recent_range", "move_5", "day_sin_1")
+RANGED_FEATURES += ("rolled_middle_1", "rolled_deviation_3")
 
 
 def tiny_profile(
@@ -39,6 +42,13 @@ def tiny_profile(
     content["network"] = {"family": family, "dropout": dropout, **TINY_NETWORKS[family]}
     content["training"] |= {"epochs": 3, "learning_rate": 5e-3, "precision": "float32"} | (training or {})
     return Profile.model_validate(content | changes)
+
+
+def tiny_ranged_profile(family: str = "dense_newest", **changes: Any) -> Profile:
+    """Return a tiny profile whose targets are measured by the recent range; 239 of its bars warm up."""
+    return tiny_profile(
+        family, **{"scaling": "ranged", "features": RANGED_FEATURES, "newest_bars": 940, **changes}
+    )
 
 
 def demo_table(profile: Profile, *, series: str = "BTCUSDT-15m", num_bars: int | None = None) -> FeatureTable:
@@ -58,6 +68,11 @@ def table_with(table: FeatureTable, **arrays: np.ndarray) -> FeatureTable:
 @pytest.fixture(scope="session")
 def make_profile() -> Callable[..., Profile]:
     return tiny_profile
+
+
+@pytest.fixture(scope="session")
+def make_ranged_profile() -> Callable[..., Profile]:
+    return tiny_ranged_profile
 
 
 @pytest.fixture(scope="session")

@@ -64,6 +64,13 @@ def test_the_networks_have_the_lineage_s_layers() -> None:
     }
 
 
+def test_the_frontier_profile_knows_the_roll_forward_bands_of_each_step_it_forecasts() -> None:
+    frontier = load_profile("frontier")
+    assert (frontier.scaling, frontier.network.family) == ("ranged", "dense_newest")
+    for step in range(1, frontier.horizon_bars + 1):
+        assert {f"rolled_middle_{step}", f"rolled_deviation_{step}"} < set(frontier.features)
+
+
 def test_all_shipped_profiles_write_the_same_keys() -> None:
     def keys(content: object) -> object:
         return {k: keys(v) for k, v in content.items()} if isinstance(content, dict) else None

@@ -10,13 +10,14 @@ import pytest
 
 from v8.columns import CLOSE, TASK_COLUMNS
 from v8.data.dataset import SeriesData, prepare_series, table_columns
-from v8.data.scaling import Scaling, Transform
+from v8.data.scaling import Scaling, Transform, target_unit
 from v8.data.targets import roll_forward
 from v8.errors import SeriesError
 from v8.features.table import FeatureTable
 from v8.profile import Profile
 
-WAYS = ["anchored", "standard", "minmax"]
+WAYS = ["anchored", "ranged", "standard", "minmax"]
+FEATURES = ("open", "high", "low", "close", "rsi", "macd", "bb_upper", "atr", "volume_norm", "recent_range")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -26,7 +27,7 @@ def test_g1_constants_ignore_everything_after_the_train_span(
     make_table: Callable[..., FeatureTable],
     change_table: Callable[..., FeatureTable],
 ) -> None:
-    profile = make_profile(scaling=way)
+    profile = make_profile(scaling=way, features=FEATURES)
     table = make_table(profile)
     data = prepare_series(table, profile)
     end = data.split.train[1]
@@ -44,12 +45,15 @@ def test_g1_constants_ignore_everything_after_the_train_span(
 def test_g1_a_target_survives_the_round_trip(
     way: str, make_data: Callable[..., SeriesData], make_profile: Callable[..., Profile]
 ) -> None:
-    data = make_data(make_profile(scaling=way))
+    data = make_data(make_profile(scaling=way, features=FEATURES))
     anchors = data.anchors["test"]
     reference = roll_forward(data.history_close(anchors), 3)
+    range_W = data.scaling.floored_range(data.table.column("recent_range")[anchors].astype(np.float64))
     for task, truth in data.truth(anchors).items():
-        scaled = data.scaling.scale_target(task, truth, reference[task])
-        restored = data.scaling.restore_target(task, scaled, reference[task])
+        unit_W = target_unit(task, data.history_close(anchors)[:, -1], range_W)
+        scaled = data.scaling.scale_target(task, truth, reference[task], unit_W)
+        assert scaled.tobytes() == data.targets_NHC[task][anchors].tobytes()
+        restored = data.scaling.restore_target(task, scaled, reference[task], unit_W)
         np.testing.assert_allclose(restored, truth, rtol=2e-5)
 
 
@@ -57,7 +61,7 @@ def test_g1_a_target_survives_the_round_trip(
 def test_g1_constants_survive_being_saved(
     way: str, make_data: Callable[..., SeriesData], make_profile: Callable[..., Profile]
 ) -> None:
-    scaling = make_data(make_profile(scaling=way)).scaling
+    scaling = make_data(make_profile(scaling=way, features=FEATURES)).scaling
     assert Scaling.from_json(json.loads(json.dumps(scaling.to_json()))) == scaling
 
 

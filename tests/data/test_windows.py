@@ -121,6 +121,23 @@ def test_numpy_gathers_the_same_batches_as_tf_data(
         np.testing.assert_array_equal(target, np.asarray(piped.y_BMHC[task]))
 
 
+def test_windows_weigh_what_their_series_says_whoever_gathers_them(
+    make_data: Callable[..., SeriesData], make_ranged_profile: Callable[..., Profile]
+) -> None:
+    profile = make_ranged_profile()
+    fleet = [make_data(profile), make_data(profile, series="ETHUSDT-1h", num_bars=900)]
+    rows, is_real = batched_rows([data.anchors["validation"] for data in fleet], 32)
+    expected = (
+        np.stack([data.weight_N[rows[..., model]] for model, data in enumerate(fleet)], axis=-1) * is_real
+    )
+    assert (expected == 0).sum() == is_real.size - sum(data.num_windows("validation") for data in fleet)
+    assert len(np.unique(expected)) > 50
+    piped = [np.asarray(batch.weight_BM) for batch in FleetWindows(fleet).span_batches("validation", 32)]
+    plain = [_gather(_Resident(fleet), *batch).weight_BM for batch in zip(rows, is_real, strict=True)]
+    np.testing.assert_array_equal(np.stack(piped), expected)
+    np.testing.assert_array_equal(np.stack(plain), expected)
+
+
 def test_no_window_crosses_a_hole(
     make_profile: Callable[..., Profile],
     make_table: Callable[..., FeatureTable],
@@ -186,6 +203,6 @@ def test_g7_no_window_holds_a_row_it_is_asked_for(
 
 
 def test_g7_a_network_s_only_input_is_the_window(make_profile: Callable[..., Profile]) -> None:
-    for family in ("bilstm_seq2seq", "lstm_dense"):
+    for family in ("bilstm_seq2seq", "lstm_dense", "dense_newest"):
         network = build_network(make_profile(family), seed=1)
         assert [tensor.name for tensor in network.inputs] == ["window"]

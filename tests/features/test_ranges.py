@@ -71,7 +71,7 @@ def test_five_bars_of_twice_the_range_raise_each_horizon_by_its_share() -> None:
 
 def test_a_dead_hour_lowers_the_recent_range_to_a_fiftieth_at_most_on_each_horizon() -> None:
     # 60 of 240 bars do not trade: d(240) = sqrt(3 / 4) old ones, the others are raised to 2 % of it and
-    # weigh 0.85 together: 0.8660254 x 0.02^0.85 = 0.03114643.
+    # weigh 0.85 together: 0.8660254 x 0.02^0.85 = 0.03114628.
     log_range = np.full(300, 0.01)
     log_range[-60:] = 0.0
     values = last_values(np.full(300, 7.0), log_range)

@@ -12,7 +12,7 @@ from v8.data.dataset import SeriesData
 from v8.models.networks import build_network, num_parameters
 from v8.profile import Profile, load_profile, profile_names
 
-FAMILIES = ["bilstm_seq2seq", "lstm_dense"]
+FAMILIES = ["bilstm_seq2seq", "lstm_dense", "dense_newest"]
 
 
 @pytest.mark.parametrize("name", profile_names())
@@ -40,6 +40,45 @@ def test_an_untrained_network_is_the_constant_it_was_given(
     outputs = network(np.random.default_rng(1).normal(size=(5, 20, 12)).astype(np.float32))
     for task, constants in start.items():
         np.testing.assert_array_equal(np.asarray(outputs[task]), np.float32([constants] * 5))
+
+
+def test_the_parameters_of_a_newest_row_network_by_hand(make_profile: Callable[..., Profile]) -> None:
+    # 12 features to 6 units to 4: 13 x 6 + 7 x 4 = 106. Three tasks read 4 units into 3 steps: 36. A
+    # column of the 4 + 2 + 1 has one side and 3 constants: 28.
+    assert num_parameters(make_profile("dense_newest")) == 170
+
+
+def test_a_newest_row_network_reads_the_newest_row_and_nothing_else(
+    make_profile: Callable[..., Profile],
+) -> None:
+    network = build_network(make_profile("dense_newest"), seed=1)
+    for weight in network.trainable_variables:
+        weight.assign(np.random.default_rng(2).normal(size=weight.shape))
+    window = np.random.default_rng(1).normal(size=(1, 20, 12)).astype(np.float32)
+    earlier, newest = window.copy(), window.copy()
+    earlier[:, :-1] += 1
+    newest[:, -1] += 1
+    said, same, other = (np.asarray(network(each)["ohlc"]) for each in (window, earlier, newest))
+    np.testing.assert_array_equal(same, said)
+    assert (other != said).all()
+
+
+def test_one_number_a_step_first_moves_high_and_low_apart_and_open_and_close_not_at_all(
+    make_profile: Callable[..., Profile],
+) -> None:
+    start = {"ohlc": [[0.0, 2.0, -2.0, 0.5]] * 3, "bands": [[1.0, -1.0]] * 3, "volatility": [[0.25]] * 3}
+    network = build_network(make_profile("dense_newest"), seed=1, start=start)
+    for task in start:
+        layer = network.get_layer(f"range_{task}")
+        layer.kernel.assign(np.ones(layer.kernel.shape))
+    window = np.random.default_rng(1).normal(size=(4, 20, 12)).astype(np.float32)
+    outputs = {task: np.asarray(values) for task, values in network(window).items()}
+    width = outputs["volatility"] - 0.25  # (B, H, 1): what every task's number is
+    assert np.abs(width).min() > 0
+    sides = {"ohlc": [0, 1, -1, 0], "bands": [1, -1]}
+    for task, side in sides.items():
+        expected = np.array(start[task]) + width * side
+        np.testing.assert_allclose(outputs[task], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

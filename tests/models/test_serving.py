@@ -58,11 +58,61 @@ def test_prices_equal_the_scaled_network_s_restored_by_hand(
     np.testing.assert_allclose(np.asarray(served["volatility"]), volatility, rtol=5e-3, atol=1e-7)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_forecasts_are_coherent_whatever_the_network_says(
-    way: str, make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+def test_ranged_prices_are_the_roll_forward_ones_moved_by_recent_ranges(
+    make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
 ) -> None:
-    data = make_data(make_profile(scaling=way))
+    data = make_data(make_ranged_profile())
+    network = wild_network(data.profile)
+    anchors = data.anchors["test"][:32]
+    windows = data.raw_windows(anchors)
+    served = build_serving(data.profile, data.scaling, network)(windows)
+    scaled = network(next(FleetWindows([data]).span_batches("test", 32)).x_BMTF[:, 0])
+    reference, last = roll_forward(data.history_close(anchors), 3), windows[:, -1, 3].astype(np.float64)
+    range_W = windows[:, -1, data.profile.features.index("recent_range")].astype(np.float64)
+    assert (range_W > data.scaling.range_floor).all()
+    moved = {
+        task: np.asarray(scaled[task], np.float64) * data.scaling.task(task).scale[0] * range_W[:, None, None]
+        for task in data.profile.tasks
+    }
+    ohlc = reference["ohlc"] + moved["ohlc"] * last[:, None, None]
+    ohlc[..., 1] = ohlc[..., [0, 1, 3]].max(axis=-1)
+    ohlc[..., 2] = ohlc[..., [0, 2, 3]].min(axis=-1)
+    np.testing.assert_allclose(np.asarray(served["ohlc"]), ohlc, rtol=1e-5)
+    bands = np.sort(reference["bands"] + moved["bands"] * last[:, None, None], axis=-1)[..., ::-1]
+    np.testing.assert_allclose(np.asarray(served["bands"]), bands, rtol=1e-5)
+    volatility = np.maximum(
+        reference["volatility"] + moved["volatility"], 1e-3 * data.scaling.volatility_floor
+    )
+    np.testing.assert_allclose(np.asarray(served["volatility"]), volatility, rtol=1e-3, atol=1e-7)
+
+
+def test_an_untrained_ranged_model_moves_the_roll_forward_prices_by_a_constant_number_of_recent_ranges(
+    make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+) -> None:
+    data = make_data(make_ranged_profile())
+    start = {task.task: task.start for task in data.scaling.tasks}
+    serving = build_serving(data.profile, data.scaling, build_network(data.profile, seed=1, start=start))
+    anchors, place = data.anchors["test"], data.profile.features.index("recent_range")
+    windows = data.raw_windows(anchors)
+    windows[0, -1, place] = 0.0  # a dead market: its range is raised to the floor
+    range_W = np.maximum(windows[:, -1, place].astype(np.float64), data.scaling.range_floor)
+    assert range_W[0] == data.scaling.range_floor
+    reference, last = roll_forward(data.history_close(anchors), 3), windows[:, -1, 3]
+    for task, values in serving(windows).items():
+        constants = data.scaling.task(task)
+        unit_W = range_W if task == "volatility" else range_W * last
+        expected = reference[task] + np.array(constants.start) * constants.scale[0] * unit_W[:, None, None]
+        np.testing.assert_allclose(np.asarray(values), expected, rtol=2e-3 if task == "volatility" else 1e-5)
+
+
+@pytest.mark.parametrize("way", [*WAYS, "ranged"])
+def test_forecasts_are_coherent_whatever_the_network_says(
+    way: str,
+    make_profile: Callable[..., Profile],
+    make_ranged_profile: Callable[..., Profile],
+    make_data: Callable[..., SeriesData],
+) -> None:
+    data = make_data(make_ranged_profile() if way == "ranged" else make_profile(scaling=way))
     serving = build_serving(data.profile, data.scaling, wild_network(data.profile))
     served = {
         task: np.asarray(values) for task, values in serving(data.raw_windows(data.anchors["test"])).items()

@@ -31,6 +31,8 @@ KINDS = {
     "layer normalization": L.LayerNormalization,
     "dropout": lambda: L.Dropout(0.5),
     "reshape": lambda: L.Reshape((STEPS * CHANNELS,)),
+    "cropping": lambda: L.Cropping1D((3, 1)),
+    "cropping to the newest": lambda: L.Cropping1D((STEPS - 1, 0)),
     "average": L.GlobalAveragePooling1D,
     "time distributed": lambda: L.TimeDistributed(L.Dense(4, "relu")),
     "activation": lambda: L.Activation("relu"),

@@ -172,6 +172,48 @@ def test_a_member_that_diverges_stops_with_a_reason_and_the_others_go_on(
             np.testing.assert_allclose(one, other, atol=1e-5)
 
 
+def weighted_losses(data: SeriesData, seed: int) -> list[float]:
+    """Train stock Keras with sample weights; return the validation loss after each epoch."""
+    training = data.profile.training
+    start = {task.task: task.start for task in data.scaling.tasks}
+    network = build_network(data.profile, seed=seed, start=start)
+    network.compile(
+        keras.optimizers.Adam(training.learning_rate),
+        loss={
+            task: keras.losses.MeanAbsoluteError(reduction="mean_with_sample_weight")
+            for task in data.profile.tasks
+        },
+        loss_weights={task: settings.weight for task, settings in data.profile.tasks.items()},
+    )
+    windows, losses = FleetWindows([data]), []
+    (validation,) = windows.span_batches("validation", data.num_windows("validation"))
+    for epoch in range(1, training.epochs + 1):
+        for batch in windows.training_batches([seed], first_epochs=[epoch], num_epochs=1):
+            network.train_on_batch(*weighted(batch))
+        network.reset_metrics()
+        losses.append(network.test_on_batch(*weighted(validation), return_dict=True)["loss"])
+    return losses
+
+
+def weighted(batch: Batch) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    y = {task: np.asarray(values)[:, 0] for task, values in batch.y_BMHC.items()}
+    weight_B1 = np.asarray(batch.weight_BM)[:, :1]
+    # Keras wants a weight for every error that is left after the mean over columns: one a step.
+    return np.asarray(batch.x_BMTF)[:, 0], y, {task: weight_B1.repeat(v.shape[1], 1) for task, v in y.items()}
+
+
+def test_g18_a_fleet_of_ranged_newest_row_networks_follows_serial_fits_with_sample_weights(
+    make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+) -> None:
+    profile = make_ranged_profile(training={"epochs": 2, "learning_rate": 0.02})
+    fleet = [make_data(profile), make_data(profile, series="ETHUSDT-1h", num_bars=800)]
+    for place, ours in fleet_fit(fleet).items():
+        assert isinstance(ours, TrainingResult)
+        losses = weighted_losses(fleet[place], seed=10 + place)
+        assert losses[0] != pytest.approx(losses[1], rel=2e-5)  # there is something to follow
+        np.testing.assert_allclose([r.validation_loss for r in ours.history], losses, rtol=1e-5)
+
+
 class StoppedError(Exception):
     """Stands for a power cut between two epochs."""
 

@@ -77,6 +77,15 @@ def test_the_small_network_is_one_lstm_and_one_dense_layer_of_the_first_width() 
     assert network.dropout == 0.3
 
 
+def test_the_first_units_are_those_of_the_layer_that_reads_the_window(
+    make_profile: Callable[..., Profile],
+) -> None:
+    families = ("bilstm_seq2seq", "lstm_dense", "dense_newest")
+    assert [probe.first_units(make_profile(family)) for family in families] == [6, 6, 6]
+    short: Any = probe.shortened(make_profile("dense_newest")).network
+    assert (short.family, short.encoder_units, short.dense_units) == ("lstm_dense", (6,), (6,))
+
+
 def test_a_batch_has_the_shapes_of_the_profile() -> None:
     x_BMTF, y_BMHC = probe.random_batch(load_profile("aligned"), num_models=3)
     assert x_BMTF.shape == (16, 3, 60, 12)

@@ -269,7 +269,7 @@ def fit_scaling(
     range_floor = 0.0
     range_W = np.ones(len(truth[TASK_OHLC]))
     if profile.scaling == "ranged":
-        range_floor = RANGE_FLOOR_SHARE * float(np.median(columns[RECENT_RANGE][columns[RECENT_RANGE] > 0]))
+        range_floor = _range_floor(columns[RECENT_RANGE], where)
         range_W = np.maximum(window_range, range_floor)
     last_W = reference[TASK_OHLC][:, 0, 0]
     return Scaling(
@@ -287,6 +287,18 @@ def fit_scaling(
         volatility_floor=floor,
         range_floor=range_floor,
     )
+
+
+def _range_floor(recent_range: NDArray[np.float64], where: str) -> float:
+    moving = recent_range[recent_range > 0]
+    if not len(moving):
+        raise SeriesError(
+            where=where,
+            rule="some bar of the train span must trade at more than one price with scaling: ranged",
+            got="high equal to low throughout",
+            fix="Leave this series out or fetch another span",
+        )
+    return RANGE_FLOOR_SHARE * float(np.median(moving))
 
 
 def target_unit(

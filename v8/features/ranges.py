@@ -130,7 +130,8 @@ def wave(open_time_s: Floats, period_s: int, num_waves: int, is_cosine: bool) ->
         four hours a bar), errors of 1e-16 would be all there is, and scaling brings that to unit size.
     """
     angle: Floats = 2.0 * np.pi * num_waves * np.mod(open_time_s - MONDAY_S, period_s) / period_s
-    return np.round(np.cos(angle) if is_cosine else np.sin(angle), WAVE_DECIMALS)
+    exact: Floats = np.cos(angle) if is_cosine else np.sin(angle)
+    return exact.round(WAVE_DECIMALS)
 
 
 def rolled_moments(close: Floats, period_bars: int, num_steps: int) -> Floats:

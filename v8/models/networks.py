@@ -37,8 +37,8 @@ def build_network(
     """Build the network of a profile.
 
     The input is named `window`, shape (B, T, F), float32, scaled; the output is a dict, task to
-    (B, H, C), float32, scaled. Head kernels start at zero and head biases at `start`, so that the
-    untrained network is a constant forecast.
+    (B, H, C), float32, scaled. Head biases start at `start` and head kernels (in
+    `dense_newest`, what they multiply) at zero, so that the untrained network is a constant forecast.
 
     Args:
         profile: Gives family, sizes, tasks, lookback and horizon.
