@@ -24,6 +24,7 @@ from v8.reports.comparison_results import (
 from v8.reports.comparison_tables import (
     UNITS,
     budget_sentence,
+    cautions,
     claim_table,
     cost_table,
     ratio_table,
@@ -66,6 +67,7 @@ def measured(profile: str, repeat: int, times: float = 1.0, **changes: Any) -> M
         repeat=repeat,
         import_s=5.0,
         models=models,
+        horizon_bars=10,
         num_parameters=1_000,
         flop_per_window=2e8,
         own_epochs=100,
@@ -190,6 +192,15 @@ def test_a_small_budget_says_what_it_is_too_small_for() -> None:
         "measures speed; skill and epochs to best need --full."
     )
     assert "its own epochs" in budget_sentence(compared(epochs=None))
+
+
+def test_unequal_horizons_and_single_repeats_are_warned_of() -> None:
+    assert cautions(DRIFTING) == []
+    uneven = compared(measured("stable", 1, horizon_bars=1), measured("aligned", 1), num_repeats=1)
+    horizon, repeat = cautions(uneven)
+    assert "stable 1, aligned 10" in horizon
+    assert "--repeat 3" in repeat
+    assert "Near bars are easier" in comparison_page(uneven)
 
 
 def test_the_files_hold_the_same_figures(tmp_path: Path) -> None:

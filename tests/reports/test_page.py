@@ -223,6 +223,23 @@ def test_series_of_unlike_tasks_can_stand_together(write, make_metadata, make_ru
     assert "no such task" in write(make_run(("BTCUSDT-15m", "ETHUSDT-1h")), metadata).text
 
 
+def test_baselines_that_only_some_series_were_judged_beside_are_explained_and_the_others_are_not(
+    write, make_metadata, make_run
+) -> None:
+    metadata = [make_metadata("AUSDT-1h"), make_metadata("BUSDT-1h")]
+    run = make_run(("AUSDT-1h", "BUSDT-1h"))
+    assert "boosted trees" not in write(run, metadata).text
+    for task in metadata[1]["judgement"]["tasks"].values():
+        for part in ("errors", "skill", "significance"):
+            task[part]["lightgbm"] = task[part]["offset"]  # where LightGBM was installed
+    page = write(run, metadata)
+    assert page.text.count("Roll-forward moved by boosted trees") == 1
+    lines = [trace["name"] for figure in figures_of(page) for trace in figure["data"] if "name" in trace]
+    assert lines.count("lightgbm") == 3  # one for each task of one series
+    assert lines.count("offset") == 6
+    assert "har" not in lines
+
+
 def test_forty_series_of_ten_steps_add_little_to_the_chart_library(
     write, make_metadata, make_run, tmp_path: Path
 ) -> None:

@@ -138,6 +138,7 @@ def _carry_out(setting: Setting) -> None:
     from v8.reports.comparison_results import assumption
     from v8.reports.comparison_tables import (
         budget_sentence,
+        cautions,
         claim_table,
         cost_table,
         download_sentence,
@@ -154,7 +155,8 @@ def _carry_out(setting: Setting) -> None:
             print_table(shown.title, shown.head, shown.rows)
     if comparison.is_demo:
         print_lines(DEMO_WARNING)
-    print_lines(budget_sentence(comparison), assumption(comparison), download_sentence(comparison))
+    print_lines(budget_sentence(comparison), *cautions(comparison))
+    print_lines(assumption(comparison), download_sentence(comparison))
     if comparison.failures:
         print_reasons("Failed profiles", sorted(comparison.failures.items()))
     print_lines(f"Written: {', '.join(str(path) for path in files)}")

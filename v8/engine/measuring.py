@@ -114,6 +114,7 @@ def _measured(
         repeat=order.repeat,
         import_s=0.0,
         models=tuple(models),
+        horizon_bars=profile.horizon_bars,
         num_parameters=metadata[0]["num_parameters"],
         flop_per_window=training_flop_per_window(profile),
         own_epochs=order.own_epochs,

@@ -138,10 +138,8 @@ def _roll_forward(profile: Profile, close_BT1: Any, last_B11: Any, scaling: Scal
         return reference
     known = [profile.lookback_bars - BAND_PERIOD_BARS + bar for bar in range(BAND_PERIOD_BARS)]
     returns_BP = ops.squeeze(ops.take(close_BT1, known, axis=1) / last_B11 - 1.0, axis=-1)
-    # still_known[p, k] is 1 while close p is inside the 20 bars that end at step k + 1.
-    still_known = np.tri(BAND_PERIOD_BARS, horizon, -1, dtype=np.float32)
-    mean_BH1 = ops.expand_dims(ops.matmul(returns_BP, still_known) / BAND_PERIOD_BARS, -1)
-    squares_BH1 = ops.expand_dims(ops.matmul(ops.square(returns_BP), still_known), -1)
+    mean_BH1 = _suffix_sums(returns_BP, horizon) / BAND_PERIOD_BARS
+    squares_BH1 = _suffix_sums(ops.square(returns_BP), horizon)
     variance_BH1 = (squares_BH1 - BAND_PERIOD_BARS * ops.square(mean_BH1)) / (BAND_PERIOD_BARS - 1)
     std_BH1 = ops.sqrt(ops.maximum(variance_BH1, 0.0))
     middle_BH1, reach_BH1 = last_B11 * (1.0 + mean_BH1), last_B11 * (BAND_WIDTH_STDS * std_BH1)
@@ -150,6 +148,15 @@ def _roll_forward(profile: Profile, close_BT1: Any, last_B11: Any, scaling: Scal
     reference[TASK_BANDS] = ops.concatenate([upper_BH1, lower_BH1], axis=-1)
     reference[TASK_VOLATILITY] = ops.maximum(std_BH1 / (1.0 + mean_BH1), scaling.volatility_floor)
     return reference
+
+
+def _suffix_sums(x_BP: Any, horizon: int) -> Any:
+    """Sum what is still known 1, 2, ... steps ahead, when the oldest have left: (B, P) to (B, H, 1).
+
+    A product with a triangular matrix would say the same, but rounds a row by how many rows there are.
+    """
+    sums_BP = ops.flip(ops.cumsum(ops.flip(x_BP, axis=1), axis=1), axis=1)
+    return ops.expand_dims(ops.take(sums_BP, [*range(1, horizon + 1)], axis=1), -1)
 
 
 def _range_unit(profile: Profile, window_BTF: Any, scaling: Scaling) -> Any:

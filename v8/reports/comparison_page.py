@@ -21,6 +21,7 @@ from v8.reports.comparison_results import (
 from v8.reports.comparison_tables import (
     TextTable,
     budget_sentence,
+    cautions,
     claim_table,
     cost_table,
     download_sentence,
@@ -84,7 +85,7 @@ def comparison_page(comparison: Comparison) -> Html:
         [
             element("p", DEMO_WARNING, class_="banner", role="alert") if comparison.is_demo else Html(),
             element("h1", f"Profiles compared: {', '.join(comparison.num_bars)}"),
-            element("p", budget_sentence(comparison)),
+            *(element("p", said) for said in (budget_sentence(comparison), *cautions(comparison))),
             _failures(comparison),
             *(_measured(comparison) if comparison.measurements else ()),
             _provenance(comparison),

@@ -61,6 +61,7 @@ class Measurement:
         repeat: From 1.
         import_s: From the start of the process until it could train, seconds.
         models: At least one.
+        horizon_bars: Steps ahead.
         num_parameters: Trainable numbers of the network.
         flop_per_window: Floating-point operations of one training window, by formula.
         own_epochs: Most epochs by the profile itself, whatever the budget of the comparison.
@@ -76,6 +77,7 @@ class Measurement:
     repeat: int
     import_s: float
     models: tuple[ModelMeasurement, ...]
+    horizon_bars: int
     num_parameters: int
     flop_per_window: float
     own_epochs: int
@@ -275,6 +277,7 @@ FIGURES: Final[dict[str, FigureKind]] = {
     "epochs_to_best": FigureKind(
         "epochs to best", "epochs", lambda one, _: statistics.median(model.best_epoch for model in one.models)
     ),
+    "horizon_bars": FigureKind("steps ahead", "", lambda one, _: float(one.horizon_bars)),
     "num_parameters": FigureKind("parameters", "", lambda one, _: float(one.num_parameters), is_ratioed=True),
     "flop_per_window": FigureKind(
         "operations per window", "flop", lambda one, _: one.flop_per_window, is_ratioed=True

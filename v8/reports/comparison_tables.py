@@ -71,7 +71,8 @@ def claim_table(comparison: Comparison) -> TextTable | None:
         return None
     head = ["", "claimed: one model", "measured speed: one model"]
     head += [f"claimed: {PROJECTED_MODELS} models", f"projected: {PROJECTED_MODELS} models", "program"]
-    return TextTable(CLAIM_NOTE, head, [_claim_row(comparison, name) for name in claimed])
+    note = f"{CLAIM_NOTE} The figures beside them are for {_bars(comparison)} candles a series."
+    return TextTable(note, head, [_claim_row(comparison, name) for name in claimed])
 
 
 def _claim_row(comparison: Comparison, profile: str) -> list[str]:
@@ -99,15 +100,36 @@ def download_sentence(comparison: Comparison) -> str:
 
 def budget_sentence(comparison: Comparison) -> str:
     """Say what was trained, and what that is too little for."""
-    bars = sorted(set(comparison.num_bars.values()))
-    told = " or ".join(f"{number:,}" for number in bars)
-    what = f"{len(comparison.series)} series ({', '.join(comparison.series)}), {told} newest candles each"
+    names = ", ".join(comparison.series)
+    what = f"{len(comparison.series)} series ({names}), {_bars(comparison)} newest candles each"
     if comparison.epochs is None:
         return f"Every profile trained its own epochs with early stopping on {what}."
     return (
         f"Budget: at most {_plural(comparison.epochs, 'epoch')} on {what}. That measures speed; skill and "
         "epochs to best need --full."
     )
+
+
+def cautions(comparison: Comparison) -> list[str]:
+    """Say what the figures must not be taken for; nothing when there is nothing to say."""
+    said = []
+    horizons = {name: comparison.of(name)[0].horizon_bars for name in comparison.profiles}
+    if len(set(horizons.values())) > 1:
+        told = ", ".join(f"{name} {bars}" for name, bars in horizons.items())
+        said.append(
+            f"The profiles look differently far ahead, in bars: {told}. Near bars are easier, so error ÷ "
+            "naive compares only profiles of equal horizon."
+        )
+    if comparison.num_repeats == 1:
+        said.append(
+            "One repeat has no spread: whatever else the machine did during a profile's turn counts as that "
+            "profile's cost. --repeat 3 shows how much that is."
+        )
+    return said
+
+
+def _bars(comparison: Comparison) -> str:
+    return " or ".join(f"{number:,}" for number in sorted(set(comparison.num_bars.values())))
 
 
 def _title(name: str) -> str:

@@ -75,7 +75,7 @@ def run_page(
             _opening(run, rows),
             _failures(run),
             _leaderboard(rows),
-            _reading_guide(),
+            _reading_guide(results),
             element("h2", "Series") if rows else Html(),
             *sections,
             _time(ranked),
@@ -193,8 +193,11 @@ def _bar_limit(rows: Iterable[LeaderboardRow]) -> float:
     return min(_LONGEST_BAR_SKILL, max(skills, default=0.0)) or _LONGEST_BAR_SKILL
 
 
-def _reading_guide() -> Html:
-    baselines = facts((name.replace("_", " "), baseline.sentence) for name, baseline in BASELINES.items())
+def _reading_guide(results: Iterable[SeriesResult]) -> Html:
+    shown = {name for one in results for errors in one.judgement.errors.values() for name in errors}
+    baselines = facts(
+        (name.replace("_", " "), baseline.sentence) for name, baseline in BASELINES.items() if name in shown
+    )
     return join(
         [
             element("h2", "How to read this"),

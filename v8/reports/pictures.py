@@ -106,6 +106,8 @@ def _errors(results: Sequence[SeriesResult], title: str) -> Figure:
         judged = [one.judgement for one in results if task in one.judgement.errors]
         for at, name in enumerate((*BASELINES, MODEL)):
             ratios = _median_ratios(judged, task, name)
+            if not ratios:
+                continue  # no series was judged beside it
             style = _model_style() if name == MODEL else _baseline_style(at)
             axes.plot(range(1, len(ratios) + 1), ratios, label=name.replace("_", " "), **style)
         axes.set_title(TASK_TITLES[task], fontsize=10)
@@ -180,8 +182,9 @@ def _model_style() -> dict[str, Any]:
 
 
 def _baseline_style(at: int) -> dict[str, Any]:
-    colours, dashes = (_GREY, _GREY, _PURPLE, _LOSS, _GAIN, _ORANGE), (":", "-", "-", "--", "--", "-.")
-    return {"color": colours[at % 6], "linestyle": dashes[at % 6], "linewidth": 1.5}
+    colours = (_GREY, _GREY, _PURPLE, _LOSS, _GAIN, _ORANGE, _PURPLE, _LOSS)
+    dashes = (":", "-", "-", "--", "--", "-.", "-.", ":")
+    return {"color": colours[at % 8], "linestyle": dashes[at % 8], "linewidth": 1.5}
 
 
 def _save(path: Path, figure: Figure) -> None:
