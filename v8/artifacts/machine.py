@@ -37,11 +37,25 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def num_usable_cores() -> int:
-    """Count the cores this process may run on."""
+def num_usable_cores(quota_file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Count the cores this process may run on, at least 1.
+
+    Args:
+        quota_file: Where Linux says what share a container has: microseconds per period, or "max".
+    """
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        num_cores = len(os.sched_getaffinity(0))
+    else:
+        num_cores = os.cpu_count() or 1
+    return min(num_cores, _quota_cores(quota_file) or num_cores)
+
+
+def _quota_cores(quota_file: Path) -> int | None:
+    try:
+        quota, period = quota_file.read_text("ascii").split()
+        return max(1, int(quota) // int(period))
+    except (OSError, ValueError):  # no such file, or "max": no quota
+        return None
 
 
 def _version(name: str) -> str:

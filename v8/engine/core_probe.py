@@ -1,8 +1,10 @@
 """How many processes this machine really runs side by side, measured in a moment.
 
-Counting cores misleads: two of them may be one core's hyper-threads, a container may hold a share of
-them only, and each process needs memory. So `--workers auto` lets threads do arithmetic side by side
-and takes the smallest number that nearly reaches the best total.
+Counting cores misleads: two of them may be one core's hyper-threads, and each process needs memory. So
+`--workers auto` lets threads do arithmetic side by side and takes the smallest number that nearly reaches
+the best total. A thread's speed is its work per second of processor time, not of the clock: a program that
+happens to run beside the measurement must not cost a worker for hours. (What a container may use of the
+cores is known beforehand, see `v8.artifacts.machine.num_usable_cores`.)
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 STRETCH_S = 0.2
-"""Time of one measurement: two periods of the scheduler that hands out a container's share."""
+"""Time of one measurement."""
 
 WORTHWHILE_GAIN = 1.1
 """Twice the processes must do at least this much more, or their memory is better saved."""
@@ -28,7 +30,7 @@ WORKER_BYTES = 1_600 << 20
 NUM_TRIES = 3
 """Measurements before more processes are given up: another program may disturb one of them."""
 
-_NUM_NUMBERS = 1 << 14
+_NUM_NUMBERS = 1 << 16
 """Numbers a thread works on at a time: they stay in a core's own cache, so that cores do not share."""
 
 
@@ -42,7 +44,7 @@ def measured_workers(
 
     Args:
         num_cores: Most processes.
-        speed_of: Work per second of a number of threads; None measures.
+        speed_of: Work per second of processor time of a number of threads; None measures.
         available_bytes: Memory that may be used; None asks the system.
 
     Returns:
@@ -73,24 +75,25 @@ def _first_at_least(wanted: float, measure: Callable[[], float]) -> float | None
 
 
 def threads_speed(num_threads: int) -> float:
-    """Return passes of arithmetic per second of a number of threads at once."""
-    start, totals = threading.Barrier(num_threads), [0] * num_threads
+    """Return passes of arithmetic per second of processor time, of a number of threads at once."""
+    start, speeds = threading.Barrier(num_threads), [0.0] * num_threads
 
     def work(place: int) -> None:
         numbers = np.linspace(0.0, 1.0, _NUM_NUMBERS, dtype=np.float32)
         result = np.empty_like(numbers)
         start.wait()
-        end = time.perf_counter() + STRETCH_S
+        num_passes, begun, end = 0, time.thread_time(), time.perf_counter() + STRETCH_S
         while time.perf_counter() < end:
             np.exp(numbers, out=result)  # NumPy lets other threads run meanwhile
-            totals[place] += 1
+            num_passes += 1
+        speeds[place] = num_passes / max(time.thread_time() - begun, 1e-9)
 
     threads = [threading.Thread(target=work, args=(place,)) for place in range(num_threads)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return math.fsum(totals) / STRETCH_S
+    return math.fsum(speeds)
 
 
 def _available_bytes() -> int | None:
