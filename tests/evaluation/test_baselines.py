@@ -15,6 +15,12 @@ from v8.errors import SeriesError
 from v8.evaluation.baselines import BASELINES, NAIVE, forecast_baseline, usable_baselines
 from v8.evaluation.past import Bars, Known, Past
 
+EVERY = [
+    pytest.param(name, marks=pytest.mark.skipif(not one.is_installed(), reason=f"{name} is not installed"))
+    for name, one in BASELINES.items()
+]
+"""All baselines; one of a package that is not installed is skipped."""
+
 
 def _rolled_by_pandas(closes: np.ndarray, horizon_bars: int) -> dict[str, np.ndarray]:
     """Append the last close `horizon_bars` times and let pandas roll: slow, and written independently."""
@@ -78,7 +84,7 @@ def test_offset_is_roll_forward_times_one_constant_per_step_and_column(make_span
     np.testing.assert_allclose(made, expected, rtol=1e-14)
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_baseline_reads_neither_truth_nor_model(make_market_span, name: str) -> None:
     span = make_market_span()
     other = replace(
@@ -90,7 +96,7 @@ def test_a_baseline_reads_neither_truth_nor_model(make_market_span, name: str) -
         np.testing.assert_array_equal(values, forecast_baseline(name, other)[task])
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("window", [0, 7, 39])
 def test_a_baseline_knows_nothing_of_later_bars(make_market_span, name: str, window: int) -> None:
     """Change every bar after a window's last known one: the forecast stays bit-identical."""
@@ -105,7 +111,7 @@ def test_a_baseline_knows_nothing_of_later_bars(make_market_span, name: str, win
         np.testing.assert_array_equal(values[window], forecast_baseline(name, other)[task][window])
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("tasks", [("ohlc",), ("ohlc", "volatility"), ("ohlc", "bands")])
 def test_a_baseline_forecasts_the_tasks_of_the_span_only_and_names_its_source(
     make_market_span, name: str, tasks: tuple[str, ...]
@@ -120,14 +126,14 @@ def test_a_baseline_forecasts_the_tasks_of_the_span_only_and_names_its_source(
     assert BASELINES[name].source
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_baseline_of_float32_closes_computes_in_float64(make_market_span, name: str) -> None:
     span = make_market_span()
     narrow = replace(span, history_close=span.history_close.astype(np.float32))
     assert {values.dtype for values in forecast_baseline(name, narrow).values()} == {np.dtype(np.float64)}
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", EVERY)
 def test_prices_a_thousand_times_higher_give_forecasts_a_thousand_times_higher(
     make_market_span, name: str
 ) -> None:
@@ -147,7 +153,7 @@ def test_prices_a_thousand_times_higher_give_forecasts_a_thousand_times_higher(
         np.testing.assert_allclose(forecast_baseline(name, dearer)[task], values * _dearer(task), rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_market_that_stands_still_is_expected_to_stand_still(make_market_span, name: str) -> None:
     span = make_market_span()
     past = span.past
@@ -169,8 +175,10 @@ def test_without_a_past_only_baselines_of_closes_are_left_and_the_others_say_why
         forecast_baseline("har", make_span())
 
 
-def test_with_a_past_every_baseline_is_usable(make_market_span) -> None:
-    assert usable_baselines(make_market_span()) == list(BASELINES)
+def test_with_a_past_every_baseline_that_is_installed_is_usable(make_market_span) -> None:
+    installed = [name for name, one in BASELINES.items() if one.is_installed()]
+    assert usable_baselines(make_market_span()) == installed
+    assert installed[:7] == ["last_close", "roll_forward", "offset", "drift", "scaled", "ewma", "har"]
 
 
 def test_drift_goes_on_as_the_train_span_went(make_market_span) -> None:
@@ -186,7 +194,7 @@ def test_drift_goes_on_as_the_train_span_went(make_market_span) -> None:
     np.testing.assert_allclose(made["volatility"][5, :, 0], std / mean)
 
 
-@pytest.mark.parametrize("name", ["scaled", "ewma", "har"])
+@pytest.mark.parametrize("name", EVERY[4:])
 def test_what_knows_the_range_errs_less_than_naive_on_a_random_walk(make_market_span, name: str) -> None:
     span = make_market_span(num_train=3_000, num_windows=1_500, horizon_bars=10, seed=3)
     naive, made = forecast_baseline(NAIVE, span), forecast_baseline(name, span)

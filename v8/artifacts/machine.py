@@ -43,10 +43,8 @@ def num_usable_cores(quota_file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
     Args:
         quota_file: Where Linux says what share a container has: microseconds per period, or "max".
     """
-    if hasattr(os, "sched_getaffinity"):
-        num_cores = len(os.sched_getaffinity(0))
-    else:
-        num_cores = os.cpu_count() or 1
+    has_affinity = hasattr(os, "sched_getaffinity")
+    num_cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     return min(num_cores, _quota_cores(quota_file) or num_cores)
 
 

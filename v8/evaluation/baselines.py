@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from v8.columns import BAND_PERIOD_BARS, BAND_WIDTH_STDS, CLOSE, OHLC, TASK_BANDS, TASK_OHLC, TASK_VOLATILITY
 from v8.errors import SeriesError
+from v8.evaluation import boosting
 from v8.evaluation.forecasts import Forecasts
 from v8.evaluation.past import Forecast, Known, Lesson, TaskForecasts
 from v8.evaluation.range_baselines import fit_ewma, fit_har, fit_scaled
@@ -35,12 +36,14 @@ class Baseline:
             currency, volatility unitless. It may leave tasks out.
         needs_past: Whether it learns from the windows of the train span, or looks at more bars than the
             last twenty closes.
+        is_installed: Whether the optional package it needs is there; always when it needs none.
     """
 
     sentence: str
     source: str
     fit: Callable[[Lesson], Forecast]
     needs_past: bool
+    is_installed: Callable[[], bool] = lambda: True
 
 
 def forecast_baseline(name: str, forecasts: Forecasts) -> dict[str, NDArray[np.float64]]:
@@ -76,8 +79,15 @@ def forecast_baseline(name: str, forecasts: Forecasts) -> dict[str, NDArray[np.f
 
 
 def usable_baselines(forecasts: Forecasts) -> list[str]:
-    """List the baselines that can forecast a span: without a past, those that need none."""
-    return [name for name, one in BASELINES.items() if forecasts.past is not None or not one.needs_past]
+    """List the baselines that can forecast a span here.
+
+    Without a past these are those that need none; those of a package that is not installed are left out.
+    """
+    return [
+        name
+        for name, one in BASELINES.items()
+        if (forecasts.past is not None or not one.needs_past) and one.is_installed()
+    ]
 
 
 def _last_close(known: Known) -> TaskForecasts:
@@ -182,5 +192,13 @@ BASELINES: Final[dict[str, Baseline]] = {
         fit_har,
         needs_past=True,
     ),
+    "lightgbm": Baseline(
+        "Roll-forward moved by boosted trees on the same ranges, on the step and on roll-forward's bands.",
+        "gradient boosting of least absolute errors: Friedman (2001), doi:10.1214/aos/1013203451; LightGBM",
+        lambda lesson: boosting.fit_boosted([lesson]),
+        needs_past=True,
+        is_installed=boosting.is_installed,
+    ),
 }
-"""Every baseline a forecast is shown beside, in the order of the reports."""
+"""Every baseline a forecast is shown beside, in the order of the reports; one of a package that is not
+installed is not there to be beaten, and reports leave it out."""

@@ -33,6 +33,13 @@ HAR_BARS: Final = (1, 5, 20, 60, 240)
 
 Floats = NDArray[np.float64]
 
+HAS_RANGE: Final[dict[str, Floats]] = {
+    TASK_OHLC: np.array([float(name in (HIGH, LOW)) for name in OHLC]),
+    TASK_BANDS: np.ones(2),
+    TASK_VOLATILITY: np.ones(1),
+}
+"""1 for the columns that a range moves."""
+
 
 def fit_scaled(lesson: Lesson) -> Forecast:
     """Fit one constant per step and column to the range of the newest `SCALED_BARS` bars."""
@@ -56,21 +63,48 @@ def fit_har(lesson: Lesson) -> Forecast:
     fitted = {
         task: np.stack(
             [
-                least_absolute_errors(terms_NT, moved_NC) * _HAS_RANGE[task]
+                least_absolute_errors(terms_NT, moved_NC) * HAS_RANGE[task]
                 for terms_NT, moved_NC in zip(terms[task], np.moveaxis(moved, 1, 0), strict=True)
             ]
         )
-        for task, moved in _moves(lesson).items()
+        for task, moved in moves_from_rolled(lesson).items()
     }
 
     def forecast(known: Known) -> TaskForecasts:
         terms = _har_terms(known)
         return {
-            task: _moved(known, task, np.einsum("hnt,htc->nhc", terms[task], fitted_HTC))
+            task: moved_from_rolled(known, task, np.einsum("hnt,htc->nhc", terms[task], fitted_HTC))
             for task, fitted_HTC in fitted.items()
         }
 
     return forecast
+
+
+def moves_from_rolled(lesson: Lesson) -> dict[str, Floats]:
+    """Return how far the truth lay from roll-forward, per task, shape (N, H, C), in returns."""
+    known = lesson.known
+    return {task: (truth - known.rolled[task]) / _unit(known, task) for task, truth in lesson.truth.items()}
+
+
+def moved_from_rolled(known: Known, task: str, moves: Floats) -> Floats:
+    """Move roll-forward by so much, the inverse of `moves_from_rolled`.
+
+    Args:
+        known: What is known at the windows.
+        task: The task forecast.
+        moves: Shape (N, H, C), in returns.
+
+    Returns:
+        Shape (N, H, C), quote currency, volatility unitless.
+    """
+    return known.rolled[task] + moves * _unit(known, task)
+
+
+def rolled_deviation(known: Known) -> Floats:
+    """Return the deviation of the twenty closes of the roll-forward forecast, shape (N, H), in returns."""
+    upper, lower = np.moveaxis(known.rolled[TASK_BANDS], -1, 0)
+    deviation: Floats = (upper - lower) / (2 * BAND_WIDTH_STDS) / known.last_close[:, None]
+    return deviation
 
 
 def _fit_constants(lesson: Lesson, variance_of: Callable[[Known], Floats]) -> Forecast:
@@ -81,12 +115,12 @@ def _fit_constants(lesson: Lesson, variance_of: Callable[[Known], Floats]) -> Fo
         if task == TASK_OHLC:
             # Distance from the last close = constant x root of the bar's variance.
             reach = np.broadcast_to(np.sqrt(variance_of(known))[:, None, None], truth.shape)
-            constants[task] = _constants(_moves(lesson)[task], reach, reach)
+            constants[task] = _constants(moves_from_rolled(lesson)[task], reach, reach)
         else:
             # Variance of the twenty closes = roll-forward's + constant x variance ahead. A column errs by as
             # much as its deviation, whose slope in the constant is the weight.
-            grown = _deviation(known, task, truth) ** 2 - _rolled_deviation(known)[:, :, None] ** 2
-            slope = ahead / np.sqrt(_rolled_deviation(known)[:, :, None] ** 2 + ahead + np.finfo(float).tiny)
+            grown = _deviation(known, task, truth) ** 2 - rolled_deviation(known)[:, :, None] ** 2
+            slope = ahead / np.sqrt(rolled_deviation(known)[:, :, None] ** 2 + ahead + np.finfo(float).tiny)
             constants[task] = _constants(grown, ahead, np.broadcast_to(slope, grown.shape))
 
     def forecast(known: Known) -> TaskForecasts:
@@ -105,32 +139,21 @@ def _constants(moved: Floats, terms: Floats, weights: Floats) -> Floats:
 
 def _ranged(known: Known, task: str, variance: Floats, constant: Floats) -> Floats:
     if task == TASK_OHLC:
-        return _moved(known, task, np.sqrt(variance)[:, None, None] * constant)
-    rolled = _rolled_deviation(known)[:, :, None]
+        return moved_from_rolled(known, task, np.sqrt(variance)[:, None, None] * constant)
+    rolled = rolled_deviation(known)[:, :, None]
     ahead = variance[:, None, None] * _weights(known)
     deviation = np.sqrt(np.maximum(rolled**2 + constant * ahead, 0.0))
-    return _moved(known, task, (deviation - rolled) * _DEVIATIONS[task])
+    return moved_from_rolled(known, task, (deviation - rolled) * _DEVIATIONS[task])
 
 
 def _har_terms(known: Known) -> dict[str, Floats]:
     """Return the terms of each task, shape (H, N, T), in returns."""
     variances = np.stack([known.bars.range_variance(bars)[known.rows] for bars in HAR_BARS], axis=-1)
-    rolled = _rolled_deviation(known).T[:, :, None]
+    rolled = rolled_deviation(known).T[:, :, None]
     ahead = variances * future_weights(known.horizon_bars)[:, None, None]
     deviations = np.concatenate([np.sqrt(rolled**2 + ahead), rolled], axis=2)
     reaches = np.broadcast_to(np.sqrt(variances), (known.horizon_bars, *variances.shape))
     return {TASK_OHLC: reaches, TASK_BANDS: deviations, TASK_VOLATILITY: deviations}
-
-
-def _moves(lesson: Lesson) -> dict[str, Floats]:
-    """Return how far the truth lay from roll-forward, shape (N, H, C), in returns."""
-    known = lesson.known
-    return {task: (truth - known.rolled[task]) / _unit(known, task) for task, truth in lesson.truth.items()}
-
-
-def _moved(known: Known, task: str, moves: Floats) -> Floats:
-    """Undo `_moves`."""
-    return known.rolled[task] + moves * _unit(known, task)
 
 
 def _unit(known: Known, task: str) -> Floats:
@@ -142,26 +165,12 @@ def _weights(known: Known) -> Floats:
     return future_weights(known.horizon_bars)[:, None]
 
 
-def _rolled_deviation(known: Known) -> Floats:
-    """Return the deviation of the twenty closes of the roll-forward forecast, shape (N, H), in returns."""
-    upper, lower = np.moveaxis(known.rolled[TASK_BANDS], -1, 0)
-    deviation: Floats = (upper - lower) / (2 * BAND_WIDTH_STDS) / known.last_close[:, None]
-    return deviation
-
-
 def _deviation(known: Known, task: str, values: Floats) -> Floats:
     """Return the deviation at which each column would have its value, shape (N, H, C), in returns."""
     rolled = known.rolled[task]
     moved = (values - rolled) / _unit(known, task) / _DEVIATIONS[task]
-    return np.maximum(_rolled_deviation(known)[:, :, None] + moved, 0.0)
+    return np.maximum(rolled_deviation(known)[:, :, None] + moved, 0.0)
 
-
-_HAS_RANGE: Final[dict[str, Floats]] = {
-    TASK_OHLC: np.array([float(name in (HIGH, LOW)) for name in OHLC]),
-    TASK_BANDS: np.ones(2),
-    TASK_VOLATILITY: np.ones(1),
-}
-"""1 for the columns that a range moves."""
 
 _DEVIATIONS: Final[dict[str, Floats]] = {
     TASK_BANDS: np.array([BAND_WIDTH_STDS, -BAND_WIDTH_STDS]),
