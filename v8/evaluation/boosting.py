@@ -1,0 +1,223 @@
+"""A baseline that forecasts the range ahead with boosted trees: gradient boosting by LightGBM, if installed.
+
+Like the regression of `v8.evaluation.range_baselines` it knows ranges over several horizons and what
+roll-forward says, but is free in how it joins them. One booster per task and column serves all steps: the
+step is a term. Trees learn moves in recent ranges, each weighed by its range, which makes their absolute
+error that in returns, by which forecasts are judged. No term depends on price, so that series can be pooled.
+
+LightGBM is optional (`pip install v8[baselines]`). Fitting takes one thread and a fixed seed: the same
+candles give the same forecast.
+
+Legend: N windows, H steps of the horizon, C columns of a task, T terms, S rows to learn from.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from v8.columns import TASK_BANDS
+from v8.errors import SeriesError
+from v8.evaluation.past import Forecast, Known, Lesson, TaskForecasts, future_weights
+from v8.evaluation.range_baselines import (
+    HAR_BARS,
+    HAS_RANGE,
+    moved_from_rolled,
+    moves_from_rolled,
+    rolled_deviation,
+)
+from v8.features.ranges import FLOOR_SHARE, recent_range
+
+PACKAGE: Final = "lightgbm"
+
+TERM_DECIMALS: Final = 6
+"""Digits of a term: what differs by rounding only must not fall on either side of a branch."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Boosting:
+    """How boosters are grown.
+
+    Args:
+        num_trees: Trees of each booster.
+        num_leaves: Leaves of a tree.
+        learning_rate: Share of each tree's answer that counts.
+        min_leaf: Fewest rows of a leaf; a window gives one row per step.
+        max_windows: Most windows of a series to learn from, evenly spread; neighbours share most bars.
+    """
+
+    num_trees: int
+    num_leaves: int
+    learning_rate: float
+    min_leaf: int
+    max_windows: int
+
+    def settings(self) -> dict[str, Any]:
+        """Return them under LightGBM's names, with those that make it repeatable."""
+        return {
+            "objective": "l1",
+            "num_leaves": self.num_leaves,
+            "learning_rate": self.learning_rate,
+            "min_data_in_leaf": self.min_leaf,
+            "seed": 42,
+            "num_threads": 1,
+            "deterministic": True,
+            "force_row_wise": True,  # else the quicker of two ways is timed, and they round differently
+            "verbosity": -1,
+        }
+
+
+ALONE: Final = Boosting(num_trees=20, num_leaves=4, learning_rate=0.15, min_leaf=1_000, max_windows=10_000)
+"""For one series. Chosen on validation spans, where larger trees, more of them or fewer windows err more."""
+
+POOLED: Final = Boosting(num_trees=200, num_leaves=15, learning_rate=0.06, min_leaf=400, max_windows=1_500)
+"""For many series together."""
+
+
+def is_installed() -> bool:
+    """Say whether LightGBM is there to be imported; it is not imported for this."""
+    return find_spec(PACKAGE) is not None
+
+
+def fit_boosted(lessons: Sequence[Lesson], boosting: Boosting = ALONE) -> Forecast:
+    """Fit one booster per task and column to the train spans of one or several series.
+
+    Open and close stay at the last close, for a range says nothing about which way they go.
+
+    Args:
+        lessons: One for each series, all of the same tasks and steps; several make one pooled model.
+        boosting: How boosters are grown.
+
+    Returns:
+        A forecast for windows of any of these series.
+
+    Raises:
+        SeriesError: If LightGBM is missing or cannot be loaded.
+    """
+    lightgbm = _lightgbm()
+    samples = [_sample(lesson, boosting.max_windows) for lesson in lessons]
+    boosters = _boosters(lightgbm, [sample for sample in samples if len(sample.terms)], boosting)
+
+    def forecast(known: Known) -> TaskForecasts:
+        terms, unit_N11 = _flat(boosting_terms(known)), recent_unit(known)[:, None, None]
+        moves = {task: np.zeros_like(known.rolled[task]) for task in lessons[0].truth}
+        for (task, column), booster in boosters.items():
+            moves[task][:, :, column] = booster.predict(terms, num_threads=1).reshape(len(unit_N11), -1)
+        return {task: moved_from_rolled(known, task, made * unit_N11) for task, made in moves.items()}
+
+    return forecast
+
+
+def boosting_terms(known: Known) -> Floats:
+    """Describe each step of each window by numbers that do not depend on price.
+
+    Args:
+        known: What is known at the windows.
+
+    Returns:
+        Shape (N, H, T): logarithms of the recent range and of the ranges over `HAR_BARS` as shares of it;
+        middle and deviation of roll-forward's bands in recent ranges; by how much the deviation would grow
+        if bars ahead ranged as of late; the step. Zeros but for the step where nothing has moved.
+    """
+    unit = recent_unit(known)
+    is_moving = unit > 0
+    divisor = np.where(is_moving, unit, 1.0)
+    deviations = np.stack([_deviation(known, bars) for bars in HAR_BARS], axis=-1)
+    shares = np.maximum(deviations / divisor[:, None], FLOOR_SHARE)
+    by_window = np.log(np.concatenate([divisor[:, None], shares], axis=1)) * is_moving[:, None]
+    rolled = rolled_deviation(known) / divisor[:, None]
+    grown = np.sqrt(rolled**2 + future_weights(known.horizon_bars) * is_moving[:, None]) - rolled
+    steps = np.broadcast_to(np.arange(1.0, known.horizon_bars + 1), rolled.shape)
+    by_step = np.stack([_middle(known) / divisor[:, None], rolled, grown, steps], axis=-1)
+    repeated = np.repeat(by_window[:, None], known.horizon_bars, axis=1)
+    return np.concatenate([repeated, by_step], axis=2).round(TERM_DECIMALS)
+
+
+def recent_unit(known: Known) -> Floats:
+    """Return the going size of one bar's move at each window, shape (N,), in returns; 0 in a dead market."""
+    return recent_range(*(_deviation(known, bars) for bars in HAR_BARS[1:]))
+
+
+@dataclass(frozen=True, eq=False)
+class _Sample:
+    """What one series teaches, one row for each step of each window used.
+
+    Args:
+        terms: Shape (S, T).
+        moves: Per task, shape (S, C), in recent ranges.
+        weights: Shape (S,), mean about one.
+    """
+
+    terms: Floats
+    moves: dict[str, Floats]
+    weights: Floats
+
+
+def _sample(lesson: Lesson, max_windows: int) -> _Sample:
+    unit = recent_unit(lesson.known)
+    used = np.flatnonzero(unit > 0)  # where nothing moves there is no unit to learn in
+    used = used[:: max(1, -(-len(used) // max_windows))]
+    unit_N11 = unit[used, None, None]
+    return _Sample(
+        terms=_flat(boosting_terms(lesson.known)[used]),
+        moves={task: _flat(moved[used] / unit_N11) for task, moved in moves_from_rolled(lesson).items()},
+        weights=np.repeat(unit[used] / unit.mean(), lesson.known.horizon_bars),
+    )
+
+
+def _boosters(
+    lightgbm: ModuleType, samples: Sequence[_Sample], boosting: Boosting
+) -> dict[tuple[str, int], Any]:
+    """Return one booster for each task and column that a range moves; none where there is no row."""
+    if not samples:
+        return {}
+    settings = boosting.settings()
+    # The terms are put into bins once and serve every booster.
+    data = lightgbm.Dataset(
+        np.concatenate([sample.terms for sample in samples]),
+        weight=np.concatenate([sample.weights for sample in samples]),
+        params=settings,
+    )
+    boosters = {}
+    for task in samples[0].moves:
+        for column in np.flatnonzero(HAS_RANGE[task]):
+            data.set_label(np.concatenate([sample.moves[task][:, column] for sample in samples]))
+            boosters[task, int(column)] = lightgbm.train(settings, data, boosting.num_trees)
+    return boosters
+
+
+def _deviation(known: Known, num_bars: int) -> Floats:
+    """Return the deviation of one bar's return that the ranges of the newest bars tell, shape (N,)."""
+    return np.sqrt(known.bars.range_variance(num_bars)[known.rows])
+
+
+def _middle(known: Known) -> Floats:
+    """Return how far the middle of roll-forward's bands lies off the last close, shape (N, H), in returns."""
+    middle: Floats = known.rolled[TASK_BANDS].mean(axis=2) / known.last_close[:, None] - 1.0
+    return middle
+
+
+def _flat(values_NHX: Floats) -> Floats:
+    """Put the steps of all windows below one another, shape (N x H, X)."""
+    return values_NHX.reshape(-1, values_NHX.shape[-1])
+
+
+def _lightgbm() -> ModuleType:
+    try:
+        return importlib.import_module(PACKAGE)
+    except (ImportError, OSError) as error:  # OSError: its library misses another one, such as libgomp
+        raise SeriesError(
+            where=f"baseline {PACKAGE}",
+            rule=f"needs the optional package {PACKAGE}, whole or not at all",
+            got=f"{type(error).__name__} ({error})",
+            fix="Install it with pip install 'v8[baselines]', or uninstall it to go without",
+        ) from error
