@@ -80,7 +80,7 @@ ALONE: Final = Boosting(num_trees=20, num_leaves=4, learning_rate=0.15, min_leaf
 """For one series. Chosen on validation spans, where larger trees, more of them or fewer windows err more."""
 
 POOLED: Final = Boosting(num_trees=200, num_leaves=15, learning_rate=0.06, min_leaf=400, max_windows=1_500)
-"""For many series together."""
+"""For many series together; the size of the search in scripts/FRONTIER.md, not tuned further."""
 
 
 def is_installed() -> bool:
