@@ -258,7 +258,7 @@ def _waves(period: str, period_s: int, num_waves: int) -> dict[str, Indicator]:
             (c.OPEN_TIME,),
             (("period_s", period_s), ("num_waves", num_waves), ("is_cosine", is_cosine)),
             warmup_bars=0,
-            version=1,
+            version=2,
             definition=(
                 f"{name}: {'cosine' if is_cosine else 'sine'} of 2 pi times {num_waves} times the share of "
                 f"the {period} that is over when the bar opens (UTC; a week begins on Monday), unitless"
