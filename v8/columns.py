@@ -28,12 +28,16 @@ VOLATILITY: Final = "volatility"
 ATR: Final = "atr"
 VOLUME_NORM: Final = "volume_norm"
 
+BAND_PERIOD_BARS: Final = 20
+"""Rows of the Bollinger average and deviation, and of `volatility`."""
+
+MAX_ROLLED_STEPS: Final = BAND_PERIOD_BARS - 2
+"""Steps ahead at which at least two closes of that window are known."""
+
 RECENT_RANGE: Final = "recent_range"
 RANGE_BARS: Final = (1, 5, 20, 60, 240)
 REALISED_BARS: Final = (5, 20, 60, 240)
 MOVE_BARS: Final = (1, 5, 20, 60)
-MAX_ROLLED_STEPS: Final = 18
-"""Steps ahead at which at least two of the twenty closes are known."""
 
 DAY_WAVES: Final = (1, 2, 3)
 WEEK_WAVES: Final = (1, 2)
@@ -114,9 +118,6 @@ TASK_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     TASK_VOLATILITY: (VOLATILITY,),
 }
 """The columns each task forecasts, in the order of its output's last axis."""
-
-BAND_PERIOD_BARS: Final = 20
-"""Rows of the Bollinger average and deviation, and of `volatility`."""
 
 BAND_WIDTH_STDS: Final = 2.0
 """Sample standard deviations from the average to a band."""

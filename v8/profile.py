@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from v8.columns import (
     BAND_PERIOD_BARS,
     KINDS,
+    MAX_ROLLED_STEPS,
     OHLC,
     RECENT_RANGE,
     TASK_COLUMNS,
@@ -186,9 +187,9 @@ class Profile(_Strict):
                 f"lookback_bars must be at least {BAND_PERIOD_BARS} with bands or volatility: "
                 "their roll-forward forecast needs that many closes"
             )
-        if len(self.tasks) > 1 and self.horizon_bars > BAND_PERIOD_BARS - 2:
+        if len(self.tasks) > 1 and self.horizon_bars > MAX_ROLLED_STEPS:
             raise ValueError(
-                f"horizon_bars must be at most {BAND_PERIOD_BARS - 2} with bands or volatility: "
+                f"horizon_bars must be at most {MAX_ROLLED_STEPS} with bands or volatility: "
                 "further on, their roll-forward forecast knows no close at all"
             )
         return self

@@ -67,6 +67,15 @@ def digest_bytes(*parts: bytes) -> str:
     return digest.hexdigest()
 
 
+def digest_git_blob(content: bytes) -> str:
+    """Return the id under which git keeps a content, 40 hex digits; an identity, not a safeguard.
+
+    >>> digest_git_blob(b"")  # git hash-object /dev/null
+    'e69de29bb2d1d6434b8b29ae775ad8c2e48c5391'
+    """
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
 def digest_file(path: Path) -> str:
     """Return the sha256 of a file as 64 hex digits, read in pieces."""
     digest = hashlib.sha256()

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from v8.commands.device import choose_device, place
-from v8.commands.options import DataDirOption, SourceOption, chosen_series
+from v8.commands.options import (
+    DataDirOption,
+    DeviceOption,
+    FleetSizeOption,
+    SourceOption,
+    chosen_series,
+)
 from v8.errors import ProfileError, SeriesError
 from v8.profile import load_profile
 
@@ -64,14 +70,8 @@ def compare_profiles(
         int | None,
         typer.Option("--bars", metavar="N", help="Newest candles per series. Default: each profile's."),
     ] = None,
-    device: Annotated[
-        str,
-        typer.Option("--device", metavar="auto|cpu|gpu", help="What computes; gpu refuses to run elsewhere."),
-    ] = "auto",
-    fleet_size: Annotated[
-        str,
-        typer.Option("--fleet-size", metavar="auto|N", help="Series that train as one program."),
-    ] = "auto",
+    device: DeviceOption = "auto",
+    fleet_size: FleetSizeOption = "auto",
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Folder for compare.json, .csv, .html and runs.")
     ] = Path("comparison"),

@@ -22,6 +22,13 @@ DataDirOption = Annotated[
     Path | None,
     typer.Option("--data-dir", metavar="DIR", help="Folder of CSV or Parquet files, with --source files."),
 ]
+DeviceOption = Annotated[
+    str,
+    typer.Option("--device", metavar="auto|cpu|gpu", help="What computes; gpu refuses to run elsewhere."),
+]
+FleetSizeOption = Annotated[
+    str, typer.Option("--fleet-size", metavar="auto|N", help="Series that train as one program.")
+]
 RevisionOption = Annotated[
     str | None,
     typer.Option(

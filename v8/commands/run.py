@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from v8.commands.device import choose_device, place
-from v8.commands.options import DataDirOption, SeriesOption, SourceOption, chosen_series
+from v8.commands.options import (
+    DataDirOption,
+    DeviceOption,
+    FleetSizeOption,
+    SeriesOption,
+    SourceOption,
+    chosen_series,
+)
 from v8.commands.publish import check_publishing, publish_run
 from v8.errors import SeriesError
 from v8.profile import Profile, load_profile
@@ -54,18 +61,12 @@ def run(
             help="Number format of training. Default: the profile's.",
         ),
     ] = None,
-    device: Annotated[
-        str,
-        typer.Option("--device", metavar="auto|cpu|gpu", help="What computes; gpu refuses to run elsewhere."),
-    ] = "auto",
+    device: DeviceOption = "auto",
     workers: Annotated[
         str,
         typer.Option("--workers", metavar="auto|N", help="Processes that train at the same time."),
     ] = "auto",
-    fleet_size: Annotated[
-        str,
-        typer.Option("--fleet-size", metavar="auto|N", help="Series that train as one program."),
-    ] = "auto",
+    fleet_size: FleetSizeOption = "auto",
     runs: Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder of all run folders.")] = Path(
         "runs"
     ),

@@ -14,17 +14,14 @@ revision that the cache holds whole is used and named; a part of one is refused.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from huggingface_hub.hf_api import RepoFile
-from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
 from v8.artifacts.model_file import MAX_TEXT_BYTES, MAX_UNPACKED_BYTES, check_keras_file
 from v8.artifacts.series_artifact import MODEL_FILE
@@ -32,9 +29,9 @@ from v8.errors import ArtifactError, PullError, listed
 from v8.hub.manifest import MANIFEST_FILE, ListedFile, Manifest, read_manifest, series_folder
 from v8.hub.patience import Patience
 from v8.hub.reading import ReadableRevision, UnreachableError
-from v8.hub.remote import check_repo_name, strict_client
+from v8.hub.remote import check_repo_name, progress_bars, strict_client
 from v8.profile import nearest
-from v8.storage import digest_bytes, digest_file
+from v8.storage import digest_bytes, digest_file, digest_git_blob
 
 PULL_PATIENCE: Final = Patience(timeout_s=30.0, waits_s=(1.0, 2.0, 4.0), longest_wait_s=60.0)
 """Somebody waits for the model, and there may be a copy of it in the cache."""
@@ -98,7 +95,7 @@ def pull(
         ArtifactError: If a file is not what was published, or must not be loaded.
     """
     check_repo_name(repo)
-    with _quiet(), strict_client(patience.timeout_s):
+    with progress_bars(is_shown=False), strict_client(patience.timeout_s):
         source = ReadableRevision(repo, revision or MAIN, patience)
         pulled = (
             _pulled_from_cache(source, series) if is_offline or _is_offline() else _pulled(source, series)
@@ -168,8 +165,7 @@ def _is_listed(file: Path, listed_file: RepoFile | None) -> bool:
     content = file.read_bytes()
     if listed_file.lfs:
         return digest_bytes(content) == listed_file.lfs.sha256
-    found = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
-    return found == listed_file.blob_id
+    return digest_git_blob(content) == listed_file.blob_id
 
 
 def _pulled_from_cache(source: ReadableRevision, series: Sequence[str]) -> Pulled:
@@ -252,15 +248,3 @@ def _is_whole(path: Path, file: ListedFile) -> bool:
 
 def _is_offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the client's progress bars away; models are small and commands print what they need."""
-    was_disabled = are_progress_bars_disabled()
-    disable_progress_bars()
-    try:
-        yield
-    finally:
-        if not was_disabled:
-            enable_progress_bars()

@@ -8,8 +8,7 @@ client's, whose requests hold the token. Use it inside `v8.hub.remote.strict_cli
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
@@ -36,7 +35,7 @@ from huggingface_hub.hf_api import RepoFile
 from v8.errors import ArtifactError, PublishError, PullError
 from v8.hub.manifest import MANIFEST_FILE
 from v8.hub.patience import PassingTroubleError, Patience
-from v8.hub.remote import hub_endpoint
+from v8.hub.remote import causes, hub_endpoint, may_be_token, scrubbed
 
 MAX_MANIFEST_BYTES: Final = 4 << 20
 """A larger manifest is refused unread; 40 series need 40 kB."""
@@ -44,7 +43,6 @@ MAX_MANIFEST_BYTES: Final = 4 << 20
 MAX_LISTED_FILES: Final = 5_000
 """Files of a repository that are looked at; a published fleet of 40 has 163."""
 
-_TOKEN: Final = re.compile(r"[!-~]+")
 _TOKEN_PAGE: Final = "https://huggingface.co/settings/tokens"  # noqa: S105 - an address
 
 Found = TypeVar("Found")
@@ -144,13 +142,13 @@ class ReadableRevision:
         raise trouble  # outside of the handler, so that no request and no token hangs on it
 
     def _understood(self, error: BaseException) -> PullError | PassingTroubleError:
-        causes = list(_causes(error))
-        for cause in causes:
+        chain = list(causes(error))
+        for cause in chain:
             if isinstance(cause, PassingTroubleError):
                 return cause
             if isinstance(cause, HfHubHTTPError):
                 return self._refused(cause)
-        if any(isinstance(cause, httpx2.TransportError | ConnectionError | TimeoutError) for cause in causes):
+        if any(isinstance(cause, httpx2.TransportError | ConnectionError | TimeoutError) for cause in chain):
             return PassingTroubleError(f"no answer ({type(error).__name__})")
         said = self._scrubbed(f"{type(error).__name__}: {error}")
         return self._failed(said, "Repeat the same command later; what was downloaded is kept")
@@ -195,9 +193,7 @@ class ReadableRevision:
         return PullError(where=self.repo, rule="the Hub must hand out the model", got=got, fix=fix)
 
     def _scrubbed(self, text: str) -> str:
-        """Take the token out of a text that somebody else wrote."""
-        shown = text.replace(self._token, "(token)") if self._token else text
-        return " ".join(shown.split())[:300]
+        return scrubbed(text, self._token)
 
 
 def cache_folder() -> Path:
@@ -210,12 +206,9 @@ def cache_folder() -> Path:
 
 
 def _find_token() -> str | None:
-    """Return the user's token, or None: what is public needs none.
-
-    A header with other characters makes the HTTP client quote the whole token in its error.
-    """
+    """Return the user's token, or None: what is public needs none."""
     token = get_token()
-    if token and not _TOKEN.fullmatch(token):
+    if token and not may_be_token(token):
         raise _wrong_token()
     return token or None
 
@@ -227,9 +220,3 @@ def _wrong_token() -> PullError:
         got="one that the Hub does not know",
         fix=f"Unset it for public models, or create one at {_TOKEN_PAGE}",
     )
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__

@@ -193,7 +193,7 @@ class RemoteRepo:
 
     def _understood(self, error: Exception) -> PublishError | PassingTroubleError:
         root: BaseException = error
-        for root in _chain(error):  # uploads of large files wrap what went wrong
+        for root in causes(error):  # uploads of large files wrap what went wrong
             if isinstance(root, PassingTroubleError):
                 return root
             if isinstance(root, HfHubHTTPError):
@@ -234,8 +234,7 @@ class RemoteRepo:
         )
 
     def _scrubbed(self, text: str) -> str:
-        """Take the token out of a text that somebody else wrote."""
-        return " ".join(text.replace(self._token, "(token)").split())[:300]
+        return scrubbed(text, self._token)
 
 
 def hub_endpoint() -> str:
@@ -257,10 +256,23 @@ def find_token() -> str:
             got="none",
             fix=_HOW_TO_LOG_IN,
         )
-    # A header with other characters makes the HTTP client quote the whole token in its error.
-    if not _TOKEN.fullmatch(token):
+    if not may_be_token(token):
         raise _no_valid_token()
     return token
+
+
+def may_be_token(text: str) -> bool:
+    """Say whether a text has the form of a token.
+
+    A header with other characters makes the HTTP client quote the whole token in its error.
+    """
+    return bool(_TOKEN.fullmatch(text))
+
+
+def scrubbed(text: str, token: str | None) -> str:
+    """Take the token out of a text that somebody else wrote, and make it one short line."""
+    shown = text.replace(token, "(token)") if token else text
+    return " ".join(shown.split())[:300]
 
 
 def check_repo_name(name: str) -> None:
@@ -344,7 +356,8 @@ class _StrictClient(httpx2.Client):
         raise trouble
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and what it was raised from or during, innermost last."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

@@ -6,7 +6,6 @@ day. Staging the same run twice gives the same bytes, so publishing it twice cha
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -39,7 +38,7 @@ from v8.hub.manifest import (
 from v8.reports.card import model_card
 from v8.reports.leaderboard import rank_results, write_leaderboard_csv
 from v8.reports.results import read_results
-from v8.storage import digest_file, write_text
+from v8.storage import digest_file, digest_git_blob, write_text
 
 
 @dataclass(frozen=True)
@@ -78,9 +77,7 @@ class Staged:
 
     def git_sha1(self, file: ListedFile) -> str:
         """Return the id that git gives to one file's content, 40 hex digits."""
-        content = (self.folder / file.path).read_bytes()
-        # Git's own rule, sha1("blob <size>\0" + content); an identity, not a safeguard.
-        return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+        return digest_git_blob((self.folder / file.path).read_bytes())
 
 
 def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
