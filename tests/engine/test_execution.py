@@ -17,6 +17,7 @@ from v8.artifacts.run_folder import RunFolder, RunIdentity
 from v8.engine.events import Event, Listener, Note, Outcome, SeriesStarted
 from v8.engine.execution import execute
 from v8.engine.isolation import isolated
+from v8.engine.outputs import write_outputs
 from v8.engine.plan import Job, Plan, make_plan
 from v8.errors import ArtifactError, DataError
 from v8.evaluation.forecasts import Forecasts
@@ -123,6 +124,15 @@ def test_g13_results_are_on_disk_after_each_series(plan: Plan) -> None:
     with opened(plan) as folder:
         execute(plan, folder, Market(), looking, ignore)
     assert seen == [["BTCUSDT-15m"], ["BTCUSDT-15m", "ETHUSDT-1h"]]
+
+
+def test_outputs_written_series_by_series_are_those_written_at_once(plan: Plan) -> None:
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), Workshop(), ignore)
+    names = ("leaderboard.csv", "report.html", "timing.json")
+    before = [(plan.path / name).read_bytes() for name in names]
+    write_outputs(plan.path)
+    assert before == [(plan.path / name).read_bytes() for name in names]
 
 
 def test_g10_an_unforeseen_error_of_one_series_is_kept_whole_and_stops_nobody(plan: Plan) -> None:

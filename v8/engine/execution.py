@@ -13,7 +13,7 @@ from v8.artifacts.run_folder import RunFolder, pin_of
 from v8.artifacts.series_artifact import read_metadata, save_error, verify_model_file
 from v8.engine.events import Event, Listener, Note, Outcome, SeriesStarted, StageStarted
 from v8.engine.isolation import isolated
-from v8.engine.outputs import write_outputs
+from v8.engine.outputs import RunOutputs
 from v8.engine.plan import Job, Plan, PlannedSeries, current_plan
 from v8.market.candles import Candles
 from v8.market.sources.source import CandleSource
@@ -66,14 +66,14 @@ def execute(
     plan = current_plan(plan, folder)
     _check_finished(plan, folder, listen)
     jobs, failures = _read_all(plan, folder, source, listen)
-    num_trained = 0
+    num_trained, outputs = 0, RunOutputs(folder.path)
     try:
         for outcome in train_all(jobs, _Recorder(folder, listen)) if jobs else ():
             _record(outcome, folder)
             listen(outcome)
             num_trained += outcome.reason is None
             failures += [outcome] if outcome.reason else []
-            write_outputs(folder.path)
+            outputs.write()
     finally:
         folder.release_running()
     return Summary(num_trained, len(plan.series) - len(plan.todo), tuple(failures))

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from v8.artifacts.forecast_sample import FORECASTS_FILE, ForecastSample, read_sample
 from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import HISTORY_FILE, read_metadata
-from v8.reports.leaderboard import LeaderboardRow, leaderboard, write_leaderboard_csv
-from v8.reports.page import write_run_report
-from v8.reports.results import read_history
-from v8.storage import write_json
+from v8.reports.leaderboard import LeaderboardRow, rank_results, write_leaderboard_csv
+from v8.reports.markup import Html
+from v8.reports.page import run_page
+from v8.reports.results import SeriesResult, read_history, read_results, read_run_facts
+from v8.reports.series_section import series_section
+from v8.storage import write_json, write_text
 
 LEADERBOARD_FILE = "leaderboard.csv"
 REPORT_FILE = "report.html"
@@ -36,15 +38,49 @@ def write_outputs(run: Path) -> list[LeaderboardRow]:
     Raises:
         ArtifactError: If the run or a finished artefact is damaged.
     """
-    record = read_run(run)
-    metadata = finished_metadata(run, record)
-    rows = leaderboard(metadata)
-    names = [str(content["series"]) for content in metadata]
-    histories = {name: read_history(run / name / HISTORY_FILE) for name in names}
-    write_leaderboard_csv(run / LEADERBOARD_FILE, rows)
-    write_run_report(run / REPORT_FILE, asdict(record), metadata, histories, read_samples(run, names))
-    write_json(run / TIMING_FILE, _timing(record, metadata))
-    return rows
+    return RunOutputs(run).write()
+
+
+class RunOutputs:
+    """The outputs of a run that is under way, written again whenever a series has ended.
+
+    A finished series is read and drawn once; forty of them anew after each cost a tenth of a short run.
+
+    Args:
+        run: A run folder; nobody else finishes series in it meanwhile.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._finished: dict[str, _Finished] = {}
+
+    def write(self) -> list[LeaderboardRow]:
+        """Write all outputs, as `write_outputs` does."""
+        record = read_run(self._run)
+        finished = [self._read(name) for name, state in record.series.items() if state.status == "done"]
+        results = [one.result for one in finished]
+        rows = rank_results(results)
+        sections = {one.result.series: one.section for one in finished}
+        write_leaderboard_csv(self._run / LEADERBOARD_FILE, rows)
+        write_text(self._run / REPORT_FILE, run_page(read_run_facts(asdict(record)), results, sections))
+        write_json(self._run / TIMING_FILE, _timing(record, results))
+        return rows
+
+    def _read(self, name: str) -> _Finished:
+        if name not in self._finished:
+            folder = self._run / name
+            (result,) = read_results([read_metadata(folder)])
+            history, sample = read_history(folder / HISTORY_FILE), read_sample(folder / FORECASTS_FILE)
+            self._finished[name] = _Finished(result, series_section(result, history, sample))
+        return self._finished[name]
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """What the outputs show of one finished series: its result, and its part of the page."""
+
+    result: SeriesResult
+    section: Html
 
 
 def read_samples(run: Path, names: Iterable[str]) -> dict[str, ForecastSample]:
@@ -58,8 +94,8 @@ def finished_metadata(run: Path, record: RunRecord) -> list[dict[str, Any]]:
     return [read_metadata(run / name) for name, state in record.series.items() if state.status == "done"]
 
 
-def _timing(record: RunRecord, metadata: list[dict[str, Any]]) -> dict[str, Any]:
-    per_series = {content["series"]: content["seconds"] for content in metadata}
+def _timing(record: RunRecord, results: Iterable[SeriesResult]) -> dict[str, Any]:
+    per_series = {result.series: dict(result.seconds) for result in results}
     stages = list(dict.fromkeys(stage for seconds in per_series.values() for stage in seconds))
     return {
         "format": TIMING_FORMAT,

@@ -54,20 +54,25 @@ def write_run_report(
     Raises:
         ArtifactError: If a key is missing or damaged, or a series comes twice.
     """
-    write_text(path, run_page(read_run_facts(run), read_results(metadata), histories or {}, samples or {}))
+    results, histories, samples = read_results(metadata), histories or {}, samples or {}
+    sections = {
+        one.series: series_section(one, histories.get(one.series, ()), samples.get(one.series))
+        for one in results
+    }
+    write_text(path, run_page(read_run_facts(run), results, sections))
 
 
-def run_page(
-    run: RunFacts,
-    results: Sequence[SeriesResult],
-    histories: Mapping[str, History],
-    samples: Mapping[str, ForecastSample],
-) -> Html:
-    """Return the whole page; see `write_run_report`."""
+def run_page(run: RunFacts, results: Sequence[SeriesResult], sections: Mapping[str, Html]) -> Html:
+    """Return the whole page.
+
+    Args:
+        run: The run.
+        results: Its finished series, in any order.
+        sections: Each one's `series_section`.
+    """
     rows = rank_results(results)
     by_name = {result.series: result for result in results}
     ranked = [by_name[row.series] for row in rows]
-    sections = (series_section(one, histories.get(one.series, ()), samples.get(one.series)) for one in ranked)
     body = join(
         [
             _banner(run, results),
@@ -77,7 +82,7 @@ def run_page(
             _leaderboard(rows),
             _reading_guide(results),
             element("h2", "Series") if rows else Html(),
-            *sections,
+            *(sections[row.series] for row in rows),
             _time(ranked),
             _provenance(run),
         ]
