@@ -178,7 +178,7 @@ class _Pipeline:
         close = resident.close
 
         def gather(place: Any) -> tuple[Any, dict[str, Any], Any]:
-            rows_MB = tf.transpose(self._rows_SBM[place])
+            rows_MB = tf.transpose(tf.gather(self._rows_SBM, place))
             x_MBTF = tf.gather(inputs_MNF, rows_MB[:, :, None] + steps_T, batch_dims=1)
             x_MBTF -= x_MBTF[:, :, -1:, close : close + 1] * mask_F
             y_BMHC = {
@@ -189,12 +189,14 @@ class _Pipeline:
             return (
                 tf.transpose(x_MBTF, (1, 0, 2, 3)),
                 y_BMHC,
-                tf.transpose(weight_MB) * self._weight_SBM[place],
+                tf.transpose(weight_MB) * tf.gather(self._weight_SBM, place),
             )
 
         options = tf.data.Options()
         options.deterministic = True
         options.threading.private_threadpool_size = 1
+        # There is nothing to tune, and the end of a pass waits until the tuner wakes: up to two seconds.
+        options.autotune.enabled = False
         dataset = tf.data.Dataset.range(shape[0]).map(gather).prefetch(PREFETCHED_BATCHES)
         self._dataset = dataset.with_options(options)
 
