@@ -27,6 +27,7 @@ TINY_NETWORKS: dict[str, dict[str, Any]] = {
 }
 RANGED_FEATURES = ("open", "high", "low", "close", "range_1", "recent_range", "move_5", "day_sin_1")
 RANGED_FEATURES += ("rolled_middle_1", "rolled_deviation_3")
+BLENDED_FEATURES = (*RANGED_FEATURES, "rolled_deviation_1", "rolled_deviation_2")
 
 
 def tiny_profile(
@@ -51,6 +52,11 @@ def tiny_ranged_profile(family: str = "dense_newest", **changes: Any) -> Profile
     )
 
 
+def tiny_blended_profile(**changes: Any) -> Profile:
+    """Return that with the features of the regression its forecasts are blended with."""
+    return tiny_ranged_profile(**{"features": BLENDED_FEATURES, "calibration": "blend", **changes})
+
+
 def demo_table(profile: Profile, *, series: str = "BTCUSDT-15m", num_bars: int | None = None) -> FeatureTable:
     """Return the feature table of a demo series."""
     candles = open_source("demo").candles(Series.parse(series), num_bars or profile.newest_bars)
@@ -73,6 +79,11 @@ def make_profile() -> Callable[..., Profile]:
 @pytest.fixture(scope="session")
 def make_ranged_profile() -> Callable[..., Profile]:
     return tiny_ranged_profile
+
+
+@pytest.fixture(scope="session")
+def make_blended_profile() -> Callable[..., Profile]:
+    return tiny_blended_profile
 
 
 @pytest.fixture(scope="session")

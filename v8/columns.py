@@ -69,6 +69,11 @@ def rolled_columns(step: int) -> tuple[str, str]:
     return f"rolled_middle_{step}", f"rolled_deviation_{step}"
 
 
+def deviation_columns(horizon_bars: int) -> tuple[str, ...]:
+    """Name the deviations of the roll-forward bands at every step ahead."""
+    return tuple(rolled_columns(step)[1] for step in range(1, horizon_bars + 1))
+
+
 OHLC: Final = (OPEN, HIGH, LOW, CLOSE)
 OHLCV: Final = (*OHLC, VOLUME)
 
@@ -118,6 +123,9 @@ TASK_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     TASK_VOLATILITY: (VOLATILITY,),
 }
 """The columns each task forecasts, in the order of its output's last axis."""
+
+RANGED_TASKS: Final = (TASK_BANDS, TASK_VOLATILITY)
+"""Tasks whose roll-forward forecast has a deviation, which the range of the coming bars widens."""
 
 BAND_WIDTH_STDS: Final = 2.0
 """Sample standard deviations from the average to a band."""

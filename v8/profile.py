@@ -22,9 +22,11 @@ from v8.columns import (
     KINDS,
     MAX_ROLLED_STEPS,
     OHLC,
+    RANGED_TASKS,
     RECENT_RANGE,
     TASK_COLUMNS,
     TASK_OHLC,
+    deviation_columns,
 )
 from v8.errors import ProfileError
 from v8.storage import digest_json
@@ -35,7 +37,7 @@ PROFILE_FORMAT = 2
 Loss = Literal["mae", "mse", "huber"]
 Precision = Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"]
 Scaling = Literal["anchored", "ranged", "standard", "minmax"]
-Calibration = Literal["shrink", "none"]
+Calibration = Literal["shrink", "blend", "none"]
 
 
 class _Strict(BaseModel):
@@ -153,7 +155,8 @@ class Profile(_Strict):
     """What is forecast: `ohlc` (always), `bands` (bb_upper, bb_lower), `volatility`."""
     training: TrainingSettings
     calibration: Calibration
-    """`shrink` moves forecasts towards the constant start as far as the validation span demands."""
+    """`shrink` moves forecasts towards the constant start as far as the validation span demands; `blend`
+    does so with candles, and mixes bands and volatility with a regression on the recent range."""
     seed: int = Field(ge=0, lt=2**31)
     """Seed of weights, shuffle and dropout; series number k of the universe trains with seed + k."""
 
@@ -198,6 +201,22 @@ class Profile(_Strict):
     def _features_fit_scaling(self) -> Self:
         if self.scaling == "ranged" and RECENT_RANGE not in self.features:
             raise ValueError(f"features must hold {RECENT_RANGE} with scaling: ranged, which divides by it")
+        return self
+
+    @model_validator(mode="after")
+    def _features_fit_calibration(self) -> Self:
+        if self.calibration != "blend":
+            return self
+        if self.scaling != "ranged" or not set(RANGED_TASKS) & set(self.tasks):
+            raise ValueError(
+                "calibration: blend needs scaling: ranged and bands or volatility, whose regression is in "
+                "recent ranges"
+            )
+        missing = [name for name in deviation_columns(self.horizon_bars) if name not in self.features]
+        if missing:
+            raise ValueError(
+                f"features must hold {', '.join(missing)} with calibration: blend, which regresses on them"
+            )
         return self
 
     @property

@@ -41,6 +41,21 @@ def test_g1_constants_ignore_everything_after_the_train_span(
     assert prepare_series(change_table(table, **changed), profile).scaling != data.scaling
 
 
+def test_series_of_one_profile_share_their_structure_and_ways_differ_in_it(
+    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+) -> None:
+    structures = []
+    for way in WAYS:
+        profile = make_profile(scaling=way, features=FEATURES)
+        one, other = (make_data(profile, series=name).scaling for name in ("BTCUSDT-15m", "PEPEUSDT-1h"))
+        assert one != other
+        assert one.structure == other.structure
+        structures.append(one.structure)
+    # Both ways of the lineage are plain levels; they differ in how the constants are fitted.
+    assert structures[2] == structures[3]
+    assert len(set(structures)) == 3
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_g1_a_target_survives_the_round_trip(
     way: str, make_data: Callable[..., SeriesData], make_profile: Callable[..., Profile]

@@ -118,3 +118,34 @@ def test_shrinkage_survives_its_file() -> None:
     shrinkage = Shrinkage.from_json({"tasks": [{"task": "ohlc", "factors": [0.1, 1 / 3]}]})
     assert Shrinkage.from_json(json.loads(json.dumps(shrinkage.to_json()))) == shrinkage
     assert replace(shrinkage, tasks=()) != shrinkage
+
+
+@pytest.mark.parametrize(
+    ("share", "factor"), [(-1.0, 0.25), (0.0, 0.25), (0.6, 0.55), (1.0, 0.75), (2.0, 0.75)]
+)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_blend_goes_half_of_the_way_from_the_fitted_factor_to_equal_shares(
+    make_candles_profile: Callable[[str], Profile], loss: str, share: float, factor: float
+) -> None:
+    rng = np.random.default_rng(4)
+    rival, said = rng.normal(0, 1, (2, 40, 2, 4))
+    (task,) = fit_shrinkage(
+        make_candles_profile(loss),
+        _scaling(np.full((2, 4), 9.0)),  # the constant is not what it is moved towards
+        {"ohlc": rival + share * said},
+        {"ohlc": rival + said},
+        rivals={"ohlc": rival},
+    ).tasks
+    # The truth lies at `share` of the way from the rival to the network; at most all of it is kept.
+    assert task.factors == pytest.approx((factor, factor), abs=1e-6)
+    assert task.anchor == "regression"
+
+
+def test_blending_moves_towards_the_rival_of_each_window() -> None:
+    content = {"tasks": [{"task": "ohlc", "factors": [0.25, 0.75], "anchor": "regression"}]}
+    rival = np.array([[[0.0] * 4, [1.0] * 4], [[2.0] * 4, [3.0] * 4]])
+    made = Shrinkage.from_json(content).shrink(
+        {"ohlc": np.full((2, 2, 4), 5.0, np.float32)}, _scaling(np.zeros((2, 4))), {"ohlc": rival}
+    )
+    # 0 + 0.25 x 5 = 1.25, 1 + 0.75 x 4 = 4; 2 + 0.25 x 3 = 2.75, 3 + 0.75 x 2 = 4.5.
+    np.testing.assert_array_equal(made["ohlc"], [[[1.25] * 4, [4.0] * 4], [[2.75] * 4, [4.5] * 4]])

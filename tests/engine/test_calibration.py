@@ -12,12 +12,13 @@ import pytest
 
 from v8.artifacts.forecaster import forecast_windows
 from v8.data.dataset import SeriesData, prepare_series
+from v8.data.range_regression import fit_regression, regress
 from v8.data.shrinkage import fit_shrinkage
 from v8.data.targets import roll_forward
 from v8.data.windows import FleetWindows
 from v8.engine.calibration import calibrate
 from v8.models.networks import build_network
-from v8.models.serving import build_serving
+from v8.models.serving import build_serving, load_scaling
 from v8.profile import Profile
 
 
@@ -140,3 +141,73 @@ def test_before_it_is_calibrated_a_model_says_what_its_network_says(
         served.append(model(data.raw_windows(data.anchors["test"][:16])))
     for task, values in served[0].items():
         np.testing.assert_array_equal(np.asarray(values), np.asarray(served[1][task]))
+
+
+@pytest.fixture
+def blended(make_blended_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]) -> SeriesData:
+    return make_data(make_blended_profile())
+
+
+def test_a_blended_model_s_file_says_what_the_regression_and_the_network_say_by_their_shares(
+    blended: SeriesData, tmp_path: Path
+) -> None:
+    network = opinionated_network(blended)
+    model = build_serving(blended.profile, blended.scaling, network)
+    shrinkage = calibrate(model, blended)
+    assert shrinkage is not None
+    assert {one.task: one.anchor for one in shrinkage.tasks} == {
+        "ohlc": "constant",
+        "bands": "regression",
+        "volatility": "regression",
+    }
+    for one in shrinkage.tasks:
+        if one.anchor == "regression":
+            assert all(0.25 <= factor <= 0.75 for factor in one.factors)
+    model.save(tmp_path / "model.keras")
+    published = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    anchors = blended.anchors["test"]
+    served = forecast_windows(published, blended.raw_windows(anchors))
+    rivals = regress(blended, anchors, fit_regression(blended))
+    mixed = shrinkage.shrink(scaled_forecasts(blended, network, "test"), blended.scaling, rivals)
+    reference = roll_forward(blended.history_close(anchors), 3)
+    range_W = blended.scaling.floored_range(blended.table.column("recent_range")[anchors].astype(np.float64))
+    volatility = blended.scaling.restore_target(
+        "volatility", mixed["volatility"], reference["volatility"], range_W
+    )
+    least = 1e-3 * blended.scaling.volatility_floor
+    np.testing.assert_allclose(served["volatility"], np.maximum(volatility, least), rtol=1e-3, atol=1e-7)
+    unit_W = range_W * blended.history_close(anchors)[:, -1]
+    bands = blended.scaling.restore_target("bands", mixed["bands"], reference["bands"], unit_W)
+    np.testing.assert_allclose(served["bands"], np.sort(bands, axis=-1)[..., ::-1], rtol=1e-5)
+
+
+def test_before_it_is_calibrated_a_blended_model_says_what_its_network_says(blended: SeriesData) -> None:
+    plain = blended.profile.model_copy(update={"calibration": "none"})
+    windows = blended.raw_windows(blended.anchors["test"][:16])
+    one, other = (
+        build_serving(profile, blended.scaling, opinionated_network(blended))(windows)
+        for profile in (blended.profile, plain)
+    )
+    for task, values in one.items():
+        np.testing.assert_array_equal(np.asarray(values), np.asarray(other[task]))
+
+
+def test_a_blended_window_is_forecast_alone_as_among_many(blended: SeriesData) -> None:
+    model = build_serving(blended.profile, blended.scaling, opinionated_network(blended))
+    calibrate(model, blended)
+    windows = blended.raw_windows(blended.anchors["test"])
+    together = forecast_windows(model, windows)
+    for place in (0, 17, 63, len(windows) - 1):
+        for task, values in forecast_windows(model, windows[place : place + 1]).items():
+            np.testing.assert_array_equal(values[0], together[task][place])
+
+
+def test_the_next_series_does_not_inherit_a_blend(blended: SeriesData) -> None:
+    model = build_serving(blended.profile, blended.scaling, opinionated_network(blended))
+    windows = blended.raw_windows(blended.anchors["test"])
+    before = forecast_windows(model, windows)
+    calibrate(model, blended)
+    assert any((values != before[task]).any() for task, values in forecast_windows(model, windows).items())
+    load_scaling(model, blended.scaling)
+    for task, values in forecast_windows(model, windows).items():
+        np.testing.assert_array_equal(values, before[task])

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from v8.data.dataset import SeriesData
-from v8.evaluation.past import Bars, future_weights, past_of
+from v8.data.targets import future_weights
+from v8.evaluation.past import Bars, past_of
 from v8.profile import Profile
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from v8.data.targets import roll_forward
-from v8.evaluation.past import Known, Lesson, future_weights
+from v8.data.targets import future_weights, roll_forward
+from v8.evaluation.past import Known, Lesson
 from v8.evaluation.range_baselines import fit_ewma, fit_har, fit_scaled
 
 

@@ -17,7 +17,7 @@ from v8.data.dataset import SeriesData
 from v8.data.targets import roll_forward
 from v8.data.windows import FleetWindows
 from v8.models.networks import build_network
-from v8.models.serving import build_serving
+from v8.models.serving import build_serving, load_scaling
 from v8.profile import Profile
 
 WAYS = ["anchored", "standard", "minmax"]
@@ -137,6 +137,40 @@ def test_an_untrained_model_forecasts_the_typical_offset(
     for task, values in serving(data.raw_windows(anchors)).items():
         expected = reference[task] * np.exp(np.array(data.scaling.task(task).offset))
         np.testing.assert_allclose(np.asarray(values), expected, rtol=2e-3)
+
+
+@pytest.mark.parametrize("way", [*WAYS, "ranged"])
+def test_a_model_with_another_series_constants_is_the_one_built_for_it(
+    way: str,
+    make_profile: Callable[..., Profile],
+    make_ranged_profile: Callable[..., Profile],
+    make_data: Callable[..., SeriesData],
+) -> None:
+    profile = make_ranged_profile() if way == "ranged" else make_profile(scaling=way)
+    first, second = (make_data(profile, series=name) for name in ("BTCUSDT-15m", "PEPEUSDT-15m"))
+    network = wild_network(profile)
+    model = build_serving(profile, first.scaling, network)
+    windows = second.raw_windows(second.anchors["test"][:16])
+    theirs = model(windows)
+    load_scaling(model, second.scaling)
+    for task, values in build_serving(profile, second.scaling, network)(windows).items():
+        np.testing.assert_array_equal(np.asarray(model(windows)[task]), np.asarray(values))
+        assert not np.array_equal(np.asarray(theirs[task]), np.asarray(values))
+
+
+def test_constants_are_the_same_for_every_window_even_one_without_a_number_in_it(
+    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+) -> None:
+    data = make_data(make_profile())
+    model = build_serving(data.profile, data.scaling, wild_network(data.profile))
+    layer = model.get_layer("constants")
+    windows = data.raw_windows(data.anchors["test"][:3])
+    windows[0], windows[1] = np.nan, np.inf
+    rows_B1K = np.asarray(keras.Model(model.input, layer.output)(windows))
+    (row_1K,) = layer.get_weights()
+    np.testing.assert_array_equal(rows_B1K, np.stack([row_1K] * 3))
+    assert data.scaling.volatility_floor == pytest.approx(row_1K[0, -3], rel=1e-6)
+    assert not layer.trainable_variables
 
 
 PLAIN_KERAS = """

@@ -37,6 +37,7 @@ sys.path.insert(0, {tests!r})
 import keras
 import numpy as np
 from conftest import demo_table, tiny_profile
+from v8.artifacts.forecaster import forecast_windows
 from v8.data.dataset import prepare_series
 from v8.training.trainer import Member, Trainer
 
@@ -52,11 +53,17 @@ names = ("BTCUSDT-15m", 698), ("XRPUSDT-1h", 570)
 data = [prepare_series(demo_table(profile, series=name, num_bars=bars), profile) for name, bars in names]
 trainer = SameStart(profile)
 results = dict(trainer.fit_fleet([Member(each, seed) for seed, each in enumerate(data)]))
-trainer.serving_model(data[0], results[0].weights).save({model!r})
+closes = []
+for place, each in enumerate(data):
+    model = trainer.serving_model(each, results[place].weights)
+    windows = each.raw_windows(each.anchors["test"][:5])
+    closes.append(forecast_windows(model, windows)["ohlc"][..., 3].tolist())
+    model.save({model!r})
 print(json.dumps(dict(
     backend=keras.backend.backend(),
     device=results[0].device,
     has_tensorflow="tensorflow" in sys.modules,
+    closes=closes,
     losses=[[(one.train_loss, one.validation_loss) for one in results[place].history] for place in (0, 1)],
 )))
 """
@@ -89,5 +96,7 @@ def test_g18_a_fleet_under_jax_follows_the_one_under_tensorflow(
     assert told["device"] == "CPU:0"
     assert told["has_tensorflow"] is not is_blocked
     np.testing.assert_allclose(told["losses"], on_tensorflow["losses"], rtol=1e-5)
+    # One model serves both series; prices of some 50,000 and some 2 cannot be mixed up.
+    np.testing.assert_allclose(told["closes"], on_tensorflow["closes"], rtol=1e-5)
     with zipfile.ZipFile(tmp_path / "model.keras") as saved:
         assert {"config.json", "metadata.json", "model.weights.h5"} <= set(saved.namelist())

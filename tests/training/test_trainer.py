@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import numpy as np
 import pytest
 
 from v8.data.dataset import SeriesData, prepare_series
+from v8.data.shrinkage import Shrinkage, TaskShrinkage
 from v8.errors import ArtifactError, DivergedError
 from v8.features.table import FeatureTable
+from v8.models.serving import fold_shrinkage
 from v8.profile import Profile
 from v8.training.checkpoint import Checkpoint
 from v8.training.epoch_record import EpochRecord
@@ -71,6 +74,52 @@ def test_a_series_trained_after_another_is_untouched_by_it(
     learnable: SeriesData, whole: TrainingResult
 ) -> None:
     assert same_weights(Trainer(learnable.profile).fit(learnable, seed=5), whole)
+
+
+@pytest.fixture
+def two_series(
+    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+) -> list[SeriesData]:
+    profile = make_profile()
+    return [make_data(profile, series=name) for name in ("BTCUSDT-15m", "ETHUSDT-15m")]
+
+
+def drawn_weights(trainer: Trainer, seed: int) -> list[np.ndarray]:
+    """Weights that make a network say anything."""
+    rng = np.random.default_rng(seed)
+    shapes = [tuple(weight.shape) for weight in trainer.network.trainable_variables]
+    return [rng.normal(0, 0.5, shape).astype(np.float32) for shape in shapes]
+
+
+def test_the_published_model_keeps_nothing_of_the_series_before(two_series: list[SeriesData]) -> None:
+    first, second = two_series
+    used, fresh = Trainer(first.profile), Trainer(first.profile)
+    before = used.serving_model(first, drawn_weights(used, 1))
+    factors = [TaskShrinkage(task, (0.5, 0.25, 0.0)) for task in first.profile.tasks]
+    fold_shrinkage(before, first.scaling, Shrinkage(tuple(factors)))
+    drawn = drawn_weights(used, 2)
+    models = [trainer.serving_model(second, drawn) for trainer in (used, fresh)]
+    for weight, wanted in zip(models[0].trainable_variables, drawn, strict=True):
+        np.testing.assert_array_equal(np.asarray(weight), wanted)
+    for one, other in zip(*(model.get_weights() for model in models), strict=True):
+        np.testing.assert_array_equal(one, other)
+    windows = second.raw_windows(second.anchors["test"][:64])
+    after, alone = (model.predict_on_batch(windows) for model in models)
+    for task in second.profile.tasks:
+        np.testing.assert_array_equal(after[task], alone[task])
+
+
+def test_the_published_files_of_two_series_differ_in_weights_alone(
+    two_series: list[SeriesData], tmp_path: Path
+) -> None:
+    trainer, members = Trainer(two_series[0].profile), []
+    for number, data in enumerate(two_series):
+        trainer.serving_model(data, drawn_weights(trainer, 1)).save(tmp_path / f"{number}.keras")
+        with zipfile.ZipFile(tmp_path / f"{number}.keras") as archive:
+            members.append({name: archive.read(name) for name in ("config.json", "model.weights.h5")})
+    assert members[0]["config.json"] == members[1]["config.json"]
+    # The networks are the same, so what tells the files apart is the constants of the scaling.
+    assert members[0]["model.weights.h5"] != members[1]["model.weights.h5"]
 
 
 class StoppedError(Exception):

@@ -115,6 +115,21 @@ class TaskScaling:
 
 
 @dataclass(frozen=True)
+class ScalingStructure:
+    """What of a scaling decides the arithmetic; scalings of one structure differ in constants alone.
+
+    Args:
+        transforms: Of each input column, in the profile's order.
+        forms: Each task and what the network's output for it means, in the profile's order.
+        has_range_floor: Whether a recent range divides the targets.
+    """
+
+    transforms: tuple[Transform, ...]
+    forms: tuple[tuple[str, TargetForm], ...]
+    has_range_floor: bool
+
+
+@dataclass(frozen=True)
 class Scaling:
     """Everything that turns prices into numbers near one, and back.
 
@@ -150,6 +165,15 @@ class Scaling:
             content["reference_price"],
             content["volatility_floor"],
             content.get("range_floor", 0.0),
+        )
+
+    @property
+    def structure(self) -> ScalingStructure:
+        """What decides the arithmetic, whatever the constants."""
+        return ScalingStructure(
+            transforms=tuple(column.transform for column in self.columns),
+            forms=tuple((task.task, task.form) for task in self.tasks),
+            has_range_floor=self.range_floor > 0,
         )
 
     def task(self, name: str) -> TaskScaling:

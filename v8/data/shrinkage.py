@@ -12,6 +12,11 @@ and 1 is the best of all, moved to the nearer end:
 * `mae`: the median of (truth - start) / (network - start), weighted by |network - start|.
 * `huber`: where the slope of the loss changes sign, found by halving.
 
+Under `calibration: blend` bands and volatility move towards a regression on the recent range instead
+(`v8.data.range_regression`), which is a rival, not silence: the two err differently, and their mean errs less
+than either. Equal shares of two good forecasts are hard to beat by fitted ones (Clemen 1989,
+doi:10.1016/0169-2070(89)90012-5), so the fitted factor goes half of the way to one half.
+
 Shape legend: W windows, H horizon, C columns of a task.
 """
 
@@ -19,7 +24,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +45,16 @@ HUBER_TURN: Final = 1.0
 NUM_HALVINGS: Final = 40
 """Halvings of the span from 0 to 1 under `huber`: a factor is then right to twelve digits."""
 
+EQUAL_SHARE: Final = 0.5
+"""Factor at which a network and its rival count alike."""
+
+Anchor = Literal["constant", "regression"]
+
+Rivals = Mapping[str, NDArray[np.float64]]
+"""Forecasts of the regression of `calibration: blend` per task, shape (W, H, C), scaled units."""
+
+NO_RIVALS: Final[Rivals] = MappingProxyType({})
+
 
 @dataclass(frozen=True)
 class TaskShrinkage:
@@ -46,11 +62,13 @@ class TaskShrinkage:
 
     Args:
         task: A key of `TASK_COLUMNS`.
-        factors: One per step, 0 (the constant start) to 1 (the network as it is), unitless.
+        factors: One per step, 0 (all anchor) to 1 (the network as it is), unitless.
+        anchor: What it is moved towards: the constant start, or a regression on the recent range.
     """
 
     task: str
     factors: tuple[float, ...]
+    anchor: Anchor = "constant"
 
 
 @dataclass(frozen=True)
@@ -70,17 +88,28 @@ class Shrinkage:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Shrinkage:
         """Restore what `to_json` returned."""
-        return cls(tuple(TaskShrinkage(task["task"], tuple(task["factors"])) for task in content["tasks"]))
+        return cls(
+            tuple(
+                TaskShrinkage(task["task"], tuple(task["factors"]), task.get("anchor", "constant"))
+                for task in content["tasks"]
+            )
+        )
 
     def shrink(
-        self, scaled: Mapping[str, NDArray[np.float32]], scaling: Scaling
+        self, scaled: Mapping[str, NDArray[np.float32]], scaling: Scaling, rivals: Rivals = NO_RIVALS
     ) -> dict[str, NDArray[np.float64]]:
-        """Return start + factor x (scaled - start) per task, shape (W, H, C), scaled units."""
-        return {
-            one.task: _start(scaling, one.task)
-            + np.array(one.factors)[:, None] * (scaled[one.task] - _start(scaling, one.task))
-            for one in self.tasks
-        }
+        """Return anchor + factor x (scaled - anchor) per task, shape (W, H, C), scaled units.
+
+        Args:
+            scaled: The network's forecasts, shape (W, H, C).
+            scaling: Holds the constant start of each task.
+            rivals: Forecasts of the regression, for the tasks that are moved towards it.
+        """
+        shrunk = {}
+        for one in self.tasks:
+            anchor = rivals.get(one.task, _start(scaling, one.task))
+            shrunk[one.task] = anchor + np.array(one.factors)[:, None] * (scaled[one.task] - anchor)
+        return shrunk
 
 
 def fit_shrinkage(
@@ -89,6 +118,8 @@ def fit_shrinkage(
     truth: Mapping[str, NDArray[np.float32]],
     forecast: Mapping[str, NDArray[np.float32]],
     weight_W: NDArray[np.float32] | None = None,
+    *,
+    rivals: Rivals = NO_RIVALS,
 ) -> Shrinkage:
     """Fit the factors on the validation span.
 
@@ -98,33 +129,31 @@ def fit_shrinkage(
         truth: Per task, scaled targets of the validation windows, shape (W, H, C).
         forecast: Per task, the network's scaled forecasts of the same shape.
         weight_W: Weight of each window in the loss, above 0; None weighs them alike.
+        rivals: The regression's forecasts of the same windows, for tasks that are blended with it.
     """
     weights = np.ones(len(next(iter(truth.values())))) if weight_W is None else weight_W.astype(np.float64)
-    return Shrinkage(
-        tuple(
-            TaskShrinkage(
-                task, _fit(settings.loss, truth[task], forecast[task], _start(scaling, task), weights)
-            )
-            for task, settings in profile.tasks.items()
-        )
-    )
+    fitted = []
+    for task, settings in profile.tasks.items():
+        anchor = rivals.get(task, _start(scaling, task))
+        factors = _fit(settings.loss, truth[task] - anchor, forecast[task] - anchor, weights)
+        if task in rivals:
+            fitted.append(TaskShrinkage(task, _floats((factors + EQUAL_SHARE) / 2), "regression"))
+        else:
+            fitted.append(TaskShrinkage(task, _floats(factors)))
+    return Shrinkage(tuple(fitted))
 
 
 def _fit(
-    loss: Loss,
-    truth: NDArray[np.float32],
-    forecast: NDArray[np.float32],
-    start: NDArray[np.float64],
-    weight_W: NDArray[np.float64],
-) -> tuple[float, ...]:
-    """Fit one factor per step."""
-    num_steps = truth.shape[1]
-    asked = np.moveaxis(truth - start, 1, 0).reshape(num_steps, -1).T
-    said = np.moveaxis(forecast - start, 1, 0).reshape(num_steps, -1).T
+    loss: Loss, asked: NDArray[np.float64], said: NDArray[np.float64], weight_W: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Fit one factor per step to distances from the anchor, shape (W, H, C)."""
+    num_steps = asked.shape[1]
+    asked = np.moveaxis(asked, 1, 0).reshape(num_steps, -1).T
+    said = np.moveaxis(said, 1, 0).reshape(num_steps, -1).T
     said = np.where(np.abs(said).max(axis=0) > SILENCE, said, 0.0)
     weights = np.repeat(weight_W, len(asked) // len(weight_W))[:, None]
     best = {"mse": _projection, "mae": _median_ratio, "huber": _huber}[loss](asked, said, weights)
-    return tuple(float(factor) + 0.0 for factor in np.clip(best, 0.0, 1.0))  # no minus zero in files
+    return np.clip(best, 0.0, 1.0)
 
 
 def _projection(
@@ -157,3 +186,7 @@ def _huber(
 def _start(scaling: Scaling, task: str) -> NDArray[np.float64]:
     """Return the constant forecast of a task, shape (H, C), scaled."""
     return np.array(scaling.task(task).start).reshape(-1, len(TASK_COLUMNS[task]))
+
+
+def _floats(factors: NDArray[np.float64]) -> tuple[float, ...]:
+    return tuple(float(factor) + 0.0 for factor in factors)  # no minus zero in files

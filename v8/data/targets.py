@@ -36,6 +36,29 @@ def roll_forward(history_close: NDArray[np.float64], horizon_bars: int) -> dict[
     }
 
 
+def future_weights(horizon_bars: int) -> NDArray[np.float64]:
+    """Say how much each coming bar's variance adds to the variance of the closes of a band's window.
+
+    k steps ahead the window holds 20 - k known closes and the first k points of a random walk from the
+    last close. The sample variance of the twenty is expected to be that of the roll-forward forecast plus
+    the walk's variance per bar times (k (k + 1) / 2 - k (k + 1) (2k + 1) / 6 / 20) / 19: the trace of the
+    covariances min(i, j) of its points, less their sum over 20.
+
+    Args:
+        horizon_bars: Steps ahead, at most 20.
+
+    Returns:
+        Shape (H,), unitless.
+
+    >>> [round(float(weight), 3) for weight in future_weights(3)]  # (1 - 1/20) / 19 = 0.05 first
+    [0.05, 0.145, 0.279]
+    """
+    steps = np.arange(1, horizon_bars + 1, dtype=np.float64)
+    trace = steps * (steps + 1) / 2
+    total = steps * (steps + 1) * (2 * steps + 1) / 6
+    return (trace - total / BAND_PERIOD_BARS) / (BAND_PERIOD_BARS - 1)
+
+
 def _future_moments(
     returns: NDArray[np.float64], horizon_bars: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -3,6 +3,8 @@
 The validation span is forecast once, by the very model that is about to be published; its prices, which
 are coherent already, are scaled again and compared with the targets. See `v8.data.shrinkage`.
 
+Under `calibration: blend` a regression is fitted to the train span first (`v8.data.range_regression`).
+
 Legend: N windows, H steps of the horizon, C columns of a task.
 """
 
@@ -12,6 +14,7 @@ from typing import Any
 
 from v8.artifacts.forecaster import forecast_windows
 from v8.data.dataset import SeriesData
+from v8.data.range_regression import fit_regression, regress
 from v8.data.shrinkage import Shrinkage, fit_shrinkage
 from v8.models.serving import fold_shrinkage
 
@@ -26,11 +29,18 @@ def calibrate(model: Any, data: SeriesData) -> Shrinkage | None:
     Returns:
         The factors, or None under `calibration: none`, which leaves the model as it is.
     """
-    if data.profile.calibration == "none":
+    profile = data.profile
+    if profile.calibration == "none":
         return None
     anchors = data.anchors["validation"]
-    scaled = data.scaled(anchors, forecast_windows(model, data.raw_windows(anchors)))
-    truth = {task: values[anchors] for task, values in data.targets_NHC.items()}
-    shrinkage = fit_shrinkage(data.profile, data.scaling, truth, scaled, data.weight_N[anchors])
-    fold_shrinkage(model, data.scaling, shrinkage)
+    regression = fit_regression(data) if profile.calibration == "blend" else {}
+    shrinkage = fit_shrinkage(
+        profile,
+        data.scaling,
+        truth={task: values[anchors] for task, values in data.targets_NHC.items()},
+        forecast=data.scaled(anchors, forecast_windows(model, data.raw_windows(anchors))),
+        weight_W=data.weight_N[anchors],
+        rivals=regress(data, anchors, regression),
+    )
+    fold_shrinkage(model, data.scaling, shrinkage, regression)
     return shrinkage

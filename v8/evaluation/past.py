@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OHLC
+from v8.columns import CLOSE, HIGH, LOW, OHLC
 from v8.data.dataset import SeriesData
 from v8.data.targets import roll_forward
 
@@ -149,26 +149,3 @@ def past_of(data: SeriesData, anchors: NDArray[np.int64]) -> Past:
     train = data.anchors["train"]
     known = Known(data.history_close(train), data.profile.horizon_bars, train, bars)
     return Past(known, data.truth(train), anchors)
-
-
-def future_weights(horizon_bars: int) -> NDArray[np.float64]:
-    """Say how much each coming bar's variance adds to the variance of the closes of a band's window.
-
-    k steps ahead the window holds 20 - k known closes and the first k points of a random walk from the
-    last close. The sample variance of the twenty is expected to be that of the roll-forward forecast plus
-    the walk's variance per bar times (k (k + 1) / 2 - k (k + 1) (2k + 1) / 6 / 20) / 19: the trace of the
-    covariances min(i, j) of its points, less their sum over 20.
-
-    Args:
-        horizon_bars: Steps ahead, at most 20.
-
-    Returns:
-        Shape (H,), unitless.
-
-    >>> [round(float(weight), 3) for weight in future_weights(3)]  # (1 - 1/20) / 19 = 0.05 first
-    [0.05, 0.145, 0.279]
-    """
-    steps = np.arange(1, horizon_bars + 1, dtype=np.float64)
-    trace = steps * (steps + 1) / 2
-    total = steps * (steps + 1) * (2 * steps + 1) / 6
-    return (trace - total / BAND_PERIOD_BARS) / (BAND_PERIOD_BARS - 1)

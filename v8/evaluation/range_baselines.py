@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from v8.columns import BAND_WIDTH_STDS, HIGH, LOW, OHLC, TASK_BANDS, TASK_OHLC, TASK_VOLATILITY
 from v8.data.medians import weighted_median
-from v8.evaluation.past import Forecast, Known, Lesson, TaskForecasts, future_weights
-from v8.evaluation.regression import least_absolute_errors
+from v8.data.regression import least_absolute_errors
+from v8.data.targets import future_weights
+from v8.evaluation.past import Forecast, Known, Lesson, TaskForecasts
 
 SCALED_BARS: Final = 20
 """Bars of the range in `scaled`: those of the bands."""

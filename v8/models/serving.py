@@ -1,40 +1,57 @@
 """The model users load: raw feature window in, price units out, nothing but stock Keras inside.
 
 Scaling and its inverse are written as `keras.ops` between the input and the network and between the
-network and the outputs, with the fitted constants in the file. Plain Keras loads it in safe mode.
+network and the outputs. The fitted constants are weights, the one row of a table that every window looks
+up, so that models of one structure differ in weights alone: `load_scaling` makes one model that of the
+next series, without another graph to build and trace. Plain Keras loads the file in safe mode.
 
 Under `calibration: shrink` a linear layer between network and outputs holds how much of the network's
-forecast is kept; it starts as the identity, and `fold_shrinkage` sets it.
+forecast is kept; it starts as the identity, and `fold_shrinkage` sets it. Under `blend` another one adds
+the share of a regression on the recent range (`v8.data.range_regression`); it starts as nothing.
 
 Outputs are coherent by construction: low <= open, close <= high; bb_lower <= bb_upper;
 volatility > 0.
 
-Shape legend: B batch, T lookback, F features, H horizon, C columns of a task, P the 20 band bars.
+Shape legend: B batch, T lookback, F features, G features of a group, H horizon, C columns of a task,
+K constants, P the 20 band bars, R terms of the regression.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
+from numpy.typing import NDArray
 
 from v8.columns import (
     BAND_PERIOD_BARS,
     BAND_WIDTH_STDS,
     CLOSE,
+    RANGED_TASKS,
     RECENT_RANGE,
     TASK_BANDS,
     TASK_COLUMNS,
     TASK_OHLC,
     TASK_VOLATILITY,
+    deviation_columns,
 )
-from v8.data.scaling import PRICE_FLOOR_SHARE, ColumnScaling, Scaling, TargetForm, TaskScaling, Transform
+from v8.data.scaling import PRICE_FLOOR_SHARE, Scaling, ScalingStructure, TargetForm, Transform
 from v8.data.shrinkage import Shrinkage
+from v8.data.targets import future_weights
 from v8.profile import Profile
 
 SHRINKING_PREFIX = "shrink_"
+REGRESSION_PREFIX = "regression_"
+CONSTANTS = "constants"
+"""Name of the layer that holds the constants of the scaling."""
+
+LEAST_VOLATILITY_SHARE = 1e-3
+"""No volatility below this share of the scaling's floor is forecast."""
 
 
 def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> keras.Model:
@@ -42,7 +59,7 @@ def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> k
 
     Args:
         profile: The network's profile.
-        scaling: Constants fitted with it.
+        scaling: Constants fitted with it; `load_scaling` puts those of another series in their place.
         network: Scaled window (B, T, F) to dict of scaled targets (B, H, C).
 
     Returns:
@@ -52,39 +69,74 @@ def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> k
     window_BTF = keras.Input((profile.lookback_bars, profile.num_features), name="window")
     close_BT1 = ops.take(window_BTF, [profile.features.index(CLOSE)], axis=-1)
     last_B11 = ops.take(close_BT1, [profile.lookback_bars - 1], axis=1)
-    scaled = network(_scaled(window_BTF, close_BT1, last_B11, scaling))
-    if profile.calibration == "shrink":
+    structure, constants = scaling.structure, _looked_up(scaling, last_B11)
+    scaled = network(_scaled(window_BTF, close_BT1, last_B11, structure.transforms, constants))
+    if profile.calibration != "none":
         scaled = {task: _shrinking(profile, task)(scaled[task]) for task in profile.tasks}
-    reference = _roll_forward(profile, close_BT1, last_B11, scaling)
-    unit_B11 = _range_unit(profile, window_BTF, scaling)
+    if profile.calibration == "blend":
+        terms_BHR = _range_terms(window_BTF, profile)
+        for task in [task for task in RANGED_TASKS if task in profile.tasks]:
+            scaled[task] = scaled[task] + _regression(profile, task)(terms_BHR)
+    reference = _roll_forward(profile, close_BT1, last_B11, constants)
+    unit_B11 = _range_unit(window_BTF, profile, structure, constants)
     restored = {
-        constants.task: _restored(
-            scaled[constants.task],
-            reference[constants.task],
-            unit_B11 if constants.task == TASK_VOLATILITY else unit_B11 * last_B11,
-            constants,
+        task: _restored(
+            scaled[task] * constants.get(f"{task} scale"),
+            reference[task],
+            unit_B11 if task == TASK_VOLATILITY else unit_B11 * last_B11,
+            form,
+            constants.get(f"{task} center"),
         )
-        for constants in scaling.tasks
+        for task, form in structure.forms
     }
-    outputs = {task: _COHERENT[task](values, last_B11, scaling) for task, values in restored.items()}
-    return keras.Model(window_BTF, outputs, name=f"{profile.name}_forecaster")
+    outputs = {task: _COHERENT[task](values, last_B11, constants) for task, values in restored.items()}
+    model = keras.Model(window_BTF, outputs, name=f"{profile.name}_forecaster")
+    load_scaling(model, scaling)
+    return model
 
 
-def fold_shrinkage(model: keras.Model, scaling: Scaling, shrinkage: Shrinkage) -> None:
-    """Make a published model shrink its network's forecasts.
-
-    factor x scaled + (1 - factor) x start, which is start + factor x (scaled - start).
+def load_scaling(model: keras.Model, scaling: Scaling) -> None:
+    """Make a published model that of another series, but for its network's weights; nothing is shrunk.
 
     Args:
-        model: Made by `build_serving` for a profile with `calibration: shrink`.
+        model: Made by `build_serving` from a scaling of the same structure.
+        scaling: Constants of the other series.
+    """
+    row_K = np.concatenate(list(_numbers(scaling).values()))
+    model.get_layer(CONSTANTS).set_weights([row_K[None]])
+    for layer in model.layers:
+        if layer.name.startswith(SHRINKING_PREFIX):
+            layer.set_weights([np.ones(layer.kernel.shape), np.zeros(layer.bias.shape)])
+        if layer.name.startswith(REGRESSION_PREFIX):
+            layer.set_weights([np.zeros(layer.kernel.shape)])
+
+
+def fold_shrinkage(
+    model: keras.Model,
+    scaling: Scaling,
+    shrinkage: Shrinkage,
+    regression: Mapping[str, NDArray[np.float64]] = MappingProxyType({}),
+) -> None:
+    """Make a published model shrink its network's forecasts, or blend them with the regression's.
+
+    factor x scaled + (1 - factor) x anchor, which is anchor + factor x (scaled - anchor).
+
+    Args:
+        model: Made by `build_serving` for a profile with a calibration.
         scaling: Holds the constant start of each task.
         shrinkage: Factors per task and step.
+        regression: Coefficients of the blended tasks, shape (H, R, C), see `v8.data.range_regression`.
     """
     for one in shrinkage.tasks:
-        layer = model.get_layer(SHRINKING_PREFIX + one.task)
         factor_H = np.array(one.factors)
-        layer.kernel.assign(factor_H)
-        layer.bias.assign((1.0 - factor_H)[:, None] * np.array(scaling.task(one.task).start))
+        start_HC = np.array(scaling.task(one.task).start)
+        if one.task in regression:
+            start_HC = np.zeros_like(start_HC)
+            rest_H11 = (1.0 - factor_H)[:, None, None]
+            model.get_layer(REGRESSION_PREFIX + one.task).set_weights([rest_H11 * regression[one.task]])
+        model.get_layer(SHRINKING_PREFIX + one.task).set_weights(
+            [factor_H, (1.0 - factor_H)[:, None] * start_HC]
+        )
 
 
 def _shrinking(profile: Profile, task: str) -> keras.layers.Layer:
@@ -99,38 +151,100 @@ def _shrinking(profile: Profile, task: str) -> keras.layers.Layer:
     )
 
 
-def _scaled(window_BTF: Any, close_BT1: Any, last_B11: Any, scaling: Scaling) -> Any:
+def _regression(profile: Profile, task: str) -> keras.layers.Layer:
+    return keras.layers.EinsumDense(
+        "bhr,hrc->bhc",
+        output_shape=(profile.horizon_bars, len(TASK_COLUMNS[task])),
+        kernel_initializer="zeros",
+        trainable=False,
+        dtype="float32",
+        name=REGRESSION_PREFIX + task,
+    )
+
+
+def _range_terms(window_BTF: Any, profile: Profile) -> Any:
+    """The terms of `v8.data.range_regression.regression_terms` from the newest row, in stock operations."""
+    columns = [profile.features.index(name) for name in deviation_columns(profile.horizon_bars)]
+    rolled_BTH = ops.take(window_BTF, columns, axis=-1)
+    rolled_BH1 = ops.transpose(ops.take(rolled_BTH, [profile.lookback_bars - 1], axis=1), (0, 2, 1))
+    weight_H1 = future_weights(profile.horizon_bars)[:, None].astype(np.float32)
+    return ops.concatenate([ops.sqrt(ops.square(rolled_BH1) + weight_H1), rolled_BH1], axis=-1)
+
+
+@dataclass(frozen=True)
+class _Constants:
+    """The constants of a scaling inside the graph, read by name.
+
+    Args:
+        row_B1K: All of them, looked up by every window.
+        places: Where each kind lies in the row.
+    """
+
+    row_B1K: Any
+    places: dict[str, range]
+
+    def get(self, name: str, numbers: Sequence[int] | None = None) -> Any:
+        """Return all constants of a kind, or those of some columns, shape (B, 1, how many)."""
+        places = list(self.places[name])
+        wanted = places if numbers is None else [places[number] for number in numbers]
+        return ops.take(self.row_B1K, wanted, axis=-1)
+
+
+def _numbers(scaling: Scaling) -> dict[str, NDArray[np.float32]]:
+    """List the constants that the graph reads, in the order of its row."""
+    numbers: dict[str, Sequence[float]] = {
+        constant: [getattr(column, constant) for column in scaling.columns]
+        for constant in ("center", "scale", "floor")
+    }
+    for task in scaling.tasks:
+        numbers |= {f"{task.task} scale": task.scale, f"{task.task} center": task.center}
+    floor = scaling.volatility_floor
+    numbers |= {"volatility floor": [floor], "least volatility": [LEAST_VOLATILITY_SHARE * floor]}
+    numbers |= {"range floor": [scaling.range_floor]}
+    return {name: np.array(values, np.float32) for name, values in numbers.items()}
+
+
+def _looked_up(scaling: Scaling, last_B11: Any) -> _Constants:
+    """Let every window look up row 0, whatever prices it holds; `load_scaling` writes the row."""
+    places, end = {}, 0
+    for name, values in _numbers(scaling).items():
+        places[name] = range(end, end + len(values))
+        end += len(values)
+    table = keras.layers.Embedding(
+        1, end, embeddings_initializer="zeros", trainable=False, dtype="float32", name=CONSTANTS
+    )
+    return _Constants(table(ops.zeros_like(ops.squeeze(last_B11, axis=-1), dtype="int32")), places)
+
+
+def _scaled(
+    window_BTF: Any,
+    close_BT1: Any,
+    last_B11: Any,
+    transforms: Sequence[Transform],
+    constants: _Constants,
+) -> Any:
     """Scale the raw window column group by column group, then restore the column order."""
     pieces, order = [], []
     for transform in Transform:
-        numbers = [n for n, column in enumerate(scaling.columns) if column.transform is transform]
+        numbers = [number for number, one in enumerate(transforms) if one is transform]
         if not numbers:
             continue
-        columns = [scaling.columns[number] for number in numbers]
         x_BTG = ops.take(window_BTF, numbers, axis=-1)
-        pieces.append(_shaped(transform, x_BTG, close_BT1, last_B11, columns))
+        if transform is Transform.RELATIVE:
+            x_BTG = x_BTG / close_BT1
+        elif transform is Transform.LOGGED:
+            x_BTG = ops.log(ops.maximum(x_BTG, constants.get("floor", numbers)))
+        elif transform is Transform.ANCHORED:
+            x_BTG = ops.log(x_BTG / last_B11)
+        if transform is not Transform.ANCHORED:
+            x_BTG = x_BTG - constants.get("center", numbers)
+        pieces.append(x_BTG / constants.get("scale", numbers))
         order.extend(numbers)
     joined = ops.concatenate(pieces, axis=-1) if len(pieces) > 1 else pieces[0]
     return ops.take(joined, [int(place) for place in np.argsort(order)], axis=-1)
 
 
-def _shaped(
-    transform: Transform, x_BTG: Any, close_BT1: Any, last_B11: Any, columns: list[ColumnScaling]
-) -> Any:
-    center, scale, floor = (
-        np.array([getattr(column, constant) for column in columns], np.float32)
-        for constant in ("center", "scale", "floor")
-    )
-    if transform is Transform.ANCHORED:
-        return ops.log(x_BTG / last_B11) / scale
-    if transform is Transform.RELATIVE:
-        x_BTG = x_BTG / close_BT1
-    elif transform is Transform.LOGGED:
-        x_BTG = ops.log(ops.maximum(x_BTG, floor))
-    return (x_BTG - center) / scale
-
-
-def _roll_forward(profile: Profile, close_BT1: Any, last_B11: Any, scaling: Scaling) -> dict[str, Any]:
+def _roll_forward(profile: Profile, close_BT1: Any, last_B11: Any, constants: _Constants) -> dict[str, Any]:
     """The forecast of `v8.data.targets.roll_forward`, floored, in stock operations."""
     horizon = profile.horizon_bars
     reference = {TASK_OHLC: ops.repeat(last_B11, horizon, axis=1)}
@@ -146,7 +260,7 @@ def _roll_forward(profile: Profile, close_BT1: Any, last_B11: Any, scaling: Scal
     upper_BH1 = middle_BH1 + reach_BH1
     lower_BH1 = ops.maximum(middle_BH1 - reach_BH1, PRICE_FLOOR_SHARE * upper_BH1)
     reference[TASK_BANDS] = ops.concatenate([upper_BH1, lower_BH1], axis=-1)
-    reference[TASK_VOLATILITY] = ops.maximum(std_BH1 / (1.0 + mean_BH1), scaling.volatility_floor)
+    reference[TASK_VOLATILITY] = ops.maximum(std_BH1 / (1.0 + mean_BH1), constants.get("volatility floor"))
     return reference
 
 
@@ -159,24 +273,26 @@ def _suffix_sums(x_BP: Any, horizon: int) -> Any:
     return ops.expand_dims(ops.take(sums_BP, [*range(1, horizon + 1)], axis=1), -1)
 
 
-def _range_unit(profile: Profile, window_BTF: Any, scaling: Scaling) -> Any:
+def _range_unit(window_BTF: Any, profile: Profile, structure: ScalingStructure, constants: _Constants) -> Any:
     """The recent range at the last known bar, floored; 1 where targets are not measured by it."""
-    if RECENT_RANGE not in profile.features or scaling.range_floor == 0:
+    if RECENT_RANGE not in profile.features or not structure.has_range_floor:
         return 1.0
     range_BT1 = ops.take(window_BTF, [profile.features.index(RECENT_RANGE)], axis=-1)
-    return ops.maximum(ops.take(range_BT1, [profile.lookback_bars - 1], axis=1), scaling.range_floor)
+    range_B11 = ops.take(range_BT1, [profile.lookback_bars - 1], axis=1)
+    return ops.maximum(range_B11, constants.get("range floor"))
 
 
-def _restored(scaled_BHC: Any, reference_BHC: Any, unit_B11: Any, constants: TaskScaling) -> Any:
-    stretched_BHC = scaled_BHC * np.array(constants.scale, np.float32)
-    if constants.form is TargetForm.RANGED:
+def _restored(
+    stretched_BHC: Any, reference_BHC: Any, unit_B11: Any, form: TargetForm, center_B1C: Any
+) -> Any:
+    if form is TargetForm.RANGED:
         return reference_BHC + stretched_BHC * unit_B11
-    if constants.form is TargetForm.ROLL_FORWARD:
+    if form is TargetForm.ROLL_FORWARD:
         return reference_BHC * ops.exp(stretched_BHC)
-    return stretched_BHC + np.array(constants.center, np.float32)
+    return stretched_BHC + center_B1C
 
 
-def _coherent_ohlc(values_BHC: Any, last_B11: Any, scaling: Scaling) -> Any:
+def _coherent_ohlc(values_BHC: Any, last_B11: Any, constants: _Constants) -> Any:
     values_BHC = ops.maximum(values_BHC, PRICE_FLOOR_SHARE * last_B11)
     open_close_BHC = ops.take(values_BHC, [0, 3], axis=-1)
     high_BH1 = ops.max(ops.take(values_BHC, [0, 1, 3], axis=-1), axis=-1, keepdims=True)
@@ -184,12 +300,12 @@ def _coherent_ohlc(values_BHC: Any, last_B11: Any, scaling: Scaling) -> Any:
     return ops.take(ops.concatenate([open_close_BHC, high_BH1, low_BH1], axis=-1), [0, 2, 3, 1], axis=-1)
 
 
-def _coherent_bands(values_BHC: Any, last_B11: Any, scaling: Scaling) -> Any:
+def _coherent_bands(values_BHC: Any, last_B11: Any, constants: _Constants) -> Any:
     return ops.take(ops.sort(values_BHC, axis=-1), [1, 0], axis=-1)
 
 
-def _positive_volatility(values_BHC: Any, last_B11: Any, scaling: Scaling) -> Any:
-    return ops.maximum(values_BHC, 1e-3 * scaling.volatility_floor)
+def _positive_volatility(values_BHC: Any, last_B11: Any, constants: _Constants) -> Any:
+    return ops.maximum(values_BHC, constants.get("least volatility"))
 
 
 _COHERENT = {

@@ -23,10 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.data.dataset import SeriesData
+from v8.data.scaling import ScalingStructure
 from v8.data.windows import Batch, FleetWindows, num_batches
 from v8.errors import DivergedError
 from v8.models.networks import build_network
-from v8.models.serving import build_serving
+from v8.models.serving import build_serving, load_scaling
 from v8.models.stacking import load, stack, unstack
 from v8.profile import Profile
 from v8.training.checkpoint import Checkpoint
@@ -105,6 +106,14 @@ class _Program:
     loss: Callable[..., Any]
 
 
+@dataclass(frozen=True)
+class _Serving:
+    """A published model and the network inside it."""
+
+    network: keras.Model
+    model: keras.Model
+
+
 class Trainer:
     """The compiled programs of a profile, one per fleet size.
 
@@ -122,6 +131,7 @@ class Trainer:
         self.check = check
         self.network = build_network(profile, seed=0, precision=precision)
         self._programs: dict[int, _Program] = {}
+        self._serving: dict[ScalingStructure, _Serving] = {}
         self.devices: dict[int, str] = {}
         """Where the state of each fleet size lay after its first step; a key means it is compiled."""
 
@@ -164,11 +174,24 @@ class Trainer:
         return _FleetFit(self, members).run()
 
     def serving_model(self, data: SeriesData, weights: list[NDArray[np.float32]]) -> keras.Model:
-        """Return the published model: raw window in, price units out, always float32."""
-        network = build_network(self.profile, seed=0)
-        for variable, weight in zip(network.trainable_variables, weights, strict=True):
+        """Return the published model of a series: raw window in, price units out, always float32.
+
+        The model is the trainer's own. It is built, and traced by whoever runs it, once for all series;
+        a call makes it that of `data`, uncalibrated, and so it stays until the next call. Save it before.
+
+        Args:
+            data: The series.
+            weights: Trainable arrays in the network's order.
+        """
+        structure = data.scaling.structure
+        if structure not in self._serving:
+            network = build_network(self.profile, seed=0)
+            self._serving[structure] = _Serving(network, build_serving(self.profile, data.scaling, network))
+        serving = self._serving[structure]
+        for variable, weight in zip(serving.network.trainable_variables, weights, strict=True):
             variable.assign(weight)
-        return build_serving(self.profile, data.scaling, network)
+        load_scaling(serving.model, data.scaling)
+        return serving.model
 
     def first_state(self, members: Sequence[Member]) -> State:
         """Return the untrained state of a fleet: weights by each seed, heads at each constant."""

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from v8.data.medians import weighted_median
-from v8.evaluation.regression import least_absolute_errors
+from v8.data.regression import least_absolute_errors
 
 
 @given(
