@@ -179,6 +179,7 @@ def test_with_a_past_every_baseline_that_is_installed_is_usable(make_market_span
     installed = [name for name, one in BASELINES.items() if one.is_installed()]
     assert usable_baselines(make_market_span()) == installed
     assert installed[:7] == ["last_close", "roll_forward", "offset", "drift", "scaled", "ewma", "har"]
+    assert installed[7] == "range_paths"
 
 
 def test_drift_goes_on_as_the_train_span_went(make_market_span) -> None:

@@ -30,7 +30,7 @@ def with_lightgbm() -> None:
 @pytest.mark.usefixtures("without_lightgbm")
 def test_where_it_is_not_installed_a_judgement_is_complete_without_it(make_market_span) -> None:
     span = make_market_span()
-    usable = ["last_close", "roll_forward", "offset", "drift", "scaled", "ewma", "har"]
+    usable = ["last_close", "roll_forward", "offset", "drift", "scaled", "ewma", "har", "range_paths"]
     assert usable_baselines(span) == usable
     judgement = judge(span)
     for task in ("ohlc", "bands", "volatility"):

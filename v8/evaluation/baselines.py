@@ -22,6 +22,7 @@ from v8.evaluation import boosting
 from v8.evaluation.forecasts import Forecasts
 from v8.evaluation.past import Forecast, Known, Lesson, TaskForecasts
 from v8.evaluation.range_baselines import fit_ewma, fit_har, fit_scaled
+from v8.evaluation.range_paths import fit_range_paths
 
 
 @dataclass(frozen=True)
@@ -190,6 +191,12 @@ BASELINES: Final[dict[str, Baseline]] = {
         "Roll-forward moved by a regression, per step and column, on ranges over 1, 5, 20, 60 and 240 bars.",
         "heterogeneous autoregression: Corsi (2009), doi:10.1093/jjfinec/nbp001; least absolute errors",
         fit_har,
+        needs_past=True,
+    ),
+    "range_paths": Baseline(
+        "Medians of 512 paths of past bars, each bar scaled to the range that a regression forecasts for it.",
+        "filtered historical simulation: Barone-Adesi, Giannopoulos & Vosper (1999), J. Futures Markets 19",
+        fit_range_paths,
         needs_past=True,
     ),
     "lightgbm": Baseline(
