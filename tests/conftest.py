@@ -27,7 +27,8 @@ TINY_NETWORKS: dict[str, dict[str, Any]] = {
 }
 RANGED_FEATURES = ("open", "high", "low", "close", "range_1", "recent_range", "move_5", "day_sin_1")
 RANGED_FEATURES += ("rolled_middle_1", "rolled_deviation_3")
-BLENDED_FEATURES = (*RANGED_FEATURES, "rolled_deviation_1", "rolled_deviation_2")
+BLENDED_FEATURES = (*RANGED_FEATURES, "range_5", "range_20", "range_60")
+BLENDED_FEATURES += ("rolled_deviation_1", "rolled_deviation_2")
 
 
 def tiny_profile(

@@ -49,6 +49,11 @@ def range_column(num_bars: int) -> str:
     return f"range_{num_bars}"
 
 
+REGRESSED_RANGES: Final = tuple(range_column(bars) for bars in RANGE_BARS[:-1])
+"""Ranges whose logarithms `calibration: blend` regresses on. The longest follows from the others: the recent
+range, of which all are shares, is their geometric mean."""
+
+
 def realised_column(num_bars: int) -> str:
     """Name the realised deviation of the newest bars."""
     return f"realised_{num_bars}"
@@ -62,6 +67,13 @@ def move_column(num_bars: int) -> str:
 def wave_columns(period: str, num_waves: int) -> tuple[str, str]:
     """Name sine and cosine of some waves per `day` or `week`."""
     return f"{period}_sin_{num_waves}", f"{period}_cos_{num_waves}"
+
+
+WAVE_COLUMNS: Final = (
+    *(name for waves in DAY_WAVES for name in wave_columns("day", waves)),
+    *(name for waves in WEEK_WAVES for name in wave_columns("week", waves)),
+)
+"""All columns that tell the time."""
 
 
 def rolled_columns(step: int) -> tuple[str, str]:
@@ -107,8 +119,7 @@ KINDS: Final[dict[str, Kind]] = {
     **{range_column(bars): Kind.POSITIVE for bars in RANGE_BARS},
     **{realised_column(bars): Kind.POSITIVE for bars in REALISED_BARS},
     **{move_column(bars): Kind.CENTRED for bars in MOVE_BARS},
-    **{name: Kind.CENTRED for waves in DAY_WAVES for name in wave_columns("day", waves)},
-    **{name: Kind.CENTRED for waves in WEEK_WAVES for name in wave_columns("week", waves)},
+    **dict.fromkeys(WAVE_COLUMNS, Kind.CENTRED),
     **{name: Kind.CENTRED for step in range(1, MAX_ROLLED_STEPS + 1) for name in rolled_columns(step)},
 }
 """Every column a profile may name as a feature."""
@@ -123,9 +134,6 @@ TASK_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     TASK_VOLATILITY: (VOLATILITY,),
 }
 """The columns each task forecasts, in the order of its output's last axis."""
-
-RANGED_TASKS: Final = (TASK_BANDS, TASK_VOLATILITY)
-"""Tasks whose roll-forward forecast has a deviation, which the range of the coming bars widens."""
 
 BAND_WIDTH_STDS: Final = 2.0
 """Sample standard deviations from the average to a band."""

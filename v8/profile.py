@@ -22,8 +22,8 @@ from v8.columns import (
     KINDS,
     MAX_ROLLED_STEPS,
     OHLC,
-    RANGED_TASKS,
     RECENT_RANGE,
+    REGRESSED_RANGES,
     TASK_COLUMNS,
     TASK_OHLC,
     deviation_columns,
@@ -156,7 +156,7 @@ class Profile(_Strict):
     training: TrainingSettings
     calibration: Calibration
     """`shrink` moves forecasts towards the constant start as far as the validation span demands; `blend`
-    does so with candles, and mixes bands and volatility with a regression on the recent range."""
+    mixes them with a regression on past ranges and the hour."""
     seed: int = Field(ge=0, lt=2**31)
     """Seed of weights, shuffle and dropout; series number k of the universe trains with seed + k."""
 
@@ -207,12 +207,12 @@ class Profile(_Strict):
     def _features_fit_calibration(self) -> Self:
         if self.calibration != "blend":
             return self
-        if self.scaling != "ranged" or not set(RANGED_TASKS) & set(self.tasks):
+        if self.scaling != "ranged":
             raise ValueError(
-                "calibration: blend needs scaling: ranged and bands or volatility, whose regression is in "
-                "recent ranges"
+                "calibration: blend needs scaling: ranged, for its regression is in recent ranges"
             )
-        missing = [name for name in deviation_columns(self.horizon_bars) if name not in self.features]
+        needed = (*REGRESSED_RANGES, *deviation_columns(self.horizon_bars))
+        missing = [name for name in needed if name not in self.features]
         if missing:
             raise ValueError(
                 f"features must hold {', '.join(missing)} with calibration: blend, which regresses on them"

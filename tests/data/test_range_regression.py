@@ -10,8 +10,18 @@ import numpy as np
 import pytest
 
 from v8.data.dataset import SeriesData, prepare_series
-from v8.data.range_regression import fit_regression, regress, regression_terms
+from v8.data.range_regression import (
+    RangeRegression,
+    fit_regression,
+    regress,
+    regression_terms,
+    variance_weights,
+    wave_features,
+)
+from v8.data.targets import future_weights
 from v8.profile import Profile
+
+RANGES = ("range_1", "range_5", "range_20", "range_60")
 
 
 @pytest.fixture
@@ -19,41 +29,92 @@ def data(make_blended_profile: Callable[..., Profile], make_data: Callable[..., 
     return make_data(make_blended_profile())
 
 
-def test_the_terms_are_the_deviation_that_would_follow_and_that_of_roll_forward(data: SeriesData) -> None:
-    row = int(data.anchors["test"][5])
-    terms = regression_terms(data, np.array([row]))
-    for step in (1, 2, 3):
-        # A bar adds (1 - 1/20) / 19 of its variance; two (3 - 5/20) / 19; three (6 - 14/20) / 19.
-        weight = {1: 0.95, 2: 2.75, 3: 5.3}[step] / 19
-        rolled = float(data.table.column(f"rolled_deviation_{step}")[row])
-        assert terms[0, step - 1] == pytest.approx([np.sqrt(rolled**2 + weight), rolled], rel=1e-6)
+def _path(rng: np.random.Generator) -> np.ndarray:
+    """Coefficients of a constant, four log ranges and one wave, for three steps."""
+    return rng.normal(0, 0.2, (6, 3))
+
+
+def test_a_bar_adds_to_the_bands_variance_what_moving_the_newest_closes_alike_does() -> None:
+    weights = variance_weights(18)
+    for step in (1, 2, 9, 18):
+        for bar in (1, step):
+            moved = np.zeros(20)
+            moved[20 - (step - bar + 1) :] = 1.0
+            assert weights[step - 1, bar - 1] == pytest.approx(moved.var(ddof=1))
+    assert (np.triu(weights, 1) == 0).all()  # a later bar is not there yet
+    np.testing.assert_allclose(weights.sum(axis=1), future_weights(18))
+
+
+def test_the_terms_are_what_follows_from_the_path_of_ranges(data: SeriesData) -> None:
+    row, path = int(data.anchors["test"][5]), _path(np.random.default_rng(1))
+    assert wave_features(data.profile) == ("day_sin_1",)
+    known = [np.log(float(data.table.column(name)[row])) for name in RANGES]
+    terms = np.array([1.0, *known, float(data.table.column("day_sin_1")[row])])
+    sizes = [float(np.exp(terms @ path[:, step])) for step in range(3)]
+    made = regression_terms(data, np.array([row]), path)
+    # A bar moves one close of twenty at first, then two, then three: n (1 - n / 20) / 19 of its variance.
+    added = [0.95 / 19, 1.8 / 19, 2.55 / 19]
+    for step in range(3):
+        rolled = float(data.table.column(f"rolled_deviation_{step + 1}")[row])
+        grown = sum(added[step - bar] * sizes[bar] ** 2 for bar in range(step + 1))
+        assert made["bands"][0, step] == pytest.approx([np.sqrt(rolled**2 + grown), rolled], rel=1e-6)
+        walk = np.sqrt(sum(size**2 for size in sizes[: step + 1]))
+        assert made["ohlc"][0, step] == pytest.approx([walk, sizes[step]], rel=1e-6)
+    np.testing.assert_array_equal(made["volatility"], made["bands"])
+
+
+def test_the_path_finds_ranges_that_follow_those_before(data: SeriesData) -> None:
+    wanted = _path(np.random.default_rng(2))
+    rows = data.anchors["train"]
+    known = [np.log(np.maximum(data.table.column(name)[rows].astype(np.float64), 0.02)) for name in RANGES]
+    terms = np.stack([np.ones(len(rows)), *known, data.table.column("day_sin_1")[rows]], axis=1)
+    recent = data.table.column("recent_range")[rows].astype(np.float64)
+    ranges = np.exp(terms @ wanted) * recent[:, None] / np.sqrt(np.pi / 8)
+
+    class Told(SeriesData):
+        """A series whose coming bars have these ranges."""
+
+        def truth(self, anchors: np.ndarray) -> dict[str, np.ndarray]:
+            reach = np.exp(ranges / 2)
+            return {"ohlc": np.stack([np.ones_like(reach), reach, 1 / reach, np.ones_like(reach)], axis=2)}
+
+    told = Told(**{name: getattr(data, name) for name in data.__dataclass_fields__})
+    np.testing.assert_allclose(fit_regression(told).path_LH, wanted, atol=0.01)
 
 
 def test_coefficients_are_found_again_where_the_truth_follows_them(data: SeriesData) -> None:
     rng = np.random.default_rng(8)
-    rows = data.anchors["train"]
+    rows, path = data.anchors["train"], fit_regression(data).path_LH
     wanted = {"bands": rng.normal(0, 1, (3, 2, 2)), "volatility": rng.normal(0, 1, (3, 2, 1))}
     targets = {name: values.copy() for name, values in data.targets_NHC.items()}
-    for task, made in regress(data, rows, wanted).items():
+    for task, made in regress(data, rows, RangeRegression(path, wanted)).items():
         targets[task][rows] = made
     found = fit_regression(replace(data, targets_NHC=targets))
-    assert set(found) == {"bands", "volatility"}
-    for task, made in regress(data, rows, found).items():
-        np.testing.assert_allclose(made, targets[task][rows], atol=1e-3)
+    made = regress(data, rows, found)
+    assert set(made) == {"ohlc", "bands", "volatility"}
+    for task in wanted:
+        np.testing.assert_allclose(made[task], targets[task][rows], atol=1e-3)
+
+
+def test_open_and_close_stay_where_they_are(data: SeriesData) -> None:
+    made = regress(data, data.anchors["test"], fit_regression(data))["ohlc"]
+    assert (made[:, :, [0, 3]] == 0).all()
+    assert (made[:, :, 1] > 0).mean() > 0.95
+    assert (made[:, :, 2] < 0).mean() > 0.95
 
 
 def test_a_window_counts_by_its_recent_range(data: SeriesData) -> None:
     """Two kinds of window, each with its own truth: the sum of weights decides which is followed."""
-    rows, other = data.anchors["train"], data.anchors["train"][::3]
+    rows, other, path = data.anchors["train"], data.anchors["train"][::3], fit_regression(data).path_LH
     targets = {name: np.zeros_like(values) for name, values in data.targets_NHC.items()}
-    right = {"volatility": np.ones((3, 2, 1))}
+    right = RangeRegression(path, {"volatility": np.ones((3, 2, 1))})
     targets["volatility"][rows] = regress(data, rows, right)["volatility"]
     targets["volatility"][other] = 0.0
     for weight, is_followed in ((1.0, False), (9.0, True)):
         weights = np.ones_like(data.weight_N)
         weights[other] = weight
         found = fit_regression(replace(data, targets_NHC=targets, weight_N=weights))
-        size = np.abs(regress(data, other, {"volatility": found["volatility"]})["volatility"]).mean()
+        size = np.abs(regress(data, other, found)["volatility"]).mean()
         assert (size < 0.05) == is_followed
 
 
@@ -65,12 +126,11 @@ def test_neither_validation_nor_test_rows_are_read(
         values[data.split.train[1] :] *= 1.3
     other = prepare_series(change_table(data.table, **columns), data.profile)
     before, after = fit_regression(data), fit_regression(other)
-    for task, values in before.items():
-        np.testing.assert_array_equal(values, after[task])
+    np.testing.assert_array_equal(before.path_LH, after.path_LH)
+    for task, values in before.tasks.items():
+        np.testing.assert_array_equal(values, after.tasks[task])
 
 
-def test_without_coefficients_no_feature_is_asked_for(
-    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    data = make_data(make_profile())
-    assert regress(data, data.anchors["test"], {}) == {}
+def test_no_term_can_be_had_from_the_others(data: SeriesData) -> None:
+    """Else coefficients would be millions that cancel, and single precision would not cancel them."""
+    assert np.abs(fit_regression(data).path_LH).max() < 10

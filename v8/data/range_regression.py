@@ -1,88 +1,172 @@
-"""A regression that forecasts bands and volatility from the recent range, on a profile's own features.
+"""A regression that forecasts how far the coming bars will range, on a profile's own features.
 
-If every bar ahead moved as the recent range says, the variance of the twenty closes of a band's window would
-be that of roll-forward plus the bar's variance times `future_weights`. The deviation that follows and that of
-roll-forward itself are the two terms, with a coefficient each per step and column. The recent range blends
-ranges over several horizons as the heterogeneous autoregression of Corsi does (2009,
-doi:10.1093/jjfinec/nbp001), but with fixed weights: on validation spans a coefficient for each of its ranges
-erred more (scripts/FRONTIER.md).
+First the path: for each step the log range of that bar, by least squares on the log ranges behind and,
+where the profile has them, on the waves of the day and of the week. Then what follows, per task:
+
+* Candles: a random walk with these steps reaches as far, in proportion, as the root of their summed squares,
+  and the bar itself as far as its own step. Open and close stay where they are.
+* Bands and volatility: the variance of the twenty closes is that of roll-forward plus what each coming bar
+  adds (`variance_weights`).
+
+Each step and column gets two coefficients, fitted to the smallest absolute error: for bands and volatility
+one of the deviation that follows and one of roll-forward's own, for candles one of the walk and one of the
+bar. It is the autoregression of Corsi (2009, doi:10.1093/jjfinec/nbp001) in logarithms, with a clock.
 
 Everything is in recent ranges, as targets are under `scaling: ranged`, and read from the newest row of the
 window, so that a published model can compute it too (`v8.models.serving`).
 
-Legend: W windows, H steps of the horizon, R terms, C columns of a task.
+Legend: W windows, H steps of the horizon, L terms of a log range, R terms of a task, C columns of a task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.columns import RANGED_TASKS, deviation_columns
+from v8.columns import (
+    BAND_PERIOD_BARS,
+    HIGH,
+    LOW,
+    OHLC,
+    RECENT_RANGE,
+    REGRESSED_RANGES,
+    TASK_OHLC,
+    WAVE_COLUMNS,
+    deviation_columns,
+)
 from v8.data.dataset import SeriesData
 from v8.data.regression import least_absolute_errors
-from v8.data.targets import future_weights
+from v8.profile import Profile
 
-Coefficients = Mapping[str, NDArray[np.float64]]
-"""Per task, shape (H, R, C), scaled targets per unit of a term."""
+FLOOR_SHARE: Final = 0.02
+"""Ranges below this share of the recent one (known) or of the typical one (ahead) are raised to it."""
+
+MAX_LOG_RANGE: Final = 5.0
+"""Log ranges ahead beyond this, either way, count as this: exp(5) is 150 recent ranges."""
+
+RANGE_TO_DEVIATION: Final = float(np.sqrt(np.pi / 8))
+"""A random walk's deviation over its mean range: E[range] = sqrt(8 / pi) deviations (Feller 1951)."""
+
+Floats = NDArray[np.float64]
 
 
-def regression_terms(data: SeriesData, anchors: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Compute the terms of some windows.
+@dataclass(frozen=True, eq=False)
+class RangeRegression:
+    """The fitted regression.
 
     Args:
-        data: Its profile has `deviation_columns`.
-        anchors: Last known row of each window, shape (W,).
+        path_LH: Coefficients of the log range of each coming bar, shape (L, H).
+        tasks: Per task, coefficients of its terms, shape (H, R, C), scaled targets per unit of a term.
+    """
+
+    path_LH: Floats
+    tasks: Mapping[str, Floats]
+
+
+def wave_features(profile: Profile) -> tuple[str, ...]:
+    """List the profile's features that tell the time."""
+    return tuple(name for name in WAVE_COLUMNS if name in profile.features)
+
+
+def variance_weights(horizon_bars: int) -> Floats:
+    """Say how much each coming bar's variance adds to the variance of the closes of a band's window.
+
+    k steps ahead bar j, at most k, has moved the newest n = k - j + 1 of the twenty closes alike, which adds
+    n (1 - n / 20) / 19 of its variance to their sample variance.
+
+    Args:
+        horizon_bars: Steps ahead, at most 20.
 
     Returns:
-        Shape (W, H, R), in recent ranges.
+        Shape (H, H): by step, then by bar; rows add up to `v8.data.targets.future_weights`.
+
+    >>> [round(float(weight), 3) for weight in variance_weights(2)[1]]  # n = 2, then n = 1
+    [0.095, 0.05]
     """
-    horizon = data.profile.horizon_bars
-    rolled_WH = data.table.select(deviation_columns(horizon))[anchors].astype(np.float64)
-    return np.stack([np.sqrt(np.square(rolled_WH) + future_weights(horizon)), rolled_WH], axis=2)
+    steps = np.arange(1, horizon_bars + 1)
+    moved = np.maximum(steps[:, None] - steps[None, :] + 1.0, 0.0)
+    return moved * (1.0 - moved / BAND_PERIOD_BARS) / (BAND_PERIOD_BARS - 1)
 
 
-def fit_regression(data: SeriesData) -> dict[str, NDArray[np.float64]]:
-    """Fit a profile's ranged tasks, per step and column, on the train span alone.
+def fit_regression(data: SeriesData) -> RangeRegression:
+    """Fit path and tasks on the train span alone.
 
     The sum of absolute errors is that in returns: each window counts by its recent range.
 
     Args:
-        data: The prepared series, of a profile with `scaling: ranged`.
-
-    Returns:
-        `Coefficients` of the `RANGED_TASKS` that the profile has.
+        data: The prepared series, of a profile with `calibration: blend`.
     """
     anchors = data.anchors["train"]
+    path_LH: Floats = np.linalg.lstsq(
+        _log_terms(data, anchors), _log_ranges_ahead(data, anchors), rcond=None
+    )[0].astype(np.float64)
     weight_W1 = data.weight_N[anchors].astype(np.float64)[:, None]
-    terms_HWR = np.moveaxis(regression_terms(data, anchors), 1, 0)
-    return {
-        task: np.stack(
+    tasks = {}
+    for task, terms_WHR in regression_terms(data, anchors, path_LH).items():
+        target_WHC = data.targets_NHC[task][anchors].astype(np.float64)
+        tasks[task] = np.stack(
             [
-                least_absolute_errors(weight_W1 * terms_WR, weight_W1 * target_WC)
-                for terms_WR, target_WC in zip(terms_HWR, _targets_by_step(data, task, anchors), strict=True)
+                least_absolute_errors(weight_W1 * terms_WHR[:, step], weight_W1 * target_WHC[:, step])
+                for step in range(data.profile.horizon_bars)
             ]
-        )
-        for task in RANGED_TASKS
-        if task in data.profile.tasks
-    }
+        ) * _moves(task)
+    return RangeRegression(path_LH, tasks)
 
 
-def regress(
-    data: SeriesData, anchors: NDArray[np.int64], coefficients: Coefficients
-) -> dict[str, NDArray[np.float64]]:
-    """Forecast windows, per ranged task, shape (W, H, C), scaled as targets are."""
-    if not coefficients:
-        return {}
-    terms_WHR = regression_terms(data, anchors)
+def regress(data: SeriesData, anchors: NDArray[np.int64], regression: RangeRegression) -> dict[str, Floats]:
+    """Forecast windows, per task, shape (W, H, C), scaled as targets are."""
+    terms = regression_terms(data, anchors, regression.path_LH)
     return {
-        task: np.einsum("whr,hrc->whc", terms_WHR, coefficients_HRC)
-        for task, coefficients_HRC in coefficients.items()
+        task: np.einsum("whr,hrc->whc", terms[task], coefficients_HRC)
+        for task, coefficients_HRC in regression.tasks.items()
     }
 
 
-def _targets_by_step(data: SeriesData, task: str, anchors: NDArray[np.int64]) -> NDArray[Any]:
-    return np.moveaxis(data.targets_NHC[task][anchors].astype(np.float64), 1, 0)
+def regression_terms(data: SeriesData, anchors: NDArray[np.int64], path_LH: Floats) -> dict[str, Floats]:
+    """Compute the terms of some windows.
+
+    Args:
+        data: Its profile has `REGRESSED_RANGES` and `deviation_columns`.
+        anchors: Last known row of each window, shape (W,).
+        path_LH: Coefficients of the log ranges.
+
+    Returns:
+        Per task of the profile, shape (W, H, R), in recent ranges.
+    """
+    horizon = data.profile.horizon_bars
+    log_WH = np.clip(_log_terms(data, anchors) @ path_LH, -MAX_LOG_RANGE, MAX_LOG_RANGE)
+    range_WH = np.exp(log_WH)
+    rolled_WH = data.table.select(deviation_columns(horizon))[anchors].astype(np.float64)
+    added_WH = np.square(range_WH) @ variance_weights(horizon).T
+    walk = np.stack([np.sqrt(np.cumsum(np.square(range_WH), axis=1)), range_WH], axis=2)
+    widened = np.stack([np.sqrt(np.square(rolled_WH) + added_WH), rolled_WH], axis=2)
+    return {task: walk if task == TASK_OHLC else widened for task in data.profile.tasks}
+
+
+def _log_terms(data: SeriesData, anchors: NDArray[np.int64]) -> Floats:
+    """Return a constant, the log ranges and the waves, shape (W, L)."""
+    ranges_WL = data.table.select(REGRESSED_RANGES)[anchors].astype(np.float64)
+    waves_WL = data.table.select(wave_features(data.profile))[anchors].astype(np.float64)
+    logs_WL = np.log(np.maximum(ranges_WL, FLOOR_SHARE))
+    return np.concatenate([np.ones((len(anchors), 1)), logs_WL, waves_WL], axis=1)
+
+
+def _log_ranges_ahead(data: SeriesData, anchors: NDArray[np.int64]) -> Floats:
+    """Return the log of each coming bar's range, as a deviation, in recent ranges, shape (W, H)."""
+    ohlc_WHC = data.truth(anchors)[TASK_OHLC]
+    ahead_WH = np.log(ohlc_WHC[..., OHLC.index(HIGH)] / ohlc_WHC[..., OHLC.index(LOW)])
+    recent_W = data.scaling.floored_range(data.table.column(RECENT_RANGE)[anchors].astype(np.float64))
+    in_recent_WH = RANGE_TO_DEVIATION * ahead_WH / recent_W[:, None]
+    typical = float(np.median(in_recent_WH))
+    return np.log(np.maximum(in_recent_WH, FLOOR_SHARE * (typical if typical > 0 else 1.0)))
+
+
+def _moves(task: str) -> Floats:
+    """Return 1 for the columns that a range moves: which way open and close go it does not say."""
+    if task != TASK_OHLC:
+        return np.ones(1)
+    return np.array([float(name in (HIGH, LOW)) for name in OHLC])

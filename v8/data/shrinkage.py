@@ -12,7 +12,7 @@ and 1 is the best of all, moved to the nearer end:
 * `mae`: the median of (truth - start) / (network - start), weighted by |network - start|.
 * `huber`: where the slope of the loss changes sign, found by halving.
 
-Under `calibration: blend` bands and volatility move towards a regression on the recent range instead
+Under `calibration: blend` forecasts move towards a regression on past ranges instead
 (`v8.data.range_regression`), which is a rival, not silence: the two err differently, and their mean errs less
 than either. Equal shares of two good forecasts are hard to beat by fitted ones (Clemen 1989,
 doi:10.1016/0169-2070(89)90012-5), so the fitted factor goes half of the way to one half.
@@ -63,7 +63,7 @@ class TaskShrinkage:
     Args:
         task: A key of `TASK_COLUMNS`.
         factors: One per step, 0 (all anchor) to 1 (the network as it is), unitless.
-        anchor: What it is moved towards: the constant start, or a regression on the recent range.
+        anchor: What it is moved towards: the constant start, or a regression on past ranges.
     """
 
     task: str

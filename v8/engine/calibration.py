@@ -15,7 +15,7 @@ from typing import Any
 from v8.artifacts.forecaster import forecast_windows
 from v8.data.dataset import SeriesData
 from v8.data.range_regression import fit_regression, regress
-from v8.data.shrinkage import Shrinkage, fit_shrinkage
+from v8.data.shrinkage import NO_RIVALS, Shrinkage, fit_shrinkage
 from v8.models.serving import fold_shrinkage
 
 
@@ -33,14 +33,14 @@ def calibrate(model: Any, data: SeriesData) -> Shrinkage | None:
     if profile.calibration == "none":
         return None
     anchors = data.anchors["validation"]
-    regression = fit_regression(data) if profile.calibration == "blend" else {}
+    regression = fit_regression(data) if profile.calibration == "blend" else None
     shrinkage = fit_shrinkage(
         profile,
         data.scaling,
         truth={task: values[anchors] for task, values in data.targets_NHC.items()},
         forecast=data.scaled(anchors, forecast_windows(model, data.raw_windows(anchors))),
         weight_W=data.weight_N[anchors],
-        rivals=regress(data, anchors, regression),
+        rivals=regress(data, anchors, regression) if regression else NO_RIVALS,
     )
     fold_shrinkage(model, data.scaling, shrinkage, regression)
     return shrinkage

@@ -6,8 +6,8 @@ up, so that models of one structure differ in weights alone: `load_scaling` make
 next series, without another graph to build and trace. Plain Keras loads the file in safe mode.
 
 Under `calibration: shrink` a linear layer between network and outputs holds how much of the network's
-forecast is kept; it starts as the identity, and `fold_shrinkage` sets it. Under `blend` another one adds
-the share of a regression on the recent range (`v8.data.range_regression`); it starts as nothing.
+forecast is kept; it starts as the identity, and `fold_shrinkage` sets it. Under `blend` others add
+the share of a regression on past ranges (`v8.data.range_regression`); they start as nothing.
 
 Outputs are coherent by construction: low <= open, close <= high; bb_lower <= bb_upper;
 volatility > 0.
@@ -18,9 +18,8 @@ K constants, P the 20 band bars, R terms of the regression.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import keras
@@ -32,21 +31,29 @@ from v8.columns import (
     BAND_PERIOD_BARS,
     BAND_WIDTH_STDS,
     CLOSE,
-    RANGED_TASKS,
     RECENT_RANGE,
+    REGRESSED_RANGES,
     TASK_BANDS,
     TASK_COLUMNS,
     TASK_OHLC,
     TASK_VOLATILITY,
     deviation_columns,
 )
+from v8.data.range_regression import (
+    FLOOR_SHARE,
+    MAX_LOG_RANGE,
+    RangeRegression,
+    variance_weights,
+    wave_features,
+)
 from v8.data.scaling import PRICE_FLOOR_SHARE, Scaling, ScalingStructure, TargetForm, Transform
 from v8.data.shrinkage import Shrinkage
-from v8.data.targets import future_weights
 from v8.profile import Profile
 
 SHRINKING_PREFIX = "shrink_"
 REGRESSION_PREFIX = "regression_"
+RANGE_PATH = "range_path"
+"""Name of the layer that forecasts the log range of each coming bar."""
 CONSTANTS = "constants"
 """Name of the layer that holds the constants of the scaling."""
 
@@ -74,8 +81,7 @@ def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> k
     if profile.calibration != "none":
         scaled = {task: _shrinking(profile, task)(scaled[task]) for task in profile.tasks}
     if profile.calibration == "blend":
-        terms_BHR = _range_terms(window_BTF, profile)
-        for task in [task for task in RANGED_TASKS if task in profile.tasks]:
+        for task, terms_BHR in _range_terms(window_BTF, profile).items():
             scaled[task] = scaled[task] + _regression(profile, task)(terms_BHR)
     reference = _roll_forward(profile, close_BT1, last_B11, constants)
     unit_B11 = _range_unit(window_BTF, profile, structure, constants)
@@ -107,15 +113,15 @@ def load_scaling(model: keras.Model, scaling: Scaling) -> None:
     for layer in model.layers:
         if layer.name.startswith(SHRINKING_PREFIX):
             layer.set_weights([np.ones(layer.kernel.shape), np.zeros(layer.bias.shape)])
-        if layer.name.startswith(REGRESSION_PREFIX):
-            layer.set_weights([np.zeros(layer.kernel.shape)])
+        if layer.name.startswith(REGRESSION_PREFIX) or layer.name == RANGE_PATH:
+            layer.set_weights([np.zeros(weight.shape) for weight in layer.weights])
 
 
 def fold_shrinkage(
     model: keras.Model,
     scaling: Scaling,
     shrinkage: Shrinkage,
-    regression: Mapping[str, NDArray[np.float64]] = MappingProxyType({}),
+    regression: RangeRegression | None = None,
 ) -> None:
     """Make a published model shrink its network's forecasts, or blend them with the regression's.
 
@@ -125,18 +131,19 @@ def fold_shrinkage(
         model: Made by `build_serving` for a profile with a calibration.
         scaling: Holds the constant start of each task.
         shrinkage: Factors per task and step.
-        regression: Coefficients of the blended tasks, shape (H, R, C), see `v8.data.range_regression`.
+        regression: What forecasts are blended with; None where the anchor is the constant.
     """
+    if regression:
+        model.get_layer(RANGE_PATH).set_weights([regression.path_LH[1:], regression.path_LH[0]])
     for one in shrinkage.tasks:
         factor_H = np.array(one.factors)
-        start_HC = np.array(scaling.task(one.task).start)
-        if one.task in regression:
-            start_HC = np.zeros_like(start_HC)
-            rest_H11 = (1.0 - factor_H)[:, None, None]
-            model.get_layer(REGRESSION_PREFIX + one.task).set_weights([rest_H11 * regression[one.task]])
-        model.get_layer(SHRINKING_PREFIX + one.task).set_weights(
-            [factor_H, (1.0 - factor_H)[:, None] * start_HC]
-        )
+        rest_H1 = (1.0 - factor_H)[:, None]
+        anchor_HC = np.array(scaling.task(one.task).start)
+        if regression:
+            anchor_HC = np.zeros_like(anchor_HC)
+            kernel_HRC = rest_H1[:, :, None] * regression.tasks[one.task]
+            model.get_layer(REGRESSION_PREFIX + one.task).set_weights([kernel_HRC])
+        model.get_layer(SHRINKING_PREFIX + one.task).set_weights([factor_H, rest_H1 * anchor_HC])
 
 
 def _shrinking(profile: Profile, task: str) -> keras.layers.Layer:
@@ -162,13 +169,27 @@ def _regression(profile: Profile, task: str) -> keras.layers.Layer:
     )
 
 
-def _range_terms(window_BTF: Any, profile: Profile) -> Any:
+def _range_terms(window_BTF: Any, profile: Profile) -> dict[str, Any]:
     """The terms of `v8.data.range_regression.regression_terms` from the newest row, in stock operations."""
-    columns = [profile.features.index(name) for name in deviation_columns(profile.horizon_bars)]
-    rolled_BTH = ops.take(window_BTF, columns, axis=-1)
-    rolled_BH1 = ops.transpose(ops.take(rolled_BTH, [profile.lookback_bars - 1], axis=1), (0, 2, 1))
-    weight_H1 = future_weights(profile.horizon_bars)[:, None].astype(np.float32)
-    return ops.concatenate([ops.sqrt(ops.square(rolled_BH1) + weight_H1), rolled_BH1], axis=-1)
+    newest_B1F = ops.take(window_BTF, [profile.lookback_bars - 1], axis=1)
+
+    def columns(names: Sequence[str]) -> Any:
+        return ops.take(newest_B1F, [profile.features.index(name) for name in names], axis=-1)
+
+    logs_B1L = ops.log(ops.maximum(columns(REGRESSED_RANGES), FLOOR_SHARE))
+    waves = wave_features(profile)
+    terms_B1L = ops.concatenate([logs_B1L, columns(waves)], axis=-1) if waves else logs_B1L
+    path = keras.layers.Dense(
+        profile.horizon_bars, kernel_initializer="zeros", trainable=False, dtype="float32", name=RANGE_PATH
+    )
+    squares_B1H = ops.square(ops.exp(ops.clip(path(terms_B1L), -MAX_LOG_RANGE, MAX_LOG_RANGE)))
+    squares_BH1 = ops.transpose(squares_B1H, (0, 2, 1))
+    rolled_BH1 = ops.transpose(columns(deviation_columns(profile.horizon_bars)), (0, 2, 1))
+    weights_HH = variance_weights(profile.horizon_bars).astype(np.float32)
+    added_BH1 = ops.sum(squares_B1H * weights_HH, axis=-1, keepdims=True)
+    walk = [ops.sqrt(ops.cumsum(squares_BH1, axis=1)), ops.sqrt(squares_BH1)]
+    widened = [ops.sqrt(ops.square(rolled_BH1) + added_BH1), rolled_BH1]
+    return {task: ops.concatenate(walk if task == TASK_OHLC else widened, axis=-1) for task in profile.tasks}
 
 
 @dataclass(frozen=True)
