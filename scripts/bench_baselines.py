@@ -443,7 +443,7 @@ def show_contests(contests: dict[str, Any]) -> None:
         f"\nmodel against each: series with a smaller error of all / significantly smaller / significantly "
         f"larger\n(corrected over the series, {ALPHA:.0%})"
     )
-    print(f"{'':<18}" + "".join(f"{figure:>17}" for figure in contests))
+    print(f"{'':<18}" + "".join(f"{figure:>20}" for figure in contests))
     for name in contests[TASK_OHLC]:
         cells = [
             "{num_better} of {num_series} / {num_significantly_better} / {num_significantly_worse}".format(
@@ -451,7 +451,7 @@ def show_contests(contests: dict[str, Any]) -> None:
             )
             for one in contests.values()
         ]
-        print(f"{name.replace('_', ' '):<18}" + "".join(f"{cell:>17}" for cell in cells))
+        print(f"{name.replace('_', ' '):<18}" + "".join(f"{cell:>20}" for cell in cells))
 
 
 def tell(what: str) -> None:
