@@ -40,6 +40,7 @@ from v8.columns import (
 )
 from v8.data.dataset import SeriesData
 from v8.data.regression import least_absolute_errors
+from v8.data.targets import HAS_RANGE, RANGE_TO_VARIANCE
 from v8.profile import Profile
 
 FLOOR_SHARE: Final = 0.02
@@ -47,9 +48,6 @@ FLOOR_SHARE: Final = 0.02
 
 MAX_LOG_RANGE: Final = 5.0
 """Log ranges ahead beyond this, either way, count as this: exp(5) is 150 recent ranges."""
-
-RANGE_TO_DEVIATION: Final = float(np.sqrt(np.pi / 8))
-"""A random walk's deviation over its mean range: E[range] = sqrt(8 / pi) deviations (Feller 1951)."""
 
 Floats = NDArray[np.float64]
 
@@ -108,12 +106,15 @@ def fit_regression(data: SeriesData) -> RangeRegression:
     tasks = {}
     for task, terms_WHR in regression_terms(data, anchors, path_LH).items():
         target_WHC = data.targets_NHC[task][anchors].astype(np.float64)
-        tasks[task] = np.stack(
-            [
-                least_absolute_errors(weight_W1 * terms_WHR[:, step], weight_W1 * target_WHC[:, step])
-                for step in range(data.profile.horizon_bars)
-            ]
-        ) * _moves(task)
+        tasks[task] = (
+            np.stack(
+                [
+                    least_absolute_errors(weight_W1 * terms_WHR[:, step], weight_W1 * target_WHC[:, step])
+                    for step in range(data.profile.horizon_bars)
+                ]
+            )
+            * HAS_RANGE[task]
+        )
     return RangeRegression(path_LH, tasks)
 
 
@@ -160,13 +161,6 @@ def _log_ranges_ahead(data: SeriesData, anchors: NDArray[np.int64]) -> Floats:
     ohlc_WHC = data.truth(anchors)[TASK_OHLC]
     ahead_WH = np.log(ohlc_WHC[..., OHLC.index(HIGH)] / ohlc_WHC[..., OHLC.index(LOW)])
     recent_W = data.scaling.floored_range(data.table.column(RECENT_RANGE)[anchors].astype(np.float64))
-    in_recent_WH = RANGE_TO_DEVIATION * ahead_WH / recent_W[:, None]
+    in_recent_WH = np.sqrt(RANGE_TO_VARIANCE) * ahead_WH / recent_W[:, None]
     typical = float(np.median(in_recent_WH))
     return np.log(np.maximum(in_recent_WH, FLOOR_SHARE * (typical if typical > 0 else 1.0)))
-
-
-def _moves(task: str) -> Floats:
-    """Return 1 for the columns that a range moves: which way open and close go it does not say."""
-    if task != TASK_OHLC:
-        return np.ones(1)
-    return np.array([float(name in (HIGH, LOW)) for name in OHLC])

@@ -8,10 +8,32 @@ the log ratio of the truth to it.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.columns import BAND_PERIOD_BARS, BAND_WIDTH_STDS, TASK_BANDS, TASK_OHLC, TASK_VOLATILITY
+from v8.columns import (
+    BAND_PERIOD_BARS,
+    BAND_WIDTH_STDS,
+    HIGH,
+    LOW,
+    OHLC,
+    TASK_BANDS,
+    TASK_OHLC,
+    TASK_VOLATILITY,
+)
+
+RANGE_TO_VARIANCE: Final = np.pi / 8
+"""Variance of a random walk over its squared mean range: E[range] = sqrt(8 / pi) deviations (Feller 1951,
+doi:10.1214/aoms/1177729589)."""
+
+HAS_RANGE: Final[dict[str, NDArray[np.float64]]] = {
+    TASK_OHLC: np.array([float(name in (HIGH, LOW)) for name in OHLC]),
+    TASK_BANDS: np.ones(2),
+    TASK_VOLATILITY: np.ones(1),
+}
+"""1 for the columns that a range moves."""
 
 
 def roll_forward(history_close: NDArray[np.float64], horizon_bars: int) -> dict[str, NDArray[np.float64]]:
@@ -59,6 +81,21 @@ def future_weights(horizon_bars: int) -> NDArray[np.float64]:
     return (trace - total / BAND_PERIOD_BARS) / (BAND_PERIOD_BARS - 1)
 
 
+def suffix_sums(values: NDArray[np.float64], num_steps: int) -> NDArray[np.float64]:
+    """Sum what is left of values when the oldest 1, 2, ... have gone.
+
+    Args:
+        values: Oldest first, shape (N, K).
+        num_steps: Steps ahead.
+
+    Returns:
+        Shape (N, num_steps); 0 from the step on at which none is left.
+    """
+    sums = np.cumsum(values[:, ::-1], axis=1)[:, ::-1]
+    padding = np.zeros((len(values), max(0, num_steps + 1 - values.shape[1])))
+    return np.concatenate([sums, padding], axis=1)[:, 1 : num_steps + 1]
+
+
 def _future_moments(
     returns: NDArray[np.float64], horizon_bars: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -67,12 +104,8 @@ def _future_moments(
     At step k the window holds the newest 20 - k known closes and k times the last close, whose ratio
     minus one is zero, so suffix sums of the known ratios are all that is needed.
     """
-    suffix = np.cumsum(returns[:, ::-1], axis=1)[:, ::-1]
-    suffix_of_squares = np.cumsum(returns[:, ::-1] ** 2, axis=1)[:, ::-1]
-    padding = np.zeros((len(returns), max(0, horizon_bars + 1 - BAND_PERIOD_BARS)))
-    steps = slice(1, horizon_bars + 1)
-    total = np.concatenate([suffix, padding], axis=1)[:, steps]
-    squares = np.concatenate([suffix_of_squares, padding], axis=1)[:, steps]
+    total = suffix_sums(returns, horizon_bars)
+    squares = suffix_sums(returns**2, horizon_bars)
     mean = total / BAND_PERIOD_BARS
     variance = (squares - BAND_PERIOD_BARS * mean**2) / (BAND_PERIOD_BARS - 1)
     return mean, np.sqrt(np.maximum(variance, 0.0))

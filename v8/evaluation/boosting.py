@@ -24,12 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.columns import TASK_BANDS
-from v8.data.targets import future_weights
+from v8.data.targets import HAS_RANGE, future_weights
 from v8.errors import SeriesError
 from v8.evaluation.past import Forecast, Known, Lesson, TaskForecasts
 from v8.evaluation.range_baselines import (
     HAR_BARS,
-    HAS_RANGE,
     moved_from_rolled,
     moves_from_rolled,
     rolled_deviation,

@@ -19,16 +19,12 @@ from numpy.typing import NDArray
 
 from v8.columns import CLOSE, HIGH, LOW, OHLC
 from v8.data.dataset import SeriesData
-from v8.data.targets import roll_forward
+from v8.data.targets import RANGE_TO_VARIANCE, roll_forward
 
 EWMA_DECAY: Final = 0.94
 """What is left of a bar's weight one bar later; RiskMetrics Technical Document (1996), section 5.3."""
 
 Floats = NDArray[np.floating[Any]]
-
-RANGE_TO_VARIANCE: Final = np.pi / 8
-"""Variance of a random walk over its squared mean range: E[range] = sqrt(8 / pi) deviations (Feller 1951,
-doi:10.1214/aoms/1177729589)."""
 
 
 @dataclass(frozen=True, eq=False)

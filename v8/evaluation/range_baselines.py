@@ -20,10 +20,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.columns import BAND_WIDTH_STDS, HIGH, LOW, OHLC, TASK_BANDS, TASK_OHLC, TASK_VOLATILITY
+from v8.columns import BAND_WIDTH_STDS, TASK_BANDS, TASK_OHLC, TASK_VOLATILITY
 from v8.data.medians import weighted_median
 from v8.data.regression import least_absolute_errors
-from v8.data.targets import future_weights
+from v8.data.targets import HAS_RANGE, future_weights
 from v8.evaluation.past import Forecast, Known, Lesson, TaskForecasts
 
 SCALED_BARS: Final = 20
@@ -33,13 +33,6 @@ HAR_BARS: Final = (1, 5, 20, 60, 240)
 """Bars of the terms of `har`, in place of Corsi's day, week and month."""
 
 Floats = NDArray[np.float64]
-
-HAS_RANGE: Final[dict[str, Floats]] = {
-    TASK_OHLC: np.array([float(name in (HIGH, LOW)) for name in OHLC]),
-    TASK_BANDS: np.ones(2),
-    TASK_VOLATILITY: np.ones(1),
-}
-"""1 for the columns that a range moves."""
 
 
 def fit_scaled(lesson: Lesson) -> Forecast:

@@ -29,6 +29,7 @@ from v8.columns import (
     TASK_OHLC,
     TASK_VOLATILITY,
 )
+from v8.data.targets import suffix_sums
 from v8.evaluation.past import Forecast, Known, Lesson, TaskForecasts
 from v8.evaluation.range_baselines import HAR_BARS
 
@@ -130,14 +131,7 @@ def _moments(known_N20: Floats, path_NPH: Floats) -> tuple[Floats, Floats]:
     k steps ahead the window holds the newest 20 - k known closes and the first k of the path.
     """
     num_steps = path_NPH.shape[2]
-    mean_NPH = (_suffix_sums(known_N20, num_steps) + np.cumsum(path_NPH, axis=2)) / BAND_PERIOD_BARS
-    squares_NPH = _suffix_sums(known_N20**2, num_steps) + np.cumsum(path_NPH**2, axis=2)
+    mean_NPH = (suffix_sums(known_N20, num_steps)[:, None] + np.cumsum(path_NPH, axis=2)) / BAND_PERIOD_BARS
+    squares_NPH = suffix_sums(known_N20**2, num_steps)[:, None] + np.cumsum(path_NPH**2, axis=2)
     variance_NPH = (squares_NPH - BAND_PERIOD_BARS * mean_NPH**2) / (BAND_PERIOD_BARS - 1)
     return mean_NPH, np.sqrt(np.maximum(variance_NPH, 0.0))
-
-
-def _suffix_sums(values_N20: Floats, num_steps: int) -> Floats:
-    """Sum what is left of 20 values when the oldest 1, 2, ... have gone, shape (N, 1, H)."""
-    sums = np.cumsum(values_N20[:, ::-1], axis=1)[:, ::-1]
-    padded = np.concatenate([sums, np.zeros((len(sums), 1))], axis=1)
-    return padded[:, None, np.minimum(np.arange(1, num_steps + 1), BAND_PERIOD_BARS)]
