@@ -8,9 +8,8 @@ changes the digest too.
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -29,6 +28,7 @@ from v8.columns import (
     deviation_columns,
 )
 from v8.errors import ProfileError
+from v8.registry import nearest
 from v8.storage import digest_json
 
 PROFILE_FORMAT = 2
@@ -292,16 +292,6 @@ def profile_names() -> list[str]:
 def config_path(name: str) -> Path:
     """Return where the shipped file `name`.yaml lies; it need not exist."""
     return _configs() / f"{name}.yaml"
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name most like `name`; the first one when none is close.
-
-    >>> nearest("lookbak", ["horizon", "lookback"])
-    'lookback'
-    """
-    names = list(known)
-    return (difflib.get_close_matches(name, names, n=1, cutoff=0.0) or names)[0]
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from v8 import columns as c
 from v8.errors import DataError, listed
 from v8.features import formulas, ranges
 from v8.features.formulas import Floats
-from v8.profile import nearest
+from v8.registry import nearest
 from v8.storage import digest_json
 
 HISTORY_WEIGHT: Final = 1e-6

@@ -10,7 +10,7 @@ from v8.artifacts.series_artifact import METADATA_FILE
 from v8.errors import ArtifactError, PullError, listed
 from v8.hub.manifest import MODELS_FOLDER
 from v8.hub.pull import Pulled, pull
-from v8.profile import nearest
+from v8.registry import nearest
 
 _REPO = re.compile(r"[^/\\\s]+/[^/\\\s]+")
 

@@ -30,7 +30,7 @@ from v8.hub.manifest import MANIFEST_FILE, ListedFile, Manifest, read_manifest, 
 from v8.hub.patience import Patience
 from v8.hub.reading import ReadableRevision, UnreachableError
 from v8.hub.remote import check_repo_name, progress_bars, strict_client
-from v8.profile import nearest
+from v8.registry import nearest
 from v8.storage import digest_bytes, digest_file, digest_git_blob
 
 PULL_PATIENCE: Final = Patience(timeout_s=30.0, waits_s=(1.0, 2.0, 4.0), longest_wait_s=60.0)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from v8.errors import ProfileError
-from v8.profile import config_path, nearest, read_yaml
+from v8.profile import config_path, read_yaml
+from v8.registry import nearest
 
 TIMEFRAME_S = {
     "1m": 60,

@@ -23,7 +23,7 @@ from v8.engine.events import EpochEnded, Event, Listener, Note, Outcome
 from v8.errors import ArtifactError, ProfileError
 from v8.evaluation.judgement import Judgement
 from v8.market.series import Series
-from v8.profile import nearest
+from v8.registry import nearest
 
 
 class TrackerError(Exception):

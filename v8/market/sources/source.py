@@ -15,7 +15,7 @@ from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.market.sources.files import FilesSource
 from v8.market.sources.vision import VisionSource
-from v8.profile import nearest
+from v8.registry import nearest
 
 SOURCE_NAMES = ("vision", "files", "demo")
 

@@ -1,0 +1,105 @@
+"""Registries: what there is of one kind, by name, each with a sentence and a source.
+
+Tasks, network families, candle sources, baselines, trackers and engines are all kept in one of these, a line
+each. A thing of one's own is one file that calls `register`; nothing else has to know it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Generic, Protocol, TypeVar
+
+from v8.errors import ProfileError
+
+
+class Named(Protocol):
+    """What every registered thing tells of itself."""
+
+    @property
+    def name(self) -> str:
+        """Its key: what profiles, flags and files call it."""
+
+    @property
+    def sentence(self) -> str:
+        """What it is or assumes, for people."""
+
+    @property
+    def source(self) -> str:
+        """Who described it, or where its numbers come from."""
+
+
+T = TypeVar("T", bound=Named)
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """Things of one kind by name, in the order in which they were registered.
+
+    Args:
+        kind: What one of them is called in messages, such as "task".
+        entries: The first of them.
+    """
+
+    def __init__(self, kind: str, entries: Iterable[T] = ()) -> None:
+        self.kind = kind
+        self._entries: dict[str, T] = {}
+        for entry in entries:
+            self.register(entry)
+
+    def register(self, entry: T) -> T:
+        """Add one under its name and return it.
+
+        Raises:
+            ProfileError: If the name is taken.
+        """
+        if entry.name in self._entries:
+            raise ProfileError(
+                where=f"{self.kind} {entry.name}",
+                rule=f"each {self.kind} is registered once",
+                got=f"a second one of that name ({entry.sentence})",
+                fix="Give it another name",
+            )
+        self._entries[entry.name] = entry
+        return entry
+
+    def unregister(self, name: str) -> None:
+        """Forget one again; for tests that register their own."""
+        del self._entries[name]
+
+    def find(self, name: str, *, where: str | None = None) -> T:
+        """Return one by its name.
+
+        Args:
+            name: What was asked for.
+            where: The flag or key that named it; the kind and the name when None.
+
+        Raises:
+            ProfileError: If there is none; it names the nearest.
+        """
+        if name not in self._entries:
+            raise ProfileError(
+                where=where or f"{self.kind} {name}",
+                rule=f"a {self.kind} is one of {', '.join(self)}",
+                got=repr(name),
+                fix=f"Did you mean {nearest(name, self)}",
+            )
+        return self._entries[name]
+
+    def __getitem__(self, name: str) -> T:
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known name most like `name`; the first one when none is close.
+
+    >>> nearest("lookbak", ["horizon", "lookback"])
+    'lookback'
+    """
+    names = list(known)
+    return (difflib.get_close_matches(name, names, n=1, cutoff=0.0) or names)[0]
