@@ -1,0 +1,126 @@
+"""What the twenty closes of a band's window will be: the arithmetic that tasks share.
+
+Every function takes its array namespace first, `numpy` or `keras.ops`, so that the forecast a model is judged
+against and the one inside the published file are the same lines of code. Slices are written as `take`: Keras saves
+that in every version.
+
+Legend: N windows, H steps of the horizon, P paths.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from v8.columns import BAND_PERIOD_BARS
+
+RANGE_TO_VARIANCE: Final = np.pi / 8
+"""Variance of a random walk over its squared mean range: E[range] = sqrt(8 / pi) deviations (Feller 1951,
+doi:10.1214/aoms/1177729589)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Closes:
+    """The coming closes, with mean and sample deviation of the twenty that end at each.
+
+    Args:
+        unit: What the others are multiples of, such as the last close, shape (N, 1), quote currency; or 1.
+        close: Close at each step, shape (N, H).
+        middle: Mean of the twenty, same shape.
+        deviation: Their sample deviation, same shape.
+        candles: Open, high, low and close of each step as log ratios to the last close, shape (N, P, H, 4);
+            None where only closes are foreseen. `middle` and `deviation` are (N, P, H) then.
+    """
+
+    unit: Any
+    close: Any
+    middle: Any
+    deviation: Any
+    candles: Any = None
+
+
+def roll_forward_closes(xp: Any, history_close: Any, horizon_bars: int) -> Closes:
+    """Say what follows if the close stays at the last close: the honest naive forecast of every task.
+
+    Bands and volatility still move, because known closes leave their window and repeated last closes enter
+    it. At step k it holds the newest 20 - k known closes and k times the last close, whose ratio minus one is
+    zero, so suffix sums of the known ratios are all that is needed.
+
+    Args:
+        xp: Array namespace.
+        history_close: Closes of the last 20 known rows, oldest first, shape (N, 20), quote currency.
+        horizon_bars: Steps ahead, at least 1.
+    """
+    last = xp.take(history_close, [BAND_PERIOD_BARS - 1], axis=1)
+    mean, deviation = window_moments(xp, history_close / last - 1.0, horizon_bars)
+    return Closes(last, xp.ones_like(mean), 1.0 + mean, deviation)
+
+
+def window_moments(xp: Any, known: Any, num_steps: int, path: Any = None) -> tuple[Any, Any]:
+    """Mean and sample deviation of the twenty closes at each step, as ratios to the last close less one.
+
+    k steps ahead the window holds the newest 20 - k known closes and the first k of the path.
+
+    Args:
+        xp: Array namespace.
+        known: Ratios of the last 20 known closes to the last, less one, oldest first, shape (N, 20).
+        num_steps: Steps ahead.
+        path: Likewise of the coming closes, shape (N, P, H); None where they stay at the last close.
+
+    Returns:
+        Two arrays (N, P, H), or (N, H) without a path, unitless.
+    """
+    total = suffix_sums(xp, known, num_steps)
+    squares = suffix_sums(xp, xp.square(known), num_steps)
+    if path is not None:
+        total = total[:, None] + xp.cumsum(path, axis=2)
+        squares = squares[:, None] + xp.cumsum(xp.square(path), axis=2)
+    mean = total / BAND_PERIOD_BARS
+    variance = (squares - BAND_PERIOD_BARS * xp.square(mean)) / (BAND_PERIOD_BARS - 1)
+    return mean, xp.sqrt(xp.maximum(variance, 0.0))
+
+
+def suffix_sums(xp: Any, values: Any, num_steps: int) -> Any:
+    """Sum what is left of values when the oldest 1, 2, ... have gone.
+
+    A product with a triangular matrix would say the same, but rounds a row by how many rows there are.
+
+    Args:
+        xp: Array namespace.
+        values: Oldest first, shape (N, K).
+        num_steps: Steps ahead.
+
+    Returns:
+        Shape (N, num_steps); 0 from the step on at which none is left.
+    """
+    sums = xp.flip(xp.cumsum(xp.flip(values, axis=1), axis=1), axis=1)
+    num_missing = num_steps + 1 - values.shape[1]
+    if num_missing > 0:
+        sums = xp.concatenate([sums, *[xp.zeros_like(values[:, :1])] * num_missing], axis=1)
+    return xp.take(sums, [*range(1, num_steps + 1)], axis=1)
+
+
+def future_weights(horizon_bars: int) -> NDArray[np.float64]:
+    """Say how much each coming bar's variance adds to the variance of the closes of a band's window.
+
+    k steps ahead the window holds 20 - k known closes and the first k points of a random walk from the
+    last close. The sample variance of the twenty is expected to be that of the roll-forward forecast plus
+    the walk's variance per bar times (k (k + 1) / 2 - k (k + 1) (2k + 1) / 6 / 20) / 19: the trace of the
+    covariances min(i, j) of its points, less their sum over 20.
+
+    Args:
+        horizon_bars: Steps ahead, at most 20.
+
+    Returns:
+        Shape (H,), unitless.
+
+    >>> [round(float(weight), 3) for weight in future_weights(3)]  # (1 - 1/20) / 19 = 0.05 first
+    [0.05, 0.145, 0.279]
+    """
+    steps = np.arange(1, horizon_bars + 1, dtype=np.float64)
+    trace = steps * (steps + 1) / 2
+    total = steps * (steps + 1) * (2 * steps + 1) / 6
+    return (trace - total / BAND_PERIOD_BARS) / (BAND_PERIOD_BARS - 1)
