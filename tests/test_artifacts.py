@@ -99,7 +99,7 @@ def test_a_refused_run_lets_the_folder_go(tmp_path: Path, identity: RunIdentity)
         ('{"format": 1, "prof', "must be whole JSON; got damage"),
         ("[1]", "must hold a JSON object; got list"),
         ('{"format": 99}', "reads run format 1; got format 99"),
-        ('{"format": 1}', "key profile: must be as v8 wrote it; got field required"),
+        ('{"format": 1}', "key profile: must be as v8 wrote it; got no such key"),
     ],
 )
 def test_a_damaged_run_file_is_refused_by_its_name(tmp_path: Path, content: str, match: str) -> None:

@@ -28,6 +28,7 @@ from v8.columns import (
     deviation_columns,
 )
 from v8.errors import ProfileError
+from v8.records import first_fault, under_key
 from v8.registry import nearest
 from v8.storage import digest_json
 
@@ -358,14 +359,9 @@ def _validated(content: dict[str, Any], *, where: str) -> Profile:
     try:
         return Profile.model_validate(_tuples(content))
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise ProfileError(
-            where=f"{where}, key {key}" if key else where,
-            rule=_rule(first["msg"]),
-            got=_got(first),
-            fix=_fix(first, error.error_count()),
-        ) from error
+        key, rule, got = first_fault(error)
+        fix = _fix(error.errors()[0], error.error_count())
+        raise ProfileError(where=under_key(where, key), rule=rule, got=got, fix=fix) from error
 
 
 def _tuples(value: Any) -> Any:
@@ -373,20 +369,6 @@ def _tuples(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _tuples(item) for key, item in value.items()}
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
-
-
-def _rule(message: str) -> str:
-    message = message.removeprefix("Value error, ")
-    return message[:1].lower() + message[1:]
-
-
-def _got(first: Any) -> str:
-    if first["type"] == "missing":
-        return "no such key"
-    if first["type"] == "extra_forbidden":
-        return f"the unknown key {first['loc'][-1]!r}"
-    shown = repr(first["input"])
-    return shown if len(shown) <= 120 else f"{shown[:117]}..."
 
 
 def _fix(first: Any, num_errors: int) -> str:

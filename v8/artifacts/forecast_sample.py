@@ -17,10 +17,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.artifacts.run_folder import read_json_object
 from v8.columns import TASK_COLUMNS, TASK_OHLC
 from v8.data.dataset import SeriesData
 from v8.errors import ArtifactError
+from v8.records import read_json_object
 
 FORECASTS_FILE = "forecasts.json"
 

@@ -11,7 +11,6 @@ time may write.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -20,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from v8.artifacts.lock import FolderLock
 from v8.artifacts.machine import describe_machine, versions
@@ -28,6 +27,7 @@ from v8.errors import ArtifactError, DataError, ProfileError, listed
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.profile import Profile
+from v8.records import AS_WRITTEN, check_format, checked, read_json_object
 from v8.storage import write_json
 
 RUN_FORMAT = 1
@@ -203,52 +203,11 @@ def read_run(path: Path) -> RunRecord:
     Raises:
         ArtifactError: If there is none, it is damaged, or of an unknown format.
     """
-    file = path / RUN_FILE
+    file, fix = path / RUN_FILE, "Use the v8 that wrote it, or start a new run beside it with --fresh"
     content = read_json_object(file, fix="Start a new run beside it with --fresh")
-    if content.get("format") != RUN_FORMAT:
-        raise ArtifactError(
-            where=str(file),
-            rule=f"this v8 reads run format {RUN_FORMAT}",
-            got=f"format {content.get('format')!r}",
-            fix="Use the v8 that wrote it, or start a new run beside it with --fresh",
-        )
-    try:
-        return TypeAdapter(RunRecord).validate_python(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ArtifactError(
-            where=f"{file}, key {'.'.join(str(part) for part in first['loc'])}",
-            rule="must be as v8 wrote it",
-            got=first["msg"].lower(),
-            fix="Restore the file, or start a new run beside it with --fresh",
-        ) from error
-
-
-def read_json_object(file: Path, *, fix: str) -> dict[str, Any]:
-    """Read a JSON object that v8 wrote.
-
-    Args:
-        file: The file.
-        fix: What the user can do when it is damaged, a sentence without its final stop.
-
-    Raises:
-        ArtifactError: If the file is missing or is no JSON object.
-    """
-    try:
-        content = json.loads(file.read_text("utf-8"))
-    except OSError as error:
-        raise ArtifactError(
-            where=str(file), rule="must be a file that can be read", got=error.strerror or "an error", fix=fix
-        ) from error
-    except (ValueError, RecursionError) as error:  # a stranger's file may be nested without end
-        raise ArtifactError(
-            where=str(file), rule="must be whole JSON", got=f"damage ({error})", fix=fix
-        ) from error
-    if not isinstance(content, dict):
-        raise ArtifactError(
-            where=str(file), rule="must hold a JSON object", got=type(content).__name__, fix=fix
-        )
-    return content
+    check_format(content, (RUN_FORMAT,), what="run", where=str(file), fix=fix)
+    fix = "Restore the file, or start a new run beside it with --fresh"
+    return checked(TypeAdapter(RunRecord), content, where=str(file), fix=fix, rule=AS_WRITTEN)
 
 
 def locate_run(runs: Path, name: str, *, is_fresh: bool) -> Path:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from v8.artifacts.artifact_readme import README_FILE, artifact_readme
 from v8.artifacts.forecast_sample import FORECASTS_FILE, ForecastSample
 from v8.artifacts.machine import describe_machine, versions
-from v8.artifacts.run_folder import now_iso, pin_of, read_json_object
+from v8.artifacts.run_folder import now_iso, pin_of
 from v8.columns import KINDS, TASK_COLUMNS, TASK_VOLATILITY
 from v8.data.dataset import SeriesData
 from v8.data.shrinkage import Shrinkage
@@ -26,6 +26,7 @@ from v8.errors import ArtifactError
 from v8.evaluation.judgement import Judgement
 from v8.features.indicators import definition_digest, definitions, warmup_bars
 from v8.market.candles import Candles
+from v8.records import check_format, read_json_object
 from v8.storage import digest_file, write_json, write_text, write_with
 
 if TYPE_CHECKING:  # reading metadata must not start TensorFlow
@@ -106,15 +107,9 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     Raises:
         ArtifactError: If it is missing, damaged or of an unknown format.
     """
-    file = folder / METADATA_FILE
+    file, fix = folder / METADATA_FILE, "Use the v8 that wrote it"
     content = read_json_object(file, fix="Restore the artefact's folder or train the series again")
-    if content.get("format") != ARTIFACT_FORMAT:
-        raise ArtifactError(
-            where=str(file),
-            rule=f"this v8 reads artefact format {ARTIFACT_FORMAT}",
-            got=f"format {content.get('format')!r}",
-            fix="Use the v8 that wrote it",
-        )
+    check_format(content, (ARTIFACT_FORMAT,), what="artefact", where=str(file), fix=fix)
     return content
 
 

@@ -18,10 +18,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from v8.artifacts.run_folder import read_json_object
 from v8.artifacts.series_artifact import HISTORY_FILE, METADATA_FILE, MODEL_FILE
 from v8.errors import ArtifactError, ProfileError, listed
 from v8.market.series import Series
+from v8.records import read_json_object
 from v8.storage import digest_file
 
 MANIFEST_FORMAT: Final = 1

@@ -1,0 +1,139 @@
+"""Records: what v8 writes as JSON and reads again, in types that pydantic checks.
+
+A record is a frozen dataclass or model whose annotations say what its file may hold. `read_json_object` reads
+the file, `checked` makes the record, and whatever is wrong becomes one error of ours that names the key.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from v8.errors import ArtifactError
+
+AS_WRITTEN: Final = "must be as v8 wrote it"
+"""The rule of files that nobody edits: the fault stands behind "got"."""
+
+MISSING: Final = "no such key"
+
+Count = Annotated[int, Field(strict=True, ge=0)]
+"""A whole number, 0 or above; true and 7.0 are none."""
+
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+"""A finite number; text and true are none."""
+
+Text = Annotated[str, Field(strict=True, min_length=1)]
+"""A text that is not empty."""
+
+Sha256 = Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]
+"""64 hex digits."""
+
+_MAX_SHOWN = 120
+
+Record = TypeVar("Record")
+
+
+def read_json_object(file: Path, *, fix: str) -> dict[str, Any]:
+    """Read a JSON object that v8 wrote.
+
+    Args:
+        file: The file.
+        fix: What the user can do when it is damaged, a sentence without its final stop.
+
+    Raises:
+        ArtifactError: If the file is missing or is no JSON object.
+    """
+    try:
+        content = json.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise ArtifactError(
+            where=str(file), rule="must be a file that can be read", got=error.strerror or "an error", fix=fix
+        ) from error
+    except (ValueError, RecursionError) as error:  # a stranger's file may be nested without end
+        raise ArtifactError(
+            where=str(file), rule="must be whole JSON", got=f"damage ({error})", fix=fix
+        ) from error
+    if not isinstance(content, dict):
+        raise ArtifactError(
+            where=str(file), rule="must hold a JSON object", got=type(content).__name__, fix=fix
+        )
+    return content
+
+
+def check_format(content: Any, known: tuple[int, ...], *, what: str, where: str, fix: str) -> None:
+    """Refuse a file of a format that this v8 does not read.
+
+    Args:
+        content: The file's content; its key `format` tells.
+        known: Formats that are read, the newest last.
+        what: Kind of file, for the error: "run".
+        where: The file, for the error.
+        fix: What the user can do, a sentence without its final stop.
+
+    Raises:
+        ArtifactError: If it is of another format, or tells none.
+    """
+    found = content.get("format") if isinstance(content, dict) else None
+    if found not in known or isinstance(found, bool):
+        raise ArtifactError(
+            where=where, rule=f"this v8 reads {what} format {known[-1]}", got=f"format {found!r}", fix=fix
+        )
+
+
+def checked(
+    kind: TypeAdapter[Record], content: Any, *, where: str, fix: str, rule: str | None = None
+) -> Record:
+    """Make a record of what JSON holds.
+
+    Args:
+        kind: The record's type.
+        content: Plain JSON values, as `json` loads them.
+        where: The file, or the file and a key of it, for the error.
+        fix: What the user can do, a sentence without its final stop.
+        rule: What the whole must be; None says of the key at fault what it must be.
+
+    Raises:
+        ArtifactError: If a key is missing or its value is out of its range; the first such key is named.
+    """
+    try:
+        return kind.validate_python(content)
+    except ValidationError as error:
+        key, broken, got = first_fault(error)
+        raise ArtifactError(
+            where=under_key(where, key),
+            rule=rule or broken,
+            got=f"{got} ({broken})" if rule and got != MISSING else got,
+            fix=fix,
+        ) from error
+
+
+def under_key(where: str, key: str) -> str:
+    """Name a key of a file, or a key below a key.
+
+    >>> under_key("run.json", "series"), under_key("run.json, key series", "status")
+    ('run.json, key series', 'run.json, key series.status')
+    """
+    if not key:
+        return where
+    return f"{where}.{key}" if ", key " in where else f"{where}, key {key}"
+
+
+def first_fault(error: ValidationError) -> tuple[str, str, str]:
+    """Return of the first fault that pydantic found: its key, the rule it broke, and what was got."""
+    first = error.errors()[0]
+    rule = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "missing":
+        got = MISSING
+    elif first["type"] == "extra_forbidden":
+        got = f"the unknown key {first['loc'][-1]!r}"
+    else:
+        got = shortened(repr(first["input"]))
+    return ".".join(str(part) for part in first["loc"]), f"{rule[:1].lower()}{rule[1:]}", got
+
+
+def shortened(shown: str) -> str:
+    """Cut a value that is shown in an error to a readable length."""
+    return shown if len(shown) <= _MAX_SHOWN else f"{shown[: _MAX_SHOWN - 3]}..."
