@@ -14,7 +14,7 @@ from v8.artifacts.series_artifact import read_metadata
 from v8.evaluation.judgement import Judgement
 from v8.reports.card import model_card
 from v8.reports.leaderboard import leaderboard
-from v8.reports.wording import p_value
+from v8.wording import p_value
 
 REPO = "someone/fleet"
 GOOD, BAD = "BTCUSDT-15m", "ETHUSDT-1h"

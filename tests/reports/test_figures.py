@@ -12,7 +12,6 @@ from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast
 from v8.evaluation.baselines import BASELINES
 from v8.evaluation.judgement import Judgement
 from v8.reports.figures import (
-    NUM_STAGE_COLOURS,
     dot_figure,
     error_figure,
     forecast_figure,
@@ -20,6 +19,7 @@ from v8.reports.figures import (
     stage_figure,
 )
 from v8.reports.page_style import STYLE
+from v8.reports.palette import STAGES
 
 HISTORY = [{"epoch": 1.0, "train_loss": 0.5, "validation_loss": 0.6}]
 
@@ -166,7 +166,7 @@ def test_stages_are_stacked_in_their_order_whichever_a_row_has() -> None:
 
 
 def test_every_stage_colour_exists() -> None:
-    seconds = {"A": {f"stage {number}": 1.0 for number in range(NUM_STAGE_COLOURS + 1)}}
+    seconds = {"A": {f"stage {number}": 1.0 for number in range(len(STAGES) + 1)}}
     assert is_valid(stage_figure(seconds))
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast
 from v8.reports.page import write_run_report
-from v8.reports.wording import number
+from v8.wording import number
 
 NAMES = ("AUSDT-1h", "BUSDT-1h")
 Visit = Any

@@ -13,6 +13,7 @@ from typing import Any, Final
 from v8.columns import RSI, VOLUME_NORM
 from v8.evaluation.judgement import LOSES
 from v8.features.indicators import warmup_bars
+from v8.wording import markdown_table, number, plural
 
 README_FILE: Final = "README.md"
 
@@ -47,11 +48,14 @@ def artifact_readme(metadata: Mapping[str, Any]) -> str:
 
 def _introduction(metadata: Mapping[str, Any]) -> str:
     symbol, _, timeframe = str(metadata["series"]).partition("-")
+    horizon, lookback = (
+        plural(metadata[key], f"{timeframe} candle") for key in ("horizon_bars", "lookback_bars")
+    )
     parts = [
         f"# {metadata['series']}",
-        f"Forecasts the next {_bars(metadata['horizon_bars'], timeframe)} of {symbol} from the last "
-        f"{_bars(metadata['lookback_bars'], timeframe)}. Profile `{metadata['profile']['name']}`, "
-        f"{metadata['num_parameters']:,} parameters, trained by v8 {metadata['versions']['v8']} with Keras "
+        f"Forecasts the next {horizon} of {symbol} from the last {lookback}. Profile "
+        f"`{metadata['profile']['name']}`, {metadata['num_parameters']:,} parameters, trained by v8 "
+        f"{metadata['versions']['v8']} with Keras "
         f"{metadata['versions']['keras']}. `metadata.json` tells everything else.",
     ]
     if metadata["is_demo_market"]:
@@ -64,7 +68,7 @@ def _introduction(metadata: Mapping[str, Any]) -> str:
 def _quality(metadata: Mapping[str, Any]) -> str:
     judgement = metadata["judgement"]
     rows = [
-        (task, _multiple(section["multiple_of_naive"]["mae"]), section["verdict"])
+        (task, number(section["multiple_of_naive"]["mae"]), section["verdict"])
         for task, section in judgement["tasks"].items()
     ]
     losing = [task for task, _, verdict in rows if verdict == LOSES]
@@ -73,7 +77,7 @@ def _quality(metadata: Mapping[str, Any]) -> str:
         f"Mean absolute error on the {judgement['num_windows']:,} windows of the test span, which training "
         "never saw, as a multiple of the error of the naive forecast: the close stays where it is, bands and "
         "volatility follow from that. Below 1 is better than naive.",
-        _table(("task", "multiple of naive", "verdict"), rows),
+        markdown_table(("task", "multiple of naive", "verdict"), rows),
     ]
     if losing:
         tasks = ", ".join(losing)
@@ -93,7 +97,7 @@ def _data(metadata: Mapping[str, Any]) -> str:
             "## What it has seen",
             f"{candles['num_bars']:,} candles from `{candles['source']}`, {candles['first_open']} to "
             f"{candles['last_open']} (open times, UTC).",
-            _table(("span", "first open", "last open", "windows"), rows),
+            markdown_table(("span", "first open", "last open", "windows"), rows),
         ]
     )
 
@@ -145,7 +149,7 @@ forecast = model.predict(window[None], verbose=0)
 Scaling is inside the model: raw numbers go in, prices come out. N windows of shape
 ({metadata["lookback_bars"]}, {len(metadata["features"])}), float32, give:
 
-{_table(("output", "shape", "columns", "unit"), rows)}
+{markdown_table(("output", "shape", "columns", "unit"), rows)}
 
 Step k, from 1, is the k-th bar after the window's last one."""
 
@@ -153,11 +157,11 @@ Step k, from 1, is the k-th bar after the window's last one."""
 def _features(metadata: Mapping[str, Any]) -> str:
     names = [feature["name"] for feature in metadata["features"]]
     rows = [
-        (str(number), f"`{feature['name']}`", feature["definition"].partition(": ")[2])
-        for number, feature in enumerate(metadata["features"])
+        (str(place), f"`{feature['name']}`", feature["definition"].partition(": ")[2])
+        for place, feature in enumerate(metadata["features"])
     ]
     notes = "\n".join(f"- {note}" for note in _notes(names, metadata))
-    return f"## Features\n\n{_table(('place', 'name', 'definition'), rows)}\n\n{notes}"
+    return f"## Features\n\n{markdown_table(('place', 'name', 'definition'), rows)}\n\n{notes}"
 
 
 def _notes(names: Sequence[str], metadata: Mapping[str, Any]) -> Iterator[str]:
@@ -183,16 +187,3 @@ def _notes(names: Sequence[str], metadata: Mapping[str, Any]) -> Iterator[str]:
 def _needed_bars(metadata: Mapping[str, Any]) -> int:
     warmup = warmup_bars(feature["name"] for feature in metadata["features"])
     return int(metadata["lookback_bars"]) + warmup
-
-
-def _multiple(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
-
-
-def _bars(num_bars: int, timeframe: str) -> str:
-    return f"{num_bars} {timeframe} {'candle' if num_bars == 1 else 'candles'}"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -33,6 +33,7 @@ from v8.engine.quiet import quiet_start
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.reports.leaderboard import LeaderboardRow, TaskScore
+from v8.wording import duration
 
 PLAIN_WIDTH = 160
 """Columns of tables that go to a file or pipe, which has no width of its own."""
@@ -106,7 +107,7 @@ def print_plan(plan: Plan, source: CandleSource) -> None:
             str(one.seed),
             f"{work.num_rows:,}",
             windows,
-            duration(0 if one.status == "done" else work.seconds),
+            duration(0 if one.status == "done" else work.seconds, is_estimate=True),
         )
         for one in plan.series
     ]
@@ -119,9 +120,9 @@ def print_plan(plan: Plan, source: CandleSource) -> None:
         f"Network: {num_parameters(profile):,} parameters, "
         f"{work.flop_per_window / 1e6:,.0f} MFLOP per training window.",
         f"Rows and windows are for {work.num_bars:,} unbroken candles; gaps and young coins have fewer.",
-        f"Estimated time: at most {duration(work.seconds * len(plan.todo))} for {profile.training.epochs} "
-        f"epochs each, assuming {ASSUMED_FLOP_PER_S_PER_CORE / 1e9:.0f} GFLOP/s per core; "
-        "early stopping often ends sooner.",
+        f"Estimated time: at most {duration(work.seconds * len(plan.todo), is_estimate=True)} for "
+        f"{profile.training.epochs} epochs each, assuming {ASSUMED_FLOP_PER_S_PER_CORE / 1e9:.0f} GFLOP/s "
+        "per core; early stopping often ends sooner.",
     )
 
 
@@ -213,7 +214,7 @@ class _Tally:
         num_left = self._num_series - self._num_ended
         said = [f"{len(self._at_work)} still training"] if self._at_work else []
         if self._finished_s and num_left:
-            said.append(f"about {duration(self._left_s(num_left))} left")
+            said.append(f"about {duration(self._left_s(num_left), is_estimate=True)} left")
         return said
 
     def _left_s(self, num_left: int) -> float:
@@ -296,17 +297,6 @@ class _LiveDisplay:
     def _update(self, series: Series, **changes: Any) -> None:
         if series in self._bars:
             self._progress.update(self._bars[series], **changes)
-
-
-def duration(seconds: float) -> str:
-    """Write a duration as people say it.
-
-    >>> duration(7384), duration(95), duration(4.2)
-    ('2 h 3 min', '2 min', '4 s')
-    """
-    if seconds >= 3600:
-        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
-    return f"{round(seconds / 60)} min" if seconds >= 90 else f"{round(seconds)} s"
 
 
 def _multiple(score: TaskScore) -> str:

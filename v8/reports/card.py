@@ -18,7 +18,8 @@ from v8.evaluation.judgement import LOSES
 from v8.evaluation.significance import ALPHA
 from v8.reports.leaderboard import LeaderboardRow, TaskScore, rank_results, summarise
 from v8.reports.results import RunFacts, SeriesResult, read_results, read_run_facts
-from v8.reports.wording import ABSENT, TASK_TITLES, count, duration, number, p_value, percent
+from v8.tasks import TASKS
+from v8.wording import ABSENT, count, duration, markdown_table, number, p_value, percent
 
 LICENSE: Final = "mit"
 PIPELINE: Final = "time-series-forecasting"
@@ -99,7 +100,7 @@ def _result(row: LeaderboardRow, test: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _metrics(task: str, score: TaskScore) -> Iterator[dict[str, Any]]:
-    title = TASK_TITLES[task]
+    title = TASKS[task].title
     found = {
         "relative_mae": ("mean absolute error over that of the naive forecast", score.multiple),
         "skill_score": ("skill against the naive forecast", score.skill),
@@ -131,7 +132,7 @@ def _summary(rows: Sequence[LeaderboardRow]) -> str:
     summary = summarise(rows)
     cells = [
         (
-            TASK_TITLES[task],
+            TASKS[task].title,
             count(found.num_series),
             number(found.median_multiple),
             number(found.median_skill),
@@ -148,14 +149,14 @@ Mean absolute error in returns over all steps, on the test span, which nothing w
 is the model's error over the naive forecast's: below 1 is better than naive. Skill is 1 minus that. In
 brackets: how many differ from naive by more than chance.
 
-{_table(header, cells)}"""
+{markdown_table(header, cells)}"""
 
 
 def _leaderboard(rows: Sequence[LeaderboardRow]) -> str:
     tasks = list(summarise(rows).tasks)
     is_tested = any(score.p_value is not None for row in rows for score in row.tasks.values())
     columns = ("skill", "p") if is_tested else ("skill",)
-    header = ["series", *(name for task in tasks for name in (TASK_TITLES[task], *columns)), "direction"]
+    header = ["series", *(name for task in tasks for name in (TASKS[task].title, *columns)), "direction"]
     cells = [
         [
             _name(row),
@@ -169,7 +170,7 @@ def _leaderboard(rows: Sequence[LeaderboardRow]) -> str:
 The number below each task is the multiple of the naive forecast's error. Direction: how often the close of
 the next bar was on the forecast side, with its 95 % interval. {_test(len(rows)) if is_tested else _NO_TEST}
 
-{_table(header, cells)}"""
+{markdown_table(header, cells)}"""
 
 
 def _test(num_series: int) -> str:
@@ -181,7 +182,7 @@ def _test(num_series: int) -> str:
 
 
 def _name(row: LeaderboardRow) -> str:
-    losing = [TASK_TITLES[task].lower() for task, score in row.tasks.items() if score.verdict == LOSES]
+    losing = [TASKS[task].title.lower() for task, score in row.tasks.items() if score.verdict == LOSES]
     return f"{row.series} **loses to naive: {', '.join(losing)}**" if losing else row.series
 
 
@@ -251,7 +252,7 @@ Candles from the sources below (vision: Binance's public archive; files: the pub
 train, validation, test, with a gap between them as long as what a model reads and forecasts. Times are open
 times in UTC. The models know nothing after the last candle.
 
-{_table(header, rows)}"""
+{markdown_table(header, rows)}"""
 
 
 def _intended_use(first: Mapping[str, Any]) -> str:
@@ -288,7 +289,7 @@ def _making(
     ]
     return f"""## How they were made
 
-{_table(("what", "value"), rows)}
+{markdown_table(("what", "value"), rows)}
 
 The whole profile, the split, the scaling and all errors per step are in the `metadata.json` of each model."""
 
@@ -327,8 +328,3 @@ def _time(iso: str) -> str:
     '2024-09-06 00:15'
     """
     return iso[:16].replace("T", " ")
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

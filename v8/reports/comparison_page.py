@@ -31,8 +31,8 @@ from v8.reports.document import document, plot
 from v8.reports.figures import dot_figure, stage_figure
 from v8.reports.markup import Html, element, facts, join, table
 from v8.reports.page import DEMO_WARNING
-from v8.reports.wording import number
 from v8.storage import write_json, write_text
+from v8.wording import number
 
 JSON_FILE: Final = "compare.json"
 CSV_FILE: Final = "compare.csv"

@@ -15,7 +15,7 @@ from v8.reports.comparison_results import (
     figures_of,
     ratios_of,
 )
-from v8.reports.wording import ABSENT, count, duration
+from v8.wording import ABSENT, count, duration
 
 CLAIM_NOTE: Final = (
     "Claims of the lineage's guides, for an unnamed Colab GPU and the profile's own epochs: no log, no "

@@ -25,8 +25,9 @@ from v8.columns import (
 )
 from v8.evaluation.baselines import NAIVE
 from v8.evaluation.judgement import MODEL, Judgement
+from v8.reports.palette import STAGES, line_style, named
 from v8.reports.results import History
-from v8.reports.wording import TASK_TITLES
+from v8.tasks import TASKS
 
 Figure = dict[str, Any]
 """A Plotly figure: `data`, a list of traces, and `layout`."""
@@ -34,25 +35,8 @@ Figure = dict[str, Any]
 Points = tuple[list[Any], list[Any]]
 """x and y of a line; None in both breaks it."""
 
-BASELINE_STYLES: Final[tuple[dict[str, Any], ...]] = (
-    {"color": "$other", "dash": "dot"},
-    {"color": "$other", "dash": "solid"},
-    {"color": "$offset", "dash": "solid"},
-    {"color": "$loss", "dash": "dash"},
-    {"color": "$gain", "dash": "dash"},
-    {"color": "$soft", "dash": "dashdot"},
-    {"color": "$offset", "dash": "longdash"},
-    {"color": "$bad", "dash": "longdash"},
-)
-"""Lines of the baselines in the order of their registry; the model's is thick and `$good`."""
-
-TASK_COLOURS: Final = {TASK_OHLC: "$good", TASK_BANDS: "$offset", TASK_VOLATILITY: "$bad"}
-
 FAR_MULTIPLE: Final = 1.5
 """A baseline that errs more than so many times naive waits in the legend: its scale would hide the others."""
-
-NUM_STAGE_COLOURS: Final = 10
-"""Colours `--stage0` and on of the style sheet."""
 
 _ROW_HEIGHT: Final = 22
 _AXIS: Final = {"gridcolor": "$rule", "linecolor": "$rule", "zerolinecolor": "$rule", "automargin": True}
@@ -99,12 +83,10 @@ def error_figure(judgement: Judgement, task: str, baselines: Iterable[str]) -> F
         task: A task of it.
         baselines: Names in the order of their styles; those the judgement lacks are left out.
     """
-    named: list[tuple[str, dict[str, Any]]] = [
-        (name, BASELINE_STYLES[at % len(BASELINE_STYLES)])
-        for at, name in enumerate(baselines)
-        if name in judgement.errors[task]
+    lines: list[tuple[str, dict[str, Any]]] = [
+        (name, named(line_style(at))) for at, name in enumerate(baselines) if name in judgement.errors[task]
     ]
-    named.append((MODEL, {"color": "$good", "width": 3.5}))
+    lines.append((MODEL, {"color": "$blue", "width": 3.5}))
     layout = _layout(height=330)
     layout |= {
         "xaxis": {**_AXIS, "title": {"text": "steps ahead"}, "nticks": 11},
@@ -112,7 +94,7 @@ def error_figure(judgement: Judgement, task: str, baselines: Iterable[str]) -> F
         "hovermode": "x unified",
         "legend": {**layout["legend"], "y": -0.34, "yanchor": "top"},
     }
-    return {"data": [_error_line(judgement, task, name, style) for name, style in named], "layout": layout}
+    return {"data": [_error_line(judgement, task, name, style) for name, style in lines], "layout": layout}
 
 
 def learning_figure(history: History, best_epoch: int) -> Figure:
@@ -135,10 +117,10 @@ def learning_figure(history: History, best_epoch: int) -> Figure:
                 "yref": "paper",
                 "y0": 0,
                 "y1": 1,
-                "line": {"color": "$bad", "dash": "dash", "width": 1.5},
+                "line": {"color": "$orange", "dash": "dash", "width": 1.5},
                 "label": {
                     "text": f"best: {best_epoch}",
-                    "font": {"color": "$bad"},
+                    "font": {"color": "$orange"},
                     "textangle": 0,
                     "textposition": "end",
                 },
@@ -148,7 +130,7 @@ def learning_figure(history: History, best_epoch: int) -> Figure:
     return {
         "data": [
             _loss_line(history, "train_loss", {"color": "$other", "width": 1.5}),
-            _loss_line(history, "validation_loss", {"color": "$good", "width": 3}),
+            _loss_line(history, "validation_loss", {"color": "$blue", "width": 3}),
         ],
         "layout": layout,
     }
@@ -174,14 +156,14 @@ def dot_figure(
         {
             "type": "scatter",
             "mode": "markers",
-            "name": TASK_TITLES.get(task, task),
+            "name": TASKS[task].title,
             "x": list(values),
             "y": shown,
             "hovertemplate": "%{y}: %{x:.3f}",
             "marker": {
-                "color": TASK_COLOURS.get(task, "$other"),
+                "color": f"${TASKS[task].colour}",
                 "size": 10,
-                "line": {"color": TASK_COLOURS.get(task, "$other"), "width": 2},
+                "line": {"color": f"${TASKS[task].colour}", "width": 2},
                 "symbol": _symbols((is_sure or {}).get(task, [True] * len(shown))),
             },
         }
@@ -222,7 +204,7 @@ def stage_figure(seconds: Mapping[str, Mapping[str, float]], x_title: str = "sec
             "name": html.escape(stage.replace("_", " ")),
             "y": [html.escape(name) for name in names],
             "x": [round(seconds[name].get(stage, 0.0), 4) for name in names],
-            "marker": {"color": f"$stage{at % NUM_STAGE_COLOURS}"},
+            "marker": {"color": named(STAGES[at % len(STAGES)])},
             "hovertemplate": "%{y}: %{x:.2f} s",
         }
         for at, stage in enumerate(stages)
@@ -277,7 +259,7 @@ def _bands(sample: ForecastSample) -> list[Figure]:
         truth = (times, [row[at] for row in sample.truth[TASK_BANDS]])
         forecast = _broken(sample, TASK_BANDS, at)
         data.append(_line("bands", truth, {"color": "$other", "width": 1}, is_named=at == 0))
-        style = {"color": "$offset", "width": 2, "dash": "dash"}
+        style = {"color": "$purple", "width": 2, "dash": "dash"}
         data.append(_line("bands, forecast", forecast, style, is_named=at == 0, is_gappy=True))
     return data
 
@@ -291,7 +273,7 @@ def _forecast_range(sample: ForecastSample) -> list[Figure]:
         high, low = (_column(one.values[TASK_OHLC], TASK_OHLC, name) for name in (HIGH, LOW))
         x += [start, *times, *reversed(times), start, None]
         y += [_last_close(sample, one), *high, *reversed(low), _last_close(sample, one), None]
-    fan = _line("forecast, range", (x, y), {"width": 0, "color": "$good"}, is_gappy=True)
+    fan = _line("forecast, range", (x, y), {"width": 0, "color": "$blue"}, is_gappy=True)
     return [fan | {"fill": "toself", "fillcolor": "$fan", "hoverinfo": "skip", "mode": "lines"}]
 
 
@@ -302,7 +284,7 @@ def _forecast_close(sample: ForecastSample) -> Figure:
         start, times = _issued_times(sample, one)
         x += [start, *times, None]
         y += [_last_close(sample, one), *_column(one.values[TASK_OHLC], TASK_OHLC, CLOSE), None]
-    line = _line("forecast, close", (x, y), {"color": "$good", "width": 2.5}, is_gappy=True)
+    line = _line("forecast, close", (x, y), {"color": "$blue", "width": 2.5}, is_gappy=True)
     return line | {"mode": "lines+markers", "marker": {"size": 3}}
 
 
@@ -314,7 +296,7 @@ def _volatility(sample: ForecastSample) -> list[Figure]:
         _line(
             "volatility, forecast",
             _broken(sample, TASK_VOLATILITY, 0),
-            {"color": "$bad", "width": 2.5},
+            {"color": "$orange", "width": 2.5},
             is_gappy=True,
         ),
     ]

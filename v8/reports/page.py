@@ -26,8 +26,9 @@ from v8.reports.leaderboard import (
 from v8.reports.markup import Html, element, facts, join, table
 from v8.reports.results import History, RunFacts, SeriesResult, read_results, read_run_facts
 from v8.reports.series_section import series_section
-from v8.reports.wording import ABSENT, TASK_TITLES, count, duration, number, p_value, percent
 from v8.storage import write_text
+from v8.tasks import TASKS
+from v8.wording import ABSENT, count, duration, number, p_value, percent
 
 DEMO_WARNING: Final = "Simulated market: these numbers say nothing about real coins."
 
@@ -111,7 +112,7 @@ def _card(task: str, summary: TaskSummary) -> Html:
     )
     return element(
         "div",
-        element("h3", TASK_TITLES[task]),
+        element("h3", TASKS[task].title),
         element("b", number(summary.median_multiple)),
         element("p", said),
     )
@@ -130,7 +131,7 @@ def _leaderboard(rows: Sequence[LeaderboardRow]) -> Html:
     summary = summarise(rows)
     head = ["Series"]
     for task in summary.tasks:
-        head += [f"{TASK_TITLES[task]} ÷ naive", "skill", "verdict", "p, corrected"]
+        head += [f"{TASKS[task].title} ÷ naive", "skill", "verdict", "p, corrected"]
     head += ["direction, step 1", "95 %", "best epoch", "epochs", "time"]
     limit = _bar_limit(rows)
     body = [_median_cells(summary), *(_row_cells(row, summary.tasks, limit) for row in rows)]

@@ -5,21 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 from v8.reports.markup import Html
+from v8.reports.palette import DARK, LIGHT, variables
 
-STYLE: Final = Html("""
-:root { color-scheme: light dark;
-  --paper: #fbfbf9; --card: #ffffff; --ink: #1c2024; --soft: #5f6873; --rule: #e1e4e8;
-  --good: #1769aa; --bad: #c2571a; --other: #8a94a0; --offset: #7a5bb5; --loud: #8f1d1d;
-  --gain: #2f9e83; --loss: #cf5468; --fan: rgba(23, 105, 170, .16);
-  --stage0: #b9c2cc; --stage1: #7fb7be; --stage2: #4f8a8b; --stage3: #e0b252; --stage4: #c2571a;
-  --stage5: #1769aa; --stage6: #7a5bb5; --stage7: #5f6873; --stage8: #cf5468; --stage9: #2f9e83; }
-@media (prefers-color-scheme: dark) { :root {
-  --paper: #14171a; --card: #1c2024; --ink: #e6e9ec; --soft: #9aa4af; --rule: #31373d;
-  --good: #63b3ed; --bad: #f0955a; --other: #7d8793; --offset: #b79cf0; --loud: #b02a2a;
-  --gain: #4cc3a5; --loss: #ef7f8f; --fan: rgba(99, 179, 237, .22);
-  --stage0: #55606b; --stage1: #5f9ea0; --stage2: #8fd0c6; --stage3: #e3bd6d; --stage4: #f0955a;
-  --stage5: #63b3ed; --stage6: #b79cf0; --stage7: #9aa4af; --stage8: #ef7f8f; --stage9: #4cc3a5; } }
-* { box-sizing: border-box; }
+_COLOURS: Final = f"""
+:root {{ color-scheme: light dark; {variables(LIGHT)} }}
+@media (prefers-color-scheme: dark) {{ :root {{ {variables(DARK)} }} }}
+"""
+
+STYLE: Final = Html(
+    _COLOURS
+    + """* { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 72rem; padding: 1.5rem 1rem 4rem; background: var(--paper);
   color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .25rem; }
@@ -60,11 +55,12 @@ figure { margin: .75rem 0; min-width: 0; } figcaption { font-size: .85rem; }
 figure.wide { max-width: none; }
 .plot { width: 100%; } .plot .modebar { opacity: 0; } .plot:hover .modebar { opacity: 1; }
 .split { width: 100%; height: 1.1rem; display: block; border-radius: .25rem; }
-.split0 { fill: var(--other); } .split1 { fill: var(--offset); } .split2 { fill: var(--good); }
+.split0 { fill: var(--other); } .split1 { fill: var(--purple); } .split2 { fill: var(--blue); }
 .embargo { fill: var(--loss); }
 .axis { stroke: var(--soft); }
-a { color: var(--good); text-decoration: none; } a:hover { text-decoration: underline; }
+a { color: var(--blue); text-decoration: none; } a:hover { text-decoration: underline; }
 .bar { vertical-align: middle; margin-right: .4rem; }
-.good { fill: var(--good); } .bad { fill: var(--bad); } .share { fill: var(--other); }
+.good { fill: var(--blue); } .bad { fill: var(--orange); } .share { fill: var(--other); }
 @media print { body { max-width: none; } details { break-inside: avoid; } }
-""")
+"""
+)

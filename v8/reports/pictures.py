@@ -18,13 +18,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from v8.artifacts.forecast_sample import ForecastSample
-from v8.columns import CLOSE, HIGH, LOW, OHLC, OPEN, TASK_BANDS, TASK_COLUMNS, TASK_OHLC, TASK_VOLATILITY
+from v8.columns import CLOSE, HIGH, LOW, OHLC, OPEN, TASK_COLUMNS, TASK_OHLC
 from v8.evaluation.baselines import BASELINES, NAIVE
 from v8.evaluation.judgement import MODEL, Judgement
 from v8.reports.leaderboard import LeaderboardRow, rank_results, summarise
+from v8.reports.palette import LIGHT
 from v8.reports.results import History, SeriesResult
-from v8.reports.wording import TASK_TITLES
 from v8.storage import write_bytes
+from v8.tasks import TASKS
 
 SKILL_FILE: Final = "skill.png"
 ERRORS_FILE: Final = "errors_by_step.png"
@@ -33,7 +34,6 @@ FORECASTS_FILE: Final = "forecasts.png"
 
 _BLUE, _ORANGE, _PURPLE, _GREY = "#1769aa", "#c2571a", "#7a5bb5", "#8a94a0"
 _GAIN, _LOSS = "#2f9e83", "#cf5468"
-_COLOURS: Final = {TASK_OHLC: _BLUE, TASK_BANDS: _PURPLE, TASK_VOLATILITY: _ORANGE}
 _DPI: Final = 150
 
 
@@ -85,9 +85,9 @@ def _skill(rows: Sequence[LeaderboardRow], title: str) -> Figure:
             axes.scatter(
                 [multiple for _, multiple in known],
                 [at for at, _ in known],
-                label=TASK_TITLES[task] if is_sure else None,
-                facecolors=_COLOURS[task] if is_sure else "none",
-                edgecolors=_COLOURS[task],
+                label=TASKS[task].title if is_sure else None,
+                facecolors=LIGHT[TASKS[task].colour] if is_sure else "none",
+                edgecolors=LIGHT[TASKS[task].colour],
             )
     axes.axvline(1.0, color=_GREY, linewidth=1)
     axes.set_yticks(range(len(rows)), [row.series for row in rows])
@@ -110,7 +110,7 @@ def _errors(results: Sequence[SeriesResult], title: str) -> Figure:
                 continue  # no series was judged beside it
             style = _model_style() if name == MODEL else _baseline_style(at)
             axes.plot(range(1, len(ratios) + 1), ratios, label=name.replace("_", " "), **style)
-        axes.set_title(TASK_TITLES[task], fontsize=10)
+        axes.set_title(TASKS[task].title, fontsize=10)
         axes.set_xlabel("steps ahead")
     panels[0].legend(fontsize=8)
     return figure

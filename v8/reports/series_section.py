@@ -15,7 +15,8 @@ from v8.reports.document import plot
 from v8.reports.figures import error_figure, forecast_figure, learning_figure
 from v8.reports.markup import Html, element, facts, join, table
 from v8.reports.results import History, SeriesResult
-from v8.reports.wording import ABSENT, TASK_TITLES, count, duration, number, p_value, percent, price
+from v8.tasks import TASKS
+from v8.wording import ABSENT, count, duration, number, p_value, percent, price
 
 _KINDS: Final[tuple[ErrorKind, ErrorKind]] = ("mae", "rmse")
 
@@ -32,7 +33,7 @@ def series_section(result: SeriesResult, history: History, sample: ForecastSampl
         sample: Some of its forecasts; None beside models that were saved without.
     """
     judgement = result.judgement
-    verdicts = ", ".join(f"{TASK_TITLES[task]} {judgement.verdict(task)}" for task in judgement.errors)
+    verdicts = ", ".join(f"{TASKS[task].title} {judgement.verdict(task)}" for task in judgement.errors)
     return element(
         "details",
         element("summary", result.series, element("span", verdicts)),
@@ -70,7 +71,7 @@ def _forecasts(sample: ForecastSample | None) -> Html:
 
 def _error_chart(judgement: Judgement, task: str) -> Html:
     return plot(
-        error_figure(judgement, task, BASELINES), f"{TASK_TITLES[task]}: mean absolute error ÷ naive's"
+        error_figure(judgement, task, BASELINES), f"{TASKS[task].title}: mean absolute error ÷ naive's"
     )
 
 
@@ -80,7 +81,7 @@ def _error_table(judgement: Judgement, task: str) -> Html:
     head += ["model's skill, MAE", "p of it", "model's skill, RMSE"]
     names = [MODEL, *(name for name in judgement.errors[task] if name != MODEL)]
     rows = [_error_cells(judgement, task, name) for name in names]
-    return table(head, rows, caption=f"{TASK_TITLES[task]}, over all steps and {_columns(task)}")
+    return table(head, rows, caption=f"{TASKS[task].title}, over all steps and {_columns(task)}")
 
 
 def _error_cells(judgement: Judgement, task: str, forecaster: str) -> list[str]:

@@ -1,17 +1,9 @@
-"""How reports write numbers, dates and tasks; a dash stands where there is no number."""
+"""How people are told numbers, durations and tables; a dash stands where there is no number."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
-
-from v8.columns import TASK_BANDS, TASK_OHLC, TASK_VOLATILITY
-
-TASK_TITLES: Final = {
-    TASK_OHLC: "Candles",
-    TASK_BANDS: "Bollinger bands",
-    TASK_VOLATILITY: "Volatility",
-}
-"""What readers call each task."""
 
 ABSENT: Final = "–"
 
@@ -65,16 +57,41 @@ def price(value: float) -> str:
     return f"{value:.5g}"
 
 
-def duration(seconds: float | None) -> str:
-    """Write seconds in the unit a person would choose.
+def duration(seconds: float | None, *, is_estimate: bool = False) -> str:
+    """Write seconds in the unit a person would choose; an estimate without digits that nobody knows.
 
     >>> duration(0.25), duration(61.2), duration(3 * 3600 + 60), duration(None)
     ('0.25 s', '1 min 1 s', '3 h 1 min', '–')
+    >>> duration(4.2, is_estimate=True), duration(95, is_estimate=True), duration(7384, is_estimate=True)
+    ('4 s', '2 min', '2 h 3 min')
     """
     if seconds is None:
         return ABSENT
-    if seconds < 60:
-        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.0f} s"
+    if seconds < (90 if is_estimate else 60):
+        return f"{seconds:.2f} s" if seconds < 10 and not is_estimate else f"{seconds:.0f} s"
+    if is_estimate and seconds < 3600:
+        return f"{round(seconds / 60)} min"
     minutes, rest_s = divmod(round(seconds), 60)
     hours, rest_min = divmod(minutes, 60)
     return f"{hours} h {rest_min} min" if hours else f"{minutes} min {rest_s} s"
+
+
+def plural(number: int, noun: str) -> str:
+    """Write a count with its noun.
+
+    >>> plural(1, "candle"), plural(3, "candle")
+    ('1 candle', '3 candles')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    r"""Write a table in Markdown; bars within cells are escaped.
+
+    >>> print(markdown_table(("a", "b"), [("1", "x|y")]))
+    | a | b |
+    | --- | --- |
+    | 1 | x\|y |
+    """
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
