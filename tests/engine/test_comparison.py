@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from v8.engine.comparison import turns
+from v8.evaluation.judgement import Judgement
 from v8.profile import Profile
 
 REPOSITORY = Path(__file__).parents[2]
@@ -111,7 +112,7 @@ def test_a_measurement_leaves_a_run_like_any_other(place: Path, content: dict[st
         run = place / "out" / "runs" / one["profile"]
         metadata = json.loads((run / "BTCUSDT-15m" / "metadata.json").read_text("utf-8"))
         for task, multiple in one["models"][0]["multiples"].items():
-            assert metadata["judgement"]["tasks"][task]["multiple_of_naive"]["mae"] == multiple
+            assert Judgement.from_json(metadata["judgement"]).multiple(task) == multiple
         assert metadata["num_parameters"] == one["num_parameters"]
     runs = [
         json.loads((place / "out" / "runs" / name / "run.json").read_text()) for name in ("plain", "wide")

@@ -18,6 +18,7 @@ import yaml
 from v8.engine.events import EpochEnded, Event, Note, Outcome
 from v8.engine.tracking.tracker import TRACKERS, Follower, TrackedRun, check_trackers, open_trackers
 from v8.errors import ProfileError
+from v8.evaluation.judgement import Judgement
 from v8.market.series import Series
 from v8.profile import Profile
 from v8.training.trainer import EpochRecord
@@ -169,8 +170,8 @@ def expected(run: Path) -> tuple[dict[str, list[float]], dict[str, float]]:
     }
     curves = {tag: [float(row[column]) for row in rows] for tag, column in columns.items()}
     metadata = json.loads((run / "BTCUSDT-15m" / "metadata.json").read_text("utf-8"))
-    tasks = metadata["judgement"]["tasks"].items()
-    results = {f"test/{task}/error_over_naive": one["multiple_of_naive"]["mae"] for task, one in tasks}
+    judgement = Judgement.from_json(metadata["judgement"])
+    results = {f"test/{task}/error_over_naive": judgement.multiple(task) for task in judgement.tasks}
     return curves, results
 
 

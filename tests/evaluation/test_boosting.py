@@ -35,7 +35,7 @@ def test_where_it_is_not_installed_a_judgement_is_complete_without_it(make_marke
     judgement = judge(span)
     for task in ("ohlc", "bands", "volatility"):
         assert list(judgement.errors[task]) == ["model", *usable]
-        assert list(judgement.significance[task]) == usable
+        assert list(judgement.tasks[task].significance) == usable
     content = json.loads(json.dumps(judgement.to_json()))
     assert Judgement.from_json(content) == judgement
 

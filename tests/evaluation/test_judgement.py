@@ -45,7 +45,6 @@ def test_naive_judged_as_a_model_equals_naive_and_neither_beats_nor_loses(make_s
     span = make_span()
     judgement = judge(replace(span, model=forecast_baseline("roll_forward", span)))
     assert {judgement.verdict(task) for task in span.truth} == {"equals naive"}
-    assert judgement.beats_baseline == {"ohlc": False, "bands": False, "volatility": False}
     assert judgement.loses == []
 
 
@@ -54,7 +53,7 @@ def test_a_perfect_forecast_has_a_skill_of_one_and_every_direction_right(make_sp
     judgement = judge(replace(span, model=span.truth))
     assert [judgement.skill(task) for task in span.truth] == [1.0, 1.0, 1.0]
     assert [step.rate for step in judgement.direction] == [1.0, 1.0, 1.0]
-    assert judgement.beats_baseline == {"ohlc": True, "bands": True, "volatility": True}
+    assert {judgement.verdict(task) for task in span.truth} == {"beats naive"}
 
 
 def test_skill_and_multiple_are_those_worked_out_by_hand() -> None:
@@ -90,7 +89,7 @@ def test_the_test_is_about_the_losses_the_leaderboard_averages(make_market_span)
         ours = np.abs((span.model[task] - span.truth[task]) / unit).mean(axis=(1, 2))
         for name in INSTALLED:
             theirs = np.abs((forecast_baseline(name, span)[task] - span.truth[task]) / unit).mean(axis=(1, 2))
-            test = judgement.significance[task][name]
+            test = judgement.tasks[task].significance[name]
             assert test.mean_difference == pytest.approx((ours - theirs).mean(), rel=1e-9)
             # 1.3 x sqrt(90) = 12.3, so pairs up to 13 bars apart count, none of them across the hole.
             assert (test.lag_bars, test.num_windows) == (13, 90)
@@ -109,11 +108,23 @@ def test_a_baseline_judged_as_a_model_has_no_p_value_against_itself(make_market_
     assert Judgement.from_json(json.loads(json.dumps(judgement.to_json(), allow_nan=False))) == judgement
 
 
-def test_a_file_whose_p_values_another_library_rounded_is_read(make_span) -> None:
+def test_what_follows_from_cells_counts_and_tests_stands_in_no_file(make_span) -> None:
+    content = judge(make_span(num_windows=60)).to_json()
+    assert list(content) == ["format", "num_windows", "horizon_bars", "tasks", "direction"]
+    assert list(content["tasks"]["bands"]) == ["columns", "errors", "significance"]
+    assert list(content["tasks"]["bands"]["errors"]["offset"]["mae_price"]) == ["by_step_and_column"]
+    test = content["tasks"]["bands"]["significance"]["offset"]
+    assert list(test) == ["mean_difference", "standard_error", "num_windows", "lag_bars"]
+
+
+def test_a_judgement_of_format_2_is_read_and_what_followed_from_it_is_passed_over(make_span) -> None:
     judgement = judge(make_span(num_windows=60))
-    content = judgement.to_json()
-    section = content["tasks"]["bands"]["significance"]["offset"]
-    section["p_value"] *= 1 + 1e-14
+    content = {**judgement.to_json(), "format": 2, "naive": "roll_forward", "loses": []}
+    section = content["tasks"]["bands"]
+    section |= {"verdict": "beats naive", "multiple_of_naive": {"mae": 0.5}, "skill": {}}
+    section["errors"]["model"]["mae_return"] |= {"overall": 0.0, "by_step": [0.0], "by_column": {}}
+    section["significance"]["offset"] |= {"statistic": 0.0, "p_value": 1.0}
+    content["direction"][0] |= {"rate": 0.0, "low_95": 0.0, "high_95": 0.0}
     assert Judgement.from_json(content) == judgement
 
 
@@ -133,7 +144,6 @@ def test_where_naive_makes_no_error_there_is_no_skill_and_no_infinity() -> None:
     assert judgement.skill_by_step("ohlc") == (None,)
     assert judgement.loses == ["ohlc"]
     text = json.dumps(judgement.to_json(), allow_nan=False)
-    assert json.loads(text)["tasks"]["ohlc"]["skill"]["roll_forward"]["mae"] is None
     assert Judgement.from_json(json.loads(text)) == judgement
 
 
@@ -164,11 +174,10 @@ def test_g8_every_error_stands_per_step_beside_every_baseline(make_span) -> None
     assert set(content["tasks"]) == {"ohlc", "bands", "volatility"}
     for section in content["tasks"].values():
         assert set(section["errors"]) == {"model", "last_close", "roll_forward", "offset"}
-        assert set(section["skill"]) == {"last_close", "roll_forward", "offset"}
         assert set(section["significance"]) == {"last_close", "roll_forward", "offset"}
         for errors in section["errors"].values():
             assert set(errors) == {"mae_price", "rmse_price", "mae_return", "rmse_return"}
-            assert {len(grid["by_step"]) for grid in errors.values()} == {3}
+            assert {len(grid["by_step_and_column"]) for grid in errors.values()} == {3}
     assert "mape" not in json.dumps(content).lower()
 
 
@@ -190,13 +199,13 @@ def test_a_span_with_a_past_is_judged_beside_every_baseline_and_survives_its_fil
     judgement = judge(make_market_span(num_windows=60))
     for task in ("ohlc", "bands", "volatility"):
         assert set(judgement.errors[task]) == {"model", *INSTALLED}
-        assert set(judgement.significance[task]) == set(INSTALLED)
+        assert set(judgement.tasks[task].significance) == set(INSTALLED)
     assert Judgement.from_json(json.loads(json.dumps(judgement.to_json(), allow_nan=False))) == judgement
 
 
 def test_a_profile_with_candles_only_is_judged_on_candles_only(make_span) -> None:
     judgement = judge(make_span(tasks=("ohlc",)))
-    assert list(judgement.beats_baseline) == ["ohlc"]
+    assert list(judgement.tasks) == ["ohlc"]
     assert Judgement.from_json(judgement.to_json()) == judgement
 
 
@@ -209,43 +218,55 @@ def test_float32_forecasts_as_models_give_them_are_judged(make_span) -> None:
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (("tasks", "ohlc", "skill", "roll_forward", "mae"), 0.5),
-        (("tasks", "ohlc", "verdict"), "beats everything"),
-        (("tasks", "ohlc", "errors", "model", "mae_return", "overall"), 0.0),
+        (("tasks", "ohlc", "columns"), ["open"]),
         (("tasks", "ohlc", "errors", "model", "mae_return", "by_step_and_column"), [[0.1]]),
         (("tasks", "ohlc", "errors", "model", "mae_return", "by_step_and_column"), [["x"]]),
+        (("tasks", "ohlc", "errors", "model", "mae_return", "by_step_and_column", 0, 0), "0.1"),
+        (("tasks", "ohlc", "errors", "model", "mae_return", "by_step_and_column", 0, 0), -0.1),
+        (("tasks", "ohlc", "errors", "model", "mae_return", "by_step_and_column", 0, 0), 1e100),
+        (("tasks", "ohlc", "errors", "model", "mae_return", "by_step_and_column", 0, 0), float("nan")),
         (("tasks", "ohlc", "errors", "model"), {}),
         (("tasks", "ohlc", "errors"), {}),
         (("tasks", "volume"), {"errors": {}}),
+        (("tasks", "volume"), {"columns": ["volume"], "errors": {}, "significance": {}}),
         (("tasks",), {}),
         (("tasks",), None),
         (("direction",), []),
         (("direction", 0, "num_hits"), 99),
-        (("loses",), []),
-        (("tasks", "bands", "significance", "roll_forward", "p_value"), 0.001),
+        (("direction", 0, "num_hits"), True),
+        (("direction", 0, "num_flat_truth"), 1),
         (("tasks", "bands", "significance", "roll_forward", "mean_difference"), -0.001),
-        (("tasks", "bands", "significance", "roll_forward", "standard_error"), 1e-9),
+        (("tasks", "bands", "significance", "roll_forward", "mean_difference"), None),
         (("tasks", "bands", "significance", "roll_forward", "standard_error"), -1.0),
+        (("tasks", "bands", "significance", "roll_forward", "lag_bars"), 60),
         (("tasks", "bands", "significance", "roll_forward", "num_windows"), 99),
         (("tasks", "bands", "significance"), {}),
         (("direction", 0, "num_effective"), 99.0),
-        (("format",), 1),
+        (("direction", 0, "num_effective"), -1.0),
     ],
 )
 def test_a_file_that_disagrees_with_its_own_errors_is_refused(make_span, path: tuple, value: object) -> None:
-    content = judge(make_span(num_windows=60)).to_json()
-    assert content["loses"] == ["ohlc", "bands", "volatility"]  # so that emptying it is a change
-    section = content = copy.deepcopy(content)
+    section = content = copy.deepcopy(judge(make_span(num_windows=60)).to_json())
     for key in path[:-1]:
         section = section[key]
     section[path[-1]] = value
-    with pytest.raises(ArtifactError, match=r"metadata of X, key judgement: must be a judgement of format 2"):
+    with pytest.raises(
+        ArtifactError, match=r"metadata of X, key judgement.*: must be a judgement of format 3"
+    ):
         Judgement.from_json(content, where="metadata of X, key judgement")
 
 
 @pytest.mark.parametrize("content", [None, [], "text", {}, {"tasks": {}, "direction": [], "num_windows": 1}])
 def test_something_that_is_no_judgement_is_refused(content: object) -> None:
-    with pytest.raises(ArtifactError, match="the judgement: must be a judgement of format 2"):
+    with pytest.raises(
+        ArtifactError, match="the judgement: this v8 reads judgement format 3; got format None"
+    ):
+        Judgement.from_json(content)
+
+
+def test_a_judgement_of_the_first_format_is_refused(make_span) -> None:
+    content = {**judge(make_span()).to_json(), "format": 1}
+    with pytest.raises(ArtifactError, match="the judgement: this v8 reads judgement format 3; got format 1"):
         Judgement.from_json(content)
 
 
@@ -253,5 +274,8 @@ def test_infinite_errors_in_a_file_are_refused(make_span) -> None:
     text = json.dumps(judge(make_span()).to_json())
     content = json.loads(text)
     content["tasks"]["ohlc"]["errors"]["offset"]["mae_price"]["by_step_and_column"][0][0] = float("inf")
-    with pytest.raises(ArtifactError, match="do not follow"):
+    with pytest.raises(
+        ArtifactError,
+        match=r"key tasks\.ohlc\.errors\.offset\.mae_price\.by_step_and_column\.0\.0: .*; got inf ",
+    ):
         Judgement.from_json(content)

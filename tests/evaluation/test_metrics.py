@@ -13,6 +13,7 @@ from v8.errors import SeriesError
 from v8.evaluation.forecasts import Forecasts
 from v8.evaluation.metrics import (
     ErrorGrid,
+    SquaredErrorGrid,
     measure_direction,
     measure_errors,
     wilson_interval,
@@ -46,22 +47,22 @@ def test_errors_of_two_windows_are_those_worked_out_by_hand() -> None:
     assert errors.rmse_price.overall == pytest.approx(8.75**0.5)
 
 
-def test_means_over_steps_and_columns_follow_the_kind_of_error() -> None:
+def test_means_over_columns_and_over_all_follow_the_kind_of_error() -> None:
     cells = ((3.0, 0.0), (4.0, 1.0))
-    absolute, squared = ErrorGrid(("high", "low"), cells, 1), ErrorGrid(("high", "low"), cells, 2)
-    assert absolute.by_column == {"high": 3.5, "low": 0.5}
+    absolute, squared = ErrorGrid(cells), SquaredErrorGrid(cells)
+    assert absolute.by_step == (1.5, 2.5)
     assert absolute.overall == 2.0
-    # Root mean squares: sqrt((9 + 16) / 2), sqrt((0 + 1) / 2), sqrt(26 / 4).
-    assert squared.by_column == pytest.approx({"high": 12.5**0.5, "low": 0.5**0.5})
+    # Root mean squares: sqrt((9 + 0) / 2), sqrt((16 + 1) / 2), sqrt(26 / 4).
+    assert squared.by_step == pytest.approx((4.5**0.5, 8.5**0.5))
     assert squared.overall == pytest.approx(6.5**0.5)
 
 
-def test_errors_of_a_column_are_found_under_its_name(make_span) -> None:
+def test_errors_of_a_column_are_found_in_its_place(make_span) -> None:
     span = make_span(tasks=("ohlc",))
     forecast = span.truth["ohlc"].copy()
     forecast[:, 2, 1] += 6.0  # the high, at step 3 of 3
     grid = measure_errors(span, "ohlc", forecast).mae_price
-    assert grid.by_column == pytest.approx({"open": 0, "high": 2.0, "low": 0, "close": 0})
+    assert grid.cells == pytest.approx(np.array([[0, 0, 0, 0], [0, 0, 0, 0], [0, 6.0, 0, 0]]))
     assert grid.by_step == pytest.approx((0, 0, 1.5))
 
 

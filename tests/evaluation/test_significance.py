@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from v8.evaluation.significance import (
     Significance,
@@ -20,6 +22,8 @@ from v8.evaluation.significance import (
     num_effective,
     small_sample_factor,
 )
+
+KIND = TypeAdapter(Significance)
 
 
 def _slow_variance(values: np.ndarray, lag_bars: int, bars: np.ndarray) -> float:
@@ -114,7 +118,8 @@ def test_where_nothing_can_be_said_there_is_no_number_and_no_nan(
     test = diebold_mariano(differences, horizon_bars=10)
     assert (test.standard_error, test.statistic, test.p_value) == (None, None, None), reason
     assert test.mean_difference == pytest.approx(differences.mean())
-    assert Significance.from_json(json.loads(json.dumps(test.to_json(), allow_nan=False))) == test
+    written = json.dumps(KIND.dump_python(test), allow_nan=False)
+    assert KIND.validate_python(json.loads(written)) == test
 
 
 def test_one_window_more_is_enough() -> None:
@@ -227,6 +232,6 @@ def test_the_correction_does_not_depend_on_the_order() -> None:
 
 @pytest.mark.parametrize("bad", [-0.1, 0.0, float("nan"), float("inf")])
 def test_a_standard_error_out_of_range_is_no_test(bad: float) -> None:
-    content = Significance(0.1, 0.2, 100, 9).to_json() | {"standard_error": bad}
+    content = asdict(Significance(0.1, 0.2, 100, 9)) | {"standard_error": bad}
     with pytest.raises(ValueError, match="standard_error"):
-        Significance.from_json(content)
+        KIND.validate_python(content)

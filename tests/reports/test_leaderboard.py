@@ -180,16 +180,17 @@ def test_the_csv_is_replaced_whole_and_leaves_nothing_beside_it(make_metadata, t
 def _make_naive_perfect(metadata: dict) -> None:
     """Set every OHLC error of model and naive to zero, and what follows from that."""
     judgement = Judgement.from_json(metadata["judgement"])
-    errors = {task: dict(forecasters) for task, forecasters in judgement.errors.items()}
+    judged = judgement.tasks["ohlc"]
+    errors = dict(judged.errors)
     for name in ("model", "roll_forward"):
-        old = errors["ohlc"][name]
         grids = {
-            grid: replace(getattr(old, grid), cells=tuple((0.0,) * 4 for _ in range(3)))
+            grid: replace(getattr(errors[name], grid), cells=tuple((0.0,) * 4 for _ in range(3)))
             for grid in ("mae_price", "rmse_price", "mae_return", "rmse_return")
         }
-        errors["ohlc"][name] = replace(old, **grids)
-    tests = {task: dict(baselines) for task, baselines in judgement.significance.items()}
-    for name, test in tests["ohlc"].items():
-        theirs = errors["ohlc"][name].mae_return.overall
-        tests["ohlc"][name] = replace(test, mean_difference=-theirs)
-    metadata["judgement"] = replace(judgement, errors=errors, significance=tests).to_json()
+        errors[name] = replace(errors[name], **grids)
+    tests = {
+        name: replace(test, mean_difference=-errors[name].mae_return.overall)
+        for name, test in judged.significance.items()
+    }
+    tasks = {**judgement.tasks, "ohlc": replace(judged, errors=errors, significance=tests)}
+    metadata["judgement"] = replace(judgement, tasks=tasks).to_json()

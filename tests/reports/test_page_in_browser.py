@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast
+from v8.evaluation.judgement import Judgement
 from v8.reports.page import write_run_report
 from v8.wording import number
 
@@ -89,11 +90,12 @@ def test_the_numbers_are_those_of_the_metadata(opened: Visit, metadata: list[dic
         assert row
         cells = re.findall(r"<td>(.*?)</td>", row[0])
         told = [re.sub(r"<[^>]*>", "", cell) for cell in cells]
-        for at, task in enumerate(content["judgement"]["tasks"].values()):
-            multiple = task["multiple_of_naive"]["mae"]
+        judgement = Judgement.from_json(content["judgement"])
+        for at, task in enumerate(judgement.tasks):
+            multiple = judgement.multiple(task)
             assert told[4 * at] == number(multiple)
             assert told[4 * at + 1] == number(1 - multiple)
-            assert told[4 * at + 2] == task["verdict"]
+            assert told[4 * at + 2] == judgement.verdict(task)
 
 
 def test_the_charts_hold_the_errors_of_the_metadata(opened: Visit, metadata: list[dict[str, Any]]) -> None:
@@ -103,11 +105,12 @@ def test_the_charts_hold_the_errors_of_the_metadata(opened: Visit, metadata: lis
     ]
     by_step = [figure for figure in figures if "error ÷ naive" in str(figure["layout"]["yaxis"].get("title"))]
     assert len(by_step) == 6
-    judged = [(one, task) for one in metadata for task in one["judgement"]["tasks"].values()]
-    for figure, (_, task) in zip(by_step, judged, strict=True):
+    judgements = [Judgement.from_json(one["judgement"]) for one in metadata]
+    judged = [(judgement, task) for judgement in judgements for task in judgement.tasks]
+    for figure, (judgement, task) in zip(by_step, judged, strict=True):
         model = figure["data"][-1]
-        errors = np.array(task["errors"]["model"]["mae_return"]["by_step"])
-        naive = np.array(task["errors"]["roll_forward"]["mae_return"]["by_step"])
+        errors = np.array(judgement.error(task).by_step)
+        naive = np.array(judgement.error(task, "roll_forward").by_step)
         assert model["name"] == "model"
         assert model["y"] == pytest.approx(list(errors / naive), rel=1e-5)
         assert model["customdata"] == pytest.approx(list(100 * errors), rel=1e-5)

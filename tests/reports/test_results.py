@@ -76,7 +76,7 @@ def test_a_stage_that_took_no_number_of_seconds_is_refused(make_metadata, bad: o
 
 def test_a_judgement_that_disagrees_with_itself_is_refused_by_the_name_of_its_series(make_metadata) -> None:
     content = make_metadata("ETHUSDT-1h")
-    content["judgement"]["tasks"]["ohlc"]["verdict"] = "loses to naive"
+    content["judgement"]["tasks"]["ohlc"]["significance"]["offset"]["mean_difference"] = 0.5
     with pytest.raises(ArtifactError, match=r"metadata of ETHUSDT-1h, key judgement: .*do not follow"):
         read_results([content])
 

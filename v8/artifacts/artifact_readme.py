@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from v8.columns import RSI, VOLUME_NORM
-from v8.evaluation.judgement import LOSES
+from v8.evaluation.judgement import Judgement
 from v8.features.indicators import warmup_bars
 from v8.wording import markdown_table, number, plural
 
@@ -66,21 +66,17 @@ def _introduction(metadata: Mapping[str, Any]) -> str:
 
 
 def _quality(metadata: Mapping[str, Any]) -> str:
-    judgement = metadata["judgement"]
-    rows = [
-        (task, number(section["multiple_of_naive"]["mae"]), section["verdict"])
-        for task, section in judgement["tasks"].items()
-    ]
-    losing = [task for task, _, verdict in rows if verdict == LOSES]
+    judgement = Judgement.from_json(metadata["judgement"], where=f"metadata of {metadata['series']}")
+    rows = [(task, number(judgement.multiple(task)), judgement.verdict(task)) for task in judgement.tasks]
     lines = [
         "## How good it is",
-        f"Mean absolute error on the {judgement['num_windows']:,} windows of the test span, which training "
+        f"Mean absolute error on the {judgement.num_windows:,} windows of the test span, which training "
         "never saw, as a multiple of the error of the naive forecast: the close stays where it is, bands and "
         "volatility follow from that. Below 1 is better than naive.",
         markdown_table(("task", "multiple of naive", "verdict"), rows),
     ]
-    if losing:
-        tasks = ", ".join(losing)
+    if judgement.loses:
+        tasks = ", ".join(judgement.loses)
         lines.append(f"**It loses to the naive forecast at: {tasks}. Use the naive one there.**")
     lines.append("Nothing here is financial advice; past errors promise nothing about coming ones.")
     return "\n\n".join(lines)

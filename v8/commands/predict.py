@@ -122,10 +122,13 @@ class _Told:
 
     def quality(self) -> dict[str, dict[str, Any]]:
         """Return the judgement per task: its mean absolute error as a multiple of naive, and the verdict."""
-        tasks = self.forecaster.metadata["judgement"]["tasks"]
+        from v8.evaluation.judgement import Judgement
+
+        metadata = self.forecaster.metadata
+        judgement = Judgement.from_json(metadata["judgement"], where=f"metadata of {metadata['series']}")
         return {
-            task: {"multiple_of_naive": section["multiple_of_naive"]["mae"], "verdict": section["verdict"]}
-            for task, section in tasks.items()
+            task: {"multiple_of_naive": judgement.multiple(task), "verdict": judgement.verdict(task)}
+            for task in judgement.tasks
         }
 
     def lines(self) -> list[str]:

@@ -13,16 +13,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from v8.columns import CLOSE, KINDS, TASK_COLUMNS, TASK_OHLC, Kind
 from v8.errors import SeriesError
 from v8.evaluation.forecasts import Forecasts
 from v8.evaluation.past import Floats
 from v8.evaluation.significance import num_effective
+from v8.records import Count, Number
 
 Z_95: Final = 1.959963984540054
 """Standard normal quantile of 97.5 %: two-sided 95 %."""
@@ -33,20 +35,20 @@ FLAT_RETURN: Final = 2.0**-22
 MAX_ERROR: Final = 1e100
 """Errors are refused from here on: far beyond any price, and the squares of a span still have a sum."""
 
+Cell = Annotated[Number, Field(ge=0, lt=MAX_ERROR)]
+"""One error, 0 or above."""
+
 
 @dataclass(frozen=True)
 class ErrorGrid:
-    """One kind of error per step and column; every mean over them follows from the cells.
+    """Mean absolute errors per step and column; every mean over them follows from the cells.
 
     Args:
-        columns: Names of the C columns.
-        cells: H rows of C errors, all in one unit, 0 or above.
-        power: 1 when cells are mean absolute errors, 2 when they are root mean squared errors.
+        cells: H rows of C errors, all in one unit.
     """
 
-    columns: tuple[str, ...]
-    cells: tuple[tuple[float, ...], ...]
-    power: Literal[1, 2]
+    cells: Annotated[tuple[tuple[Cell, ...], ...], Field(alias="by_step_and_column")]
+    power: ClassVar[Literal[1, 2]] = 1
 
     @property
     def overall(self) -> float:
@@ -58,26 +60,18 @@ class ErrorGrid:
         """Error of each step over all columns, first step first."""
         return tuple(self._mean(row) for row in self.cells)
 
-    @property
-    def by_column(self) -> dict[str, float]:
-        """Error of each column over all steps."""
-        steps = zip(*self.cells, strict=True)
-        return {name: self._mean(cells) for name, cells in zip(self.columns, steps, strict=True)}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return cells and means under the names of their axes."""
-        return {
-            "overall": self.overall,
-            "by_step": list(self.by_step),
-            "by_column": self.by_column,
-            "by_step_and_column": [list(row) for row in self.cells],
-        }
-
     def _mean(self, cells: Iterable[float]) -> float:
         # fsum rounds once, so the means are the same to the last bit wherever they are recomputed.
         powers = [cell**self.power for cell in cells]
         mean = math.fsum(powers) / len(powers)
         return math.sqrt(mean) if self.power == 2 else mean
+
+
+@dataclass(frozen=True)
+class SquaredErrorGrid(ErrorGrid):
+    """Root mean squared errors per step and column, likewise."""
+
+    power = 2
 
 
 @dataclass(frozen=True)
@@ -92,9 +86,9 @@ class TaskErrors:
     """
 
     mae_price: ErrorGrid
-    rmse_price: ErrorGrid
+    rmse_price: SquaredErrorGrid
     mae_return: ErrorGrid
-    rmse_return: ErrorGrid
+    rmse_return: SquaredErrorGrid
 
 
 @dataclass(frozen=True)
@@ -115,13 +109,13 @@ class StepDirection:
             at most as many, 0 when none was counted.
     """
 
-    step: int
-    num_hits: int
-    num_counted: int
-    num_rises: int
-    num_flat_truth: int
-    num_flat_forecast: int
-    num_effective: float
+    step: Count
+    num_hits: Count
+    num_counted: Count
+    num_rises: Count
+    num_flat_truth: Count
+    num_flat_forecast: Count
+    num_effective: Number
 
     @property
     def rate(self) -> float | None:
@@ -134,21 +128,11 @@ class StepDirection:
         rate = self.rate
         return None if rate is None else wilson_interval(rate * self.num_effective, self.num_effective)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return counts, rate and interval; null where nothing was counted."""
-        low, high = self.interval or (None, None)
-        return {
-            "step": self.step,
-            "num_hits": self.num_hits,
-            "num_counted": self.num_counted,
-            "num_rises": self.num_rises,
-            "num_flat_truth": self.num_flat_truth,
-            "num_flat_forecast": self.num_flat_forecast,
-            "num_effective": self.num_effective,
-            "rate": self.rate,
-            "low_95": low,
-            "high_95": high,
-        }
+    def adds_up(self, num_windows: int) -> bool:
+        """Say whether the counts can be those of a span of so many windows."""
+        num_all = self.num_counted + self.num_flat_truth + self.num_flat_forecast
+        is_part = max(self.num_hits, self.num_rises) <= self.num_counted
+        return num_all == num_windows and is_part and 0 <= self.num_effective <= max(1, self.num_counted)
 
 
 def measure_errors(forecasts: Forecasts, task: str, forecast: Floats) -> TaskErrors:
@@ -166,8 +150,7 @@ def measure_errors(forecasts: Forecasts, task: str, forecast: Floats) -> TaskErr
         SeriesError: If the shape is not that of the truth, or an error is too large for a number.
     """
     error, relative = _checked_errors(forecasts, task, forecast)
-    columns = TASK_COLUMNS[task]
-    return TaskErrors(*_grids(columns, error), *_grids(columns, relative))
+    return TaskErrors(*_grids(error), *_grids(relative))
 
 
 def window_losses(forecasts: Forecasts, task: str, forecast: Floats) -> NDArray[np.float64]:
@@ -262,10 +245,10 @@ def _checked_errors(
     return error, relative
 
 
-def _grids(columns: tuple[str, ...], error: NDArray[np.float64]) -> tuple[ErrorGrid, ErrorGrid]:
+def _grids(error: NDArray[np.float64]) -> tuple[ErrorGrid, SquaredErrorGrid]:
     mae = np.abs(error).mean(axis=0)
     rmse = np.sqrt((error**2).mean(axis=0))
-    return ErrorGrid(columns, _rows(mae), 1), ErrorGrid(columns, _rows(rmse), 2)
+    return ErrorGrid(_rows(mae)), SquaredErrorGrid(_rows(rmse))
 
 
 def _rows(cells: NDArray[np.float64]) -> tuple[tuple[float, ...], ...]:

@@ -27,13 +27,16 @@ Legend: N windows.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from scipy.special import stdtr
+
+from v8.records import Count, Number
 
 ALPHA: Final = 0.05
 """Corrected p-values below this are called significant."""
@@ -58,10 +61,10 @@ class Significance:
         lag_bars: Largest distance at which windows may depend on each other, in bars.
     """
 
-    mean_difference: float
-    standard_error: float | None
-    num_windows: int
-    lag_bars: int
+    mean_difference: Number
+    standard_error: Annotated[Number, Field(gt=0)] | None
+    num_windows: Count
+    lag_bars: Count
 
     @property
     def statistic(self) -> float | None:
@@ -76,30 +79,6 @@ class Significance:
         """Chance of a difference at least this large, either way, if there were none; 0 to 1 or None."""
         statistic = self.statistic
         return None if statistic is None else float(2.0 * stdtr(self.num_windows - 1, -abs(statistic)))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return fields, statistic and p-value; null where there is none."""
-        return {
-            "mean_difference": self.mean_difference,
-            "standard_error": self.standard_error,
-            "num_windows": self.num_windows,
-            "lag_bars": self.lag_bars,
-            "statistic": self.statistic,
-            "p_value": self.p_value,
-        }
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Significance:
-        """Read what `to_json` wrote; statistic and p-value are computed again.
-
-        Raises:
-            ValueError: If a number is out of its range.
-        """
-        error = content["standard_error"]
-        num_windows, lag_bars = int(content["num_windows"]), int(content["lag_bars"])
-        if error is not None and not (0.0 < error < math.inf and 0 <= lag_bars < num_windows):
-            raise ValueError("standard_error, num_windows or lag_bars out of range")
-        return cls(float(content["mean_difference"]), error, num_windows, lag_bars)
 
 
 def diebold_mariano(
