@@ -44,7 +44,6 @@ sys.path.insert(0, str(REPOSITORY))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.machine import describe_machine, versions
 from v8.artifacts.run_folder import RunRecord, changed_candles, pin_of, read_run
 from v8.columns import CLOSE, OHLC, TASK_COLUMNS, TASK_OHLC
 from v8.data.dataset import SeriesData, prepare_series, table_columns
@@ -57,6 +56,7 @@ from v8.evaluation.metrics import window_losses
 from v8.evaluation.past import Known, Lesson, past_of
 from v8.evaluation.significance import ALPHA, corrected_p_values, diebold_mariano
 from v8.features.table import compute_table
+from v8.machine import describe_machine, versions
 from v8.market.candles import Candles
 from v8.market.series import Series, load_universe
 from v8.market.sources.source import CandleSource, open_source

@@ -51,13 +51,13 @@ import numpy as np
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from v8.artifacts.machine import describe_machine, num_usable_cores
 from v8.columns import TASK_COLUMNS
 from v8.commands.device import choose_workers
 from v8.data.dataset import SeriesData, prepare_series, table_columns
 from v8.data.splits import split_rows
 from v8.features.indicators import warmup_bars
 from v8.features.table import compute_table
+from v8.machine import describe_machine, num_usable_cores
 from v8.market.series import load_universe
 from v8.market.sources.demo import DemoSource
 from v8.models.cost import TRAINING_TO_FORWARD_FLOP, training_flop_per_window

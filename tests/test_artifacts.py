@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.lock import FolderLock
 from v8.artifacts.run_folder import CandlePin, RunFolder, RunIdentity, locate_run, read_run
 from v8.artifacts.series_artifact import read_metadata
 from v8.errors import ArtifactError, DataError, ProfileError
+from v8.lock import FolderLock
 from v8.market.series import Series
 from v8.storage import digest_file, write_json
 

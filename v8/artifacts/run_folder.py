@@ -21,9 +21,9 @@ from typing import Any, Literal, Self
 
 from pydantic import TypeAdapter
 
-from v8.artifacts.lock import FolderLock
-from v8.artifacts.machine import describe_machine, versions
 from v8.errors import ArtifactError, DataError, ProfileError, listed
+from v8.lock import FolderLock
+from v8.machine import describe_machine, versions
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.profile import Profile

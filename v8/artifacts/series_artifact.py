@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from v8.artifacts.artifact_readme import README_FILE, artifact_readme
 from v8.artifacts.forecast_sample import FORECASTS_FILE, ForecastSample
-from v8.artifacts.machine import describe_machine, versions
 from v8.artifacts.run_folder import now_iso, pin_of
 from v8.columns import KINDS, TASK_COLUMNS, TASK_VOLATILITY
 from v8.data.dataset import SeriesData
@@ -25,6 +24,7 @@ from v8.data.shrinkage import Shrinkage
 from v8.errors import ArtifactError
 from v8.evaluation.judgement import Judgement
 from v8.features.indicators import definition_digest, definitions, warmup_bars
+from v8.machine import describe_machine, versions
 from v8.market.candles import Candles
 from v8.records import check_format, read_json_object
 from v8.storage import digest_file, write_json, write_text, write_with

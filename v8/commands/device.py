@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from v8.engine.placement import Placement, choose_placement
 from v8.errors import ProfileError
@@ -59,10 +58,11 @@ def place(device: str, workers: str, fleet_size: str) -> Placement:
     Raises:
         ProfileError: If one is no number, or both are wanted at once.
     """
-    from v8.artifacts.machine import num_usable_cores
+    from v8 import machine
 
-    may_have_gpu = device != "cpu" and _may_have_gpu()
-    placement = choose_placement(workers, fleet_size, may_have_gpu=may_have_gpu, num_cores=num_usable_cores())
+    may_have_gpu = device != "cpu" and machine.may_have_gpu()
+    num_cores = machine.num_usable_cores()
+    placement = choose_placement(workers, fleet_size, may_have_gpu=may_have_gpu, num_cores=num_cores)
     if not may_have_gpu:
         for variable in _THREAD_VARIABLES:
             os.environ.setdefault(variable, "1")
@@ -70,21 +70,15 @@ def place(device: str, workers: str, fleet_size: str) -> Placement:
     return placement
 
 
-def _may_have_gpu() -> bool:
-    """Look for NVIDIA's driver, which costs nothing; asking TensorFlow costs seconds."""
-    return Path("/dev/nvidiactl").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != "-1"
-
-
 def _require_gpu() -> None:
-    from v8.training.device import proved_device
-    from v8.training.precision import gpu_names
+    from v8.machine import has_gpu, proved_device
 
-    names = gpu_names()
-    device = proved_device() if names else "none visible"
+    is_visible = has_gpu()
+    device = proved_device() if is_visible else "none visible"
     if not device.startswith("GPU"):
         raise ProfileError(
             where="--device gpu",
             rule="needs a GPU that TensorFlow can compute on",
-            got=f"work on {device}" if names else device,
+            got=f"work on {device}" if is_visible else device,
             fix="Install the GPU's driver and tensorflow[and-cuda], or use --device auto",
         )

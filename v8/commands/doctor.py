@@ -207,7 +207,7 @@ def run_probe(profile: Profile, wanted: Sequence[Wanted], environment: Mapping[s
 
 def report_of(findings: Findings, profile: Profile, seconds: float) -> dict[str, Any]:
     """Turn findings into the document that `--json` prints."""
-    from v8.artifacts.machine import describe_machine
+    from v8.machine import describe_machine
 
     return {
         "verdict": _verdict(findings),
@@ -299,10 +299,12 @@ def _run_probes(profile: Profile, wanted: Sequence[Sequence[Wanted]]) -> list[Pr
 
 
 def _note_load(findings: Findings) -> None:
-    load, num_cores = os.getloadavg()[0], os.cpu_count() or 1
-    if load > BUSY_SHARE * num_cores:
+    from v8.machine import load
+
+    busy, num_cores = load()
+    if busy > BUSY_SHARE * num_cores:
         findings.notes.append(
-            f"other programs were at work before the start (load {load:.1f} on {num_cores} cores); "
+            f"other programs were at work before the start (load {busy:.1f} on {num_cores} cores); "
             "all speeds are too low, and their ratios uncertain"
         )
 

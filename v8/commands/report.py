@@ -12,11 +12,11 @@ def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, for example runs/aligned.")],
 ) -> None:
     """Redraw leaderboard.csv, report.html, its pictures and timing.json from the saved artefacts."""
-    from v8.artifacts.lock import FolderLock
     from v8.artifacts.run_folder import read_run
     from v8.commands.printing import print_leaderboard
     from v8.engine.outputs import REPORT_FILE, write_outputs
     from v8.engine.pictures import PICTURES_FOLDER, draw_pictures
+    from v8.lock import FolderLock
 
     read_run(run)
     with FolderLock(run):

@@ -167,13 +167,13 @@ def _train_all(placement: Placement, jobs: Sequence[Job], listen: Listener) -> I
 
     with quiet_start():
         from v8.engine import local
-        from v8.training.precision import gpu_names
+        from v8.machine import has_gpu
         from v8.training.probe import measured_fleet_size
 
-        has_gpu = bool(gpu_names())  # looking for GPUs is the other moment TensorFlow talks
+        is_on_gpu = has_gpu()  # looking for GPUs is the other moment TensorFlow talks
         # A machine with a GPU's driver may still have a backend that cannot use it.
         fleet_size = placement.fleet_size or (
-            measured_fleet_size(jobs[0].profile, len(jobs)) if has_gpu else 1
+            measured_fleet_size(jobs[0].profile, len(jobs)) if is_on_gpu else 1
         )
     return local.train_all(jobs, listen, fleet_size)
 

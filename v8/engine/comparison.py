@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from v8.artifacts.machine import describe_machine, versions
 from v8.artifacts.run_folder import locate_run, now_iso, pin_of
 from v8.errors import ProfileError
+from v8.machine import describe_machine, versions
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.profile import Profile

@@ -4,7 +4,7 @@ Counting cores misleads: two of them may be one core's hyper-threads, and each p
 `--workers auto` lets threads do arithmetic side by side and takes the smallest number that nearly reaches
 the best total. A thread's speed is its work per second of processor time, not of the clock: a program that
 happens to run beside the measurement must not cost a worker for hours. (What a container may use of the
-cores is known beforehand, see `v8.artifacts.machine.num_usable_cores`.)
+cores is known beforehand, see `v8.machine.num_usable_cores`.)
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
+
+from v8.machine import available_bytes as free_bytes
 
 STRETCH_S = 0.2
 """Time of one measurement."""
@@ -65,8 +66,8 @@ def measured_workers(
         if faster is None:
             break
         chosen, speed = tried, faster
-    free = _available_bytes() if available_bytes is None else available_bytes
-    return chosen if free is None else max(1, min(chosen, free // WORKER_BYTES))
+    free = free_bytes() if available_bytes is None else available_bytes
+    return max(1, min(chosen, free // WORKER_BYTES))
 
 
 def _first_at_least(wanted: float, measure: Callable[[], float]) -> float | None:
@@ -94,13 +95,3 @@ def threads_speed(num_threads: int) -> float:
     for thread in threads:
         thread.join()
     return math.fsum(speeds)
-
-
-def _available_bytes() -> int | None:
-    """Ask Linux for the memory that a new process may take; None where it cannot be asked."""
-    try:
-        lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
-    except OSError:
-        return None
-    found = [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
-    return found[0] if found else None

@@ -38,10 +38,9 @@ from v8.evaluation.forecasts import Forecasts
 from v8.evaluation.judgement import Judgement, judge
 from v8.evaluation.past import past_of
 from v8.features.store import FeatureStore
+from v8.machine import choose_precision, memory_of
 from v8.profile import Profile
-from v8.training.device import memory_of
 from v8.training.epoch_record import EpochRecord
-from v8.training.precision import choose_precision
 from v8.training.trainer import Member, Trainer, TrainingResult
 
 CHECKPOINT = Path(".training", "checkpoint.npz")

@@ -14,7 +14,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import resource
 import statistics
 import sys
 import tempfile
@@ -37,18 +36,19 @@ from v8.engine.plan import make_plan
 from v8.errors import ProfileError, V8Error
 from v8.evaluation.judgement import Judgement
 from v8.features.store import FeatureStore
+from v8.machine import has_gpu as backend_has_gpu
+from v8.machine import process_memory
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource, open_source
 from v8.models.cost import training_flop_per_window
 from v8.profile import Profile
 from v8.reports.comparison_results import WARM, Measurement, ModelMeasurement
-from v8.training.precision import gpu_names
 from v8.training.probe import matmul_speed
 
 
 def main() -> None:
     """Serve one order."""
-    has_gpu = bool(gpu_names())
+    has_gpu = backend_has_gpu()
     _tell(ready=True)
     order = Order(**json.loads(sys.stdin.readline()))
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -108,7 +108,7 @@ def _measured(
     metadata: list[dict[str, Any]],
     fleet_size: int,
 ) -> dict[str, Any]:
-    peak_bytes = _peak_process_bytes()  # before the matmuls, which are not the profile's
+    peak_bytes = process_memory().peak_bytes  # before the matmuls, which are not the profile's
     measured = Measurement(
         profile=profile.name,
         repeat=order.repeat,
@@ -164,11 +164,6 @@ _PIN_KEYS = ("first_open", "last_open", "num_bars", "digest")
 
 def _store(place: str) -> FeatureStore:
     return FeatureStore(Path(place), num_remembered=0)
-
-
-def _peak_process_bytes() -> int:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # Linux counts in KiB
 
 
 def _say(event: Event) -> None:

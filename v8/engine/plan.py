@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from v8.artifacts.machine import num_usable_cores
 from v8.artifacts.run_folder import RUN_FILE, RunFolder, SeriesState, Status, read_run
 from v8.artifacts.series_artifact import METADATA_FILE, MODEL_FILE
 from v8.data.dataset import table_columns
 from v8.data.splits import SPANS, rows_needed, split_rows
 from v8.features.indicators import warmup_bars
+from v8.machine import num_usable_cores
 from v8.market.candles import Candles
 from v8.market.series import Series, load_universe
 from v8.models.cost import TRAINING_TO_FORWARD_FLOP, training_flop_per_window

@@ -25,11 +25,13 @@ from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 from v8.engine.events import Event, Listener, Note, Outcome
 from v8.engine.interruption import deferred_interrupts
 from v8.engine.plan import Job
 from v8.engine.quiet import quiet_start
+from v8.machine import has_gpu
 from v8.profile import Profile
 
 TRIES = 2
@@ -97,9 +99,8 @@ class _Crew:
 
     def news(self) -> list[Outcome]:
         """Pass on what workers tell within a moment; return the outcomes among it."""
-        pipes = {worker.pipe: worker for worker in self._workers if worker.job}
-        told = wait(list(pipes), timeout=POLL_S)
-        outcomes = [self._hear(pipes[pipe]) for pipe in told if isinstance(pipe, Connection)]
+        pipes: dict[Any, _Worker] = {worker.pipe: worker for worker in self._workers if worker.job}
+        outcomes = [self._hear(pipes[pipe]) for pipe in wait(list(pipes), timeout=POLL_S)]
         return [outcome for outcome in outcomes if outcome]
 
     def dismiss(self) -> None:
@@ -160,8 +161,11 @@ def _deaf_to_interrupts() -> Iterator[None]:
     """Block SIGINT for the processes started in the block, which inherit that for all their life.
 
     A worker that only ignored it once it runs would print a traceback when Ctrl-C comes earlier. Here
-    a Ctrl-C is kept until the block ends.
+    a Ctrl-C is kept until the block ends. Windows blocks no signals: there a worker obeys Ctrl-C itself.
     """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
     resource_tracker.ensure_running()  # `start` would start it, and that unblocks SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -194,9 +198,8 @@ def _serve(pipe: Connection, profile: Profile) -> None:
     _end_with_parent()
     with quiet_start():
         from v8.engine.local import Workshop  # noqa: PLC0415 - the parent must not start TensorFlow
-        from v8.training.precision import gpu_names  # noqa: PLC0415
 
-        gpu_names()
+        has_gpu()
     with suppress(EOFError, ConnectionError, KeyboardInterrupt), deferred_interrupts("") as check:
         workshop = Workshop(profile, pipe.send, check)
         pipe.send(None)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from v8.artifacts.artifact_readme import artifact_readme
-from v8.artifacts.lock import FolderLock
 from v8.artifacts.model_file import check_keras_file
 from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import (
@@ -35,6 +34,7 @@ from v8.hub.manifest import (
     list_files,
     series_folder,
 )
+from v8.lock import FolderLock
 from v8.reports.card import model_card
 from v8.reports.leaderboard import rank_results, write_leaderboard_csv
 from v8.reports.results import read_results

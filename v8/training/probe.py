@@ -21,7 +21,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib.metadata import distributions
 from typing import Any
 
 import keras
@@ -30,11 +29,19 @@ from keras import ops
 from numpy.typing import NDArray
 
 from v8.columns import TASK_COLUMNS
+from v8.machine import (
+    backend,
+    backend_name,
+    choose_precision,
+    cuda_versions,
+    device_of,
+    gpus,
+    has_gpu,
+)
 from v8.models.cost import training_flop_per_window
 from v8.models.networks import build_network
 from v8.models.stacked_recurrent import StackedBidirectional, StackedGRU, StackedLSTM
 from v8.profile import NewestRowNetwork, Profile
-from v8.training.precision import choose_precision, gpu_names
 from v8.training.step import initial_state
 from v8.training.trainer import Trainer
 
@@ -128,14 +135,14 @@ Measurement = BackendReport | MatmulSpeed | StepSpeed
 
 def describe_backend() -> BackendReport:
     """Ask the backend for its versions and devices."""
-    name = keras.backend.backend()
-    cuda, cudnn = _cuda_versions()
+    name = backend_name()
+    cuda, cudnn = cuda_versions()
     return BackendReport(
         name,
-        {"keras": keras.__version__, name: _backend_module().__version__},
+        {"keras": keras.__version__, name: backend().__version__},
         cuda,
         cudnn,
-        tuple(_gpu_descriptions()),
+        tuple(gpu.model for gpu in gpus()),
         choose_precision("auto"),
     )
 
@@ -147,7 +154,7 @@ def matmul_speed(seconds: float, *, size: int | None = None) -> MatmulSpeed:
         seconds: About how long to measure.
         size: Rows and columns; None takes what suits the device.
     """
-    size = size or (GPU_MATMUL_SIZE if gpu_names() else CPU_MATMUL_SIZE)
+    size = size or (GPU_MATMUL_SIZE if has_gpu() else CPU_MATMUL_SIZE)
     draws = np.random.default_rng(0)
     # Each product is the next one's input, so that none runs beside another. A reflection is
     # orthogonal: it neither grows nor shrinks what it is applied to, however often.
@@ -163,7 +170,7 @@ def matmul_speed(seconds: float, *, size: int | None = None) -> MatmulSpeed:
         ops.convert_to_numpy(product[0, 0])
 
     rate = median_rate(work, seconds)
-    return MatmulSpeed(rate * 2 * size**3 / 1e9, size, 1e3 / rate, _device_of(product))
+    return MatmulSpeed(rate * 2 * size**3 / 1e9, size, 1e3 / rate, device_of(product))
 
 
 def stock_speed(profile: Profile, precision: str, seconds: float, *, is_short: bool = False) -> StepSpeed:
@@ -187,7 +194,7 @@ def stock_speed(profile: Profile, precision: str, seconds: float, *, is_short: b
     compile_s = _seconds_of(lambda: work(1))
     rate = median_rate(work, seconds)
     how = f"stock keras.layers, jit_compile={network.jit_compile}"
-    device = _device_of(network.trainable_variables[0].value)
+    device = device_of(network.trainable_variables[0].value)
     return _step_speed("stock", profile, precision, 1, is_short, (rate, compile_s), device, how)
 
 
@@ -223,7 +230,7 @@ def our_speed(
 
     compile_s = _seconds_of(lambda: work(NUM_WARMING_STEPS))
     rate = median_rate(work, seconds)
-    device, how = _device_of(state["window_sum"]), _our_path(program.fleet)
+    device, how = device_of(state["window_sum"]), _our_path(program.fleet)
     return _step_speed("ours", profile, precision, num_models, is_short, (rate, compile_s), device, how)
 
 
@@ -395,48 +402,6 @@ def _our_path(fleet: keras.Model) -> str:
     kinds = Counter(type(layer).__name__ for layer in fleet.layers)
     shown = [f"{number} {kind}" for kind, number in kinds.items() if kind in _RECURRENT_TWINS]
     return f"our recurrence ({', '.join(shown)}), one XLA program"
-
-
-def _device_of(tensor: Any) -> str:
-    """Name the device that holds a tensor, as `CPU:0` or `GPU:0`."""
-    if keras.backend.backend() == "jax":
-        (device,) = tensor.devices()
-        return f"{device.platform.upper()}:{device.id}"
-    return str(tensor.device).rpartition("device:")[2]
-
-
-def _gpu_descriptions() -> list[str]:
-    if keras.backend.backend() == "jax":
-        return [device.device_kind for device in _backend_module().devices() if device.platform == "gpu"]
-    tf = _backend_module()
-    details = [
-        tf.config.experimental.get_device_details(gpu) for gpu in tf.config.list_physical_devices("GPU")
-    ]
-    return [str(found.get("device_name", "unnamed GPU")) for found in details]
-
-
-def _cuda_versions() -> tuple[str | None, str | None]:
-    """Return CUDA and cuDNN: what TensorFlow was built for, or the packages JAX computes with."""
-    if keras.backend.backend() == "jax":
-        return _package_version("nvidia-cuda-runtime"), _package_version("nvidia-cudnn")
-    built = _backend_module().sysconfig.get_build_info()
-    return built.get("cuda_version"), built.get("cudnn_version")
-
-
-def _package_version(prefix: str) -> str | None:
-    """Return the version of the first package of this name, whatever CUDA its name ends in."""
-    found = [package for package in distributions() if (package.name or "").startswith(prefix)]
-    return found[0].version if found else None
-
-
-def _backend_module() -> Any:
-    if keras.backend.backend() == "jax":
-        import jax  # noqa: PLC0415 - an optional extra
-
-        return jax
-    import tensorflow as tf  # noqa: PLC0415 - only the active backend is imported
-
-    return tf
 
 
 if __name__ == "__main__":

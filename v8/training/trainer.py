@@ -26,12 +26,12 @@ from v8.data.dataset import SeriesData
 from v8.data.scaling import ScalingStructure
 from v8.data.windows import Batch, FleetWindows, num_batches
 from v8.errors import DivergedError
+from v8.machine import backend_name, device_of, memory_of
 from v8.models.networks import build_network
 from v8.models.serving import build_serving, load_scaling
 from v8.models.stacking import load, stack, unstack
 from v8.profile import Profile
 from v8.training.checkpoint import Checkpoint
-from v8.training.device import device_of, memory_of
 from v8.training.epoch_record import EpochRecord
 from v8.training.patience import Patience
 from v8.training.step import State, compiled_loss, compiled_step, initial_state
@@ -486,7 +486,7 @@ class _FleetFit:
             "data": member.data.table.digest,
             "seed": member.seed,
             "precision": self._trainer.precision,
-            "backend": keras.backend.backend(),
+            "backend": backend_name(),
         }
 
     def _clock(self, stage: str) -> _Clock:

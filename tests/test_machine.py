@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from v8.artifacts.machine import num_usable_cores
+from v8.machine import num_usable_cores
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,23 @@
-"""One writer per folder: a lock file that the system releases when its process ends, however it ends."""
+"""One writer per folder: a lock that the system releases when its process ends, however it ends."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from filelock import FileLock, Timeout
+
 from v8.errors import ArtifactError
 
 LOCK_NAME = ".lock"
+HOLDER_NAME = ".lock-holder"
+"""Names the process that holds the lock; Windows lets nobody read the locked file itself."""
 
 
 class FolderLock:
-    """Hold a folder for this process; the lock file names the process that holds it.
+    """Hold a folder for this process.
 
     Args:
         folder: The folder to hold; made when missing.
@@ -25,21 +28,19 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._stream = (folder / LOCK_NAME).open("a+", encoding="utf-8")
+        holder = folder / HOLDER_NAME
+        self._lock = FileLock(folder / LOCK_NAME, timeout=0, thread_local=False)
         try:
-            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = self._holder()
-            self._stream.close()
+            self._lock.acquire()
+        except Timeout as error:
+            pid = holder.read_text("ascii").strip() if holder.exists() else ""
             raise ArtifactError(
                 where=str(folder),
                 rule="one run at a time writes a run folder",
-                got=f"{holder} at work in it",
+                got=f"{f'process {pid}' if pid else 'another process'} at work in it",
                 fix="Wait until it ends, or start another run beside it with --fresh",
             ) from error
-        self._stream.truncate(0)
-        self._stream.write(f"{os.getpid()}\n")
-        self._stream.flush()
+        holder.write_text(f"{os.getpid()}\n", "ascii")
 
     def __enter__(self) -> Self:
         return self
@@ -50,10 +51,5 @@ class FolderLock:
         self.release()
 
     def release(self) -> None:
-        """Let the folder go; the lock file stays, because removing it would race with a waiting process."""
-        self._stream.close()
-
-    def _holder(self) -> str:
-        self._stream.seek(0)
-        pid = self._stream.read().strip()
-        return f"process {pid}" if pid else "another process"
+        """Let the folder go; on a Unix the file stays, because removing it would race with one who waits."""
+        self._lock.release()

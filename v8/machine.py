@@ -1,0 +1,240 @@
+"""The machine: its cores, memory and devices, and the library that computes on them; asked here only.
+
+What concerns cores and memory answers at once. What concerns devices imports the backend, the library
+that Keras computes with, and belongs into processes that compute.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import platform
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from v8.version import VERSION
+
+VERSIONED_PACKAGES = ("keras", "tensorflow", "numpy", "pandas")
+"""Packages that can change a result."""
+
+LOWEST_TENSOR_CORE_CAPABILITY = (7, 0)
+"""Compute capability from which NVIDIA GPUs multiply float16 on tensor cores (Volta)."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory of what computes.
+
+    Args:
+        allocated_bytes: In use now: the device's on a GPU, this process's resident memory on a CPU.
+        peak_bytes: The most it has been in this process.
+    """
+
+    allocated_bytes: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that the backend can compute on.
+
+    Args:
+        model: What its maker calls it.
+        capability: NVIDIA's compute capability; (0, 0) where there is none.
+    """
+
+    model: str
+    capability: tuple[int, ...]
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, v8 and the packages that can change a result (G20).
+
+    They come from the installed packages' own records, so that nothing heavy is imported for them.
+
+    >>> sorted(versions())
+    ['keras', 'numpy', 'pandas', 'python', 'tensorflow', 'v8']
+    """
+    found = {name: _version(name) for name in VERSIONED_PACKAGES}
+    return {"python": platform.python_version(), "v8": VERSION, **found}
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return processor, usable cores, memory in bytes and platform (G20)."""
+    return {
+        "cpu": _cpuinfo("model name") or platform.processor() or platform.machine(),
+        "num_cores": num_usable_cores(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "platform": platform.platform(),
+    }
+
+
+def num_usable_cores(quota_file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Count the cores this process may run on, at least 1.
+
+    Args:
+        quota_file: Where Linux says what share a container has: microseconds per period, or "max".
+    """
+    process = psutil.Process()
+    has_affinity = hasattr(process, "cpu_affinity")  # macOS has none
+    num_cores = len(process.cpu_affinity() or ()) if has_affinity else psutil.cpu_count() or 1
+    try:
+        quota, period = quota_file.read_text("ascii").split()
+        return min(num_cores, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):  # no such file, or "max": no quota
+        return num_cores
+
+
+def load() -> tuple[float, int]:
+    """Return how many cores were busy on average in the last minute, and how many there are."""
+    return psutil.getloadavg()[0], psutil.cpu_count() or 1
+
+
+def available_bytes() -> int:
+    """Return the memory that new processes may take before the system swaps."""
+    return psutil.virtual_memory().available
+
+
+def process_memory() -> Memory:
+    """Return the resident memory of this process."""
+    info = psutil.Process().memory_info()
+    try:
+        import resource  # noqa: PLC0415 - not on Windows, where psutil tells the peak
+    except ImportError:
+        return Memory(info.rss, getattr(info, "peak_wset", info.rss))
+    unit = 1 if psutil.MACOS else 1024  # macOS counts bytes, others KiB
+    return Memory(info.rss, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
+
+
+def may_have_gpu() -> bool:
+    """Look for NVIDIA's driver, which costs nothing; asking the backend costs seconds."""
+    return Path("/dev/nvidiactl").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != "-1"
+
+
+def backend_name() -> str:
+    """Return the name of the library that Keras computes with: "tensorflow" or "jax"."""
+    import keras  # noqa: PLC0415 - the first functions answer without it
+
+    return keras.backend.backend()
+
+
+def backend() -> Any:
+    """Return the library that Keras computes with; JAX is an optional extra, and so may TensorFlow be."""
+    return importlib.import_module(backend_name())
+
+
+def has_gpu() -> bool:
+    """Say whether the backend can compute on a GPU."""
+    return bool(_gpu_devices())
+
+
+def gpus() -> list[Gpu]:
+    """Describe the GPUs that the backend can compute on."""
+    if backend_name() == "jax":
+        return [
+            Gpu(device.device_kind, _capability(str(device.compute_capability))) for device in _gpu_devices()
+        ]
+    details = [backend().config.experimental.get_device_details(device) for device in _gpu_devices()]
+    return [
+        Gpu(str(found.get("device_name", "unnamed GPU")), found.get("compute_capability", (0, 0)))
+        for found in details
+    ]
+
+
+def cuda_versions() -> tuple[str | None, str | None]:
+    """Return CUDA and cuDNN: what TensorFlow was built for, or the packages JAX computes with."""
+    if backend_name() == "jax":
+        return _version_of_prefix("nvidia-cuda-runtime"), _version_of_prefix("nvidia-cudnn")
+    built = backend().sysconfig.get_build_info()
+    return built.get("cuda_version"), built.get("cudnn_version")
+
+
+def device_of(tensor: Any) -> str:
+    """Return the device a result lies on, such as `GPU:0` or `CPU:0`.
+
+    Args:
+        tensor: What the backend computed.
+    """
+    if backend_name() == "jax":
+        (device,) = tensor.devices()
+        return f"{device.platform.upper()}:{device.id}"
+    return str(tensor.device).rpartition("device:")[2]
+
+
+def proved_device() -> str:
+    """Multiply two small matrices without saying where, and return the device of the product."""
+    from keras import ops  # noqa: PLC0415 - the first functions answer without it
+
+    return device_of(ops.matmul(ops.ones((8, 8)), ops.ones((8, 8))))
+
+
+def memory_of(device: str) -> Memory:
+    """Ask for the memory of a device; on a CPU that is this process's.
+
+    Args:
+        device: As `device_of` names it.
+    """
+    if not device.startswith("GPU"):
+        return process_memory()
+    if backend_name() == "jax":
+        stats = backend().devices("gpu")[int(device.rpartition(":")[2])].memory_stats() or {}
+        return Memory(stats.get("bytes_in_use", 0), stats.get("peak_bytes_in_use", 0))
+    info = backend().config.experimental.get_memory_info(device)
+    return Memory(info["current"], info["peak"])
+
+
+def choose_precision(setting: str) -> str:
+    """Turn a profile's precision into a Keras dtype policy name.
+
+    Args:
+        setting: "auto" or a policy name.
+
+    Returns:
+        For "auto": `mixed_float16` on a GPU that has tensor cores; `mixed_bfloat16` on a CPU with
+        bfloat16 tiles (AMX); `float32` elsewhere, where 16 bits are emulated and lose time.
+    """
+    if setting != "auto":
+        return setting
+    if found := gpus():
+        has_tensor_cores = all(gpu.capability >= LOWEST_TENSOR_CORE_CAPABILITY for gpu in found)
+        return "mixed_float16" if has_tensor_cores else "float32"
+    return "mixed_bfloat16" if "amx_bf16" in _cpuinfo("flags").split() else "float32"
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _version_of_prefix(prefix: str) -> str | None:
+    """Return the version of the first package of this name, whatever CUDA its name ends in."""
+    found = [one for one in importlib.metadata.distributions() if (one.name or "").startswith(prefix)]
+    return found[0].version if found else None
+
+
+def _cpuinfo(key: str) -> str:
+    """Return what Linux says of the first processor; empty where nothing is known."""
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8")
+    except OSError:
+        return ""
+    found = re.search(rf"^{key}\s*: (.*)$", text, re.MULTILINE)
+    return found[1].strip() if found else ""
+
+
+def _gpu_devices() -> list[Any]:
+    if backend_name() == "jax":
+        return [device for device in backend().devices() if device.platform == "gpu"]
+    return list(backend().config.list_physical_devices("GPU"))
+
+
+def _capability(text: str) -> tuple[int, ...]:
+    is_number = re.fullmatch(r"\d+\.\d+", text)  # AMD's are names
+    return tuple(int(part) for part in text.split(".")) if is_number else (0, 0)
