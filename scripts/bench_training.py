@@ -35,7 +35,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
@@ -130,6 +130,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--wait-idle", type=float, default=0.0, metavar="S", help="most seconds a turn waits for idle cores"
     )
+    parser.add_argument(
+        "--processes", type=int, metavar="N", help="that train or multiply side by side; default: one a core"
+    )
+    parser.add_argument(
+        "--backends", nargs="+", choices=sorted(BACKENDS), help="only these; default: all that are installed"
+    )
     parser.add_argument("--fleet-sizes", type=int, nargs="*", default=[1, 4, 10, 40], metavar="N")
     parser.add_argument(
         "--precisions",
@@ -153,7 +159,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def compete(options: argparse.Namespace, profile: Profile) -> dict[str, Any]:
-    backends = found_backends()
+    backends = found_backends(options.backends or tuple(BACKENDS))
     has_gpu = bool(gpus_of(backends[0], options))
     contenders = list(line_up(options, backends, has_gpu=has_gpu))
     with ExitStack() as stack:
@@ -168,11 +174,12 @@ def compete(options: argparse.Namespace, profile: Profile) -> dict[str, Any]:
     return {"backends": backends, "has_gpu": has_gpu, **summary(contenders, profile, has_gpu=has_gpu)}
 
 
-def found_backends() -> list[str]:
-    found = [name for name in BACKENDS if find_spec(name)]
+def found_backends(wanted: Sequence[str]) -> list[str]:
+    found = [name for name in wanted if find_spec(name)]
     first = os.environ.get("KERAS_BACKEND")
     if not found:
-        raise SystemExit("error: needs TensorFlow or JAX; got neither. Install one of them.")
+        asked = " or ".join(BACKENDS[name] for name in wanted)
+        raise SystemExit(f"error: needs {asked}; got none that is installed. Install one of them.")
     return sorted(found, key=lambda name: name != first) if first in found else found
 
 
@@ -182,7 +189,7 @@ def gpus_of(backend: str, options: argparse.Namespace) -> list[str]:
 
 
 def line_up(options: argparse.Namespace, backends: list[str], *, has_gpu: bool) -> Iterator[Contender]:
-    num_workers = 1 if has_gpu else num_usable_cores()
+    num_workers = options.processes or (1 if has_gpu else num_usable_cores())
     first = backends[0]
     matmul: dict[str, Any] = {"kind": "matmul"}
     yield Contender("matmul, all threads", matmul, first)

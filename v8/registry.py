@@ -7,8 +7,9 @@ each. A thing of one's own is one file that calls `register`; nothing else has t
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Generic, Protocol, TypeVar
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeVar
 
 from v8.errors import ProfileError
 
@@ -103,3 +104,19 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     names = list(known)
     return (difflib.get_close_matches(name, names, n=1, cutoff=0.0) or names)[0]
+
+
+def later(place: str) -> Callable[..., Any]:
+    """Stand in for a function whose module is imported only when it is called: help must not wait for it.
+
+    Args:
+        place: Where the function is, "package.module:function".
+
+    >>> later("math:hypot")(3, 4)
+    5.0
+    """
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        return pkgutil.resolve_name(place)(*arguments, **options)
+
+    return call

@@ -1,13 +1,19 @@
-"""The set-up scripts say what is missing, and install once."""
+"""The set-up scripts say what is missing, and install once; the benchmarks run, on a tiny budget."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from v8.profile import Profile
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -67,3 +73,42 @@ def test_installing_happens_once_and_again_only_when_setup_cfg_changes(
 def test_scripts_can_be_started(script: str) -> None:
     assert os.access(REPOSITORY / script, os.X_OK)
     subprocess.run(["bash", "-n", str(REPOSITORY / script)], check=True)
+
+
+def measured(script: str, *words: str | Path, folder: Path) -> tuple[dict[str, Any], str]:
+    """Run a benchmark in a folder of its own and return its figures and what it printed."""
+    done = subprocess.run(
+        [sys.executable, str(REPOSITORY / "scripts" / script), *map(str, words), "--json", "figures.json"],
+        cwd=folder,
+        env={**os.environ, "V8_HOME": str(folder), "CUDA_VISIBLE_DEVICES": "-1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "figures.json").read_text("utf-8")), done.stdout
+
+
+def test_bench_features_compares_indicators_and_stores(tmp_path: Path) -> None:
+    # It stops by itself if `ta`, the loop and our formulas, or a cold and a warm store, disagree.
+    told, printed = measured("bench_features.py", "--series", "1", "--rows", "600", folder=tmp_path)
+    assert (told["indicators"]["columns"], told["store"]["columns"]) == (11, 15)
+    assert told["indicators"]["times_faster_than"].keys() == {"ta", "loop"}
+    assert told["store"]["seconds"].keys() == {"compute", "cold", "folder", "memory"}
+    assert "11 indicators of one series, 600 rows" in printed
+
+
+def test_bench_training_lets_every_contender_take_a_turn(
+    make_profile: Callable[..., Profile], tmp_path: Path
+) -> None:
+    network = {"family": "lstm_dense", "encoder_units": (4,), "dense_units": (4,), "dropout": 0.0}
+    profile = make_profile("lstm_dense", network=network)
+    (tmp_path / "tiny.yaml").write_text(profile.model_dump_json())  # JSON is YAML
+    words = ["--profile", "tiny.yaml", "--bars", "400", "--seconds", "0.05", "--rounds", "1"]
+    words += ["--backends", "jax", "--processes", "1", "--fleet-sizes"]
+    told, printed = measured("bench_training.py", *words, folder=tmp_path)
+    shown = {row["name"]: row["windows_per_s"] for row in told["rows"]}
+    assert {"stock fit, JAX", "product, JAX, 1 process"} <= set(shown)
+    assert min(shown.values()) > 0
+    assert all(name in printed for name in shown)
+    assert told["ceiling_windows_per_s"] > 0

@@ -10,13 +10,14 @@ import typer
 
 from v8.errors import ProfileError
 from v8.market.series import Series, load_universe
+from v8.market.sources.source import SOURCES
 
 SeriesOption = Annotated[
     list[str] | None,
     typer.Option("--series", metavar="BTCUSDT-15m", help="One series; repeat for more. Default: all 40."),
 ]
 SourceOption = Annotated[
-    str, typer.Option("--source", metavar="vision|files|demo", help="Where candles come from.")
+    str, typer.Option("--source", metavar="|".join(SOURCES), help="Where candles come from.")
 ]
 DataDirOption = Annotated[
     Path | None,

@@ -1,12 +1,12 @@
 import pytest
 
 from v8.errors import ProfileError
-from v8.market.sources.source import SOURCE_NAMES, open_source
+from v8.market.sources.source import SOURCES, SourceKind, open_source
 
 
 def test_every_source_opens_under_its_own_name(tmp_path):
     folder = {"files": tmp_path}
-    assert [open_source(name, data_dir=folder.get(name)).name for name in SOURCE_NAMES] == [
+    assert [open_source(name, data_dir=folder.get(name)).name for name in SOURCES] == [
         "vision",
         "files",
         "demo",
@@ -15,7 +15,7 @@ def test_every_source_opens_under_its_own_name(tmp_path):
 
 def test_g9_only_the_demo_market_is_not_publishable(tmp_path):
     folder = {"files": tmp_path}
-    publishable = {name: open_source(name, data_dir=folder.get(name)).is_publishable for name in SOURCE_NAMES}
+    publishable = {name: open_source(name, data_dir=folder.get(name)).is_publishable for name in SOURCES}
     assert publishable == {"vision": True, "files": True, "demo": False}
 
 
@@ -38,3 +38,16 @@ def test_files_need_a_folder_that_exists(tmp_path):
 def test_a_folder_without_use_is_refused_and_not_ignored(name, tmp_path):
     with pytest.raises(ProfileError, match=f"only the source files reads a folder; got --source {name}"):
         open_source(name, data_dir=tmp_path)
+
+
+def test_a_source_of_ones_own_is_one_line_and_unknown_again_without_it():
+    class Mine:
+        name, is_publishable = "mine", True
+
+    SOURCES.register(SourceKind("mine", "candles of one's own", "a test", Mine))
+    try:
+        assert isinstance(open_source("mine"), Mine)
+        with pytest.raises(ProfileError, match=r"files, demo, mine; got 'min'. Did you mean mine"):
+            open_source("min")
+    finally:
+        SOURCES.unregister("mine")

@@ -9,7 +9,7 @@ import pytest
 from v8.errors import DataError
 from v8.market.candles import check_candles
 from v8.market.series import Series
-from v8.market.sources.downloads import Downloader
+from v8.market.sources.downloads import PATIENCE, Downloader, Patience
 from v8.market.sources.vision import VisionSource
 
 SERIES = Series("BTCUSDT", "4h")
@@ -45,6 +45,13 @@ def full_archive(archive, history):
     return archive
 
 
+class Hasty(Patience):
+    """Never really sleeps."""
+
+    def sleep(self, response=None):
+        pass
+
+
 @pytest.fixture
 def open_vision(archive, tmp_path, monkeypatch):
     """Open sources on the archive that share one cache and never really sleep."""
@@ -53,7 +60,8 @@ def open_vision(archive, tmp_path, monkeypatch):
     opened = []
 
     def open_source(now_s=NOW_S, **options):
-        downloader = Downloader(sleep=lambda _: None, now=lambda: now_s)
+        patience = Hasty(PATIENCE.total, status_forcelist=PATIENCE.status_forcelist, raise_on_status=False)
+        downloader = Downloader("V8_VISION_URL", patience=patience)
         opened.append(downloader)
         return VisionSource(downloader=downloader, now=lambda: now_s, **options)
 
@@ -311,13 +319,6 @@ def test_a_relisted_coin_does_not_drag_its_old_life_along(archive, open_vision, 
     archive.put_rows("BTCUSDT-4h", "2024-08", new.assign(**{name: new[name] * 1e5 for name in prices}))
     report = open_vision().candles(SERIES, 300).report
     assert (report.num_kept, report.num_older_life) == (186, 180)
-
-
-def test_the_hook_hears_of_every_download_and_of_nothing_else(full_archive, open_vision):
-    heard = []
-    open_vision(on_download=lambda url, size: heard.append((url, size))).candles(SERIES, 100)
-    assert sorted(url.removeprefix(full_archive.url) for url, _ in heard) == sorted(full_archive.downloads())
-    assert all(size == len(full_archive.files[url.removeprefix(full_archive.url)]) for url, size in heard)
 
 
 def test_candles_of_the_archive_may_be_published():

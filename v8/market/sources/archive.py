@@ -20,11 +20,9 @@ import numpy as np
 import pandas as pd
 
 from v8.columns import OPEN_TIME
-from v8.errors import DataError
 from v8.market.open_times import US_PER_S, iso, read_open_times
 from v8.market.series import Series
 from v8.market.sources.tables import read_csv_table
-from v8.storage import digest_bytes
 
 MAX_ZIP_BYTES = 64 << 20
 MAX_CSV_BYTES = 128 << 20
@@ -36,6 +34,19 @@ MAX_EXPANSION = 100
 MAX_CHECKSUM_BYTES = 4_096
 
 _CHECKSUM = re.compile(r"([0-9a-fA-F]{64})\s+\*?(\S+)\s*")
+
+
+class ForeignFileError(Exception):
+    """A file that is not what its name in the archive says.
+
+    Args:
+        rule: What must hold, as a clause.
+        got: What was found instead.
+    """
+
+    def __init__(self, rule: str, got: str) -> None:
+        super().__init__(rule, got)
+        self.rule, self.got = rule, got
 
 
 @dataclass(frozen=True, order=True)
@@ -119,26 +130,18 @@ def days_between(first: date, end: date) -> list[Period]:
     return [Period(first + timedelta(days=n), is_month=False) for n in range((end - first).days)]
 
 
-def read_checksum(content: bytes, file: ArchiveFile, where: str) -> str:
+def read_checksum(content: bytes, file: ArchiveFile) -> str:
     """Read the sha256 that a .CHECKSUM promises, 64 small hex digits.
 
     Raises:
-        DataError: If it has another form or names another file.
+        ForeignFileError: If it has another form or names another file.
     """
     match = _CHECKSUM.fullmatch(content.decode("utf-8", "replace"))
     if match is None or match[2] != f"{file.stem}.zip":
-        raise DataError(
-            where=where,
-            rule=f"must hold a sha256 and the name {file.stem}.zip",
-            got=repr(content[:120].decode("utf-8", "replace")),
-            fix="Check that V8_VISION_URL is a candle archive",
+        raise ForeignFileError(
+            f"must hold a sha256 and the name {file.stem}.zip", repr(content[:120].decode("utf-8", "replace"))
         )
     return match[1].lower()
-
-
-def is_genuine(content: bytes, checksum: str) -> bool:
-    """Tell whether the content of a zip has the sha256 that was promised."""
-    return digest_bytes(content) == checksum
 
 
 def read_zip(content: bytes, file: ArchiveFile, where: str) -> pd.DataFrame:
@@ -153,49 +156,44 @@ def read_zip(content: bytes, file: ArchiveFile, where: str) -> pd.DataFrame:
         Columns `open_time` and `OHLCV`, rows as they stand in the file.
 
     Raises:
-        DataError: If it is no zip, holds something else, or its rows belong to another period.
+        ForeignFileError: If it is no zip, holds something else, or its rows belong to another period.
+        DataError: If what it holds is no candle table.
     """
-    frame = read_csv_table(_member(content, file, where), file.series, where)
+    frame = read_csv_table(_member(content, file), file.series, where)
     if frame.empty:
-        raise _not_candles(where, "must hold at least one row", "a header only")
-    _require_period(frame, file.period, where)
+        raise ForeignFileError("must hold at least one row", "a header only")
+    _require_period(frame, file.period)
     return frame
 
 
-def _member(content: bytes, file: ArchiveFile, where: str) -> bytes:
+def _member(content: bytes, file: ArchiveFile) -> bytes:
     expected = f"{file.stem}.csv"
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             members = archive.infolist()
             names = [member.filename for member in members]
             if names != [expected]:
-                raise _not_candles(where, f"must hold the one file {expected}", f"{names[:5]}")
+                raise ForeignFileError(f"must hold the one file {expected}", f"{names[:5]}")
             limit = min(MAX_CSV_BYTES, MAX_EXPANSION * len(content))
             with archive.open(members[0]) as stream:
                 # Read by our limit, not by the size in the header: a bomb lies there.
                 text = stream.read(limit + 1)
             if len(text) > limit:
-                raise _not_candles(where, f"must unpack to at most {limit} bytes", "more")
+                raise ForeignFileError(f"must unpack to at most {limit} bytes", "more")
             return text
     # RuntimeError is what zipfile raises for an encrypted member.
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise _not_candles(where, "must be a sound zip", " ".join(str(error).split())) from error
+        raise ForeignFileError("must be a sound zip", " ".join(str(error).split())) from error
 
 
-def _require_period(frame: pd.DataFrame, period: Period, where: str) -> None:
+def _require_period(frame: pd.DataFrame, period: Period) -> None:
     open_s = read_open_times(frame[OPEN_TIME]).open_us // US_PER_S
     is_outside = (open_s < period.start_s) | (open_s >= period.end_s)
     if is_outside.any():
-        offender = int(open_s[np.argmax(is_outside)])
-        raise _not_candles(
-            where,
+        raise ForeignFileError(
             f"rows must open within {period.label}",
-            f"{int(is_outside.sum())} others, the first at {iso(offender)}",
+            f"{int(is_outside.sum())} others, the first at {iso(int(open_s[np.argmax(is_outside)]))}",
         )
-
-
-def _not_candles(where: str, rule: str, got: str) -> DataError:
-    return DataError(where=where, rule=rule, got=got, fix="Check that V8_VISION_URL is a candle archive")
 
 
 def _seconds(day: date) -> int:

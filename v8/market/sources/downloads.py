@@ -7,17 +7,18 @@ spread at random, so that many clients do not return at once. Anything else is a
 
 from __future__ import annotations
 
-import itertools
 import random
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from email.utils import parsedate_to_datetime
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import requests
+from requests.adapters import HTTPAdapter
+from urllib3.exceptions import InvalidHeader, MaxRetryError, ProtocolError
+from urllib3.response import BaseHTTPResponse
+from urllib3.util import Retry
 
 from v8.errors import DataError
 from v8.version import VERSION
@@ -36,46 +37,66 @@ LONGEST_RETRY_AFTER_S = 120.0
 
 _CHUNK_BYTES = 1 << 16
 _NOT_FOUND = 404
-_TOO_MANY_REQUESTS = 429
+_PASSING = frozenset({429, *range(500, 600)})
+"""Status codes of failures that may pass."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class _PassingError(Exception):
-    """A failure that may pass, and the delay the server asked for, if any, in seconds."""
+class Patience(Retry):
+    """How often an address is asked again, and after which delays.
 
-    def __init__(self, reason: str, after_s: float | None = None) -> None:
-        super().__init__(reason)
-        self.after_s = after_s
+    Other than its parent it waits before the first repetition too, spreads every delay at random, and takes
+    a Retry-After that means nothing for none.
+    """
+
+    def delay_s(self, answer: BaseHTTPResponse | None = None) -> float:
+        """Return the seconds to wait after an answer, or after none."""
+        asked_s = None if answer is None else self.get_retry_after(answer)
+        if asked_s is not None:
+            return min(asked_s, LONGEST_RETRY_AFTER_S)
+        ceiling = min(FIRST_DELAY_S * 2.0 ** (len(self.history) - 1), LONGEST_DELAY_S)
+        return ceiling * random.uniform(0.5, 1.0)  # noqa: S311 - spreads delays, guards nothing
+
+    def get_retry_after(self, response: BaseHTTPResponse) -> float | None:
+        """Read a Retry-After of seconds or of a date (RFC 9110, 10.2.3); None when it is neither."""
+        try:
+            return super().get_retry_after(response)
+        except InvalidHeader:
+            return None
+
+    def sleep(self, response: BaseHTTPResponse | None = None) -> None:
+        """Wait before the next attempt."""
+        time.sleep(self.delay_s(response))
+
+
+PATIENCE: Final = Patience(NUM_TRIES - 1, status_forcelist=_PASSING, raise_on_status=False)
+
+
+class _CutError(Exception):
+    """An answer that ended early."""
 
 
 class Downloader:
-    """A pool of threads with one keep-alive session each.
+    """A pool of threads with keep-alive connections.
 
     Args:
+        variable: The environment variable by which the user asks elsewhere, for errors.
         num_workers: Most requests in flight at once.
-        num_tries: Attempts per address, at least 1.
-        sleep: Called with the seconds to wait before the next attempt.
-        now: Clock in seconds since the epoch, for a Retry-After that is a date.
+        patience: How often an address is asked again, and after which delays.
     """
 
-    def __init__(
-        self,
-        *,
-        num_workers: int = NUM_WORKERS,
-        num_tries: int = NUM_TRIES,
-        sleep: Callable[[float], None] = time.sleep,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._num_tries = num_tries
-        self._sleep = sleep
-        self._now = now
-        self._jitter = random.Random()  # noqa: S311 - spreads delays, guards nothing
-        self._local = threading.local()
-        self._sessions: list[requests.Session] = []
+    def __init__(self, variable: str, *, num_workers: int = NUM_WORKERS, patience: Retry = PATIENCE) -> None:
+        self._variable = variable
+        self._patience = patience
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="v8-download")
-        self._finalizer = weakref.finalize(self, _close, self._pool, self._sessions)
+        self._session = requests.Session()
+        # A compressed answer would make the promised length meaningless.
+        self._session.headers.update({"User-Agent": f"v8/{VERSION}", "Accept-Encoding": "identity"})
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, HTTPAdapter(pool_maxsize=num_workers, max_retries=patience))
+        self._finalizer = weakref.finalize(self, _close, self._pool, self._session)
 
     def __enter__(self) -> Self:
         return self
@@ -110,103 +131,72 @@ class Downloader:
         Raises:
             DataError: If it is too large, refused, or still failing after the last try.
         """
-        for attempt in itertools.count():
+        patience = self._patience
+        while True:
             try:
-                return self._attempt(url, max_bytes)
-            except _PassingError as failure:
-                if attempt + 1 == self._num_tries:
-                    raise _gave_up(url, self._num_tries, str(failure)) from failure
-                self._sleep(self._delay_s(attempt, failure.after_s))
-        raise AssertionError("counting never ends")
+                with self._answer(url) as answer:
+                    return None if answer.status_code == _NOT_FOUND else self._body(url, answer, max_bytes)
+            except _CutError as cut:  # the adapter's patience ends where a body begins
+                try:
+                    patience = patience.increment("GET", url, error=ProtocolError(str(cut)))
+                except MaxRetryError:
+                    raise self._gave_up(url, str(cut)) from cut
+                patience.sleep()
 
-    def _attempt(self, url: str, max_bytes: int) -> bytes | None:
+    def _answer(self, url: str) -> requests.Response:
+        """Ask until there is an answer that stays: 200 or 404."""
         try:
-            with self._session().get(url, stream=True, timeout=TIMEOUT_S) as answer:
-                if answer.status_code == _NOT_FOUND:
-                    return None
-                self._require_success(url, answer)
-                return _body(url, answer, max_bytes)
-        except (
-            requests.ConnectionError,
-            requests.Timeout,
-            requests.exceptions.ChunkedEncodingError,
-        ) as error:
-            raise _PassingError(f"a broken connection ({type(error).__name__})") from error
+            answer = self._session.get(url, stream=True, timeout=TIMEOUT_S)
+        except (requests.ConnectionError, requests.Timeout) as error:
+            raise self._gave_up(url, _broken(error)) from error
         except requests.RequestException as error:
             raise DataError(
                 where=url,
                 rule="must be an address that can be requested",
                 got=" ".join(str(error).split()),
-                fix="Check V8_VISION_URL",
+                fix=f"Check {self._variable}",
             ) from error
+        if answer.status_code in {200, _NOT_FOUND}:
+            return answer
+        answer.close()
+        if answer.status_code in _PASSING:
+            raise self._gave_up(url, f"status {answer.status_code}")
+        raise DataError(
+            where=url,
+            rule="the archive must answer 200, or 404 for a file it does not have",
+            got=f"status {answer.status_code} {answer.reason}",
+            fix=f"Check that the archive may be reached from here, or set {self._variable} to a mirror",
+        )
 
-    def _require_success(self, url: str, answer: requests.Response) -> None:
-        status = answer.status_code
-        if status == _TOO_MANY_REQUESTS or status >= 500:
-            raise _PassingError(f"status {status}", self._retry_after_s(answer.headers.get("Retry-After")))
-        if status != 200:
-            raise DataError(
-                where=url,
-                rule="the archive must answer 200, or 404 for a file it does not have",
-                got=f"status {status} {answer.reason}",
-                fix="Check that the archive may be reached from here, or set V8_VISION_URL to a mirror",
-            )
-
-    def _session(self) -> requests.Session:
-        session: requests.Session | None = getattr(self._local, "session", None)
-        if session is None:
-            session = requests.Session()
-            # A compressed answer would make the promised length meaningless.
-            session.headers.update({"User-Agent": f"v8/{VERSION}", "Accept-Encoding": "identity"})
-            self._local.session = session
-            self._sessions.append(session)
-        return session
-
-    def _delay_s(self, attempt: int, after_s: float | None) -> float:
-        if after_s is not None:
-            return min(after_s, LONGEST_RETRY_AFTER_S)
-        ceiling = min(FIRST_DELAY_S * 2.0**attempt, LONGEST_DELAY_S)
-        return ceiling * self._jitter.uniform(0.5, 1.0)
-
-    def _retry_after_s(self, header: str | None) -> float | None:
-        """Read a Retry-After of seconds or of a date (RFC 9110, 10.2.3); None when it is neither."""
-        if header is None:
-            return None
-        if header.strip().isdigit():
-            return float(header)
+    def _body(self, url: str, answer: requests.Response, max_bytes: int) -> bytes:
+        content = bytearray()
         try:
-            return max(0.0, parsedate_to_datetime(header).timestamp() - self._now())
-        except ValueError:
-            return None
+            for piece in answer.iter_content(_CHUNK_BYTES):
+                content += piece
+                if len(content) > max_bytes:
+                    raise DataError(
+                        where=url,
+                        rule=f"a file of the archive has at most {max_bytes} bytes",
+                        got="more",
+                        fix=f"Check that {self._variable} is a candle archive",
+                    )
+        except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
+            raise _CutError(_broken(error)) from error
+        return bytes(content)
+
+    def _gave_up(self, url: str, reason: str) -> DataError:
+        return DataError(
+            where=url,
+            rule=f"must be downloaded within {int(self._patience.total or 0) + 1} tries",
+            got=f"{reason} at the last one",
+            fix="Check the connection and try again; what is complete is kept",
+        )
 
 
-def _body(url: str, answer: requests.Response, max_bytes: int) -> bytes:
-    pieces = bytearray()
-    for piece in answer.iter_content(_CHUNK_BYTES):
-        pieces += piece
-        if len(pieces) > max_bytes:
-            raise DataError(
-                where=url,
-                rule=f"a file of the archive has at most {max_bytes} bytes",
-                got="more",
-                fix="Check that V8_VISION_URL is a candle archive",
-            )
-    promised = answer.headers.get("Content-Length")
-    if promised is not None and int(promised) != len(pieces):
-        raise _PassingError(f"{len(pieces)} of {promised} bytes")
-    return bytes(pieces)
+def _broken(error: requests.RequestException) -> str:
+    return f"a broken connection ({type(error).__name__})"
 
 
-def _gave_up(url: str, num_tries: int, reason: str) -> DataError:
-    return DataError(
-        where=url,
-        rule=f"must be downloaded within {num_tries} tries",
-        got=f"{reason} at the last one",
-        fix="Check the connection and try again; what is complete is kept",
-    )
-
-
-def _close(pool: ThreadPoolExecutor, sessions: list[requests.Session]) -> None:
+def _close(pool: ThreadPoolExecutor, session: requests.Session) -> None:
     pool.shutdown(wait=True, cancel_futures=True)
-    for session in sessions:
-        session.close()
+    session.close()

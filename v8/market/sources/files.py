@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from v8.errors import DataError, listed
+from v8.errors import DataError, ProfileError, listed
 from v8.market.candles import Candles, check_candles, require_num_bars
 from v8.market.series import Series
 from v8.market.sources.tables import read_csv_table, read_parquet_table
@@ -62,6 +62,22 @@ class FilesSource:
                 fix="Rename the file or choose another --data-dir",
             )
         return matching
+
+
+def open_folder(data_dir: Path | None) -> FilesSource:
+    """Open the folder that `--data-dir` names.
+
+    Raises:
+        ProfileError: If none is named, or there is no such folder.
+    """
+    if data_dir is None or not data_dir.is_dir():
+        raise ProfileError(
+            where="--source files",
+            rule="needs the folder that holds the candle files",
+            got="no --data-dir" if data_dir is None else f"{data_dir}, which is no folder",
+            fix="Add --data-dir FOLDER",
+        )
+    return FilesSource(data_dir)
 
 
 def _tables_under(folder: Path) -> list[Path]:

@@ -1,23 +1,23 @@
-"""What every source of candles can do, and the one way to open one by name.
+"""What a source of candles can do, which there are, and the one way to open one by name.
 
-A source serves what it has or raises an error. None of them ever falls back to another, and the demo
-market opens only under its own name.
+A source is a file of this folder and a line in `SOURCES`; one's own calls `SOURCES.register`. It serves what
+it has or raises an error. None of them ever falls back to another, and the demo market opens only under its
+own name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from v8.errors import ProfileError
-from v8.market.candles import Candles
 from v8.market.series import Series
-from v8.market.sources.demo import DemoSource
-from v8.market.sources.files import FilesSource
-from v8.market.sources.vision import VisionSource
-from v8.registry import nearest
+from v8.registry import Registry, later
 
-SOURCE_NAMES = ("vision", "files", "demo")
+if TYPE_CHECKING:  # the command line lists the sources without waiting for pandas
+    from v8.market.candles import Candles
 
 
 class CandleSource(Protocol):
@@ -44,41 +44,71 @@ class CandleSource(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class SourceKind:
+    """A source that can be asked for.
+
+    Args:
+        name: What `--source` calls it.
+        sentence: What it serves, for people.
+        source: Where its candles come from.
+        open: Opens it; it refuses what it cannot work with. `later` imports its module only then.
+        reads_folder: Whether `open` takes the folder of `--data-dir`, which may be None; else it takes none.
+    """
+
+    name: str
+    sentence: str
+    source: str
+    open: Callable[..., CandleSource]
+    reads_folder: bool = False
+
+
+SOURCES: Final[Registry[SourceKind]] = Registry(
+    "source",
+    [
+        SourceKind(
+            "vision",
+            "the exchange's public archive of candles, or a mirror of it",
+            "https://data.binance.vision",
+            later("v8.market.sources.vision:VisionSource"),
+        ),
+        SourceKind(
+            "files",
+            "a folder of CSV or Parquet tables",
+            "the user",
+            later("v8.market.sources.files:open_folder"),
+            reads_folder=True,
+        ),
+        SourceKind(
+            "demo",
+            "a simulated market for trials without a network, never publishable",
+            "Calvet and Fisher 2004, doi:10.1093/jjfinec/nbh003",
+            later("v8.market.sources.demo:DemoSource"),
+        ),
+    ],
+)
+"""Every source by the name that `--source` takes."""
+
+
 def open_source(name: str, *, data_dir: Path | None = None) -> CandleSource:
     """Open a source by name.
 
     Args:
-        name: One of `SOURCE_NAMES`.
-        data_dir: Folder of the source "files"; None for the others.
+        name: A key of `SOURCES`.
+        data_dir: Folder of a source that reads one; None for the others.
 
     Raises:
         ProfileError: If the name is unknown, or the folder is missing or has no use.
     """
-    if name not in SOURCE_NAMES:
-        raise ProfileError(
-            where=f"--source {name}",
-            rule=f"a source is one of {', '.join(SOURCE_NAMES)}",
-            got=repr(name),
-            fix=f"Did you mean {nearest(name, SOURCE_NAMES)}",
-        )
-    if name == "files":
-        return FilesSource(_folder(data_dir))
+    kind = SOURCES.find(name, where=f"--source {name}")
+    if kind.reads_folder:
+        return kind.open(data_dir)
     if data_dir is not None:
+        readers = " or ".join(each.name for each in SOURCES.values() if each.reads_folder)
         raise ProfileError(
             where=f"--data-dir {data_dir}",
-            rule="only the source files reads a folder",
+            rule=f"only the source {readers} reads a folder",
             got=f"--source {name}",
-            fix="Add --source files or leave --data-dir out",
+            fix=f"Add --source {readers} or leave --data-dir out",
         )
-    return VisionSource() if name == "vision" else DemoSource()
-
-
-def _folder(data_dir: Path | None) -> Path:
-    if data_dir is None or not data_dir.is_dir():
-        raise ProfileError(
-            where="--source files",
-            rule="needs the folder that holds the candle files",
-            got="no --data-dir" if data_dir is None else f"{data_dir}, which is no folder",
-            fix="Add --data-dir FOLDER",
-        )
-    return data_dir
+    return kind.open()

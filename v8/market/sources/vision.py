@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from math import ceil
 from pathlib import Path
@@ -29,9 +30,9 @@ from v8.market.sources.archive import (
     MAX_CHECKSUM_BYTES,
     MAX_ZIP_BYTES,
     ArchiveFile,
+    ForeignFileError,
     Period,
     days_between,
-    is_genuine,
     read_checksum,
     read_zip,
 )
@@ -50,7 +51,6 @@ _SHORTEST_MONTH_S = 28 * 86_400
 _MOST_MONTHS_AT_ONCE = 12
 _NUM_CHECKSUM_TRIES = 3
 
-OnDownload = Callable[[str, int], None]
 Tables = dict[Period, pd.DataFrame]
 
 
@@ -62,7 +62,6 @@ class VisionSource:
         cache: Folder of verified zips; None for `vision` in v8's cache folder.
         downloader: What fetches; None for one with the usual limits.
         now: Clock in seconds since the epoch.
-        on_download: Called from a worker thread with the address and bytes of each zip downloaded.
     """
 
     name = "vision"
@@ -75,13 +74,11 @@ class VisionSource:
         cache: Path | None = None,
         downloader: Downloader | None = None,
         now: Callable[[], float] = time.time,
-        on_download: OnDownload | None = None,
     ) -> None:
         self._base_url = base_url
         self._cache = cache
-        self._downloader = downloader or Downloader()
+        self._downloader = downloader or Downloader(URL_VARIABLE)
         self._now = now
-        self._on_download = on_download
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles of the archive; see `CandleSource`.
@@ -92,34 +89,27 @@ class VisionSource:
         require_num_bars(num_bars, series)
         now_s = int(self._now())
         last_s = now_s if end_s is None else min(end_s, now_s)
-        shelf = _Shelf(series, self._base(), self._folder(), self._downloader, self._on_download)
-        return _collected(shelf, num_bars, last_s, now_s).newest(num_bars, last_s)
-
-    def _base(self) -> str:
-        return (self._base_url or os.environ.get(URL_VARIABLE) or DEFAULT_URL).rstrip("/")
-
-    def _folder(self) -> Path:
-        """Return the cache of this base address: archives must not mix, whoever runs them."""
-        address = self._base().partition("://")[2] or self._base()
-        return (self._cache or storage.home() / "vision") / re.sub(r"[^A-Za-z0-9.-]+", "_", address)
+        base_url = (self._base_url or os.environ.get(URL_VARIABLE) or DEFAULT_URL).rstrip("/")
+        # Archives must not mix, whoever runs them: each address has a cache of its own.
+        address = base_url.partition("://")[2] or base_url
+        cache = (self._cache or storage.home() / "vision") / re.sub(r"[^A-Za-z0-9.-]+", "_", address)
+        zips = _SeriesZips(series, base_url, cache, self._downloader)
+        return _collected(zips, num_bars, last_s, now_s).newest(num_bars, last_s)
 
 
-class _Shelf:
+class _SeriesZips:
     """The zips of one series during one call: on disk, or else in the archive."""
 
-    def __init__(
-        self, series: Series, base: str, folder: Path, downloader: Downloader, on_download: OnDownload | None
-    ) -> None:
+    def __init__(self, series: Series, base_url: str, cache: Path, downloader: Downloader) -> None:
         self.series = series
-        self._base = base
-        self._folder = folder
+        self._base_url = base_url
+        self._cache = cache
         self._downloader = downloader
-        self._on_download = on_download
         self._promises: dict[Period, str | None] = {}
 
     def url(self, period: Period) -> str:
         """Return the address of a zip."""
-        return f"{self._base}/{ArchiveFile(self.series, period).path}"
+        return f"{self._base_url}/{ArchiveFile(self.series, period).path}"
 
     def newest(self, periods: Sequence[Period]) -> Period | None:
         """Return the first of the periods, which come newest first, that is there."""
@@ -137,19 +127,21 @@ class _Shelf:
         return {period: table for period, table in read if table is not None}
 
     def _table(self, period: Period) -> pd.DataFrame | None:
-        content = self._cached(period)
-        if content is not None:
+        if (content := self._cached(period)) is not None:
             return self._read(period, content)
-        content = self._downloaded(period)
-        if content is None:
+        if (content := self._downloaded(period)) is None:
             return None
         table = self._read(period, content)
         # Only what could be read is final: a bad zip may be mended by its publisher.
-        self._keep(period, content)
+        path, beside = self._places(period)
+        storage.write_bytes(path, content)
+        storage.write_text(beside, f"{storage.digest_bytes(content)}\n")
         return table
 
     def _read(self, period: Period, content: bytes) -> pd.DataFrame:
-        return read_zip(content, ArchiveFile(self.series, period), self.url(period))
+        url = self.url(period)
+        with _refused(url):
+            return read_zip(content, ArchiveFile(self.series, period), url)
 
     def _is_there(self, period: Period) -> bool:
         return self._cached(period) is not None or self._promised(period) is not None
@@ -161,7 +153,7 @@ class _Shelf:
             content, promise = path.read_bytes(), beside.read_text("ascii")
         except (OSError, UnicodeDecodeError):
             return None
-        return content if is_genuine(content, promise.strip()) else None
+        return content if storage.digest_bytes(content) == promise.strip() else None
 
     def _downloaded(self, period: Period) -> bytes | None:
         for _ in range(_NUM_CHECKSUM_TRIES):
@@ -169,7 +161,7 @@ class _Shelf:
             content = promise and self._downloader.fetch(self.url(period), max_bytes=MAX_ZIP_BYTES)
             if not promise or not content:
                 return None
-            if is_genuine(content, promise):
+            if storage.digest_bytes(content) == promise:
                 return content
             # Either half may be the stale one: ask for both again.
             self._promises.pop(period, None)
@@ -177,43 +169,47 @@ class _Shelf:
             where=self.url(period),
             rule="must have the sha256 that its .CHECKSUM promises",
             got=f"another one, {_NUM_CHECKSUM_TRIES} times",
-            fix="Try again later or set V8_VISION_URL to another mirror",
+            fix=f"Try again later or set {URL_VARIABLE} to another mirror",
         )
 
     def _promised(self, period: Period) -> str | None:
         if period not in self._promises:
             url = f"{self.url(period)}.CHECKSUM"
             content = self._downloader.fetch(url, max_bytes=MAX_CHECKSUM_BYTES)
-            file = ArchiveFile(self.series, period)
-            self._promises[period] = None if content is None else read_checksum(content, file, url)
+            with _refused(url):
+                file = ArchiveFile(self.series, period)
+                self._promises[period] = None if content is None else read_checksum(content, file)
         return self._promises[period]
 
-    def _keep(self, period: Period, content: bytes) -> None:
-        path, beside = self._places(period)
-        storage.write_bytes(path, content)
-        storage.write_text(beside, f"{storage.digest_bytes(content)}\n")
-        if self._on_download is not None:
-            self._on_download(self.url(period), len(content))
-
     def _places(self, period: Period) -> tuple[Path, Path]:
-        path = self._folder / ArchiveFile(self.series, period).path
+        path = self._cache / ArchiveFile(self.series, period).path
         return path, path.with_name(f"{path.name}.sha256")
 
 
-class _Backwards:
+@contextmanager
+def _refused(url: str) -> Iterator[None]:
+    """Turn what is wrong with a file of the archive into our error."""
+    try:
+        yield
+    except ForeignFileError as error:
+        fix = f"Check that {URL_VARIABLE} is a candle archive"
+        raise DataError(where=url, rule=error.rule, got=error.got, fix=fix) from error
+
+
+class _OlderMonths:
     """The months before a month, newest first, until the archive has no more."""
 
-    def __init__(self, shelf: _Shelf, newest: Period) -> None:
-        self._shelf = shelf
+    def __init__(self, zips: _SeriesZips, newest: Period) -> None:
+        self._zips = zips
         self._next = newest.month_before()
         self._absent: list[Period] = []
 
     def tables(self, num_bars: int) -> Tables:
         """Read at least one month, and about `num_bars` rows; empty when nothing is left."""
-        num_months = ceil(num_bars * self._shelf.series.bar_s / _SHORTEST_MONTH_S)
+        num_months = ceil(num_bars * self._zips.series.bar_s / _SHORTEST_MONTH_S)
         while self._next >= FIRST_MONTH and len(self._absent) < MOST_ABSENT_MONTHS:
             months = self._months(min(num_months, _MOST_MONTHS_AT_ONCE))
-            found = self._filled(months, self._shelf.tables(months))
+            found = self._filled(months, self._zips.tables(months))
             if found:
                 return found
         return {}
@@ -234,18 +230,18 @@ class _Backwards:
             else:
                 days += [day for absent in self._absent for day in absent.days()]
                 self._absent = []
-        return tables | self._shelf.tables(days)
+        return tables | self._zips.tables(days)
 
 
-def _collected(shelf: _Shelf, num_bars: int, last_s: int, now_s: int) -> Candles:
+def _collected(zips: _SeriesZips, num_bars: int, last_s: int, now_s: int) -> Candles:
     """Gather zips, newest first, until they hold enough candles or there are no more."""
-    newest = _newest_month(shelf, last_s)
+    newest = _newest_month(zips, last_s)
     if newest is None:
-        return _checked(shelf, _new_listing(shelf, last_s), now_s)
-    tables = _days_from(shelf, newest.end_day, last_s) | shelf.tables([newest])
-    older = _Backwards(shelf, newest)
+        return _checked(zips, _new_listing(zips, last_s), now_s)
+    tables = _days_from(zips, newest.end_day, last_s) | zips.tables([newest])
+    older = _OlderMonths(zips, newest)
     while True:
-        found = _checked(shelf, tables, now_s)
+        found = _checked(zips, tables, now_s)
         num_missing = num_bars - int((found.open_time_s <= last_s).sum())
         # What lies before a re-listing would be dropped again.
         if num_missing <= 0 or found.report.relisted_at is not None:
@@ -256,30 +252,30 @@ def _collected(shelf: _Shelf, num_bars: int, last_s: int, now_s: int) -> Candles
         tables |= more
 
 
-def _checked(shelf: _Shelf, tables: Tables, now_s: int) -> Candles:
+def _checked(zips: _SeriesZips, tables: Tables, now_s: int) -> Candles:
     frame = pd.concat([tables[period] for period in sorted(tables)], ignore_index=True)
-    return check_candles(frame, shelf.series, source=VisionSource.name, now_s=now_s)
+    return check_candles(frame, zips.series, source=VisionSource.name, now_s=now_s)
 
 
-def _newest_month(shelf: _Shelf, last_s: int) -> Period | None:
+def _newest_month(zips: _SeriesZips, last_s: int) -> Period | None:
     months = [Period.month_of(last_s)]
     while months[-1] > FIRST_MONTH:
         months.append(months[-1].month_before())
     for start in range(0, len(months), PROBES_AT_ONCE):
-        found = shelf.newest(months[start : start + PROBES_AT_ONCE])
+        found = zips.newest(months[start : start + PROBES_AT_ONCE])
         if found is not None:
             return found
     return None
 
 
-def _days_from(shelf: _Shelf, first: date, last_s: int) -> Tables:
+def _days_from(zips: _SeriesZips, first: date, last_s: int) -> Tables:
     """Read days in time order until a week of them is absent."""
     days = days_between(first, _day_after(last_s))
     found: Tables = {}
     num_absent = 0
     for start in range(0, len(days), MOST_ABSENT_DAYS):
         week = days[start : start + MOST_ABSENT_DAYS]
-        found |= shelf.tables(week)
+        found |= zips.tables(week)
         for day in week:
             num_absent = 0 if day in found else num_absent + 1
         if num_absent >= MOST_ABSENT_DAYS:
@@ -287,15 +283,15 @@ def _days_from(shelf: _Shelf, first: date, last_s: int) -> Tables:
     return found
 
 
-def _new_listing(shelf: _Shelf, last_s: int) -> Tables:
+def _new_listing(zips: _SeriesZips, last_s: int) -> Tables:
     """Read the days of this month and the last: a symbol that young has no monthly zip yet."""
     month = Period.month_of(last_s)
-    found = shelf.tables(days_between(month.month_before().first_day, _day_after(last_s)))
+    found = zips.tables(days_between(month.month_before().first_day, _day_after(last_s)))
     if not found:
         raise DataError(
-            where=f"{shelf.series} from {VisionSource.name}",
+            where=f"{zips.series} from {VisionSource.name}",
             rule=f"needs a zip in the archive at or before {iso(last_s)}",
-            got=f"none at {shelf.url(month)}, nor for any month since {FIRST_MONTH.label} or recent day",
+            got=f"none at {zips.url(month)}, nor for any month since {FIRST_MONTH.label} or recent day",
             fix=f"Check the symbol, the timeframe and {URL_VARIABLE}",
         )
     return found
