@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from typing import Any
 
-import plotly.graph_objects
+import plotly.graph_objects as go
 import pytest
 
 from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast
 from v8.evaluation.baselines import BASELINES
-from v8.evaluation.judgement import Judgement
+from v8.evaluation.judgement import MODEL, Judgement
 from v8.reports.figures import (
     dot_figure,
     error_figure,
-    forecast_figure,
     learning_figure,
     stage_figure,
 )
+from v8.reports.forecast_figure import forecast_figure
 from v8.reports.page_style import STYLE
-from v8.reports.palette import STAGES
+from v8.reports.palette import LIGHT, STAGES, line_style, named
 
 HISTORY = [{"epoch": 1.0, "train_loss": 0.5, "validation_loss": 0.6}]
 
@@ -51,19 +53,18 @@ SAMPLE = ForecastSample(
 )
 
 
-def is_valid(figure: dict[str, Any]) -> bool:
-    """Ask Plotly, with the page's colour names replaced by a colour."""
-    text = json.dumps(figure, allow_nan=False)
-    named = {part.partition('"')[0] for part in text.split('"$')[1:]}
-    for name in named:
+def plain(figure: go.Figure) -> dict[str, Any]:
+    """Return what a page holds of a figure, whose every colour is one of the page's own."""
+    content = json.loads(json.dumps(named(figure.to_plotly_json()), allow_nan=False))
+    text = json.dumps(content)
+    for name in {part.partition('"')[0] for part in text.split('"$')[1:]}:
         assert f"--{name}:" in STYLE  # otherwise the browser would draw in black
-        text = text.replace(f'"${name}"', '"#123456"')
-    plotly.graph_objects.Figure(json.loads(text))  # raises on an unknown key or a bad value
-    return True
+    assert not re.search(r'"#[0-9a-f]{6}"|"rgba\((?!0,0,0,0)', text)  # a colour that no page could darken
+    return content
 
 
-def trace(figure: dict[str, Any], name: str, at: int = 0) -> dict[str, Any]:
-    return [one for one in figure["data"] if one["name"] == name][at]
+def trace(figure: go.Figure, name: str, at: int = 0) -> dict[str, Any]:
+    return [one for one in plain(figure)["data"] if one["name"] == name][at]
 
 
 @pytest.mark.parametrize("tasks", [("ohlc",), ("ohlc", "bands"), ("ohlc", "bands", "volatility")])
@@ -73,9 +74,8 @@ def test_forecasts_of_any_tasks_are_a_valid_figure(tasks: tuple[str, ...]) -> No
     )
     truth = {task: SAMPLE.truth[task] for task in tasks}
     figure = forecast_figure(ForecastSample("X-1h", 3_600, SAMPLE.open_time_s, truth, issued))
-    assert is_valid(figure)
-    assert ("yaxis2" in figure["layout"]) == ("volatility" in tasks)
-    assert any(one["name"] == "bands" for one in figure["data"]) == ("bands" in tasks)
+    assert ("yaxis2" in plain(figure)["layout"]) == ("volatility" in tasks)
+    assert any(one["name"] == "bands" for one in plain(figure)["data"]) == ("bands" in tasks)
 
 
 def test_candles_are_the_truth_by_column() -> None:
@@ -104,13 +104,23 @@ def test_lines_of_a_forecast_start_at_what_was_known() -> None:
     assert trace(figure, "volatility, forecast")["yaxis"] == "y2"
 
 
+def test_forecasts_can_be_hollow_candles_after_the_last_known_one() -> None:
+    figure = forecast_figure(SAMPLE, places=range(-3, 1), has_candles=True)
+    assert trace(figure, "truth")["x"] == [-3, -2, -1, 0]
+    candles = trace(figure, "forecast")
+    assert (candles["x"], candles["close"]) == ([-1, 0], [11.6, 11.8])
+    assert candles["increasing"]["fillcolor"] == "$card"
+    fan = trace(figure, "bands, forecast range")
+    # From the bands of the second candle along the upper ones, back along the lower ones.
+    assert fan["y"] == [21.0, 21.5, 21.6, 2.6, 2.5, 2.0, None]
+
+
 def test_errors_are_multiples_of_naive_with_the_error_itself_beside_them(make_metadata) -> None:
     # Each error is (1 - 0.25) times the naive one, at every step.
     judgement = Judgement.from_json(make_metadata(share=0.25)["judgement"])
-    figure = error_figure(judgement, "ohlc", BASELINES)
-    assert is_valid(figure)
+    figure = error_figure([judgement], "ohlc")
     assert trace(figure, "roll forward")["y"] == [1.0, 1.0, 1.0]
-    model = figure["data"][-1]
+    model = plain(figure)["data"][-1]
     assert (model["name"], model["y"]) == ("model", pytest.approx([0.75] * 3))
     errors = judgement.error("ohlc").by_step
     assert model["customdata"] == pytest.approx([100 * error for error in errors], rel=1e-5)
@@ -122,7 +132,7 @@ def test_a_naive_forecast_without_error_gives_no_multiple(make_metadata) -> None
     grid = judgement.errors["ohlc"]["roll_forward"].mae_return
     zeros = tuple((0.0,) * 4 for _ in grid.cells)
     object.__setattr__(grid, "cells", zeros)
-    assert error_figure(judgement, "ohlc", BASELINES)["data"][-1]["y"] == [None] * 3
+    assert plain(error_figure([judgement], "ohlc"))["data"][-1]["y"] == [None] * 3
 
 
 def test_a_baseline_far_off_waits_in_the_legend(make_metadata) -> None:
@@ -132,34 +142,51 @@ def test_a_baseline_far_off_waits_in_the_legend(make_metadata) -> None:
     for name, times in (("last_close", 1.51), ("offset", 1.49)):
         cells = tuple(tuple(cell * times for cell in row) for row in naive.cells)
         object.__setattr__(errors[name].mae_return, "cells", cells)
-    figure = error_figure(judgement, "bands", BASELINES)
+    figure = error_figure([judgement], "bands")
     assert trace(figure, "last close")["visible"] == "legendonly"
     assert trace(figure, "offset")["visible"] is True
-    assert is_valid(figure)
+
+
+def test_every_baseline_has_a_line_of_its_own_however_many_there_are(make_metadata) -> None:
+    judgement = Judgement.from_json(make_metadata()["judgement"])
+    judged = judgement.tasks["ohlc"]
+    errors = dict.fromkeys((*BASELINES, MODEL), judged.errors[MODEL])
+    every = replace(judgement, tasks={"ohlc": replace(judged, errors=errors)})
+    lines = plain(error_figure([every], "ohlc"))["data"]
+    assert [one["name"] for one in lines] == [*(name.replace("_", " ") for name in BASELINES), "model"]
+    assert len({json.dumps(one["line"]) for one in lines}) == len(BASELINES) + 1
+    assert len({json.dumps(line_style(place)) for place in range(200)}) == 200
+    assert all(line_style(place)["color"] != LIGHT["blue"] for place in range(200))  # the model's
+
+
+def test_the_errors_of_several_series_are_their_median_as_far_as_all_go(make_metadata) -> None:
+    shares = {0.25: 3, 0.5: 2, 1.0: 3}
+    judged = [
+        Judgement.from_json(make_metadata(share=share, horizon_bars=bars)["judgement"])
+        for share, bars in shares.items()
+    ]
+    assert trace(error_figure(judged, "ohlc"), "model")["y"] == pytest.approx([0.5, 0.5])
 
 
 @pytest.mark.parametrize("num_epochs", [1, 3])
 def test_a_learning_curve_marks_the_epoch_kept(num_epochs: int) -> None:
     figure = learning_figure(HISTORY * num_epochs, best_epoch=0)
-    assert is_valid(figure)
-    assert figure["layout"]["shapes"][0]["x0"] == 0
+    assert plain(figure)["layout"]["shapes"][0]["x0"] == 0
     assert trace(figure, "validation")["y"] == [0.6] * num_epochs
     assert trace(figure, "train")["mode"] == ("markers" if num_epochs == 1 else "lines")
 
 
 def test_dots_in_doubt_are_hollow_and_missing_numbers_stay_missing() -> None:
     figure = dot_figure(["A", "B"], {"ohlc": [0.9, None]}, x_title="x", is_sure={"ohlc": [True, False]})
-    assert is_valid(figure)
-    (dots,) = figure["data"]
+    (dots,) = plain(figure)["data"]
     assert (dots["x"], dots["y"]) == ([0.9, None], ["A", "B"])
     assert dots["marker"]["symbol"] == ["circle", "circle-open"]
-    assert figure["layout"]["shapes"][0]["x0"] == 1  # naive
+    assert plain(figure)["layout"]["shapes"][0]["x0"] == 1  # naive
 
 
 def test_stages_are_stacked_in_their_order_whichever_a_row_has() -> None:
     figure = stage_figure({"A": {"train": 2.0, "judge": 1.0}, "B": {"train": 3.0}})
-    assert is_valid(figure)
-    assert [(one["name"], one["x"]) for one in figure["data"]] == [
+    assert [(one["name"], one["x"]) for one in plain(figure)["data"]] == [
         ("train", [2.0, 3.0]),
         ("judge", [1.0, 0.0]),
     ]
@@ -167,7 +194,7 @@ def test_stages_are_stacked_in_their_order_whichever_a_row_has() -> None:
 
 def test_every_stage_colour_exists() -> None:
     seconds = {"A": {f"stage {number}": 1.0 for number in range(len(STAGES) + 1)}}
-    assert is_valid(stage_figure(seconds))
+    assert len(plain(stage_figure(seconds))["data"]) == len(STAGES) + 1
 
 
 def test_names_from_files_are_no_markup_for_the_chart_library() -> None:
@@ -176,4 +203,4 @@ def test_names_from_files_are_no_markup_for_the_chart_library() -> None:
         dot_figure([hostile], {"ohlc": [1.0]}, x_title="x"),
         stage_figure({hostile: {hostile: 1.0}}),
     ]
-    assert "<a" not in json.dumps(figures)
+    assert "<a" not in json.dumps([plain(figure) for figure in figures])

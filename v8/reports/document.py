@@ -12,10 +12,12 @@ import json
 from functools import cache
 from typing import Final
 
-from v8.reports.figures import Figure
+import plotly.graph_objects as go
+
 from v8.reports.markup import Html, element, join
 from v8.reports.page_script import DRAW, WATCH, plotly_library
 from v8.reports.page_style import STYLE
+from v8.reports.palette import named
 
 
 def document(title: str, body: Html) -> Html:
@@ -39,14 +41,16 @@ def document(title: str, body: Html) -> Html:
     return join([Html("<!DOCTYPE html>\n"), element("html", head, content, lang="en"), "\n"])
 
 
-def plot(figure: Figure, label: str) -> Html:
+def plot(figure: go.Figure, label: str) -> Html:
     """Return a chart with its caption; the page draws it when it becomes visible.
 
     Args:
-        figure: A Plotly figure.
+        figure: One of `v8.reports.figures`, in the palette's light colours.
         label: What it shows, with its unit.
     """
-    content = json.dumps(figure, separators=(",", ":"), allow_nan=False)
+    plain = figure.to_plotly_json()
+    del plain["layout"]["template"]  # an empty one; only a figure without any gets Plotly's own
+    content = json.dumps(named(plain), separators=(",", ":"), allow_nan=False)
     return element(
         "figure",
         element("figcaption", label),
@@ -57,7 +61,7 @@ def plot(figure: Figure, label: str) -> Html:
             class_="plot",
             role="img",
             aria_label=label,
-            style=f"min-height:{figure['layout']['height']}px",
+            style=f"min-height:{figure.layout.height}px",
         ),
     )
 

@@ -14,7 +14,7 @@ from v8.evaluation.baselines import BASELINES, NAIVE
 from v8.evaluation.significance import ALPHA
 from v8.reports.charts import skill_bar
 from v8.reports.document import document, plot
-from v8.reports.figures import dot_figure, stage_figure
+from v8.reports.figures import multiples_figure, stage_figure
 from v8.reports.leaderboard import (
     LeaderboardRow,
     LeaderboardSummary,
@@ -152,17 +152,11 @@ def _leaderboard(rows: Sequence[LeaderboardRow]) -> Html:
 
 
 def _multiples(rows: Sequence[LeaderboardRow]) -> Html:
-    tasks = summarise(rows).tasks
-    columns = {
-        task: [row.tasks[task].multiple if task in row.tasks else None for row in rows] for task in tasks
-    }
-    is_sure = {task: [task in row.tasks and row.tasks[task].is_significant for row in rows] for task in tasks}
-    figure = dot_figure([row.series for row in rows], columns, x_title="error ÷ naive error", is_sure=is_sure)
     label = (
         "Mean absolute error as a multiple of the naive forecast's: left of 1 is better. Filled dots differ "
         f"from 1 by more than chance (corrected p below {ALPHA:g}), hollow ones may be luck."
     )
-    return plot(figure, label)
+    return plot(multiples_figure(rows, x_title="error ÷ naive error"), label)
 
 
 def _median_cells(summary: LeaderboardSummary) -> list[str]:

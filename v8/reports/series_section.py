@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from v8.artifacts.forecast_sample import ForecastSample
 from v8.columns import TASK_COLUMNS
-from v8.evaluation.baselines import BASELINES
 from v8.evaluation.judgement import MODEL, ErrorKind, Judgement
 from v8.evaluation.metrics import StepDirection, is_price_task
 from v8.reports.charts import share_bar, split_bar
 from v8.reports.document import plot
-from v8.reports.figures import error_figure, forecast_figure, learning_figure
+from v8.reports.figures import error_figure, learning_figure
+from v8.reports.forecast_figure import forecast_figure
 from v8.reports.markup import Html, element, facts, join, table
 from v8.reports.results import History, SeriesResult
 from v8.tasks import TASKS
@@ -70,9 +70,7 @@ def _forecasts(sample: ForecastSample | None) -> Html:
 
 
 def _error_chart(judgement: Judgement, task: str) -> Html:
-    return plot(
-        error_figure(judgement, task, BASELINES), f"{TASKS[task].title}: mean absolute error ÷ naive's"
-    )
+    return plot(error_figure([judgement], task), f"{TASKS[task].title}: mean absolute error ÷ naive's")
 
 
 def _error_table(judgement: Judgement, task: str) -> Html:
