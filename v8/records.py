@@ -127,7 +127,7 @@ def first_fault(error: ValidationError) -> tuple[str, str, str]:
     rule = first["msg"].removeprefix("Value error, ")
     if first["type"] == "missing":
         got = MISSING
-    elif first["type"] == "extra_forbidden":
+    elif first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         got = f"the unknown key {first['loc'][-1]!r}"
     else:
         got = shortened(repr(first["input"]))

@@ -3,7 +3,7 @@
 `hub` is a fresh `LoopbackHub` (tests/hub/loopback.py), and the environment points to it: HF_ENDPOINT,
 HF_TOKEN (may write below `someone/`), HF_HUB_DISABLE_XET, an empty HF_HOME. `huggingface_hub` reads all
 of them but HF_TOKEN when it is imported, which here was before the test; so code under test must hand
-`endpoint=os.environ["HF_ENDPOINT"]` and a cache folder to the client itself, as v8.hub.remote does.
+`endpoint=os.environ["HF_ENDPOINT"]` and a cache folder to the client itself, as v8.hub.client does.
 Processes that a test starts (`python -m v8 publish ...`) inherit the environment and need nothing more.
 
     hub.url                                     the address

@@ -10,9 +10,9 @@ import pytest
 
 from v8.artifacts.run_folder import SeriesState
 from v8.errors import ArtifactError, PublishError
-from v8.hub.manifest import Manifest, verify_files
-from v8.hub.patience import Patience
+from v8.hub.manifest import Manifest
 from v8.hub.publish import Published, publish
+from v8.hub.retries import RetryPolicy
 from v8.hub.staging import Choice, Staged, stage_run
 
 REPO = "someone/fleet"
@@ -28,7 +28,7 @@ def staged_of(run: Path, **choice: bool) -> Staged:
 
 
 def publish_run(run: Path, *, is_private: bool = False, **choice: bool) -> Published:
-    return publish(staged_of(run, **choice), REPO, is_private=is_private, patience=Patience(sleep=no_pause))
+    return publish(staged_of(run, **choice), REPO, is_private=is_private, retries=RetryPolicy(sleep=no_pause))
 
 
 def test_forty_models_are_one_commit_of_at_most_a_hundred_requests(hub: Any, make_run: Any) -> None:
@@ -110,7 +110,7 @@ def test_the_manifest_of_a_commit_describes_every_file_beside_it(
         (tmp_path / "pulled" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "pulled" / path).write_bytes(content)
     manifest = Manifest.from_json(json.loads(files["manifest.json"]))
-    verify_files(tmp_path / "pulled", manifest.files)
+    assert all(file.is_whole_in(tmp_path / "pulled") for file in manifest.files)
     assert {file.path for file in manifest.files} == set(files) - {"manifest.json"}
     assert manifest.data["BTCUSDT-15m"].last_open == "2026-10-31T23:45:00+00:00"
     assert manifest.profile_name == "aligned"

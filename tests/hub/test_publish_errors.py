@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from v8.errors import PublishError
-from v8.hub.patience import Patience
+from v8.hub.client import check_repo_name, hub_endpoint
 from v8.hub.publish import check_access, publish
-from v8.hub.remote import check_repo_name, hub_endpoint
+from v8.hub.retries import RetryPolicy
 from v8.hub.staging import Staged
 
 REPO = "someone/fleet"
-QUICK = Patience(timeout_s=20.0, waits_s=(), sleep=lambda seconds: None)
+QUICK = RetryPolicy(timeout_s=20.0, waits_s=(), sleep=lambda seconds: None)
 
 
 def error_of(staged: Staged, repo: str = REPO) -> PublishError:
     with pytest.raises(PublishError, match=" got ") as caught:
-        publish(staged, repo, is_private=False, patience=QUICK)
+        publish(staged, repo, is_private=False, retries=QUICK)
     # The client's errors hold the request, and that holds the token.
     assert caught.value.__context__ is None
     return caught.value

@@ -13,8 +13,8 @@ import pytest
 
 from v8.errors import PublishError
 from v8.hub.manifest import MANIFEST_FILE
-from v8.hub.patience import Patience
 from v8.hub.publish import Published, check_access, publish
+from v8.hub.retries import RetryPolicy
 from v8.hub.staging import Choice, Staged, stage_run
 
 REPO = "someone/fleet"
@@ -41,8 +41,8 @@ class Waiting:
         self.told: list[str] = []
 
     def publish(self, staged: Staged, *, timeout_s: float = 20.0) -> Published:
-        patience = Patience(timeout_s=timeout_s, sleep=self.waited_s.append, tell=self.told.append)
-        return publish(staged, REPO, is_private=False, patience=patience)
+        retries = RetryPolicy(timeout_s=timeout_s, sleep=self.waited_s.append, tell=self.told.append)
+        return publish(staged, REPO, is_private=False, retries=retries)
 
 
 @pytest.fixture
@@ -180,8 +180,8 @@ def test_many_failing_uploads_succeed_as_long_as_some_arrive(
         if file.path.endswith(".keras"):
             hub.answer("lfs-put", 503, where=file.sha256)
     # One pause is all it may make without anything having arrived in between.
-    patience = Patience(waits_s=(1.0,), sleep=waiting.waited_s.append)
-    publish(staged, REPO, is_private=False, patience=patience)
+    retries = RetryPolicy(waits_s=(1.0,), sleep=waiting.waited_s.append)
+    publish(staged, REPO, is_private=False, retries=retries)
     assert len(waiting.waited_s) > 1
     assert_published_once(hub, staged)
 
@@ -224,7 +224,7 @@ def test_whatever_goes_wrong_there_is_one_commit_in_the_end(
 def test_threads_do_not_take_the_client_from_each_other(hub: Any) -> None:
     hub.slow("whoami", 0.1, times=6)
     with ThreadPoolExecutor(6) as threads:
-        list(threads.map(lambda number: check_access(REPO, Patience(waits_s=())), range(6)))
+        list(threads.map(lambda number: check_access(REPO, RetryPolicy(waits_s=())), range(6)))
     assert hub.count("whoami") == 6
 
 

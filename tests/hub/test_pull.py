@@ -17,9 +17,9 @@ import pytest
 
 from v8.errors import ArtifactError, PullError, V8Error
 from v8.hub.manifest import Manifest
-from v8.hub.patience import Patience
 from v8.hub.publish import publish
 from v8.hub.pull import Pulled, pull
+from v8.hub.retries import RetryPolicy
 from v8.hub.staging import Choice, stage_run
 
 REPO, SERIES = "someone/fleet", "BTCUSDT-15m"
@@ -33,12 +33,12 @@ class Clock:
         self.waits_s: list[float] = []
 
     @property
-    def patience(self) -> Patience:
-        return Patience(timeout_s=5.0, waits_s=(1.0, 2.0), longest_wait_s=60.0, sleep=self.waits_s.append)
+    def retries(self) -> RetryPolicy:
+        return RetryPolicy(timeout_s=5.0, waits_s=(1.0, 2.0), longest_wait_s=60.0, sleep=self.waits_s.append)
 
 
 def fetch(*series: str, clock: Clock | None = None, **options: Any) -> Pulled:
-    return pull(REPO, series, patience=(clock or Clock()).patience, **options)
+    return pull(REPO, series, retries=(clock or Clock()).retries, **options)
 
 
 @pytest.fixture
@@ -217,9 +217,9 @@ def test_a_pause_that_is_too_long_is_not_waited_for(published: Any) -> None:
 
 def test_a_hub_that_says_nothing_is_not_waited_for_without_end(published: Any) -> None:
     published.slow("resolve", 60.0, times=100)
-    patience = Patience(timeout_s=0.2, waits_s=(0.0,), sleep=lambda seconds: None)
+    retries = RetryPolicy(timeout_s=0.2, waits_s=(0.0,), sleep=lambda seconds: None)
     with pytest.raises(PullError, match=r"got no answer \(ReadTimeout\), 2 times in a row"):
-        pull(REPO, [SERIES], patience=patience)
+        pull(REPO, [SERIES], retries=retries)
 
 
 # Without the Hub
@@ -347,7 +347,7 @@ def test_what_cannot_be_had_is_one_sentence_without_the_token(
     monkeypatch.setenv("HF_TOKEN", token)
     clock = Clock()
     with pytest.raises(V8Error, match=match) as caught:
-        pull(repo, [SERIES], revision=revision, patience=clock.patience)
+        pull(repo, [SERIES], revision=revision, retries=clock.retries)
     assert caught.value.exit_code == 5
     assert "\n" not in str(caught.value)
     assert clock.waits_s == []
@@ -407,7 +407,7 @@ def refused(hub: Any, tmp_path: Path, match: str, *, travels: tuple[str, ...] = 
 @pytest.mark.parametrize(
     ("path", "match"),
     [
-        ("../x", r"key files\[0\]: names README.*; got '\.\./x'"),
+        ("../x", r"key files\.0\.path: names README.*; got '\.\./x'"),
         ("models/BTCUSDT-15m/../../../x", "key files"),
         ("/etc/passwd", "key files"),
         ("models/BTCUSDT-15m/model.h5", "key files"),

@@ -60,13 +60,13 @@ def publish_run(run: Path, repo: str, choice: Choice | None = None, *, is_privat
         ArtifactError: If the run is damaged.
     """
     from v8.commands.printing import print_lines
-    from v8.hub.patience import Patience
     from v8.hub.publish import publish as send
+    from v8.hub.retries import RetryPolicy
     from v8.hub.staging import Choice
 
     with _staged(run, repo, choice or Choice()) as staged:
         print_lines(*_summary(staged, repo))
-        published = send(staged, repo, is_private=is_private, patience=Patience(tell=_tell))
+        published = send(staged, repo, is_private=is_private, retries=RetryPolicy(tell=_tell))
         print_lines(*_ending(published))
 
 
@@ -81,17 +81,17 @@ def check_publishing(repo: str, source: str, *, is_publishable: bool) -> None:
     Raises:
         PublishError: If the source is simulated, or the token cannot write the repository.
     """
-    from v8.hub.patience import Patience
     from v8.hub.publish import check_access
+    from v8.hub.retries import RetryPolicy
     from v8.hub.staging import check_source
 
     check_source(source, is_publishable=is_publishable)
-    check_access(repo, Patience(tell=_tell))
+    check_access(repo, RetryPolicy(tell=_tell))
 
 
 def _show_plan(run: Path, repo: str, choice: Choice) -> None:
     from v8.commands.printing import print_lines, print_table
-    from v8.hub.remote import check_repo_name
+    from v8.hub.client import check_repo_name
 
     check_repo_name(repo)
     with _staged(run, repo, choice) as staged:

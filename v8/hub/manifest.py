@@ -6,22 +6,25 @@
     models/BTCUSDT-15m/{model.keras, metadata.json, history.csv, README.md}
 
 A manifest is read from strangers: only names of this layout are accepted, so no file of it can land
-outside the folder it is downloaded to. The client that downloads checks no content; `verify_files` does.
+outside the folder it is downloaded to. The client that downloads checks no content; `is_whole_in` does.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
+
+from v8.artifacts.artifact_readme import README_FILE
 from v8.artifacts.series_artifact import HISTORY_FILE, METADATA_FILE, MODEL_FILE
 from v8.errors import ArtifactError, ProfileError, listed
 from v8.market.series import Series
-from v8.records import read_json_object
+from v8.records import Count, Sha256, Text, check_format, checked, read_json_object
+from v8.reports.leaderboard import LEADERBOARD_FILE
 from v8.storage import digest_file
 
 MANIFEST_FORMAT: Final = 1
@@ -29,15 +32,55 @@ MANIFEST_FORMAT: Final = 1
 
 MANIFEST_FILE: Final = "manifest.json"
 CARD_FILE: Final = "README.md"
-LEADERBOARD_FILE: Final = "leaderboard.csv"
 MODELS_FOLDER: Final = "models"
-ARTIFACT_README_FILE: Final = "README.md"
 
 ROOT_FILES: Final = (CARD_FILE, LEADERBOARD_FILE)
-SERIES_FILES: Final = (ARTIFACT_README_FILE, HISTORY_FILE, METADATA_FILE, MODEL_FILE)
+SERIES_FILES: Final = (README_FILE, HISTORY_FILE, METADATA_FILE, MODEL_FILE)
 
-_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _FIX: Final = "Publish the run again with `python -m v8 publish`, or pull another revision"
+
+
+def is_published_path(path: str) -> bool:
+    """Tell whether a published run can hold a file of this name; nothing outside its folder can.
+
+    >>> is_published_path("models/BTCUSDT-15m/model.keras"), is_published_path("models/../model.keras")
+    (True, False)
+    """
+    if path in ROOT_FILES:
+        return True
+    folder, _, rest = path.partition("/")
+    series, _, name = rest.partition("/")
+    return folder == MODELS_FOLDER and _is_series(series) and name in SERIES_FILES
+
+
+def series_folder(series: str) -> str:
+    """Return the folder of a series inside a repository.
+
+    >>> series_folder("BTCUSDT-15m")
+    'models/BTCUSDT-15m'
+    """
+    return f"{MODELS_FOLDER}/{series}"
+
+
+def _is_series(name: str) -> bool:
+    try:
+        return str(Series.parse(name)) == name
+    except ProfileError:
+        return False
+
+
+def _published_path(path: str) -> str:
+    if not is_published_path(path):
+        raise ValueError(
+            f"names {', '.join(ROOT_FILES)} or {MODELS_FOLDER}/<SERIES>/ with {', '.join(SERIES_FILES)}"
+        )
+    return path
+
+
+def _by_series(found: Any) -> Any:
+    if isinstance(found, dict) and not all(map(_is_series, found)):
+        raise ValueError("names series such as BTCUSDT-15m")
+    return found
 
 
 @dataclass(frozen=True)
@@ -50,9 +93,21 @@ class ListedFile:
         size_bytes: Of its content.
     """
 
-    path: str
-    sha256: str
-    size_bytes: int
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+    path: Annotated[str, AfterValidator(_published_path)]
+    sha256: Sha256
+    size_bytes: Count
+
+    @classmethod
+    def read(cls, folder: Path, path: str) -> ListedFile:
+        """Describe a file as it lies in a folder now."""
+        return cls(path, digest_file(folder / path), (folder / path).stat().st_size)
+
+    def is_whole_in(self, folder: Path) -> bool:
+        """Tell whether the file lies in a folder with the content that was published."""
+        path = folder / self.path
+        return path.is_file() and path.stat().st_size == self.size_bytes and digest_file(path) == self.sha256
 
 
 @dataclass(frozen=True)
@@ -66,10 +121,12 @@ class DataSpan:
         num_bars: Number of candles.
     """
 
-    source: str
-    first_open: str
-    last_open: str
-    num_bars: int
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+    source: Text
+    first_open: Text
+    last_open: Text
+    num_bars: Count
 
 
 @dataclass(frozen=True)
@@ -85,11 +142,13 @@ class Manifest:
         files: Every file but the manifest, ascending by path.
     """
 
-    profile_name: str
-    profile_digest: str
-    created_at: str
-    versions: Mapping[str, str]
-    data: Mapping[str, DataSpan]
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+    profile_name: Text
+    profile_digest: Sha256
+    created_at: Text
+    versions: Mapping[str, Text]
+    data: Annotated[Mapping[str, DataSpan], Field(min_length=1), BeforeValidator(_by_series)]
     files: tuple[ListedFile, ...]
 
     @property
@@ -113,17 +172,14 @@ class Manifest:
         folder = series_folder(series)
         return tuple(file for file in self.files if file.path.startswith(f"{folder}/"))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain JSON values."""
-        return {"format": MANIFEST_FORMAT, **asdict(self), "files": [asdict(file) for file in self.files]}
-
     def to_text(self) -> str:
         """Return the content of the file; the same manifest gives the same bytes."""
-        return json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n"
+        content = {"format": MANIFEST_FORMAT, **_MANIFEST.dump_python(self, mode="json")}
+        return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, content: Any, *, where: str = MANIFEST_FILE) -> Manifest:
-        """Read and check what `to_json` wrote.
+        """Check what a manifest's file holds.
 
         Args:
             content: The value, as `json` loads it.
@@ -133,27 +189,16 @@ class Manifest:
             ArtifactError: If it is of an unknown format, incomplete, or names a file that no published
                 run holds.
         """
-        _check_format(content, where)
-        _check_keys(content, ("format", *cls.__dataclass_fields__), where)
-        manifest = cls(
-            profile_name=_text(content, "profile_name", where),
-            profile_digest=_sha256(content, "profile_digest", where),
-            created_at=_text(content, "created_at", where),
-            versions=_read_versions(content["versions"], f"{where}, key versions"),
-            data=_read_data(content["data"], f"{where}, key data"),
-            files=_read_files(content["files"], f"{where}, key files"),
+        check_format(
+            content, (MANIFEST_FORMAT,), what="manifest", where=where, fix="Use the v8 that published it"
         )
-        _check_complete(manifest, where)
+        keys = {name: value for name, value in content.items() if name != "format"}
+        manifest = checked(_MANIFEST, keys, where=where, fix=_FIX)
+        _check_files(manifest, where)
         return manifest
 
 
-def series_folder(series: str) -> str:
-    """Return the folder of a series inside a repository.
-
-    >>> series_folder("BTCUSDT-15m")
-    'models/BTCUSDT-15m'
-    """
-    return f"{MODELS_FOLDER}/{series}"
+_MANIFEST: Final = TypeAdapter(Manifest)
 
 
 def read_manifest(file: Path) -> Manifest:
@@ -168,149 +213,19 @@ def read_manifest(file: Path) -> Manifest:
 def list_files(folder: Path) -> tuple[ListedFile, ...]:
     """List every file below `folder` but the manifest, ascending by path."""
     paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    return tuple(
-        ListedFile(path, digest_file(folder / path), (folder / path).stat().st_size)
-        for path in paths
-        if path != MANIFEST_FILE
-    )
+    return tuple(ListedFile.read(folder, path) for path in paths if path != MANIFEST_FILE)
 
 
-def verify_files(folder: Path, files: Iterable[ListedFile]) -> None:
-    """Compare files on disk with what the manifest says of them.
-
-    Args:
-        folder: Where the repository's files lie.
-        files: Files of a manifest: all, or those that were downloaded.
-
-    Raises:
-        ArtifactError: If one is missing, or its content is not the one that was published.
-    """
-    for file in files:
-        path = folder / file.path
-        found = (path.stat().st_size, digest_file(path)) if path.is_file() else None
-        if found != (file.size_bytes, file.sha256):
-            raise ArtifactError(
-                where=str(path),
-                rule=f"must be the published file: {file.size_bytes:,} bytes, sha256 {file.sha256[:12]}",
-                got=f"{found[0]:,} bytes with sha256 {found[1][:12]}" if found else "no such file",
-                fix="Delete it and download it again",
-            )
-
-
-def is_published_path(path: str) -> bool:
-    """Tell whether a published run can hold a file of this name; nothing outside its folder can.
-
-    >>> is_published_path("models/BTCUSDT-15m/model.keras"), is_published_path("models/../model.keras")
-    (True, False)
-    """
-    if path in ROOT_FILES:
-        return True
-    folder, _, rest = path.partition("/")
-    series, _, name = rest.partition("/")
-    return folder == MODELS_FOLDER and _is_series(series) and name in SERIES_FILES
-
-
-def _is_series(name: str) -> bool:
-    try:
-        return str(Series.parse(name)) == name
-    except ProfileError:
-        return False
-
-
-def _check_format(content: Any, where: str) -> None:
-    found = content.get("format") if isinstance(content, Mapping) else None
-    if found != MANIFEST_FORMAT or isinstance(found, bool):
-        raise ArtifactError(
-            where=where,
-            rule=f"this v8 reads manifest format {MANIFEST_FORMAT}",
-            got=f"format {found!r}",
-            fix="Use the v8 that published it",
-        )
-
-
-def _check_keys(content: Any, keys: Iterable[str], where: str) -> None:
-    expected = sorted(keys)
-    found = sorted(map(str, content)) if isinstance(content, Mapping) else None
-    if found != expected:
-        got = type(content).__name__ if found is None else f"the keys {listed(found)}"
-        raise _damaged(where, f"holds the keys {', '.join(expected)} and no others", got)
-
-
-def _check_complete(manifest: Manifest, where: str) -> None:
+def _check_files(manifest: Manifest, where: str) -> None:
+    """Refuse a list of files that lacks one of a series in data, or has one of another."""
     expected = {*ROOT_FILES}
     for series in manifest.series:
         expected.update(f"{series_folder(series)}/{name}" for name in SERIES_FILES)
     names = [file.path for file in manifest.files]
     strange = sorted(expected.symmetric_difference(names))
     if strange:
-        raise _damaged(
-            where,
-            f"lists {', '.join(ROOT_FILES)} and {len(SERIES_FILES)} files of every series in data",
-            f"a difference in {listed(strange)}",
-        )
+        rule = f"lists {', '.join(ROOT_FILES)} and {len(SERIES_FILES)} files of every series in data"
+        raise ArtifactError(where=where, rule=rule, got=f"a difference in {listed(strange)}", fix=_FIX)
     if names != sorted(set(names)):
-        raise _damaged(where, "lists each file once, ascending by path", "another order or a repetition")
-
-
-def _read_versions(content: Any, where: str) -> dict[str, str]:
-    if not isinstance(content, Mapping):
-        raise _damaged(where, "is an object of texts", type(content).__name__)
-    return {name: _text(content, name, where) for name in content}
-
-
-def _read_data(content: Any, where: str) -> dict[str, DataSpan]:
-    if not isinstance(content, Mapping) or not content:
-        raise _damaged(where, "is an object with at least one series", repr(content)[:80])
-    return {name: _read_span(name, span, where) for name, span in content.items()}
-
-
-def _read_span(series: str, content: Any, where: str) -> DataSpan:
-    if not _is_series(series):
-        raise _damaged(where, "names series such as BTCUSDT-15m", repr(series)[:80])
-    where = f"{where}.{series}"
-    _check_keys(content, DataSpan.__dataclass_fields__, where)
-    texts = {name: _text(content, name, where) for name in ("source", "first_open", "last_open")}
-    return DataSpan(**texts, num_bars=_count(content, "num_bars", where))
-
-
-def _read_files(content: Any, where: str) -> tuple[ListedFile, ...]:
-    if not isinstance(content, list):
-        raise _damaged(where, "is a list", type(content).__name__)
-    return tuple(_read_file(one, f"{where}[{number}]") for number, one in enumerate(content))
-
-
-def _read_file(content: Any, where: str) -> ListedFile:
-    _check_keys(content, ListedFile.__dataclass_fields__, where)
-    path = _text(content, "path", where)
-    if not is_published_path(path):
-        raise _damaged(
-            where,
-            f"names {', '.join(ROOT_FILES)} or {MODELS_FOLDER}/<SERIES>/ with {', '.join(SERIES_FILES)}",
-            repr(path)[:80],
-        )
-    return ListedFile(path, _sha256(content, "sha256", where), _count(content, "size_bytes", where))
-
-
-def _text(content: Mapping[str, Any], key: str, where: str) -> str:
-    value = content[key]
-    if not isinstance(value, str) or not value:
-        raise _damaged(f"{where}, key {key}", "is a text", repr(value)[:80])
-    return value
-
-
-def _sha256(content: Mapping[str, Any], key: str, where: str) -> str:
-    value = _text(content, key, where)
-    if not _SHA256.fullmatch(value):
-        raise _damaged(f"{where}, key {key}", "is a sha256 of 64 hex digits", repr(value)[:80])
-    return value
-
-
-def _count(content: Mapping[str, Any], key: str, where: str) -> int:
-    value = content[key]
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise _damaged(f"{where}, key {key}", "is a whole number, 0 or above", repr(value)[:80])
-    return value
-
-
-def _damaged(where: str, rule: str, got: str) -> ArtifactError:
-    return ArtifactError(where=where, rule=rule, got=got, fix=_FIX)
+        rule = "lists each file once, ascending by path"
+        raise ArtifactError(where=where, rule=rule, got="another order or a repetition", fix=_FIX)

@@ -9,28 +9,22 @@ commit; older commits keep them. Files of other kinds stay untouched.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from v8.errors import PublishError, listed
-from v8.hub.manifest import CARD_FILE, MANIFEST_FILE, ListedFile, is_published_path
-from v8.hub.patience import Patience
-from v8.hub.remote import (
-    RemoteFile,
-    RemoteRepo,
-    RemoteState,
-    StrictCount,
-    find_token,
-    progress_bars,
-    strict_client,
-)
+from v8.hub.client import is_listed, strict_client
+from v8.hub.manifest import CARD_FILE, MANIFEST_FILE, is_published_path
+from v8.hub.remote import RemoteState, WritableRepo
+from v8.hub.retries import RetryPolicy
 from v8.hub.staging import Staged
 
 _ORDINARY: Final = frozenset({".gitattributes", CARD_FILE, "LICENSE", "LICENSE.md", "LICENSE.txt"})
 """What a repository without a published run may hold: what the Hub's own page creates."""
+
+PUBLISH_RETRIES: Final = RetryPolicy()
 
 
 @dataclass(frozen=True)
@@ -66,53 +60,49 @@ class Published:
     sent: Difference | None
 
 
-def check_access(repo: str, patience: Patience | None = None) -> None:
+def check_access(repo: str, retries: RetryPolicy = PUBLISH_RETRIES) -> None:
     """Refuse early what publishing would refuse late: no token, a wrong one, or one that may not write.
 
     Args:
         repo: `user/name`.
-        patience: How long to wait for the Hub.
+        retries: How long to wait for the Hub.
 
     Raises:
         PublishError: If publishing cannot work.
     """
-    with _opened(repo, patience or Patience()) as (remote, _):
-        remote.check_access()
+    with strict_client(retries.timeout_s):
+        WritableRepo(repo, retries).check_access()
 
 
-def publish(staged: Staged, repo: str, *, is_private: bool, patience: Patience | None = None) -> Published:
+def publish(
+    staged: Staged, repo: str, *, is_private: bool, retries: RetryPolicy = PUBLISH_RETRIES
+) -> Published:
     """Make a repository hold a staged run, in one commit, or in none when it does already.
 
     Args:
         staged: The run.
         repo: `user/name`; made when it does not exist.
         is_private: Whether strangers must not see it.
-        patience: How long to wait for the Hub.
+        retries: How long to wait for the Hub.
 
     Raises:
         PublishError: If it cannot be, in one sentence; then nothing half done is left.
     """
-    patience = patience or Patience()
-    with _opened(repo, patience) as (remote, count):
+    with strict_client(retries.timeout_s, shows_progress=sys.stderr.isatty()) as stored:
+        remote = WritableRepo(repo, retries)
         remote.check_access()
         remote.create(is_private=is_private)
-        act = _Act(staged, remote)
-        revision = patience.insist(repo, act.attempt, lambda: count.num_stored)
-        return Published(remote.commit_url(revision), revision, act.sent)
-
-
-@contextmanager
-def _opened(repo: str, patience: Patience) -> Iterator[tuple[RemoteRepo, StrictCount]]:
-    with progress_bars(is_shown=sys.stderr.isatty()), strict_client(patience.timeout_s) as count:
-        yield RemoteRepo(repo, find_token(), patience), count
+        commit = SingleCommit(staged, remote)
+        revision = retries.insist(repo, commit.attempt, lambda: stored.num_files)
+        return Published(remote.commit_url(revision), revision, commit.sent)
 
 
 @dataclass
-class _Act:
-    """One act of publishing over all its tries; remembers what it sent."""
+class SingleCommit:
+    """The commit of a staged run over all its tries; remembers what it sent."""
 
     staged: Staged
-    remote: RemoteRepo
+    remote: WritableRepo
     sent: Difference | None = field(default=None, init=False)
 
     def attempt(self) -> str:
@@ -126,38 +116,27 @@ class _Act:
         title = f"Publish {len(self.staged.manifest.series)} models of {self.staged.manifest.profile_name}"
         self.remote.commit(title, missing.additions, missing.deletions, parent=seen.revision)
         found = self.remote.look()
-        self._check_arrived(difference(self.staged, found))
-        return found.revision
-
-    def _check_arrived(self, missing: Difference) -> None:
-        if missing:
+        lost = difference(self.staged, found)
+        if lost:
             raise PublishError(
                 where=self.remote.name,
                 rule="must hold what was sent",
-                got=f"other content in {listed([*missing.additions, *missing.deletions])}",
+                got=f"other content in {listed([*lost.additions, *lost.deletions])}",
                 fix="Somebody else may be writing to it; repeat the same command",
             )
+        return found.revision
 
 
 def difference(staged: Staged, state: RemoteState) -> Difference:
     """Compare a staged run with what a repository holds, by content."""
-    files = staged.files
-    changed = [file for file in files if not _is_same(staged, file, state.files.get(file.path))]
-    wanted = {file.path for file in files}
+    wanted = {file.path: staged.folder / file.path for file in staged.files}
+    additions = {path: file for path, file in wanted.items() if not is_listed(file, state.files.get(path))}
     gone = (path for path in state.files if is_published_path(path) and path not in wanted)
     return Difference(
-        additions={file.path: staged.folder / file.path for file in changed},
+        additions=additions,
         deletions=tuple(sorted(gone)),
-        num_bytes=sum(file.size_bytes for file in changed),
+        num_bytes=sum(file.stat().st_size for file in additions.values()),
     )
-
-
-def _is_same(staged: Staged, file: ListedFile, remote: RemoteFile | None) -> bool:
-    if remote is None or remote.size_bytes != file.size_bytes:
-        return False
-    if remote.sha256 is not None:
-        return remote.sha256 == file.sha256
-    return remote.blob_id == staged.git_sha1(file)
 
 
 def _check_ours(repo: str, state: RemoteState) -> None:

@@ -26,14 +26,14 @@ from huggingface_hub.hf_api import RepoFile
 from v8.artifacts.model_file import MAX_TEXT_BYTES, MAX_UNPACKED_BYTES, check_keras_file
 from v8.artifacts.series_artifact import MODEL_FILE
 from v8.errors import ArtifactError, PullError, listed
+from v8.hub.client import is_listed, strict_client
 from v8.hub.manifest import MANIFEST_FILE, ListedFile, Manifest, read_manifest, series_folder
-from v8.hub.patience import Patience
-from v8.hub.reading import ReadableRevision, UnreachableError
-from v8.hub.remote import check_repo_name, progress_bars, strict_client
+from v8.hub.reading import ReadableRevision
+from v8.hub.retries import RetryPolicy, UnreachableError
 from v8.registry import nearest
-from v8.storage import digest_bytes, digest_file, digest_git_blob
+from v8.storage import digest_file
 
-PULL_PATIENCE: Final = Patience(timeout_s=30.0, waits_s=(1.0, 2.0, 4.0), longest_wait_s=60.0)
+PULL_RETRIES: Final = RetryPolicy(timeout_s=30.0, waits_s=(1.0, 2.0, 4.0), longest_wait_s=60.0)
 """Somebody waits for the model, and there may be a copy of it in the cache."""
 
 MAIN: Final = "main"
@@ -74,7 +74,7 @@ def pull(
     *,
     revision: str | None = None,
     is_offline: bool = False,
-    patience: Patience = PULL_PATIENCE,
+    retries: RetryPolicy = PULL_RETRIES,
 ) -> Pulled:
     """Bring models of a published run into the cache and check them.
 
@@ -84,7 +84,7 @@ def pull(
         revision: Branch, tag or commit; the newest commit of `main` when None. A commit that is in the
             cache needs no request.
         is_offline: Whether to use the cache only, as HF_HUB_OFFLINE=1 does.
-        patience: How often to try again.
+        retries: How often to try again.
 
     Returns:
         Where the models lie, and of which commit they are.
@@ -94,9 +94,8 @@ def pull(
             Hub does not answer and the cache does not hold all that is needed.
         ArtifactError: If a file is not what was published, or must not be loaded.
     """
-    check_repo_name(repo)
-    with progress_bars(is_shown=False), strict_client(patience.timeout_s):
-        source = ReadableRevision(repo, revision or MAIN, patience)
+    with strict_client(retries.timeout_s):
+        source = ReadableRevision(repo, revision or MAIN, retries)
         pulled = (
             _pulled_from_cache(source, series) if is_offline or _is_offline() else _pulled(source, series)
         )
@@ -126,7 +125,7 @@ def _pulled_instead(source: ReadableRevision, series: Sequence[str], why: str) -
         return replace(_pulled_from_cache(source, series), why_cached=f"the Hub did not answer: {why}")
     except (ArtifactError, PullError) as error:
         raise PullError(
-            where=source.repo,
+            where=source.name,
             rule="the Hub must answer, or its models be in the cache",
             got=f"{why}; {error.got}",
             fix="Repeat the same command later; what was downloaded is kept",
@@ -140,39 +139,29 @@ def _completed(source: ReadableRevision, manifest_file: Path, series: Sequence[s
     names, missing = _missing(source, manifest, folder, series)
     if missing:
         listing = source.listing(commit)
-        if not _is_listed(manifest_file, listing.get(MANIFEST_FILE)):
+        if not is_listed(manifest_file, listing.get(MANIFEST_FILE)):
             manifest = read_manifest(source.file(MANIFEST_FILE, commit, is_anew=True))
             names, missing = _missing(source, manifest, folder, series)
         _require_listed(source, missing, listing)
     for file in missing:
         _fetch(source, file, commit, folder)
-    return Pulled(source.repo, commit, folder, manifest, names, len(missing))
+    return Pulled(source.name, commit, folder, manifest, names, len(missing))
 
 
 def _missing(
     source: ReadableRevision, manifest: Manifest, folder: Path, series: Sequence[str]
 ) -> tuple[tuple[str, ...], list[ListedFile]]:
     """Return the series that are meant, and those of their files that are not whole in the cache."""
-    names = _chosen(source.repo, manifest, series)
+    names = _chosen(source.name, manifest, series)
     files = [file for name in names for file in manifest.files_of(name)]
-    return names, [file for file in files if not _is_whole(folder / file.path, file)]
-
-
-def _is_listed(file: Path, listed_file: RepoFile | None) -> bool:
-    """Compare a file with the id under which the Hub lists it: git's sha1, or the sha256 of a large one."""
-    if listed_file is None:
-        return False
-    content = file.read_bytes()
-    if listed_file.lfs:
-        return digest_bytes(content) == listed_file.lfs.sha256
-    return digest_git_blob(content) == listed_file.blob_id
+    return names, [file for file in files if not file.is_whole_in(folder)]
 
 
 def _pulled_from_cache(source: ReadableRevision, series: Sequence[str]) -> Pulled:
     manifest_file = source.cached_manifest()
     if manifest_file is None:
         raise PullError(
-            where=f"{source.repo}, revision {source.revision}",
+            where=f"{source.name}, revision {source.revision}",
             rule="without the Hub, a model must be in the cache",
             got=f"none of this revision in {source.cache}",
             fix="Pull it once with the Hub in reach: without --offline and HF_HUB_OFFLINE",
@@ -182,12 +171,12 @@ def _pulled_from_cache(source: ReadableRevision, series: Sequence[str]) -> Pulle
     names, missing = _missing(source, manifest, folder, series)
     if missing:
         raise ArtifactError(
-            where=f"{source.repo} at {commit[:12]} in the cache",
+            where=f"{source.name} at {commit[:12]} in the cache",
             rule="every file that the manifest lists must be there, with its sha256",
             got=f"missing or damaged {listed([file.path for file in missing])}",
             fix="Pull it again with the Hub in reach: without --offline and HF_HUB_OFFLINE",
         )
-    return Pulled(source.repo, commit, folder, manifest, names, why_cached="the Hub was not asked")
+    return Pulled(source.name, commit, folder, manifest, names, why_cached="the Hub was not asked")
 
 
 def _read(source: ReadableRevision, file: Path, commit: str) -> Manifest:
@@ -219,7 +208,7 @@ def _require_listed(
         most = MAX_UNPACKED_BYTES if file.path.endswith(MODEL_FILE) else MAX_TEXT_BYTES
         if size != file.size_bytes or size > most:
             raise ArtifactError(
-                where=f"{source.repo}, {file.path}",
+                where=f"{source.name}, {file.path}",
                 rule=f"must be the published file of {file.size_bytes:,} bytes, and at most {most:,}",
                 got="no such file" if size is None else f"{size:,} bytes",
                 fix="Pull another revision, or ask its owner to publish the run again",
@@ -231,19 +220,15 @@ def _fetch(source: ReadableRevision, file: ListedFile, commit: str, folder: Path
     path = folder / file.path
     for is_anew in (path.exists(), True):
         source.file(file.path, commit, is_anew=is_anew)
-        if _is_whole(path, file):
+        if file.is_whole_in(folder):
             return
     raise ArtifactError(
-        where=f"{source.repo} at {commit[:12]}, {file.path}",
+        where=f"{source.name} at {commit[:12]}, {file.path}",
         rule=f"must be the published file: {file.size_bytes:,} bytes with sha256 {file.sha256[:12]}",
         got=f"{path.stat().st_size:,} bytes with sha256 {digest_file(path)[:12]}, twice",
         fix="Repeat the same command, it downloads this file anew; if that does not help, its owner has to "
         "publish the run again",
     )
-
-
-def _is_whole(path: Path, file: ListedFile) -> bool:
-    return path.is_file() and path.stat().st_size == file.size_bytes and digest_file(path) == file.sha256
 
 
 def _is_offline() -> bool:

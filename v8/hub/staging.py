@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from v8.artifacts.artifact_readme import artifact_readme
+from v8.artifacts.artifact_readme import README_FILE, artifact_readme
 from v8.artifacts.model_file import check_keras_file
 from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import (
@@ -24,21 +24,20 @@ from v8.artifacts.series_artifact import (
 )
 from v8.errors import PublishError, listed
 from v8.hub.manifest import (
-    ARTIFACT_README_FILE,
     CARD_FILE,
-    LEADERBOARD_FILE,
     MANIFEST_FILE,
     DataSpan,
     ListedFile,
     Manifest,
     list_files,
+    read_manifest,
     series_folder,
 )
 from v8.lock import FolderLock
 from v8.reports.card import model_card
-from v8.reports.leaderboard import rank_results, write_leaderboard_csv
+from v8.reports.leaderboard import LEADERBOARD_FILE, rank_results, write_leaderboard_csv
 from v8.reports.results import read_results
-from v8.storage import digest_file, digest_git_blob, write_text
+from v8.storage import write_text
 
 
 @dataclass(frozen=True)
@@ -71,13 +70,8 @@ class Staged:
     @property
     def files(self) -> tuple[ListedFile, ...]:
         """Every file to publish, the manifest included, ascending by path."""
-        path = self.folder / MANIFEST_FILE
-        manifest = ListedFile(MANIFEST_FILE, digest_file(path), path.stat().st_size)
+        manifest = ListedFile.read(self.folder, MANIFEST_FILE)
         return tuple(sorted((*self.manifest.files, manifest), key=lambda file: file.path))
-
-    def git_sha1(self, file: ListedFile) -> str:
-        """Return the id that git gives to one file's content, 40 hex digits."""
-        return digest_git_blob((self.folder / file.path).read_bytes())
 
 
 def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
@@ -162,7 +156,7 @@ def _stage_artifact(source: Path, target: Path, metadata: Mapping[str, Any]) -> 
     for name in (MODEL_FILE, METADATA_FILE, HISTORY_FILE):
         shutil.copyfile(source / name, target / name)
     check_keras_file(verify_model_file(target, dict(metadata)))
-    write_text(target / ARTIFACT_README_FILE, artifact_readme(metadata))
+    write_text(target / README_FILE, artifact_readme(metadata))
 
 
 def _nothing_left(run: Path, held_back: Mapping[str, str]) -> PublishError:
@@ -195,7 +189,7 @@ def _described(
     )
     write_text(folder / MANIFEST_FILE, manifest.to_text())
     # What is sent must be what pulling accepts.
-    return Staged(folder, Manifest.from_json(manifest.to_json()), held_back)
+    return Staged(folder, read_manifest(folder / MANIFEST_FILE), held_back)
 
 
 def _span(candles: Mapping[str, Any]) -> DataSpan:

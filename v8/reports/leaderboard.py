@@ -26,6 +26,8 @@ from v8.evaluation.significance import ALPHA, corrected_p_values
 from v8.reports.results import SeriesResult, read_results
 from v8.storage import write_text
 
+LEADERBOARD_FILE: Final = "leaderboard.csv"
+
 _FIRST_COLUMNS: Final = ("series", "source")
 _TASK_COLUMNS: Final = (
     "mae_multiple_of_naive",

@@ -25,8 +25,12 @@ class PassingTroubleError(Exception):
         self.text, self.wait_s = text, wait_s
 
 
+class UnreachableError(PublishError):
+    """The trouble did not pass. Publishing ends with it; pulling looks into the cache."""
+
+
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """How long to wait for a Hub that has trouble.
 
     Args:
@@ -53,7 +57,7 @@ class Patience:
             progress: Counts what was moved for good so far.
 
         Raises:
-            PublishError: If the trouble does not pass, or the Hub asks for a longer pause than ours.
+            UnreachableError: If the trouble does not pass, or the Hub asks for a longer pause than ours.
         """
         num_failed, moved = 0, progress()
         while True:
@@ -70,7 +74,7 @@ class Patience:
 
     def _next_wait_s(self, where: str, trouble: PassingTroubleError, num_failed: int) -> float:
         if num_failed >= len(self.waits_s):
-            raise PublishError(
+            raise UnreachableError(
                 where=where,
                 rule="the Hub must answer",
                 got=f"{trouble.text}, {num_failed + 1} times in a row",
@@ -78,7 +82,7 @@ class Patience:
             )
         wait_s = self.waits_s[num_failed] if trouble.wait_s is None else trouble.wait_s
         if wait_s > self.longest_wait_s:
-            raise PublishError(
+            raise UnreachableError(
                 where=where,
                 rule=f"waits at most {self.longest_wait_s:g} s for the Hub",
                 got=f"{trouble.text} and the request to wait {wait_s:g} s",
