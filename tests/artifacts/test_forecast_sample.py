@@ -108,7 +108,7 @@ def test_a_model_of_an_older_v8_has_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "got"),
     [
-        (lambda content: content.pop("truth"), "KeyError at 'truth'"),
+        (lambda content: content.pop("truth"), "no such key"),
         (lambda content: content["truth"]["ohlc"].pop(), "rows and forecasts that do not fit together"),
         (lambda content: content["truth"]["ohlc"][0].pop(), "rows and forecasts that do not fit together"),
         (lambda content: content["forecasts"][0].update(last_known=79), "rows and forecasts that do not fit"),
@@ -117,8 +117,11 @@ def test_a_model_of_an_older_v8_has_none(tmp_path: Path) -> None:
             "rows and forecasts that do not fit",
         ),
         (lambda content: content["columns"]["ohlc"].reverse(), "rows and forecasts that do not fit"),
-        (lambda content: content.update(open_time_s=7), "TypeError"),
-        (lambda content: content["truth"].update(ohlc=[["high"] * 4] * 80), "ValueError"),
+        (lambda content: content.update(open_time_s=7), r"7 \(input should be a valid tuple\)"),
+        (
+            lambda content: content["truth"].update(ohlc=[["high"] * 4] * 80),
+            r"'high' \(input should be a valid",
+        ),
     ],
 )
 def test_a_damaged_sample_is_refused(
@@ -127,6 +130,6 @@ def test_a_damaged_sample_is_refused(
     content = json.loads(json.dumps(sample.to_json()))
     change(content)
     write_json(tmp_path / "forecasts.json", content)
-    pattern = rf"forecasts\.json: must be a sample of forecasts of format 1; got {got}"
+    pattern = rf"forecasts\.json(, key \S+)?: must be a sample of forecasts of format 1; got {got}"
     with pytest.raises(ArtifactError, match=pattern):
         read_sample(tmp_path / "forecasts.json")

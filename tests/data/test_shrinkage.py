@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from v8.data.scaling import Scaling, TargetForm, TaskScaling
-from v8.data.shrinkage import Shrinkage, fit_shrinkage
+from v8.data.shrinkage import Shrinkage, TaskShrinkage, fit_shrinkage
 from v8.profile import Profile, TaskSettings
 
 LOSSES = ["mae", "mse", "huber"]
@@ -108,15 +109,15 @@ def test_what_is_wrong_gets_0_what_is_right_1_and_what_says_nothing_0(
 
 def test_shrinking_moves_towards_the_start_by_step() -> None:
     start = np.array([[1.0] * 4, [2.0] * 4])
-    shrinkage = Shrinkage.from_json({"tasks": [{"task": "ohlc", "factors": [0.25, 1.0]}]})
+    shrinkage = Shrinkage((TaskShrinkage("ohlc", (0.25, 1.0)),))
     scaled = {"ohlc": np.full((1, 2, 4), 5.0, np.float32)}
     # 1 + 0.25 x (5 - 1) = 2; 2 + 1 x (5 - 2) = 5.
     np.testing.assert_array_equal(shrinkage.shrink(scaled, _scaling(start))["ohlc"], [[[2.0] * 4, [5.0] * 4]])
 
 
 def test_shrinkage_survives_its_file() -> None:
-    shrinkage = Shrinkage.from_json({"tasks": [{"task": "ohlc", "factors": [0.1, 1 / 3]}]})
-    assert Shrinkage.from_json(json.loads(json.dumps(shrinkage.to_json()))) == shrinkage
+    shrinkage = Shrinkage((TaskShrinkage("ohlc", (0.1, 1 / 3)),))
+    assert TypeAdapter(Shrinkage).validate_python(json.loads(json.dumps(asdict(shrinkage)))) == shrinkage
     assert replace(shrinkage, tasks=()) != shrinkage
 
 
@@ -142,9 +143,8 @@ def test_a_blend_goes_half_of_the_way_from_the_fitted_factor_to_equal_shares(
 
 
 def test_blending_moves_towards_the_rival_of_each_window() -> None:
-    content = {"tasks": [{"task": "ohlc", "factors": [0.25, 0.75], "anchor": "regression"}]}
     rival = np.array([[[0.0] * 4, [1.0] * 4], [[2.0] * 4, [3.0] * 4]])
-    made = Shrinkage.from_json(content).shrink(
+    made = Shrinkage((TaskShrinkage("ohlc", (0.25, 0.75), "regression"),)).shrink(
         {"ohlc": np.full((2, 2, 4), 5.0, np.float32)}, _scaling(np.zeros((2, 4))), {"ohlc": rival}
     )
     # 0 + 0.25 x 5 = 1.25, 1 + 0.75 x 4 = 4; 2 + 0.25 x 3 = 2.75, 3 + 0.75 x 2 = 4.5.

@@ -12,15 +12,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter
 
-from v8.columns import TASK_COLUMNS, TASK_OHLC
+from v8.columns import TASK_OHLC
 from v8.data.dataset import SeriesData
 from v8.errors import ArtifactError
-from v8.records import read_json_object
+from v8.records import Count, Number, Text, checked, read_json_object
+from v8.tasks import TASKS
 
 FORECASTS_FILE = "forecasts.json"
 
@@ -33,7 +35,7 @@ SHOWN_BARS: Final = 80
 LEAD_IN_BARS: Final = 20
 """Candles at the start of a sample that no forecast covers, to show where the market came from."""
 
-Rows = tuple[tuple[float, ...], ...]
+Rows = tuple[tuple[Number, ...], ...]
 """One tuple of a task's columns per row; quote currency, volatility unitless."""
 
 
@@ -46,7 +48,7 @@ class IssuedForecast:
         values: Per task, H rows of its columns for the rows after `last_known`.
     """
 
-    last_known: int
+    last_known: Count
     values: Mapping[str, Rows]
 
 
@@ -62,23 +64,19 @@ class ForecastSample:
         issued: Forecasts, oldest first.
     """
 
-    series: str
-    bar_s: int
-    open_time_s: tuple[int, ...]
+    series: Text
+    bar_s: Count
+    open_time_s: tuple[Count, ...]
     truth: Mapping[str, Rows]
-    issued: tuple[IssuedForecast, ...]
+    issued: Annotated[tuple[IssuedForecast, ...], Field(alias="forecasts")]
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain JSON values."""
-        return {
-            "format": SAMPLE_FORMAT,
-            "series": self.series,
-            "bar_s": self.bar_s,
-            "columns": {task: list(TASK_COLUMNS[task]) for task in self.truth},
-            "open_time_s": list(self.open_time_s),
-            "truth": dict(self.truth),
-            "forecasts": [{"last_known": one.last_known, "values": dict(one.values)} for one in self.issued],
-        }
+        content: dict[str, Any] = _SAMPLE.dump_python(self, mode="json", by_alias=True)
+        return {"format": SAMPLE_FORMAT, "columns": _columns(self.truth), **content}
+
+
+_SAMPLE: Final = TypeAdapter(ForecastSample)
 
 
 def sample_forecasts(data: SeriesData, model: Mapping[str, NDArray[np.floating[Any]]]) -> ForecastSample:
@@ -96,7 +94,7 @@ def sample_forecasts(data: SeriesData, model: Mapping[str, NDArray[np.floating[A
         series=str(data.series),
         bar_s=data.series.bar_s,
         open_time_s=tuple(int(time_s) for time_s in data.table.open_time_s[first:end]),
-        truth={task: _rows(data.table.select(TASK_COLUMNS[task])[first:end]) for task in model},
+        truth={task: _rows(data.table.select(TASKS[task].columns)[first:end]) for task in model},
         issued=tuple(
             IssuedForecast(
                 int(anchors[window]) - first, {task: _rows(values[window]) for task, values in model.items()}
@@ -115,21 +113,12 @@ def read_sample(file: Path) -> ForecastSample | None:
     if not file.exists():
         return None
     content = read_json_object(file, fix="Restore the file or train the series again")
-    try:
-        sample = ForecastSample(
-            series=str(content["series"]),
-            bar_s=int(content["bar_s"]),
-            open_time_s=tuple(int(time_s) for time_s in content["open_time_s"]),
-            truth=_read_tasks(content["truth"]),
-            issued=tuple(
-                IssuedForecast(int(one["last_known"]), _read_tasks(one["values"]))
-                for one in content["forecasts"]
-            ),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _damaged(file, f"{type(error).__name__} at {error}") from error
-    if not _is_whole(sample) or sample.to_json()["columns"] != content.get("columns"):
-        raise _damaged(file, "rows and forecasts that do not fit together")
+    rule = f"must be a sample of forecasts of format {SAMPLE_FORMAT}"
+    fix = "Restore the file, or delete it to have the report without this chart"
+    sample = checked(_SAMPLE, content, where=str(file), fix=fix, rule=rule)
+    if not _is_whole(sample) or _columns(sample.truth) != content.get("columns"):
+        got = "rows and forecasts that do not fit together"
+        raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
     return sample
 
 
@@ -149,10 +138,8 @@ def _rows(values: NDArray[np.floating[Any]]) -> Rows:
     return tuple(tuple(float(f"{value:.7g}") for value in row) for row in values)
 
 
-def _read_tasks(content: Mapping[str, Any]) -> dict[str, Rows]:
-    return {
-        task: tuple(tuple(float(value) for value in row) for row in rows) for task, rows in content.items()
-    }
+def _columns(truth: Mapping[str, Rows]) -> dict[str, list[str]]:
+    return {task: list(TASKS[task].columns) for task in truth if task in TASKS}
 
 
 def _is_whole(sample: ForecastSample) -> bool:
@@ -172,14 +159,4 @@ def _is_whole(sample: ForecastSample) -> bool:
 
 
 def _has_columns(task: str, rows: Rows) -> bool:
-    finite = all(np.isfinite(value) for row in rows for value in row)
-    return task in TASK_COLUMNS and finite and all(len(row) == len(TASK_COLUMNS[task]) for row in rows)
-
-
-def _damaged(file: Path, got: str) -> ArtifactError:
-    return ArtifactError(
-        where=str(file),
-        rule=f"must be a sample of forecasts of format {SAMPLE_FORMAT}",
-        got=got,
-        fix="Restore the file, or delete it to have the report without this chart",
-    )
+    return task in TASKS and all(len(row) == len(TASKS[task].columns) for row in rows)

@@ -8,17 +8,16 @@ out, and the sha256 of the model file. It is written last, so a folder that has 
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from v8.artifacts.artifact_readme import README_FILE, artifact_readme
 from v8.artifacts.forecast_sample import FORECASTS_FILE, ForecastSample
 from v8.artifacts.run_folder import now_iso, pin_of
-from v8.columns import KINDS, TASK_COLUMNS, TASK_VOLATILITY
+from v8.columns import KINDS
 from v8.data.dataset import SeriesData
 from v8.data.shrinkage import Shrinkage
 from v8.errors import ArtifactError
@@ -27,10 +26,10 @@ from v8.features.indicators import definition_digest, definitions, warmup_bars
 from v8.machine import describe_machine, versions
 from v8.market.candles import Candles
 from v8.records import check_format, read_json_object
-from v8.storage import digest_file, write_json, write_text, write_with
+from v8.storage import digest_file, write_json, write_text
+from v8.tasks import TASKS
 
 if TYPE_CHECKING:  # reading metadata must not start TensorFlow
-    from v8.training.epoch_record import EpochRecord
     from v8.training.trainer import TrainingResult
 
 ARTIFACT_FORMAT = 1
@@ -40,6 +39,7 @@ MODEL_FILE = "model.keras"
 METADATA_FILE = "metadata.json"
 HISTORY_FILE = "history.csv"
 ERROR_FILE = "error.txt"
+"""Full traceback of a failed series, beside where its model would be (G10)."""
 
 
 @dataclass(frozen=True)
@@ -73,32 +73,18 @@ class Finished:
     seconds: dict[str, float]
 
 
-def save_model(folder: Path, write: Callable[[Path], None]) -> None:
-    """Write the model file of an artefact.
-
-    Args:
-        folder: The series' folder; made when missing.
-        write: Writes the Keras file to the path it is given.
-    """
-    write_with(folder / MODEL_FILE, write)
-
-
 def save_description(folder: Path, finished: Finished) -> None:
     """Complete an artefact whose model file is written: history, sample, README, then metadata.
 
     An error file of an earlier attempt goes, because it is no longer true.
     """
-    write_text(folder / HISTORY_FILE, _history_csv(finished.result.history))
+    history = pd.DataFrame([asdict(record) for record in finished.result.history])
+    write_text(folder / HISTORY_FILE, history.to_csv(index=False, lineterminator="\n"))
     write_json(folder / FORECASTS_FILE, finished.sample.to_json(), is_compact=True)
     metadata = _metadata(finished, digest_file(folder / MODEL_FILE))
     write_text(folder / README_FILE, artifact_readme(metadata))
     write_json(folder / METADATA_FILE, metadata)
     (folder / ERROR_FILE).unlink(missing_ok=True)
-
-
-def save_error(folder: Path, trace: str) -> None:
-    """Keep the full traceback of a failed series beside where its model would be (G10)."""
-    write_text(folder / ERROR_FILE, trace)
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
@@ -134,6 +120,7 @@ def verify_model_file(folder: Path, metadata: dict[str, Any]) -> Path:
 
 def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
     data, profile = finished.data, finished.data.profile
+    factors = {} if finished.shrinkage is None else asdict(finished.shrinkage)
     return {
         "format": ARTIFACT_FORMAT,
         "series": str(data.series),
@@ -147,11 +134,13 @@ def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
         "lookback_bars": profile.lookback_bars,
         "horizon_bars": profile.horizon_bars,
         "bar_s": data.series.bar_s,
-        "tasks": {task: _task(task) for task in profile.tasks},
+        "tasks": {
+            task: {"columns": list(TASKS[task].columns), "unit": TASKS[task].unit} for task in profile.tasks
+        },
         "table_digest": data.table.digest,
         "split": data.describe_split(),
-        "scaling": data.scaling.to_json(),
-        "calibration": _calibration(finished),
+        "scaling": asdict(data.scaling),
+        "calibration": {"kind": profile.calibration, **factors},
         "seed": finished.seed,
         "num_parameters": finished.num_parameters,
         "training": _training(finished),
@@ -185,11 +174,6 @@ def _features(names: tuple[str, ...]) -> list[dict[str, str]]:
     ]
 
 
-def _task(name: str) -> dict[str, Any]:
-    unit = "unitless" if name == TASK_VOLATILITY else "quote currency"
-    return {"columns": list(TASK_COLUMNS[name]), "unit": unit}
-
-
 def _training(finished: Finished) -> dict[str, Any]:
     result = finished.result
     return {
@@ -205,17 +189,3 @@ def _training(finished: Finished) -> dict[str, Any]:
         "peak_memory_bytes": result.peak_memory_bytes,
         "windows_per_s": result.windows_per_s,
     }
-
-
-def _calibration(finished: Finished) -> dict[str, Any]:
-    factors = {} if finished.shrinkage is None else finished.shrinkage.to_json()
-    return {"kind": finished.data.profile.calibration, **factors}
-
-
-def _history_csv(history: tuple[EpochRecord, ...]) -> str:
-    stream = io.StringIO()
-    rows = [asdict(record) for record in history]
-    writer = csv.DictWriter(stream, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return stream.getvalue()

@@ -20,9 +20,8 @@ Shape legend: N rows, W windows, F features, H horizon, C columns of a task.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,26 +145,6 @@ class Scaling:
     reference_price: float
     volatility_floor: float
     range_floor: float = 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; `from_json` restores an equal Scaling."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Scaling:
-        """Restore what `to_json` returned."""
-        columns = tuple(
-            ColumnScaling(**{**column, "transform": Transform(column["transform"])})
-            for column in content["columns"]
-        )
-        tasks = tuple(_task_from_json(task) for task in content["tasks"])
-        return cls(
-            columns,
-            tasks,
-            content["reference_price"],
-            content["volatility_floor"],
-            content.get("range_floor", 0.0),
-        )
 
     @property
     def structure(self) -> ScalingStructure:
@@ -466,14 +445,3 @@ def _positive(scale: float) -> float:
 
 def _floats(values: NDArray[np.float64]) -> tuple[float, ...]:
     return tuple(float(value) for value in values)
-
-
-def _task_from_json(content: dict[str, Any]) -> TaskScaling:
-    return TaskScaling(
-        task=content["task"],
-        form=TargetForm(content["form"]),
-        center=tuple(content["center"]),
-        scale=tuple(content["scale"]),
-        start=tuple(tuple(row) for row in content["start"]),
-        offset=tuple(tuple(row) for row in content["offset"]),
-    )

@@ -23,9 +23,9 @@ Shape legend: W windows, H horizon, C columns of a task.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,20 +80,6 @@ class Shrinkage:
     """
 
     tasks: tuple[TaskShrinkage, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; `from_json` restores an equal Shrinkage."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Shrinkage:
-        """Restore what `to_json` returned."""
-        return cls(
-            tuple(
-                TaskShrinkage(task["task"], tuple(task["factors"]), task.get("anchor", "constant"))
-                for task in content["tasks"]
-            )
-        )
 
     def shrink(
         self, scaled: Mapping[str, NDArray[np.float32]], scaling: Scaling, rivals: Rivals = NO_RIVALS

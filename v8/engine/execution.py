@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from v8.artifacts.run_folder import RunFolder, pin_of
-from v8.artifacts.series_artifact import read_metadata, save_error, verify_model_file
+from v8.artifacts.series_artifact import ERROR_FILE, read_metadata, verify_model_file
 from v8.engine.events import Event, Listener, Note, Outcome, SeriesStarted, StageStarted
 from v8.engine.isolation import isolated
 from v8.engine.outputs import RunOutputs
 from v8.engine.plan import Job, Plan, PlannedSeries, current_plan
 from v8.market.candles import Candles
 from v8.market.sources.source import CandleSource
+from v8.storage import write_text
 
 TrainAll = Callable[[Sequence[Job], Listener], Iterator[Outcome]]
 """Turns jobs into artefacts, in any order and place, and yields each outcome as it comes."""
@@ -151,5 +152,5 @@ def _record(outcome: Outcome, folder: RunFolder) -> None:
     if outcome.reason is None:
         folder.set_state(outcome.series, status="done", reason=None, seconds=round(outcome.seconds, 3))
     else:
-        save_error(folder.series_folder(outcome.series), outcome.trace)
+        write_text(folder.series_folder(outcome.series) / ERROR_FILE, outcome.trace)
         folder.set_state(outcome.series, status="failed", reason=outcome.reason)

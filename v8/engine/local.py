@@ -24,7 +24,7 @@ import numpy as np
 
 from v8.artifacts.forecast_sample import sample_forecasts
 from v8.artifacts.forecaster import forecast_windows
-from v8.artifacts.series_artifact import Finished, save_description, save_model
+from v8.artifacts.series_artifact import MODEL_FILE, Finished, save_description
 from v8.data.dataset import SeriesData, prepare_series, table_columns
 from v8.data.shrinkage import Shrinkage
 from v8.engine.calibration import calibrate
@@ -40,6 +40,7 @@ from v8.evaluation.past import past_of
 from v8.features.store import FeatureStore
 from v8.machine import choose_precision, memory_of
 from v8.profile import Profile
+from v8.storage import write_with
 from v8.training.epoch_record import EpochRecord
 from v8.training.trainer import Member, Trainer, TrainingResult
 
@@ -215,7 +216,7 @@ class _Apprentice:
             forecasts = _forecasts(self._data, model)
             judgement = judge(forecasts)
         with self._stage("save"):
-            save_model(self._job.folder, model.save)
+            write_with(self._job.folder / MODEL_FILE, model.save)
         save_description(self._job.folder, self._finished(trainer, result, forecasts, judgement, shrinkage))
         shutil.rmtree(self._checkpoint.parent, ignore_errors=True)
 
