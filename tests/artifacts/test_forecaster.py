@@ -252,9 +252,9 @@ def changed_copy(folder: Path, target: Path, **changes: Any) -> Path:
         ({"horizon_bars": 4}, r"must take and give what metadata\.json says"),
         ({"tasks": {"ohlc": {}}}, r"must take and give what metadata\.json says"),
         ({"series": "../x"}, r"metadata\.json: must be as v8 wrote it"),
-        ({"features": "close"}, r"metadata\.json: must be as v8 wrote it"),
+        ({"features": "close"}, r"metadata\.json, key features: must be as v8 wrote it; got 'close'"),
         ({"features": [{"name": "astrology"}]}, r"must be as v8 wrote it; got 'astrology'"),
-        ({"lookback_bars": None}, r"metadata\.json: must be as v8 wrote it; got TypeError"),
+        ({"lookback_bars": None}, r"metadata\.json, key lookback_bars: must be as v8 wrote it; got None"),
     ],
 )
 def test_metadata_that_does_not_fit_is_refused(

@@ -14,17 +14,20 @@ Shape legend: N windows, B batch, T lookback, F features, H horizon, C columns o
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from v8.artifacts.forecast_input import checked_candles, require_recent, require_unbroken
 from v8.artifacts.model_file import check_keras_file, load_keras_model
 from v8.artifacts.series_artifact import METADATA_FILE, read_metadata, verify_model_file
-from v8.columns import OPEN_TIME, TASK_COLUMNS
+from v8.columns import OPEN_TIME
 from v8.data.splits import window_anchors
 from v8.errors import ArtifactError, DataError, V8Error
 from v8.features.indicators import check_columns, definition_digest, definitions, warmup_bars
@@ -32,6 +35,8 @@ from v8.features.table import FeatureTable, compute_table
 from v8.market.candles import Candles
 from v8.market.open_times import iso
 from v8.market.series import Series
+from v8.records import AS_WRITTEN, Count, Text, checked
+from v8.tasks import TASKS
 
 FORECAST_BATCH = 64
 """Windows a batch, always: one window alone costs little more than it must (0.2 s with the aligned
@@ -51,6 +56,43 @@ _CHUNK_WINDOWS = 128 * FORECAST_BATCH
 logging.getLogger("tensorflow").addFilter(
     lambda record: "triggered tf.function retracing" not in record.getMessage()
 )
+
+
+@dataclass(frozen=True)
+class _RecordedFeature:
+    """What `metadata.json` records of an input."""
+
+    name: Text
+    definition: str | None = None
+    digest: str | None = None
+
+    def require_same(self, where: str) -> None:
+        """Refuse a feature that is not computed as it was when the model was trained.
+
+        The digest decides; artefacts from before there was one are judged by their sentence.
+        """
+        ours, digest = definitions([self.name])[self.name], definition_digest(self.name)
+        if self.digest != digest and (self.digest is not None or self.definition not in (None, ours)):
+            raise ArtifactError(
+                where=f"{where}, feature {self.name}",
+                rule=f"this v8 computes it as {ours!r}",
+                got=f"another formula, {self.definition!r}",
+                fix="Use the v8 that trained the model",
+            )
+
+
+@dataclass(frozen=True)
+class _RecordedModel:
+    """What `metadata.json` says that a model takes and gives."""
+
+    series: Text
+    lookback_bars: Count
+    horizon_bars: Count
+    features: tuple[_RecordedFeature, ...]
+    tasks: Mapping[str, Any] = field(default_factory=dict)
+
+
+_RECORDED: Final = TypeAdapter(_RecordedModel)
 
 
 class Forecaster:
@@ -75,18 +117,18 @@ class Forecaster:
         where: str = METADATA_FILE,
         revision: str | None = None,
     ) -> None:
-        self.metadata, self.revision = metadata, revision
+        fix = "Restore the artefact's folder, download it again, or use the v8 that wrote it"
+        recorded = checked(_RECORDED, metadata, where=where, fix=fix, rule=AS_WRITTEN)
         try:
-            self.series = Series.parse(metadata["series"])
-            self.lookback_bars = int(metadata["lookback_bars"])
-            self.horizon_bars = int(metadata["horizon_bars"])
-            self.features = check_columns([feature["name"] for feature in metadata["features"]])
+            self.series = Series.parse(recorded.series)
+            self.features = check_columns([feature.name for feature in recorded.features])
         except V8Error as error:
-            raise _damaged(where, error.got) from error
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise _damaged(where, f"{type(error).__name__} ({error})") from error
-        _require_same_features(metadata, self.features, where)
-        self._model = model
+            raise ArtifactError(where=where, rule=AS_WRITTEN, got=error.got, fix=fix) from error
+        for feature in recorded.features:
+            feature.require_same(where)
+        self.metadata, self.revision = metadata, revision
+        self.lookback_bars, self.horizon_bars = recorded.lookback_bars, recorded.horizon_bars
+        self._tasks, self._model = recorded.tasks, model
 
     @classmethod
     def load(cls, folder: Path | str, *, revision: str | None = None) -> Forecaster:
@@ -204,11 +246,18 @@ class Forecaster:
         Raises:
             DataError: If the candles cannot be used or no window fits.
         """
+        if stride < 1:
+            raise DataError(
+                where=str(self.series),
+                rule="a stride is at least 1 window",
+                got=str(stride),
+                fix="Leave it out to take every window",
+            )
         table = compute_table(checked_candles(candles, self.series, now_s), self.features)
         anchors = window_anchors(table.segment, (0, len(table)), self.lookback_bars, 0)
         issued_s = table.open_time_s[anchors] + self.series.bar_s
         is_wanted = (issued_s >= _seconds(start, 0)) & (issued_s <= _seconds(end, np.iinfo(np.int64).max))
-        anchors = anchors[is_wanted][:: self._checked_stride(stride)]
+        anchors = anchors[is_wanted][::stride]
         if not len(anchors):
             raise self._no_window(issued_s, table)
         chunks = [
@@ -225,7 +274,7 @@ class Forecaster:
         return {
             name: values[:, :, number].astype(np.float64).ravel()
             for task, values in forecast.items()
-            for number, name in enumerate(TASK_COLUMNS[task])
+            for number, name in enumerate(TASKS[task].columns)
         }
 
     def _opens(self, last_open_s: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -239,16 +288,6 @@ class Forecaster:
         issued = _times(np.repeat(opens_NH[:, 0], self.horizon_bars), ISSUED_AT)
         steps = pd.Index(np.tile(np.arange(1, self.horizon_bars + 1), len(opens_NH)), name=STEP)
         return pd.MultiIndex.from_arrays([issued, steps, _times(opens_NH.ravel(), OPEN_TIME)])
-
-    def _checked_stride(self, stride: int) -> int:
-        if stride < 1:
-            raise DataError(
-                where=str(self.series),
-                rule="a stride is at least 1 window",
-                got=str(stride),
-                fix="Leave it out to take every window",
-            )
-        return stride
 
     def _no_window(self, issued_s: NDArray[np.int64], table: FeatureTable) -> DataError:
         if len(issued_s):
@@ -265,11 +304,8 @@ class Forecaster:
 
     def _require_fit(self, where: str) -> None:
         """Refuse a model whose shapes are not those that its metadata promises."""
-        tasks = self.metadata.get("tasks")
         expected = {
-            task: (self.horizon_bars, len(TASK_COLUMNS[task]))
-            for task in (tasks if isinstance(tasks, dict) else ())
-            if task in TASK_COLUMNS
+            task: (self.horizon_bars, len(TASKS[task].columns)) for task in self._tasks if task in TASKS
         }
         outputs = self._model.output if isinstance(self._model.output, dict) else {}
         found = {task: tuple(output.shape[1:]) for task, output in outputs.items()}
@@ -299,24 +335,6 @@ def forecast_windows(model: Any, windows_NTF: NDArray[np.float32]) -> dict[str, 
     return {task: np.concatenate([part[task] for part in parts])[:num_windows] for task in parts[0]}
 
 
-def _require_same_features(metadata: dict[str, Any], features: tuple[str, ...], where: str) -> None:
-    """Refuse features that are not computed as they were when the model was trained.
-
-    The digest decides; artefacts from before there was one are judged by their sentence.
-    """
-    ours = definitions(features)
-    for recorded in metadata["features"]:
-        name = recorded["name"]
-        is_same = recorded.get("digest", definition_digest(name)) == definition_digest(name)
-        if not is_same or ("digest" not in recorded and recorded.get("definition", ours[name]) != ours[name]):
-            raise ArtifactError(
-                where=f"{where}, feature {name}",
-                rule=f"this v8 computes it as {ours[name]!r}",
-                got=f"another formula, {recorded.get('definition')!r}",
-                fix="Use the v8 that trained the model",
-            )
-
-
 def _times(seconds: NDArray[np.int64], name: str) -> pd.DatetimeIndex:
     return pd.DatetimeIndex(pd.to_datetime(seconds, unit="s", utc=True), name=name)
 
@@ -326,12 +344,3 @@ def _seconds(moment: str | pd.Timestamp | None, default: int) -> int:
         return default
     stamp = pd.Timestamp(moment)
     return int((stamp.tz_localize("UTC") if stamp.tz is None else stamp).timestamp())
-
-
-def _damaged(where: str, got: str) -> ArtifactError:
-    return ArtifactError(
-        where=where,
-        rule="must be as v8 wrote it",
-        got=got,
-        fix="Restore the artefact's folder, download it again, or use the v8 that wrote it",
-    )

@@ -27,6 +27,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import h5py
+
 from v8.errors import ArtifactError, listed
 
 CONFIG_MEMBER: Final = "config.json"
@@ -207,8 +209,6 @@ def _strange_class(node: dict[str, Any]) -> str | None:
 
 def _check_weights(file: Path, content: bytes) -> None:
     """Look at the list of arrays, not at their numbers."""
-    import h5py  # noqa: PLC0415 - comes with Keras, which is needed only by those who forecast
-
     try:
         with h5py.File(io.BytesIO(content), "r") as weights:
             num_bytes = _plain_bytes(file, weights)
@@ -222,8 +222,6 @@ def _check_weights(file: Path, content: bytes) -> None:
 
 def _plain_bytes(file: Path, weights: Any) -> int:
     """Add up the bytes of all arrays; refuse links, external and virtual arrays, and other types."""
-    import h5py  # noqa: PLC0415 - see above
-
     num_bytes, num_objects, waiting = 0, 0, [("", weights)]
     while waiting:
         path, group = waiting.pop()
@@ -235,19 +233,12 @@ def _plain_bytes(file: Path, weights: Any) -> int:
             item = group[name]
             if isinstance(item, h5py.Group):
                 waiting.append((inner, item))
-            elif _is_plain_array(item):
-                num_bytes += item.nbytes
-            else:
+                continue
+            is_number = isinstance(item, h5py.Dataset) and item.dtype.kind in "fiub"
+            if not is_number or item.is_virtual or item.external is not None or item.chunks is not None:
                 raise _foreign(file, f"a {WEIGHTS_MEMBER} with other than plain numbers at {inner[:80]!r}")
+            num_bytes += item.nbytes
     return num_bytes
-
-
-def _is_plain_array(item: Any) -> bool:
-    import h5py  # noqa: PLC0415 - see above
-
-    if not isinstance(item, h5py.Dataset) or item.dtype.kind not in "fiub":
-        return False
-    return not item.is_virtual and item.external is None and item.chunks is None
 
 
 def _foreign(file: Path, got: str) -> ArtifactError:

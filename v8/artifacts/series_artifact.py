@@ -119,14 +119,19 @@ def verify_model_file(folder: Path, metadata: dict[str, Any]) -> Path:
 
 
 def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
-    data, profile = finished.data, finished.data.profile
+    data, profile, candles, result = finished.data, finished.data.profile, finished.candles, finished.result
     factors = {} if finished.shrinkage is None else asdict(finished.shrinkage)
     return {
         "format": ARTIFACT_FORMAT,
         "series": str(data.series),
         "created_at": now_iso(),
         "is_demo_market": not finished.is_publishable,
-        "candles": _candles(finished),
+        "candles": {
+            "source": candles.source,
+            "is_publishable": finished.is_publishable,
+            **asdict(pin_of(candles)),
+            "report": candles.report.to_json(),
+        },
         "profile": profile.model_dump(mode="json"),
         "profile_digest": profile.digest,
         "features": _features(profile.features),
@@ -143,21 +148,24 @@ def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
         "calibration": {"kind": profile.calibration, **factors},
         "seed": finished.seed,
         "num_parameters": finished.num_parameters,
-        "training": _training(finished),
+        "training": {
+            "precision": finished.precision,
+            "batch_size": profile.training.batch_size,
+            "epochs_run": len(result.history),
+            "best_epoch": result.best_epoch,
+            "best_validation_loss": result.best_validation_loss,
+            "untrained_validation_loss": result.untrained_loss,
+            "stopped_by": result.stopped_by,
+            "resumed_from_epoch": result.resumed_from_epoch,
+            "device": result.device,
+            "peak_memory_bytes": result.peak_memory_bytes,
+            "windows_per_s": result.windows_per_s,
+        },
         "judgement": finished.judgement.to_json(),
         "seconds": finished.seconds,
         "versions": versions(),
         "machine": describe_machine(),
         "model_sha256": model_sha256,
-    }
-
-
-def _candles(finished: Finished) -> dict[str, Any]:
-    return {
-        "source": finished.candles.source,
-        "is_publishable": finished.is_publishable,
-        **asdict(pin_of(finished.candles)),
-        "report": finished.candles.report.to_json(),
     }
 
 
@@ -172,20 +180,3 @@ def _features(names: tuple[str, ...]) -> list[dict[str, str]]:
         }
         for name in names
     ]
-
-
-def _training(finished: Finished) -> dict[str, Any]:
-    result = finished.result
-    return {
-        "precision": finished.precision,
-        "batch_size": finished.data.profile.training.batch_size,
-        "epochs_run": len(result.history),
-        "best_epoch": result.best_epoch,
-        "best_validation_loss": result.best_validation_loss,
-        "untrained_validation_loss": result.untrained_loss,
-        "stopped_by": result.stopped_by,
-        "resumed_from_epoch": result.resumed_from_epoch,
-        "device": result.device,
-        "peak_memory_bytes": result.peak_memory_bytes,
-        "windows_per_s": result.windows_per_s,
-    }
