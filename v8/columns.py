@@ -1,12 +1,10 @@
-"""The name of every column, what it means and what kind of number it holds.
+"""The names of columns that several rooms speak of, and the numbers in them.
 
-Columns are only ever picked by these names. The kind decides how `anchored` scaling treats a
-column; see `v8/data/scaling.py`.
+Columns are only ever picked by name. `v8.features.indicators` lists every column there is.
 """
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Final
 
 OPEN_TIME: Final = "open_time"
@@ -16,17 +14,9 @@ LOW: Final = "low"
 CLOSE: Final = "close"
 VOLUME: Final = "volume"
 
-RSI: Final = "rsi"
-MACD: Final = "macd"
-MACD_SIGNAL: Final = "macd_signal"
-ROC: Final = "roc"
 BB_UPPER: Final = "bb_upper"
 BB_LOWER: Final = "bb_lower"
-BB_WIDTH: Final = "bb_width"
-BB_POSITION: Final = "bb_position"
 VOLATILITY: Final = "volatility"
-ATR: Final = "atr"
-VOLUME_NORM: Final = "volume_norm"
 
 BAND_PERIOD_BARS: Final = 20
 """Rows of the Bollinger average and deviation, and of `volatility`."""
@@ -54,16 +44,6 @@ REGRESSED_RANGES: Final = tuple(range_column(bars) for bars in RANGE_BARS[:-1])
 range, of which all are shares, is their geometric mean."""
 
 
-def realised_column(num_bars: int) -> str:
-    """Name the realised deviation of the newest bars."""
-    return f"realised_{num_bars}"
-
-
-def move_column(num_bars: int) -> str:
-    """Name the size of the move over the newest bars."""
-    return f"move_{num_bars}"
-
-
 def wave_columns(period: str, num_waves: int) -> tuple[str, str]:
     """Name sine and cosine of some waves per `day` or `week`."""
     return f"{period}_sin_{num_waves}", f"{period}_cos_{num_waves}"
@@ -89,40 +69,6 @@ def deviation_columns(horizon_bars: int) -> tuple[str, ...]:
 OHLC: Final = (OPEN, HIGH, LOW, CLOSE)
 OHLCV: Final = (*OHLC, VOLUME)
 
-
-class Kind(Enum):
-    """What kind of number a column holds."""
-
-    PRICE = "a price level, in quote currency"
-    PRICE_CHANGE = "a difference of prices, in quote currency"
-    POSITIVE = "a skewed positive number, unitless"
-    CENTRED = "a bounded or roughly symmetric number, unitless or percent"
-
-
-KINDS: Final[dict[str, Kind]] = {
-    OPEN: Kind.PRICE,
-    HIGH: Kind.PRICE,
-    LOW: Kind.PRICE,
-    CLOSE: Kind.PRICE,
-    BB_UPPER: Kind.PRICE,
-    BB_LOWER: Kind.PRICE,
-    MACD: Kind.PRICE_CHANGE,
-    MACD_SIGNAL: Kind.PRICE_CHANGE,
-    ATR: Kind.PRICE_CHANGE,
-    BB_WIDTH: Kind.POSITIVE,
-    VOLATILITY: Kind.POSITIVE,
-    VOLUME_NORM: Kind.POSITIVE,
-    RSI: Kind.CENTRED,
-    ROC: Kind.CENTRED,
-    BB_POSITION: Kind.CENTRED,
-    RECENT_RANGE: Kind.POSITIVE,
-    **{range_column(bars): Kind.POSITIVE for bars in RANGE_BARS},
-    **{realised_column(bars): Kind.POSITIVE for bars in REALISED_BARS},
-    **{move_column(bars): Kind.CENTRED for bars in MOVE_BARS},
-    **dict.fromkeys(WAVE_COLUMNS, Kind.CENTRED),
-    **{name: Kind.CENTRED for step in range(1, MAX_ROLLED_STEPS + 1) for name in rolled_columns(step)},
-}
-"""Every column a profile may name as a feature."""
 
 TASK_OHLC: Final = "ohlc"
 TASK_BANDS: Final = "bands"

@@ -18,7 +18,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from v8.columns import (
     BAND_PERIOD_BARS,
-    KINDS,
     MAX_ROLLED_STEPS,
     OHLC,
     RECENT_RANGE,
@@ -28,6 +27,7 @@ from v8.columns import (
     deviation_columns,
 )
 from v8.errors import ProfileError
+from v8.features.indicators import FEATURES
 from v8.records import first_fault, under_key
 from v8.registry import nearest
 from v8.storage import digest_json
@@ -165,8 +165,8 @@ class Profile(_Strict):
     @classmethod
     def _features_are_known_once(cls, features: tuple[str, ...]) -> tuple[str, ...]:
         for name in features:
-            if name not in KINDS:
-                raise ValueError(f"{name!r} is no feature; did you mean {nearest(name, KINDS)}")
+            if name not in FEATURES:
+                raise ValueError(f"{name!r} is no feature; did you mean {nearest(name, FEATURES)}")
             if features.count(name) > 1:
                 raise ValueError(f"{name!r} is listed twice; a repeated column adds nothing")
         missing = [name for name in OHLC if name not in features]

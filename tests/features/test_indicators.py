@@ -5,18 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from v8.columns import KINDS, OHLC
+from v8.columns import OHLC
 from v8.errors import DataError
 from v8.features import formulas
 from v8.features.indicators import (
+    FEATURES,
     HISTORY_WEIGHT,
-    INDICATORS,
+    Feature,
+    Formula,
+    Kind,
     check_columns,
     compute,
     definition_digest,
     definitions,
     warmup_bars,
 )
+
+INDICATORS = [name for name, feature in FEATURES.items() if feature.formula]
 
 # Exponential averages: how far they are from their limit, by the weights of their newest value.
 RECURSIVE = {"rsi": [1 / 14], "macd": [2 / 27], "macd_signal": [2 / 27, 2 / 10]}
@@ -37,8 +42,21 @@ def walk(num_rows: int, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def test_every_known_column_is_a_price_or_a_registered_indicator() -> None:
-    assert {*INDICATORS, *OHLC} == set(KINDS)
+    assert {*INDICATORS, *OHLC} == set(FEATURES)
     assert not set(INDICATORS) & set(OHLC)
+
+
+def test_an_indicator_of_ones_own_is_a_function_and_a_line() -> None:
+    half = Formula(lambda close, divisor: close / divisor, ("close",), {"divisor": 2.0}, warmup_bars=1)
+    FEATURES.register(Feature("half", Kind.PRICE, "half of the close, quote currency", half, "this test"))
+    try:
+        candles = walk(3)
+        computed = compute(check_columns(["half"]), candles)["half"]
+        np.testing.assert_array_equal(computed, [np.nan, *candles["close"][1:] / 2])
+        assert definitions(["half"]) == {"half": "half: half of the close, quote currency"}
+        assert len(definition_digest("half")) == 64
+    finally:
+        FEATURES.unregister("half")
 
 
 def test_warm_up_of_windows_is_the_rows_they_need_before_the_first_valid_one() -> None:
@@ -61,7 +79,7 @@ def test_warm_up_of_recursive_indicators_is_literal() -> None:
     # RSI: (13/14)^187 = 9.57e-7 is the first power below 1e-6. MACD: (25/27)^180 = 9.63e-7. The signal
     # smooths the MACD again, which makes the tail a little longer: 185.
     assert {name: warmup_bars([name]) for name in RECURSIVE} == {"rsi": 187, "macd": 180, "macd_signal": 185}
-    assert warmup_bars(KINDS) == 240
+    assert warmup_bars(FEATURES) == 240
     assert warmup_bars(OHLC) == 0
 
 
@@ -117,8 +135,8 @@ def test_definitions_differ_by_parameter_and_by_name() -> None:
 
 
 def test_every_column_has_a_sentence_with_its_unit() -> None:
-    sentences = definitions(KINDS)
-    assert list(sentences) == list(KINDS)
+    sentences = definitions(FEATURES)
+    assert list(sentences) == list(FEATURES)
     for name, sentence in sentences.items():
         assert sentence.startswith(f"{name}: ")
         assert any(unit in sentence for unit in ("quote currency", "unitless", "percent", "0 to 100")), (

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from v8.features import ranges
-from v8.features.indicators import INDICATORS, compute
+from v8.features.indicators import FEATURES, compute
 
-OF_RANGES = [name for name, each in INDICATORS.items() if each.function.__module__ == ranges.__name__]
+FORMULAS = {name: feature.formula for name, feature in FEATURES.items() if feature.formula}
+OF_RANGES = [name for name, each in FORMULAS.items() if each.function.__module__ == ranges.__name__]
 OF_PRICES = [name for name in OF_RANGES if name.split("_")[0] not in {"day", "week"}]
 BAR_DEVIATION = 0.6005612043932249
 """1 / sqrt(4 log 2): deviation that Parkinson's formula finds in a bar whose log range is one."""

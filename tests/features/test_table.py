@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from v8.columns import KINDS, OHLC
+from v8.columns import OHLC
 from v8.errors import DataError
+from v8.features.indicators import FEATURES
 from v8.features.table import FeatureTable, compute_table
 from v8.market.candles import Candles, check_candles
 from v8.market.series import Series
@@ -120,7 +121,7 @@ def test_candles_that_are_all_warm_up_are_refused_with_the_number_needed() -> No
 
 
 def test_one_row_more_than_the_warm_up_is_enough() -> None:
-    assert len(compute_table(walk_candles(241), list(KINDS))) == 1
+    assert len(compute_table(walk_candles(241), list(FEATURES))) == 1
 
 
 def test_the_digest_follows_candles_and_columns() -> None:

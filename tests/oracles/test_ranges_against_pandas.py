@@ -10,7 +10,7 @@ import pytest
 
 from v8.data.targets import roll_forward
 from v8.features import ranges
-from v8.features.indicators import INDICATORS, compute, warmup_bars
+from v8.features.indicators import FEATURES, compute, warmup_bars
 
 NUM_ROWS = 560
 DEAD = slice(340, 420)
@@ -19,7 +19,8 @@ DEAD = slice(340, 420)
 JUMP = 410
 """A dead row whose price is another one, as after a halt: no range tells of it."""
 
-OF_RANGES = sorted(name for name, each in INDICATORS.items() if each.function.__module__ == ranges.__name__)
+FORMULAS = {name: feature.formula for name, feature in FEATURES.items() if feature.formula}
+OF_RANGES = sorted(name for name, each in FORMULAS.items() if each.function.__module__ == ranges.__name__)
 
 
 @pytest.fixture(scope="module", params=[1e-5, 1.0, 1e5])

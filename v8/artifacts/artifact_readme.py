@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from v8.columns import RSI, VOLUME_NORM
 from v8.evaluation.judgement import Judgement
 from v8.features.indicators import warmup_bars
 from v8.wording import markdown_table, number, plural
@@ -172,11 +171,11 @@ def _notes(names: Sequence[str], metadata: Mapping[str, Any]) -> Iterator[str]:
         yield "A sample deviation has the divisor n - 1."
     if any(name.startswith("macd") for name in names):
         yield _EXPONENTIAL["macd"]
-    if RSI in names:
+    if "rsi" in names:
         yield _EXPONENTIAL["rsi"]
     if "atr" in names:
         yield "The true range of a bar is max(high, previous close) - min(low, previous close)."
-    if VOLUME_NORM in names:
+    if "volume_norm" in names:
         yield "A window of bars without any volume gives volume_norm 1."
 
 

@@ -17,12 +17,11 @@ import pandas as pd
 from v8.artifacts.artifact_readme import README_FILE, artifact_readme
 from v8.artifacts.forecast_sample import FORECASTS_FILE, ForecastSample
 from v8.artifacts.run_folder import now_iso, pin_of
-from v8.columns import KINDS
 from v8.data.dataset import SeriesData
 from v8.data.shrinkage import Shrinkage
 from v8.errors import ArtifactError
 from v8.evaluation.judgement import Judgement
-from v8.features.indicators import definition_digest, definitions, warmup_bars
+from v8.features.indicators import FEATURES, definition_digest, definitions, warmup_bars
 from v8.machine import describe_machine, versions
 from v8.market.candles import Candles
 from v8.records import check_format, read_json_object
@@ -174,7 +173,7 @@ def _features(names: tuple[str, ...]) -> list[dict[str, str]]:
     return [
         {
             "name": name,
-            "kind": KINDS[name].value,
+            "kind": FEATURES[name].kind.value,
             "definition": meanings[name],
             "digest": definition_digest(name),
         }

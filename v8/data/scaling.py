@@ -28,16 +28,15 @@ from numpy.typing import NDArray
 
 from v8.columns import (
     CLOSE,
-    KINDS,
     RECENT_RANGE,
     TASK_COLUMNS,
     TASK_OHLC,
     TASK_VOLATILITY,
     VOLATILITY,
-    Kind,
 )
 from v8.data.medians import weighted_median
 from v8.errors import SeriesError
+from v8.features.indicators import FEATURES, Kind
 from v8.profile import Profile
 
 VOLATILITY_FLOOR_SHARE = 0.05
@@ -361,7 +360,7 @@ def _fit_column(
         low, high = float(x_N.min()), float(x_N.max())
         return ColumnScaling(name, Transform.LEVEL, low, _positive(high - low), 0.0)
     is_level = profile.scaling == "standard"
-    transform = Transform.LEVEL if is_level else _ANCHORED_TRANSFORMS[KINDS[name]]
+    transform = Transform.LEVEL if is_level else _ANCHORED_TRANSFORMS[FEATURES[name].kind]
     if transform is Transform.ANCHORED:
         return ColumnScaling(name, transform, 0.0, float(np.std(np.diff(np.log(close_N)))), 0.0)
     positive = x_N[x_N > 0]

@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from v8.columns import CLOSE, KINDS, TASK_COLUMNS, TASK_OHLC, Kind
+from v8.columns import CLOSE, TASK_COLUMNS, TASK_OHLC
 from v8.errors import SeriesError
 from v8.evaluation.forecasts import Forecasts
 from v8.evaluation.past import Floats
 from v8.evaluation.significance import num_effective
+from v8.features.indicators import FEATURES, Kind
 from v8.records import Count, Number
 
 Z_95: Final = 1.959963984540054
@@ -192,7 +193,7 @@ def measure_direction(forecasts: Forecasts) -> tuple[StepDirection, ...]:
 
 def is_price_task(task: str) -> bool:
     """Say whether a task forecasts price levels, so that its errors have two units."""
-    return all(KINDS[name] is Kind.PRICE for name in TASK_COLUMNS[task])
+    return all(FEATURES[name].kind is Kind.PRICE for name in TASK_COLUMNS[task])
 
 
 def wilson_interval(num_hits: float, num_trials: float) -> tuple[float, float]:

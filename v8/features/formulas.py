@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-import pandas as pd
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
@@ -207,6 +206,8 @@ def ewm_mean(values: Floats, newest_weight: float) -> Floats:
     Returns:
         Shape (N,), unit of `values`; a constant stays exactly constant.
     """
+    import pandas as pd  # noqa: PLC0415 - profiles name indicators, and reading one must not wait for pandas
+
     smooth = pd.Series(values).ewm(alpha=newest_weight, adjust=False).mean()
     return smooth.to_numpy(dtype=np.float64)
 

@@ -1,4 +1,6 @@
-"""Indicators: the registry from column names to formulas, warm-up and meaning.
+"""Indicators: the one table of every column a profile may name, with its kind, warm-up, meaning and formula.
+
+An indicator is a function of arrays and a line in `FEATURES`; one's own calls `FEATURES.register`.
 
 A gap in the candles starts a new piece, and every piece starts with a warm-up whose rows are dropped.
 Windowed indicators need their window. Recursive ones (exponential and Wilder averages) never quite
@@ -9,8 +11,9 @@ history to that share.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from functools import cache
 from typing import Final
 
@@ -20,62 +23,68 @@ from v8 import columns as c
 from v8.errors import DataError, listed
 from v8.features import formulas, ranges
 from v8.features.formulas import Floats
-from v8.registry import nearest
+from v8.registry import Registry, nearest
 from v8.storage import digest_json
 
 HISTORY_WEIGHT: Final = 1e-6
 """Share of a recursive indicator that rows before the warm-up may still have, unitless."""
 
-RSI_PERIOD_BARS: Final = 14
-MACD_FAST_BARS: Final = 12
-MACD_SLOW_BARS: Final = 26
-MACD_SIGNAL_BARS: Final = 9
-ATR_PERIOD_BARS: Final = 14
-ROC_PERIOD_BARS: Final = 12
-VOLUME_PERIOD_BARS: Final = 20
-
-CLOSE_MOMENTS: Final = "close_moments"
-"""Name of the stage that five Bollinger columns share; it is computed once and never stored."""
-
-ROLLED_MOMENTS: Final = "rolled_moments"
-"""Name of the stage behind all `rolled_` columns."""
-
-_LONG_BARS: Final = c.RANGE_BARS[-1]
+_CANDLE_COLUMNS = (c.OPEN_TIME, *c.OHLCV)
 _LONGEST_WARMUP_BARS = 4096
-_PRICE_DEFINITIONS = {
-    c.OPEN: "open: first traded price of the bar, quote currency",
-    c.HIGH: "high: highest traded price of the bar, quote currency",
-    c.LOW: "low: lowest traded price of the bar, quote currency",
-    c.CLOSE: "close: last traded price of the bar, quote currency",
-}
+
+
+class Kind(Enum):
+    """What kind of number a column holds; it decides how `anchored` scaling treats the column."""
+
+    PRICE = "a price level, in quote currency"
+    PRICE_CHANGE = "a difference of prices, in quote currency"
+    POSITIVE = "a skewed positive number, unitless"
+    CENTRED = "a bounded or roughly symmetric number, unitless or percent"
 
 
 @dataclass(frozen=True)
-class Indicator:
-    """How one column comes from candles, from other columns or from a shared stage.
+class Formula:
+    """How one column or stage comes from candles, from other columns or from a shared stage.
 
     Args:
         function: Takes one array per input, then the parameters by keyword.
-        inputs: Names of candle columns, indicators or stages.
+        inputs: Names of candle columns, features or stages.
         parameters: Name and value of every number in the formula, in bars or unitless.
         warmup_bars: First rows of a contiguous piece that are not valid; inputs' warm-up included.
         version: Raised whenever the function computes something else; part of the digest.
-        definition: One sentence for people, unit included.
     """
 
     function: Callable[..., Floats]
     inputs: tuple[str, ...]
-    parameters: tuple[tuple[str, float], ...]
-    warmup_bars: int
-    version: int
-    definition: str
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    warmup_bars: int = 0
+    version: int = 1
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A column that a profile can name.
+
+    Args:
+        name: As profiles write it.
+        kind: What kind of number it is.
+        sentence: What it means, for people, unit included.
+        formula: How it is computed; None for a price of the candle itself.
+        source: Who described it.
+    """
+
+    name: str
+    kind: Kind
+    sentence: str
+    formula: Formula | None = None
+    source: str = "the lineage"
 
 
 def warmup_bars(columns: Iterable[str]) -> int:
     """Return how many first rows of a contiguous piece are not valid in at least one column.
 
     Args:
-        columns: Names from `v8.columns.KINDS`.
+        columns: Keys of `FEATURES`.
 
     Returns:
         Bars; 0 when only prices are named.
@@ -83,15 +92,13 @@ def warmup_bars(columns: Iterable[str]) -> int:
     >>> warmup_bars(["close", "roc", "volatility"])
     19
     """
-    return max((INDICATORS[name].warmup_bars for name in columns if name in INDICATORS), default=0)
+    formulas_named = (FEATURES[name].formula for name in columns)
+    return max((formula.warmup_bars for formula in formulas_named if formula), default=0)
 
 
 def definitions(columns: Iterable[str]) -> dict[str, str]:
     """Return one sentence per column, unit included, for the metadata of a saved model."""
-    return {
-        name: INDICATORS[name].definition if name in INDICATORS else _PRICE_DEFINITIONS[name]
-        for name in columns
-    }
+    return {name: f"{name}: {FEATURES[name].sentence}" for name in columns}
 
 
 @cache
@@ -99,21 +106,21 @@ def definition_digest(name: str) -> str:
     """Identify what a column or stage means: its name, parameters, version and those of its inputs.
 
     Args:
-        name: An indicator, a stage or a candle column; the last is its own definition.
+        name: A feature, a stage or a candle column; the last is its own definition.
 
     Returns:
         64 hex digits, or the name of a candle column.
     """
-    indicator = _GRAPH.get(name)
-    if indicator is None:
+    if name in _CANDLE_COLUMNS:
         return name
+    formula = _formula(name)
     return digest_json(
         {
             "name": name,
-            "inputs": [definition_digest(source) for source in indicator.inputs],
-            "parameters": dict(indicator.parameters),
-            "warmup_bars": indicator.warmup_bars,
-            "version": indicator.version,
+            "inputs": [definition_digest(source) for source in formula.inputs],
+            "parameters": dict(formula.parameters),
+            "warmup_bars": formula.warmup_bars,
+            "version": formula.version,
         }
     )
 
@@ -130,13 +137,13 @@ def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
     Raises:
         DataError: If the list is empty, repeats a name or holds an unknown one.
     """
-    unknown = [name for name in columns if name not in c.KINDS]
+    unknown = [name for name in columns if name not in FEATURES]
     if unknown:
         raise DataError(
             where=f"feature column {unknown[0]}",
-            rule=f"a column is one of {', '.join(c.KINDS)}",
+            rule=f"a column is one of {', '.join(FEATURES)}",
             got=listed([repr(name) for name in unknown]),
-            fix=f"Did you mean {nearest(unknown[0], c.KINDS)}",
+            fix=f"Did you mean {nearest(unknown[0], FEATURES)}",
         )
     if not columns or len(set(columns)) < len(columns):
         repeated = [name for name in dict.fromkeys(columns) if list(columns).count(name) > 1]
@@ -153,7 +160,7 @@ def compute(columns: Iterable[str], candles: Mapping[str, Floats]) -> dict[str, 
     """Compute indicators of one contiguous piece of candles; shared stages are computed once.
 
     Args:
-        columns: Names from `v8.columns.KINDS`.
+        columns: Keys of `FEATURES`.
         candles: Open time (seconds), open, high, low, close and volume, each of shape (N,).
 
     Returns:
@@ -165,10 +172,15 @@ def compute(columns: Iterable[str], candles: Mapping[str, Floats]) -> dict[str, 
 
 def _resolved(name: str, known: dict[str, Floats]) -> Floats:
     if name not in known:
-        indicator = _GRAPH[name]
-        inputs = [_resolved(source, known) for source in indicator.inputs]
-        known[name] = indicator.function(*inputs, **dict(indicator.parameters))
+        formula = _formula(name)
+        inputs = [_resolved(source, known) for source in formula.inputs]
+        known[name] = formula.function(*inputs, **formula.parameters)
     return known[name]
+
+
+def _formula(name: str) -> Formula:
+    """Return the formula of a stage, or of a feature that is no price of the candle itself."""
+    return (FEATURES[name].formula if name in FEATURES else None) or _STAGES[name]
 
 
 def _without_warmup(name: str, values: Floats) -> Floats:
@@ -190,14 +202,29 @@ def _bars_until_forgotten(*newest_weights: float) -> int:
     return int(np.argmax(1.0 - np.cumsum(weights) < HISTORY_WEIGHT)) + 1
 
 
-_SLOW_WEIGHT = 2.0 / (MACD_SLOW_BARS + 1)
-_SIGNAL_WEIGHT = 2.0 / (MACD_SIGNAL_BARS + 1)
-_BANDS_WARMUP = c.BAND_PERIOD_BARS - 1
+_RSI_BARS = 14
+_FAST_BARS = 12
+_SLOW_BARS = 26
+_SIGNAL_BARS = 9
+_ATR_BARS = 14
+_ROC_BARS = 12
+_VOLUME_BARS = 20
+_SLOW_WEIGHT, _SIGNAL_WEIGHT = 2.0 / (_SLOW_BARS + 1), 2.0 / (_SIGNAL_BARS + 1)
 _STDS: Final = c.BAND_WIDTH_STDS
-_AVERAGE = f"the simple average of the last {c.BAND_PERIOD_BARS} closes"
-_DEVIATION = f"sample standard deviation of the last {c.BAND_PERIOD_BARS} closes"
+_BANDS_WARMUP = c.BAND_PERIOD_BARS - 1
+_LONG_BARS: Final = c.RANGE_BARS[-1]
+_LONG_WARMUP = _LONG_BARS - 1
 
+_AVERAGE = f"the simple average of the last {c.BAND_PERIOD_BARS} closes"
 _OF_RECENT = f"in multiples of {c.RECENT_RANGE}, unitless"
+_OF_SQUARED = "root of the mean squared"
+
+_WILDER = "Wilder, New Concepts in Technical Trading Systems, 1978"
+_BOLLINGER = "Bollinger on Bollinger Bands, 2001"
+_PARKINSON = "Parkinson 1980, doi:10.1086/296071"
+_OWN = "v8"
+
+_CLOSE_MOMENTS, _ROLLED_MOMENTS = "close_moments", "rolled_moments"
 
 
 def _deviation_stage(num_bars: int) -> str:
@@ -209,258 +236,208 @@ def _realised_stage(num_bars: int) -> str:
     return f"realised_deviation_{num_bars}"
 
 
-def _range(num_bars: int) -> Indicator:
-    return Indicator(
-        ranges.share_of_recent,
-        (_deviation_stage(num_bars), c.RECENT_RANGE),
-        (),
-        warmup_bars=_LONG_BARS - 1,
-        version=1,
-        definition=(
-            f"{c.range_column(num_bars)}: root of the mean squared log(high / low) of the last {num_bars} "
-            f"bars over 4 log 2, {_OF_RECENT}"
-        ),
+_STAGES: Final[dict[str, Formula]] = {
+    _CLOSE_MOMENTS: Formula(
+        formulas.close_moments, (c.CLOSE,), {"period_bars": c.BAND_PERIOD_BARS}, _BANDS_WARMUP
+    ),
+    _ROLLED_MOMENTS: Formula(
+        ranges.rolled_moments,
+        (c.CLOSE,),
+        {"period_bars": c.BAND_PERIOD_BARS, "num_steps": c.MAX_ROLLED_STEPS},
+        _BANDS_WARMUP,
+    ),
+    **{
+        _deviation_stage(bars): Formula(
+            ranges.range_deviation, (c.HIGH, c.LOW), {"period_bars": bars}, bars - 1
+        )
+        for bars in c.RANGE_BARS
+    },
+    **{
+        _realised_stage(bars): Formula(ranges.realised_deviation, (c.CLOSE,), {"period_bars": bars}, bars)
+        for bars in c.REALISED_BARS
+    },
+}
+"""What several features share; computed once and never stored."""
+
+
+def _range(bars: int) -> Feature:
+    return Feature(
+        c.range_column(bars),
+        Kind.POSITIVE,
+        f"{_OF_SQUARED} log(high / low) of the last {bars} bars over 4 log 2, {_OF_RECENT}",
+        Formula(ranges.share_of_recent, (_deviation_stage(bars), c.RECENT_RANGE), warmup_bars=_LONG_WARMUP),
+        _PARKINSON,
     )
 
 
-def _realised(num_bars: int) -> Indicator:
-    return Indicator(
-        ranges.share_of_recent,
-        (_realised_stage(num_bars), c.RECENT_RANGE),
-        (),
-        warmup_bars=max(num_bars, _LONG_BARS - 1),
-        version=1,
-        definition=(
-            f"{c.realised_column(num_bars)}: root of the mean squared log return of the last {num_bars} "
-            f"bars, {_OF_RECENT}"
-        ),
+def _realised(bars: int) -> Feature:
+    inputs = (_realised_stage(bars), c.RECENT_RANGE)
+    return Feature(
+        f"realised_{bars}",
+        Kind.POSITIVE,
+        f"{_OF_SQUARED} log return of the last {bars} bars, {_OF_RECENT}",
+        Formula(ranges.share_of_recent, inputs, warmup_bars=max(bars, _LONG_WARMUP)),
+        _OWN,
     )
 
 
-def _move(num_bars: int) -> Indicator:
-    return Indicator(
-        ranges.move,
-        (c.CLOSE, c.RECENT_RANGE),
-        (("period_bars", num_bars),),
-        warmup_bars=max(num_bars, _LONG_BARS - 1),
-        version=1,
-        definition=(
-            f"{c.move_column(num_bars)}: size of the log return over {num_bars} bars over the root of "
-            f"{num_bars}, at most {ranges.MAX_MOVE:g}, {_OF_RECENT}"
-        ),
+def _move(bars: int) -> Feature:
+    return Feature(
+        f"move_{bars}",
+        Kind.CENTRED,
+        f"size of the log return over {bars} bars over the root of {bars}, at most {ranges.MAX_MOVE:g}, "
+        f"{_OF_RECENT}",
+        Formula(ranges.move, (c.CLOSE, c.RECENT_RANGE), {"period_bars": bars}, max(bars, _LONG_WARMUP)),
+        _OWN,
     )
 
 
-def _waves(period: str, period_s: int, num_waves: int) -> dict[str, Indicator]:
-    def made(name: str, is_cosine: bool) -> Indicator:
-        return Indicator(
-            ranges.wave,
-            (c.OPEN_TIME,),
-            (("period_s", period_s), ("num_waves", num_waves), ("is_cosine", is_cosine)),
-            warmup_bars=0,
-            version=2,
-            definition=(
-                f"{name}: {'cosine' if is_cosine else 'sine'} of 2 pi times {num_waves} times the share of "
-                f"the {period} that is over when the bar opens (UTC; a week begins on Monday), unitless"
-            ),
+def _waves(period: str, period_s: int, num_waves: int) -> Iterator[Feature]:
+    for name, is_cosine in zip(c.wave_columns(period, num_waves), (False, True), strict=True):
+        parameters = {"period_s": period_s, "num_waves": num_waves, "is_cosine": is_cosine}
+        yield Feature(
+            name,
+            Kind.CENTRED,
+            f"{'cosine' if is_cosine else 'sine'} of 2 pi times {num_waves} times the share of the {period} "
+            "that is over when the bar opens (UTC; a week begins on Monday), unitless",
+            Formula(ranges.wave, (c.OPEN_TIME,), parameters, version=2),
+            _OWN,
         )
 
-    sine, cosine = c.wave_columns(period, num_waves)
-    return {sine: made(sine, False), cosine: made(cosine, True)}
 
-
-def _rolled(step: int) -> dict[str, Indicator]:
+def _rolled(step: int) -> Iterator[Feature]:
     middle, deviation = c.rolled_columns(step)
-    window = f"the last {c.BAND_PERIOD_BARS} closes {step} bars ahead if the close stays where it is"
-
-    def made(name: str, function: Callable[..., Floats], what: str) -> Indicator:
-        return Indicator(
-            function,
-            (ROLLED_MOMENTS, c.RECENT_RANGE),
-            (("step", step),),
-            warmup_bars=_LONG_BARS - 1,
-            version=1,
-            definition=f"{name}: {what} of {window}, over the close, at most {ranges.MAX_ROLLED:g}, "
-            f"{_OF_RECENT}",
+    for name, function, what in (
+        (middle, ranges.rolled_middle, "distance from the close to the simple average"),
+        (deviation, ranges.rolled_deviation, "sample standard deviation"),
+    ):
+        yield Feature(
+            name,
+            Kind.CENTRED,
+            f"{what} of the last {c.BAND_PERIOD_BARS} closes {step} bars ahead if the close stays where it is"
+            f", over the close, at most {ranges.MAX_ROLLED:g}, {_OF_RECENT}",
+            Formula(function, (_ROLLED_MOMENTS, c.RECENT_RANGE), {"step": step}, _LONG_WARMUP),
+            _OWN,
         )
 
-    return {
-        middle: made(middle, ranges.rolled_middle, "distance from the close to the simple average"),
-        deviation: made(deviation, ranges.rolled_deviation, "sample standard deviation"),
-    }
 
-
-INDICATORS: Final[dict[str, Indicator]] = {
-    c.RSI: Indicator(
-        formulas.rsi,
-        (c.CLOSE,),
-        (("period_bars", RSI_PERIOD_BARS),),
-        warmup_bars=_bars_until_forgotten(1.0 / RSI_PERIOD_BARS),
-        version=1,
-        definition=f"rsi: Wilder's relative strength index over {RSI_PERIOD_BARS} bars, 0 to 100",
-    ),
-    c.MACD: Indicator(
-        formulas.macd,
-        (c.CLOSE,),
-        (("fast_bars", MACD_FAST_BARS), ("slow_bars", MACD_SLOW_BARS)),
-        warmup_bars=_bars_until_forgotten(_SLOW_WEIGHT),
-        version=1,
-        definition=(
-            f"macd: exponential average of the close over {MACD_FAST_BARS} bars minus that over "
-            f"{MACD_SLOW_BARS}, quote currency"
+FEATURES: Final[Registry[Feature]] = Registry(
+    "feature",
+    [
+        Feature(c.OPEN, Kind.PRICE, "first traded price of the bar, quote currency"),
+        Feature(c.HIGH, Kind.PRICE, "highest traded price of the bar, quote currency"),
+        Feature(c.LOW, Kind.PRICE, "lowest traded price of the bar, quote currency"),
+        Feature(c.CLOSE, Kind.PRICE, "last traded price of the bar, quote currency"),
+        Feature(
+            c.BB_UPPER,
+            Kind.PRICE,
+            f"{_AVERAGE} plus {_STDS:g} times their sample deviation, quote currency",
+            Formula(formulas.bollinger_band, (c.CLOSE, _CLOSE_MOMENTS), {"stds": _STDS}, _BANDS_WARMUP),
+            _BOLLINGER,
         ),
-    ),
-    c.MACD_SIGNAL: Indicator(
-        formulas.macd_signal,
-        (c.MACD,),
-        (("signal_bars", MACD_SIGNAL_BARS),),
-        warmup_bars=_bars_until_forgotten(_SLOW_WEIGHT, _SIGNAL_WEIGHT),
-        version=1,
-        definition=(f"macd_signal: exponential average of macd over {MACD_SIGNAL_BARS} bars, quote currency"),
-    ),
-    c.ROC: Indicator(
-        formulas.roc,
-        (c.CLOSE,),
-        (("period_bars", ROC_PERIOD_BARS),),
-        warmup_bars=ROC_PERIOD_BARS,
-        version=1,
-        definition=f"roc: change of the close over {ROC_PERIOD_BARS} bars, percent",
-    ),
-    c.BB_UPPER: Indicator(
-        formulas.bollinger_band,
-        (c.CLOSE, CLOSE_MOMENTS),
-        (("stds", _STDS),),
-        warmup_bars=_BANDS_WARMUP,
-        version=1,
-        definition=f"bb_upper: {_AVERAGE} plus {_STDS:g} times their sample deviation, quote currency",
-    ),
-    c.BB_LOWER: Indicator(
-        formulas.bollinger_band,
-        (c.CLOSE, CLOSE_MOMENTS),
-        (("stds", -_STDS),),
-        warmup_bars=_BANDS_WARMUP,
-        version=1,
-        definition=f"bb_lower: {_AVERAGE} minus {_STDS:g} times their sample deviation, quote currency",
-    ),
-    c.BB_WIDTH: Indicator(
-        formulas.relative_deviation,
-        (c.CLOSE, CLOSE_MOMENTS),
-        (("stds", 2.0 * _STDS),),
-        warmup_bars=_BANDS_WARMUP,
-        version=1,
-        definition=f"bb_width: distance between the bands divided by {_AVERAGE}, unitless",
-    ),
-    c.BB_POSITION: Indicator(
-        formulas.band_position,
-        (CLOSE_MOMENTS,),
-        (("stds", _STDS),),
-        warmup_bars=_BANDS_WARMUP,
-        version=1,
-        definition="bb_position: close between bb_lower (0) and bb_upper (1), 0.5 where they meet, unitless",
-    ),
-    c.VOLATILITY: Indicator(
-        formulas.relative_deviation,
-        (c.CLOSE, CLOSE_MOMENTS),
-        (("stds", 1.0),),
-        warmup_bars=_BANDS_WARMUP,
-        version=1,
-        definition=f"volatility: {_DEVIATION} divided by their simple average, unitless",
-    ),
-    c.ATR: Indicator(
-        formulas.atr,
-        (c.HIGH, c.LOW, c.CLOSE),
-        (("period_bars", ATR_PERIOD_BARS),),
-        warmup_bars=ATR_PERIOD_BARS,
-        version=1,
-        definition=f"atr: simple average of the true range of {ATR_PERIOD_BARS} bars, quote currency",
-    ),
-    c.VOLUME_NORM: Indicator(
-        formulas.volume_norm,
-        (c.VOLUME,),
-        (("period_bars", VOLUME_PERIOD_BARS),),
-        warmup_bars=VOLUME_PERIOD_BARS - 1,
-        version=1,
-        definition=(
-            f"volume_norm: volume divided by its simple average over {VOLUME_PERIOD_BARS} bars, 1 where "
-            "nothing was traded, unitless"
+        Feature(
+            c.BB_LOWER,
+            Kind.PRICE,
+            f"{_AVERAGE} minus {_STDS:g} times their sample deviation, quote currency",
+            Formula(formulas.bollinger_band, (c.CLOSE, _CLOSE_MOMENTS), {"stds": -_STDS}, _BANDS_WARMUP),
+            _BOLLINGER,
         ),
-    ),
-    c.RECENT_RANGE: Indicator(
-        ranges.recent_range,
-        tuple(_deviation_stage(num_bars) for num_bars in c.RANGE_BARS[1:]),
-        (),
-        warmup_bars=_LONG_BARS - 1,
-        version=1,
-        definition=(
-            f"{c.RECENT_RANGE}: product of the range deviations d(n) = root of the mean squared "
-            "log(high / low) of the last n bars over 4 log 2, each raised to at least "
-            f"{ranges.FLOOR_SHARE:g} d({_LONG_BARS}), to these powers: "
+        Feature(
+            "macd",
+            Kind.PRICE_CHANGE,
+            f"exponential average of the close over {_FAST_BARS} bars minus that over {_SLOW_BARS}, "
+            "quote currency",
+            Formula(
+                formulas.macd,
+                (c.CLOSE,),
+                {"fast_bars": _FAST_BARS, "slow_bars": _SLOW_BARS},
+                _bars_until_forgotten(_SLOW_WEIGHT),
+            ),
+        ),
+        Feature(
+            "macd_signal",
+            Kind.PRICE_CHANGE,
+            f"exponential average of macd over {_SIGNAL_BARS} bars, quote currency",
+            Formula(
+                formulas.macd_signal,
+                ("macd",),
+                {"signal_bars": _SIGNAL_BARS},
+                _bars_until_forgotten(_SLOW_WEIGHT, _SIGNAL_WEIGHT),
+            ),
+        ),
+        Feature(
+            "atr",
+            Kind.PRICE_CHANGE,
+            f"simple average of the true range of {_ATR_BARS} bars, quote currency",
+            Formula(formulas.atr, (c.HIGH, c.LOW, c.CLOSE), {"period_bars": _ATR_BARS}, _ATR_BARS),
+            _WILDER,
+        ),
+        Feature(
+            "bb_width",
+            Kind.POSITIVE,
+            f"distance between the bands divided by {_AVERAGE}, unitless",
+            Formula(
+                formulas.relative_deviation, (c.CLOSE, _CLOSE_MOMENTS), {"stds": 2.0 * _STDS}, _BANDS_WARMUP
+            ),
+            _BOLLINGER,
+        ),
+        Feature(
+            c.VOLATILITY,
+            Kind.POSITIVE,
+            f"sample standard deviation of the last {c.BAND_PERIOD_BARS} closes divided by their simple "
+            "average, unitless",
+            Formula(formulas.relative_deviation, (c.CLOSE, _CLOSE_MOMENTS), {"stds": 1.0}, _BANDS_WARMUP),
+        ),
+        Feature(
+            "volume_norm",
+            Kind.POSITIVE,
+            f"volume divided by its simple average over {_VOLUME_BARS} bars, 1 where nothing was traded, "
+            "unitless",
+            Formula(formulas.volume_norm, (c.VOLUME,), {"period_bars": _VOLUME_BARS}, _VOLUME_BARS - 1),
+        ),
+        Feature(
+            "rsi",
+            Kind.CENTRED,
+            f"Wilder's relative strength index over {_RSI_BARS} bars, 0 to 100",
+            Formula(
+                formulas.rsi, (c.CLOSE,), {"period_bars": _RSI_BARS}, _bars_until_forgotten(1.0 / _RSI_BARS)
+            ),
+            _WILDER,
+        ),
+        Feature(
+            "roc",
+            Kind.CENTRED,
+            f"change of the close over {_ROC_BARS} bars, percent",
+            Formula(formulas.roc, (c.CLOSE,), {"period_bars": _ROC_BARS}, _ROC_BARS),
+        ),
+        Feature(
+            "bb_position",
+            Kind.CENTRED,
+            "close between bb_lower (0) and bb_upper (1), 0.5 where they meet, unitless",
+            Formula(formulas.band_position, (_CLOSE_MOMENTS,), {"stds": _STDS}, _BANDS_WARMUP),
+            _BOLLINGER,
+        ),
+        Feature(
+            c.RECENT_RANGE,
+            Kind.POSITIVE,
+            f"product of the range deviations d(n) = {_OF_SQUARED} log(high / low) of the last n bars over "
+            f"4 log 2, each raised to at least {ranges.FLOOR_SHARE:g} d({_LONG_BARS}), to these powers: "
             + ", ".join(
                 f"d({bars}) to {weight:g}"
                 for bars, weight in zip(c.RANGE_BARS[1:], ranges.RECENT_WEIGHTS, strict=True)
             )
-            + "; unitless"
+            + "; unitless",
+            Formula(
+                ranges.recent_range, tuple(map(_deviation_stage, c.RANGE_BARS[1:])), warmup_bars=_LONG_WARMUP
+            ),
+            "Corsi 2009, doi:10.1093/jjfinec/nbp001",
         ),
-    ),
-    **{c.range_column(num_bars): _range(num_bars) for num_bars in c.RANGE_BARS},
-    **{c.realised_column(num_bars): _realised(num_bars) for num_bars in c.REALISED_BARS},
-    **{c.move_column(num_bars): _move(num_bars) for num_bars in c.MOVE_BARS},
-    **{
-        name: indicator
-        for num_waves in c.DAY_WAVES
-        for name, indicator in _waves("day", ranges.DAY_S, num_waves).items()
-    },
-    **{
-        name: indicator
-        for num_waves in c.WEEK_WAVES
-        for name, indicator in _waves("week", ranges.WEEK_S, num_waves).items()
-    },
-    **{
-        name: indicator
-        for step in range(1, c.MAX_ROLLED_STEPS + 1)
-        for name, indicator in _rolled(step).items()
-    },
-}
-"""Every column of `v8.columns.KINDS` that is not a price of the candle itself."""
-
-_GRAPH: Final[dict[str, Indicator]] = {
-    **INDICATORS,
-    CLOSE_MOMENTS: Indicator(
-        formulas.close_moments,
-        (c.CLOSE,),
-        (("period_bars", c.BAND_PERIOD_BARS),),
-        warmup_bars=_BANDS_WARMUP,
-        version=1,
-        definition=f"close_moments: {_AVERAGE} minus the close, and the {_DEVIATION}, quote currency",
-    ),
-    **{
-        _deviation_stage(num_bars): Indicator(
-            ranges.range_deviation,
-            (c.HIGH, c.LOW),
-            (("period_bars", num_bars),),
-            warmup_bars=num_bars - 1,
-            version=1,
-            definition=f"{_deviation_stage(num_bars)}: see {c.RECENT_RANGE}",
-        )
-        for num_bars in c.RANGE_BARS
-    },
-    **{
-        _realised_stage(num_bars): Indicator(
-            ranges.realised_deviation,
-            (c.CLOSE,),
-            (("period_bars", num_bars),),
-            warmup_bars=num_bars,
-            version=1,
-            definition=f"{_realised_stage(num_bars)}: see {c.realised_column(num_bars)}",
-        )
-        for num_bars in c.REALISED_BARS
-    },
-    ROLLED_MOMENTS: Indicator(
-        ranges.rolled_moments,
-        (c.CLOSE,),
-        (("period_bars", c.BAND_PERIOD_BARS), ("num_steps", c.MAX_ROLLED_STEPS)),
-        warmup_bars=_BANDS_WARMUP,
-        version=1,
-        definition="rolled_moments: middle and deviation of the roll-forward bands, as shares of the close",
-    ),
-}
+        *map(_range, c.RANGE_BARS),
+        *map(_realised, c.REALISED_BARS),
+        *map(_move, c.MOVE_BARS),
+        *(feature for waves in c.DAY_WAVES for feature in _waves("day", ranges.DAY_S, waves)),
+        *(feature for waves in c.WEEK_WAVES for feature in _waves("week", ranges.WEEK_S, waves)),
+        *(feature for step in range(1, c.MAX_ROLLED_STEPS + 1) for feature in _rolled(step)),
+    ],
+)
+"""Every column a profile may name."""

@@ -48,9 +48,9 @@ import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow ships no types
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from v8 import storage
-from v8.columns import KINDS, OPEN_TIME
+from v8.columns import OPEN_TIME
 from v8.errors import DataError
-from v8.features.indicators import check_columns, definition_digest
+from v8.features.indicators import FEATURES, check_columns, definition_digest
 from v8.features.table import Column, FeatureTable, assemble, compute_columns, table_digest, valid_rows
 from v8.market.candles import Candles
 from v8.storage import digest_bytes
@@ -114,7 +114,7 @@ class FeatureStore:
 
         Args:
             candles: Checked candles of one Series.
-            columns: Names from `v8.columns.KINDS` in the wanted order, each once.
+            columns: Keys of `FEATURES` in the wanted order, each once.
 
         Returns:
             Float32 columns with the warm-up of every contiguous piece dropped.
@@ -255,7 +255,7 @@ def _read(content: mmap, candles: Candles) -> dict[str, Column]:
     return {
         name: _read_column(content, index["starts"][name], lengths)
         for name, definition in index["definitions"].items()
-        if name in KINDS and definition == definition_digest(name)
+        if name in FEATURES and definition == definition_digest(name)
     }
 
 

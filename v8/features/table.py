@@ -109,7 +109,7 @@ def compute_table(candles: Candles, columns: Sequence[str]) -> FeatureTable:
 
     Args:
         candles: Checked candles of one Series.
-        columns: Names from `v8.columns.KINDS`, each once.
+        columns: Keys of `FEATURES`, each once.
 
     Returns:
         The same table, to the bit, as `FeatureStore.table` gives.
