@@ -8,23 +8,108 @@ the same run gives the same card. A model that loses to the naive forecast is ca
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import yaml
+from huggingface_hub import EvalResult, ModelCardData
 
-from v8.columns import TASK_COLUMNS
 from v8.evaluation.judgement import LOSES
 from v8.evaluation.significance import ALPHA
 from v8.reports.leaderboard import LeaderboardRow, TaskScore, rank_results, summarise
 from v8.reports.results import RunFacts, SeriesResult, read_results, read_run_facts
 from v8.tasks import TASKS
-from v8.wording import ABSENT, count, duration, markdown_table, number, p_value, percent
+from v8.wording import ABSENT, count, duration, markdown_table, number, p_value, percent, plural
 
 LICENSE: Final = "mit"
 PIPELINE: Final = "time-series-forecasting"
 TAGS: Final = ("v8", "keras", "time-series", PIPELINE, "cryptocurrency", "finance")
 
+_CARD: Final = """---
+{front_matter}---
+
+# {profile}: {models} of crypto candles
+
+One Keras model per coin and timeframe. Each reads the last {lookback} candles and forecasts the
+next {horizon} in price units, volatility as a share of the price:
+
+{columns}
+
+Every model is shown beside the naive forecast, in which the close stays where it is and bands and
+volatility follow from that.
+
+**Not financial advice.** Most of what can be forecast here is how far prices move, not in which direction.
+
+## How good they are
+
+Mean absolute error in returns over all steps, on the test span, which nothing was fitted on. The multiple
+is the model's error over the naive forecast's: below 1 is better than naive. Skill is 1 minus that. In
+brackets: how many differ from naive by more than chance.
+
+{summary}
+
+## Leaderboard
+
+The number below each task is the multiple of the naive forecast's error. Direction: how often the close of
+the next bar was on the forecast side, with its 95 % interval. {significance}
+
+{leaderboard}
+
+{held_back}## How to use them
+
+`candles` is a pandas frame of closed candles: `open_time` (UTC), `open`, `high`, `low`, `close`, `volume`.
+
+```python
+import v8
+
+forecaster = v8.load("{repo}", "{series}")
+forecast = forecaster.predict(candles)
+```
+
+Or with nothing but Keras; `models/{series}/README.md` tells which columns go in and what comes out:
+
+```python
+import keras
+from huggingface_hub import hf_hub_download
+
+file = hf_hub_download("{repo}", "models/{series}/model.keras")
+model = keras.saving.load_model(file, compile=False)
+```
+
+`manifest.json` holds the sha256 of every file. Scaling is inside the models, and they load in safe mode:
+stock layers only, no code.
+
+## Data
+
+Candles from the sources below (vision: Binance's public archive; files: the publisher's own), in time order:
+train, validation, test, with a gap between them as long as what a model reads and forecasts. Times are open
+times in UTC. The models know nothing after the last candle.
+
+{data}
+
+## Intended use and limits
+
+- For research and teaching, and as a baseline to beat. No advice to buy or sell anything.
+- The close behaves like a random walk, and no model here should be expected to tell where it goes. How far
+  high and low reach, the bands and above all the volatility leave more to forecast.
+- Each model is for its own coin and timeframe, on candles of the same exchange, and for the next
+  {horizon} only.
+- Markets change. The further the present is from the last candle above, the less the errors above promise.
+- Costs, delays and the effect of one's own trades are in none of these numbers.
+- A forecast is one number per bar without an interval around it.
+
+## How they were made
+
+{making}
+
+The whole profile, the split, the scaling and all errors per step are in the `metadata.json` of each model.
+"""
+
+_TEST: Final = (
+    "p is the chance of a difference this large if model and naive forecast were equally good: "
+    "Diebold-Mariano test, two-sided, corrected for {num_series} series at once (Benjamini-Hochberg); "
+    f"below {ALPHA} is more than chance."
+)
 _NO_TEST: Final = "The test spans hold too few windows to say what is more than chance."
 
 _YAML_WIDTH = 1_000
@@ -51,110 +136,85 @@ def model_card(
     Raises:
         ArtifactError: If a key is missing or damaged.
     """
-    facts, results = read_run_facts(run), read_results(metadata)
-    rows = rank_results(results)
-    parts = [
-        _front_matter(facts, results, rows),
-        _introduction(facts, metadata),
-        _summary(rows),
-        _leaderboard(rows),
-        _held_back(held_back),
-        _usage(repo, rows[0].series),
-        _data(metadata),
-        _intended_use(metadata[0]),
-        _making(facts, run["profile"], metadata, results),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    facts, results, first = read_run_facts(run), read_results(metadata), metadata[0]
+    rows, tasks = rank_results(results), [first["tasks"][task] for task in TASKS if task in first["tasks"]]
+    is_tested = any(score.p_value is not None for row in rows for score in row.tasks.values())
+    return _CARD.format(
+        front_matter=_front_matter(facts.profile_name, results, rows),
+        profile=facts.profile_name,
+        models=plural(len(metadata), "forecaster"),
+        lookback=first["lookback_bars"],
+        horizon="candle" if first["horizon_bars"] == 1 else plural(first["horizon_bars"], "candle"),
+        columns=", ".join(f"`{name}`" for task in tasks for name in task["columns"]),
+        summary=_summary(rows),
+        significance=_TEST.format(num_series=len(rows)) if is_tested else _NO_TEST,
+        leaderboard=_leaderboard(rows, is_tested=is_tested),
+        held_back=_held_back(held_back),
+        repo=repo,
+        series=rows[0].series,
+        data=_data(metadata),
+        making=_making(facts, run["profile"], metadata, results),
+    )
 
 
-def _front_matter(facts: RunFacts, results: Sequence[SeriesResult], rows: Sequence[LeaderboardRow]) -> str:
-    splits = {result.series: result.split["test"] for result in results}
-    index = [_result(row, splits[row.series]) for row in rows]
-    content = {
-        "library_name": "keras",
-        "license": LICENSE,
-        "pipeline_tag": PIPELINE,
-        "tags": list(TAGS),
-        "model-index": [
-            {"name": facts.profile_name, "results": [result for result in index if result["metrics"]]}
-        ],
-    }
-    text = yaml.safe_dump(
+def _front_matter(profile: str, results: Sequence[SeriesResult], rows: Sequence[LeaderboardRow]) -> str:
+    test_spans = {result.series: result.split["test"] for result in results}
+    data = ModelCardData(
+        library_name="keras",
+        license=LICENSE,
+        pipeline_tag=PIPELINE,
+        tags=list(TAGS),
+        model_name=profile,
+        eval_results=[result for row in rows for result in _eval_results(row, test_spans[row.series])],
+    )
+    content = data.to_dict()  # type: ignore[no-untyped-call]
+    return yaml.safe_dump(
         content, sort_keys=False, allow_unicode=True, width=_YAML_WIDTH, default_flow_style=None
     )
-    return f"---\n{text}---"
 
 
-def _result(row: LeaderboardRow, test: Mapping[str, Any]) -> dict[str, Any]:
-    """Write one series as the Hub's model index wants it: task, data set, metrics."""
-    return {
-        "task": {"type": PIPELINE, "name": "Time series forecasting"},
-        "dataset": {
-            "type": row.series,
-            "name": f"{row.series} candles ({row.source})",
-            "split": "test",
-            "args": {"first_open": test["first_open"], "last_open": test["last_open"]},
-        },
-        "metrics": [metric for task, score in row.tasks.items() for metric in _metrics(task, score)],
-    }
-
-
-def _metrics(task: str, score: TaskScore) -> Iterator[dict[str, Any]]:
-    title = TASKS[task].title
-    found = {
-        "relative_mae": ("mean absolute error over that of the naive forecast", score.multiple),
-        "skill_score": ("skill against the naive forecast", score.skill),
-    }
-    for kind, (meaning, value) in found.items():
-        if value is not None and math.isfinite(value):
-            yield {"type": kind, "name": f"{title}: {meaning}", "value": value}
-
-
-def _introduction(facts: RunFacts, metadata: Sequence[Mapping[str, Any]]) -> str:
-    first = metadata[0]
-    tasks = [task for task in TASK_COLUMNS if task in first["tasks"]]
-    columns = ", ".join(f"`{name}`" for task in tasks for name in first["tasks"][task]["columns"])
-    num_models = f"{len(metadata)} forecaster{'s' if len(metadata) > 1 else ''}"
-    return f"""# {facts.profile_name}: {num_models} of crypto candles
-
-One Keras model per coin and timeframe. Each reads the last {first["lookback_bars"]} candles and forecasts the
-next {_bars(first["horizon_bars"])} in price units, volatility as a share of the price:
-
-{columns}
-
-Every model is shown beside the naive forecast, in which the close stays where it is and bands and
-volatility follow from that.
-
-**Not financial advice.** Most of what can be forecast here is how far prices move, not in which direction."""
+def _eval_results(row: LeaderboardRow, test: Mapping[str, Any]) -> Iterator[EvalResult]:
+    """Write one series as the Hub's model index wants it: task, data set, a result per metric."""
+    for task, score in row.tasks.items():
+        found = {
+            "relative_mae": ("mean absolute error over that of the naive forecast", score.multiple),
+            "skill_score": ("skill against the naive forecast", score.skill),
+        }
+        for kind, (meaning, value) in found.items():
+            if value is not None and math.isfinite(value):
+                yield EvalResult(
+                    task_type=PIPELINE,
+                    task_name="Time series forecasting",
+                    dataset_type=row.series,
+                    dataset_name=f"{row.series} candles ({row.source})",
+                    dataset_split="test",
+                    dataset_args={name: test[name] for name in ("first_open", "last_open")},
+                    metric_type=kind,
+                    metric_name=f"{TASKS[task].title}: {meaning}",
+                    metric_value=value,
+                )
 
 
 def _summary(rows: Sequence[LeaderboardRow]) -> str:
-    summary = summarise(rows)
-    cells = [
-        (
-            TASKS[task].title,
-            count(found.num_series),
-            number(found.median_multiple),
-            number(found.median_skill),
-            f"{found.num_beating} ({found.num_significantly_beating})",
-            f"{sum(row.tasks[task].verdict == LOSES for row in rows if task in row.tasks)} "
-            f"({found.num_significantly_losing})",
+    cells = []
+    for task, found in summarise(rows).tasks.items():
+        num_losing = sum(row.tasks[task].verdict == LOSES for row in rows if task in row.tasks)
+        cells.append(
+            (
+                TASKS[task].title,
+                count(found.num_series),
+                number(found.median_multiple),
+                number(found.median_skill),
+                f"{found.num_beating} ({found.num_significantly_beating})",
+                f"{num_losing} ({found.num_significantly_losing})",
+            )
         )
-        for task, found in summary.tasks.items()
-    ]
     header = ("task", "models", "median multiple", "median skill", "beat naive", "lose to naive")
-    return f"""## How good they are
-
-Mean absolute error in returns over all steps, on the test span, which nothing was fitted on. The multiple
-is the model's error over the naive forecast's: below 1 is better than naive. Skill is 1 minus that. In
-brackets: how many differ from naive by more than chance.
-
-{markdown_table(header, cells)}"""
+    return markdown_table(header, cells)
 
 
-def _leaderboard(rows: Sequence[LeaderboardRow]) -> str:
+def _leaderboard(rows: Sequence[LeaderboardRow], *, is_tested: bool) -> str:
     tasks = list(summarise(rows).tasks)
-    is_tested = any(score.p_value is not None for row in rows for score in row.tasks.values())
     columns = ("skill", "p") if is_tested else ("skill",)
     header = ["series", *(name for task in tasks for name in (TASKS[task].title, *columns)), "direction"]
     cells = [
@@ -165,20 +225,7 @@ def _leaderboard(rows: Sequence[LeaderboardRow]) -> str:
         ]
         for row in rows
     ]
-    return f"""## Leaderboard
-
-The number below each task is the multiple of the naive forecast's error. Direction: how often the close of
-the next bar was on the forecast side, with its 95 % interval. {_test(len(rows)) if is_tested else _NO_TEST}
-
-{markdown_table(header, cells)}"""
-
-
-def _test(num_series: int) -> str:
-    return (
-        "p is the chance of a difference this large if model and naive forecast were equally good: "
-        f"Diebold-Mariano test, two-sided, corrected for {num_series} series at once (Benjamini-Hochberg); "
-        f"below {ALPHA} is more than chance."
-    )
+    return markdown_table(header, cells)
 
 
 def _name(row: LeaderboardRow) -> str:
@@ -200,36 +247,8 @@ def _direction(row: LeaderboardRow) -> str:
 
 
 def _held_back(held_back: Mapping[str, str]) -> str:
-    if not held_back:
-        return ""
-    lines = [f"- {series}: {reason}" for series, reason in sorted(held_back.items())]
-    return "\n".join(["Not published:", "", *lines])
-
-
-def _usage(repo: str, series: str) -> str:
-    return f"""## How to use them
-
-`candles` is a pandas frame of closed candles: `open_time` (UTC), `open`, `high`, `low`, `close`, `volume`.
-
-```python
-import v8
-
-forecaster = v8.load("{repo}", "{series}")
-forecast = forecaster.predict(candles)
-```
-
-Or with nothing but Keras; `models/{series}/README.md` tells which columns go in and what comes out:
-
-```python
-import keras
-from huggingface_hub import hf_hub_download
-
-file = hf_hub_download("{repo}", "models/{series}/model.keras")
-model = keras.saving.load_model(file, compile=False)
-```
-
-`manifest.json` holds the sha256 of every file. Scaling is inside the models, and they load in safe mode:
-stock layers only, no code."""
+    lines = [f"- {series}: {reason}\n" for series, reason in sorted(held_back.items())]
+    return "".join(["Not published:\n\n", *lines, "\n"]) if lines else ""
 
 
 def _data(metadata: Sequence[Mapping[str, Any]]) -> str:
@@ -246,26 +265,7 @@ def _data(metadata: Sequence[Mapping[str, Any]]) -> str:
         )
         for content in metadata
     ]
-    return f"""## Data
-
-Candles from the sources below (vision: Binance's public archive; files: the publisher's own), in time order:
-train, validation, test, with a gap between them as long as what a model reads and forecasts. Times are open
-times in UTC. The models know nothing after the last candle.
-
-{markdown_table(header, rows)}"""
-
-
-def _intended_use(first: Mapping[str, Any]) -> str:
-    return f"""## Intended use and limits
-
-- For research and teaching, and as a baseline to beat. No advice to buy or sell anything.
-- The close behaves like a random walk, and no model here should be expected to tell where it goes. How far
-  high and low reach, the bands and above all the volatility leave more to forecast.
-- Each model is for its own coin and timeframe, on candles of the same exchange, and for the next
-  {_bars(first["horizon_bars"])} only.
-- Markets change. The further the present is from the last candle above, the less the errors above promise.
-- Costs, delays and the effect of one's own trades are in none of these numbers.
-- A forecast is one number per bar without an interval around it."""
+    return markdown_table(header, rows)
 
 
 def _making(
@@ -275,11 +275,14 @@ def _making(
     results: Sequence[SeriesResult],
 ) -> str:
     trainings = [content["training"] for content in metadata]
+    num_parameters = _distinct(f"{content['num_parameters']:,}" for content in metadata)
+    losses = ", ".join(f"{task} {about['loss']}" for task, about in profile["tasks"].items())
+    fewest, most = (count(pick(result.epochs_run for result in results)) for pick in (min, max))
     rows = [
         ("profile", f"`{facts.profile_name}`, digest `{facts.profile_digest[:12]}`"),
-        ("network", f"{profile['network']['family']}, {_parameters(metadata)} parameters"),
-        ("scaling and losses", f"{profile['scaling']}; {_losses(profile)}"),
-        ("epochs run", _span([result.epochs_run for result in results])),
+        ("network", f"{profile['network']['family']}, {num_parameters} parameters"),
+        ("scaling and losses", f"{profile['scaling']}; {losses}"),
+        ("epochs run", fewest if fewest == most else f"{fewest} to {most}"),
         ("number format", _distinct(training["precision"] for training in trainings)),
         ("computed on", _distinct(training["device"] for training in trainings)),
         ("machine", _machine(facts.machine)),
@@ -287,19 +290,7 @@ def _making(
         ("run started", facts.created_at),
         ("versions", ", ".join(f"{name} {version}" for name, version in facts.versions.items())),
     ]
-    return f"""## How they were made
-
-{markdown_table(("what", "value"), rows)}
-
-The whole profile, the split, the scaling and all errors per step are in the `metadata.json` of each model."""
-
-
-def _parameters(metadata: Sequence[Mapping[str, Any]]) -> str:
-    return _distinct(f"{content['num_parameters']:,}" for content in metadata)
-
-
-def _losses(profile: Mapping[str, Any]) -> str:
-    return ", ".join(f"{task} {about['loss']}" for task, about in profile["tasks"].items())
+    return markdown_table(("what", "value"), rows)
 
 
 def _machine(machine: Mapping[str, Any]) -> str:
@@ -308,17 +299,8 @@ def _machine(machine: Mapping[str, Any]) -> str:
     return ", ".join([*parts, f"{memory / 2**30:.0f} GiB of memory"] if memory else parts)
 
 
-def _distinct(values: Iterator[str]) -> str:
+def _distinct(values: Iterable[str]) -> str:
     return ", ".join(sorted(set(values)))
-
-
-def _span(values: Sequence[int]) -> str:
-    low, high = min(values), max(values)
-    return count(low) if low == high else f"{count(low)} to {count(high)}"
-
-
-def _bars(num_bars: int) -> str:
-    return "candle" if num_bars == 1 else f"{num_bars} candles"
 
 
 def _time(iso: str) -> str:
