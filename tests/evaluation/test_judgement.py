@@ -38,7 +38,7 @@ def test_a_baseline_judged_as_a_model_has_a_skill_of_exactly_zero_against_itself
     for task in span.truth:
         assert judgement.skill(task, baseline=name) == 0.0
         assert judgement.skill(task, "rmse", name) == 0.0
-        assert judgement.skill_by_step(task, baseline=name) == (0.0, 0.0, 0.0)
+        assert judgement.error(task).by_step == judgement.error(task, name).by_step
 
 
 def test_naive_judged_as_a_model_equals_naive_and_neither_beats_nor_loses(make_span) -> None:
@@ -141,7 +141,7 @@ def test_where_naive_makes_no_error_there_is_no_skill_and_no_infinity() -> None:
     judgement = judge(_flat_span(100.0, 101.0))
     assert judgement.skill("ohlc") is None
     assert judgement.multiple("ohlc", "rmse") is None
-    assert judgement.skill_by_step("ohlc") == (None,)
+    assert judgement.error("ohlc", "roll_forward").by_step == (0.0,)
     assert judgement.loses == ["ohlc"]
     text = json.dumps(judgement.to_json(), allow_nan=False)
     assert Judgement.from_json(json.loads(text)) == judgement

@@ -16,8 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
@@ -57,6 +56,10 @@ class CandlePin:
     def last_open_s(self) -> int:
         """Open time of the newest candle in UTC seconds since the epoch."""
         return int(datetime.fromisoformat(self.last_open).timestamp())
+
+    def __str__(self) -> str:
+        span = f"{self.num_bars:,} candles from {self.first_open} to {self.last_open}"
+        return f"{span} with digest {self.digest[:12]}"
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ class RunIdentity:
     command: str
 
 
-class RunFolder:
+class RunFolder(FolderLock):
     """An open run folder, held by this process until it is closed.
 
     Args:
@@ -122,22 +125,14 @@ class RunFolder:
     """
 
     def __init__(self, path: Path, identity: RunIdentity) -> None:
+        super().__init__(path)
         self.path = path
-        self._lock = FolderLock(path)
         try:
             self._record = self._continued(identity) if self._file.exists() else _new_record(identity)
             self.release_running()
         except BaseException:
-            self._lock.release()
+            self.release()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lock.release()
 
     @property
     def record(self) -> RunRecord:
@@ -233,36 +228,23 @@ def locate_run(runs: Path, name: str, *, is_fresh: bool) -> Path:
 
 def pin_of(candles: Candles) -> CandlePin:
     """Describe candles so that they can be recognised later."""
-    return CandlePin(
-        first_open=iso_time(int(candles.open_time_s[0])),
-        last_open=iso_time(int(candles.open_time_s[-1])),
-        num_bars=len(candles),
-        digest=candles.digest,
-    )
+    first, last = (datetime.fromtimestamp(int(time_s), UTC) for time_s in candles.open_time_s[[0, -1]])
+    return CandlePin(first.isoformat(), last.isoformat(), len(candles), candles.digest)
 
 
 def changed_candles(series: Series, pinned: CandlePin, found: CandlePin, folder: Path) -> DataError:
     """Build the error for candles that are no longer those the run was started with."""
     return DataError(
         where=str(series),
-        rule=f"{folder} was started with {_shown(pinned)}",
-        got=_shown(found),
+        rule=f"{folder} was started with {pinned}",
+        got=str(found),
         fix="Bring back the same candles, or start a new run beside it with --fresh",
     )
 
 
 def now_iso() -> str:
     """Return the time now, ISO 8601 in UTC, whole seconds."""
-    return iso_time(int(datetime.now(UTC).timestamp()))
-
-
-def iso_time(time_s: int) -> str:
-    """Write UTC seconds since the epoch as ISO 8601.
-
-    >>> iso_time(1_725_580_800)
-    '2024-09-06T00:00:00+00:00'
-    """
-    return datetime.fromtimestamp(time_s, UTC).isoformat()
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _new_record(identity: RunIdentity) -> RunRecord:
@@ -306,7 +288,3 @@ def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in content.items():
         flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value})
     return flat
-
-
-def _shown(pin: CandlePin) -> str:
-    return f"{pin.num_bars:,} candles from {pin.first_open} to {pin.last_open} with digest {pin.digest[:12]}"

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter
 
-from v8.columns import TASK_COLUMNS, TASK_OHLC
+from v8.columns import TASK_OHLC
 from v8.errors import ArtifactError, listed
 from v8.evaluation.baselines import NAIVE, forecast_baseline, usable_baselines
 from v8.evaluation.forecasts import Forecasts
@@ -31,6 +31,7 @@ from v8.evaluation.metrics import (
 )
 from v8.evaluation.significance import Significance, diebold_mariano
 from v8.records import Count, check_format, checked
+from v8.tasks import TASKS
 
 JUDGEMENT_FORMAT: Final = 3
 """Version of the keys `to_json` writes; format 2 held what follows from them too, which is passed over."""
@@ -101,20 +102,14 @@ class Judgement:
         Returns:
             0 or above, unitless; below 1 is better than the baseline; None if it made no error.
         """
-        ours = self.error(task, kind=error).overall
-        return _ratio(ours, self.error(task, baseline, error).overall)
+        ours, theirs = (self.error(task, name, error).overall for name in (MODEL, baseline))
+        multiple = ours / theirs if theirs > 0 else math.inf
+        return multiple if math.isfinite(multiple) else None
 
     def skill(self, task: str, error: ErrorKind = "mae", baseline: str = NAIVE) -> float | None:
         """Return 1 - `multiple`: 1 is perfect, 0 the baseline, negative worse; None without an error."""
-        return _skill(self.multiple(task, error, baseline))
-
-    def skill_by_step(
-        self, task: str, error: ErrorKind = "mae", baseline: str = NAIVE
-    ) -> tuple[float | None, ...]:
-        """Return the skill of each step over all columns, first step first."""
-        ours = self.error(task, kind=error).by_step
-        theirs = self.error(task, baseline, error).by_step
-        return tuple(_skill(_ratio(*pair)) for pair in zip(ours, theirs, strict=True))
+        multiple = self.multiple(task, error, baseline)
+        return None if multiple is None else 1.0 - multiple
 
     def p_value(self, task: str, baseline: str = NAIVE) -> float | None:
         """Return the chance of a mean absolute error this far from a baseline's if both were as good.
@@ -176,12 +171,12 @@ def judge(forecasts: Forecasts) -> Judgement:
         forecasts: The span; its arrays were checked when it was made.
 
     Returns:
-        The judgement, tasks in the order of `v8.columns.TASK_COLUMNS`.
+        The judgement, tasks in the order of `v8.tasks.TASKS`.
 
     Raises:
         SeriesError: If an error is too large to be a number.
     """
-    tasks = [task for task in TASK_COLUMNS if task in forecasts.truth]
+    tasks = [task for task in TASKS if task in forecasts.truth]
     errors = {task: {MODEL: measure_errors(forecasts, task, forecasts.model[task])} for task in tasks}
     losses = {task: window_losses(forecasts, task, forecasts.model[task]) for task in tasks}
     significance: dict[str, dict[str, Significance]] = {task: {} for task in tasks}
@@ -195,18 +190,9 @@ def judge(forecasts: Forecasts) -> Judgement:
     return Judgement(
         num_windows=forecasts.num_windows,
         horizon_bars=forecasts.horizon_bars,
-        tasks={task: JudgedTask(TASK_COLUMNS[task], errors[task], significance[task]) for task in tasks},
+        tasks={task: JudgedTask(TASKS[task].columns, errors[task], significance[task]) for task in tasks},
         direction=measure_direction(forecasts),
     )
-
-
-def _ratio(error: float, baseline: float) -> float | None:
-    ratio = error / baseline if baseline > 0 else math.inf
-    return ratio if math.isfinite(ratio) else None
-
-
-def _skill(multiple: float | None) -> float | None:
-    return None if multiple is None else 1.0 - multiple
 
 
 def _faults(judgement: Judgement) -> Iterator[str]:
@@ -225,7 +211,7 @@ def _faults(judgement: Judgement) -> Iterator[str]:
 
 def _fault(judgement: Judgement, task: str, judged: JudgedTask) -> str | None:
     names, tested = judged.errors.keys(), judged.significance.keys()
-    if task not in TASK_COLUMNS or judged.columns != TASK_COLUMNS[task]:
+    if task not in TASKS or judged.columns != TASKS[task].columns:
         return f"the columns {listed(judged.columns)}"
     grids = [getattr(errors, field.name) for errors in judged.errors.values() for field in fields(errors)]
     shape = [len(judged.columns)] * judgement.horizon_bars
