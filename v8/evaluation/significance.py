@@ -192,12 +192,10 @@ def corrected_p_values(p_values: Sequence[float | None]) -> list[float | None]:
     >>> corrected_p_values([0.04, None, 0.01])
     [0.04, None, 0.02]
     """
-    known = np.array([value for value in p_values if value is not None], np.float64)
-    order = np.argsort(known)[::-1]
-    ranks = np.arange(len(known), 0, -1)
-    corrected = np.empty_like(known)
-    corrected[order] = np.minimum.accumulate(np.minimum(known[order] * len(known) / ranks, 1.0))
-    found = iter(corrected.tolist())
+    from scipy.stats import false_discovery_control  # noqa: PLC0415 - a second of start-up, once a report
+
+    known = [value for value in p_values if value is not None]
+    found = iter(false_discovery_control(known).tolist() if known else ())
     return [None if value is None else next(found) for value in p_values]
 
 
