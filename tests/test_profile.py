@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from v8.errors import ProfileError
-from v8.profile import Profile, config_path, load_profile, profile_names
+from v8.families import FAMILIES
+from v8.profile import (
+    Profile,
+    SplitSettings,
+    TaskSettings,
+    TrainingSettings,
+    config_path,
+    load_profile,
+    profile_names,
+)
+from v8.settings import Settings
 
 
 def written(folder: Path, **changes: object) -> str:
@@ -130,7 +144,9 @@ def test_a_user_s_own_file_works_from_any_folder(tmp_path: Path, monkeypatch: py
         ({"lookback_bars": 10}, "lookback_bars must be at least 20 with bands or volatility"),
         ({"horizon_bars": 19}, "horizon_bars must be at most 18 with bands or volatility"),
         ({"name": "../up"}, r"key name: .*pattern"),
-        ({"network": {"family": "lstm", "dropout": 0.3}}, r"key network: .*'lstm'"),
+        ({"network": {"family": "lstm_dens"}}, r"key network: 'lstm_dens' is no.*did you mean lstm_dense"),
+        ({"network": {"dropout": 0.3}}, "must name its family, one of bilstm_seq2seq, lstm_dense, dense"),
+        ({"network": None}, r"key network: .*got no such key\. Add it"),
     ],
 )
 def test_a_bad_value_is_refused_with_file_and_key(
@@ -187,10 +203,26 @@ def test_a_budget_is_checked_like_a_file() -> None:
         load_profile("aligned").with_budget(epochs=0)
 
 
-def test_every_field_is_explained() -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [Profile, SplitSettings, TaskSettings, TrainingSettings, *(one.settings for one in FAMILIES.values())],
+)
+def test_every_field_is_explained(settings: type[Settings]) -> None:
     """A sentence stands under each field: meaning, unit, special values."""
-    source = (Path(__file__).parents[1] / "v8" / "profile.py").read_text("utf-8").splitlines()
+    source = "".join(inspect.getsource(one) for one in settings.__mro__ if one.__module__.startswith("v8"))
     names = {"split", "network", "training"}  # sections; their classes carry the sentence
-    for field in Profile.model_fields.keys() - names:
-        row = next(n for n, line in enumerate(source) if line.startswith(f"    {field}: "))
-        assert source[row + 1].strip().startswith('"""'), field
+    for field in settings.model_fields.keys() - names:
+        assert re.search(rf'^    {field}: .*\n    """', source, re.MULTILINE), field
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_unknown_key_of_a_network_names_a_key_of_its_family(family: str, tmp_path: Path) -> None:
+    network = {"family": family, "dropout": 0.3, "unit": 3}
+    with pytest.raises(ProfileError, match=rf"key network\.{family}\.\w+: .*|Did you mean \w+_units"):
+        load_profile(written(tmp_path, network=network))
+
+
+def test_a_profile_is_read_without_keras() -> None:
+    code = "import sys, v8.profile as p; p.load_profile('aligned'); print('keras' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -11,26 +11,35 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializeAsAny,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from v8.columns import (
-    BAND_PERIOD_BARS,
-    MAX_ROLLED_STEPS,
     OHLC,
     RECENT_RANGE,
     REGRESSED_RANGES,
-    TASK_COLUMNS,
     TASK_OHLC,
     deviation_columns,
 )
 from v8.errors import ProfileError
+from v8.families import FAMILIES
+from v8.families.family import Family, NetworkSettings, NetworkShape
 from v8.features.indicators import FEATURES
 from v8.records import first_fault, under_key
 from v8.registry import nearest
+from v8.settings import Settings
 from v8.storage import digest_json
+from v8.tasks import TASKS
 
 PROFILE_FORMAT = 2
 """Version of the key set below; part of the digest."""
@@ -40,12 +49,11 @@ Precision = Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"]
 Scaling = Literal["anchored", "ranged", "standard", "minmax"]
 Calibration = Literal["shrink", "blend", "none"]
 
+HUBER_TURN: Final = 1.0
+"""Residual, in scaled units, at which `huber` goes from squared to absolute."""
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
-
-class SplitSettings(_Strict):
+class SplitSettings(Settings):
     """How the rows of a series are divided, in time order."""
 
     train: float = Field(gt=0, lt=1)
@@ -62,7 +70,7 @@ class SplitSettings(_Strict):
         return self
 
 
-class TaskSettings(_Strict):
+class TaskSettings(Settings):
     """One thing to forecast."""
 
     weight: float = Field(gt=0)
@@ -71,47 +79,24 @@ class TaskSettings(_Strict):
     """`mae` forecasts the median, `mse` the mean, `huber` lies between (it turns at 1 deviation)."""
 
 
-class Seq2SeqNetwork(_Strict):
-    """Bidirectional LSTM encoder; its summary is repeated over the horizon and decoded by LSTMs."""
-
-    family: Literal["bilstm_seq2seq"]
-    """Name of the family in `v8/models/networks.py`."""
-    encoder_units: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field(min_length=1)
-    """Units of each encoder layer per direction, first to last."""
-    decoder_units: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field(min_length=1)
-    """Units of each decoder layer, first to last."""
-    dropout: float = Field(ge=0, lt=1)
-    """Share of channels dropped after each layer, one draw a sequence; 0 switches it off."""
-
-
-class DenseNetwork(_Strict):
-    """Stacked LSTMs whose last state is read by dense layers."""
-
-    family: Literal["lstm_dense"]
-    """Name of the family in `v8/models/networks.py`."""
-    encoder_units: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field(min_length=1)
-    """Units of each LSTM layer, first to last."""
-    dense_units: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field(min_length=1)
-    """Units of each dense layer (ReLU), first to last."""
-    dropout: float = Field(ge=0, lt=1)
-    """Share of channels dropped after each layer, one draw a sequence; 0 switches it off."""
+def _of_its_family(network: Any) -> Any:
+    """Read a network as the family that it names asks: one of those registered by now."""
+    if isinstance(network, NetworkSettings):
+        return network
+    name = network.get("family") if isinstance(network, dict) else None
+    if name is None:
+        raise ValueError(f"must name its family, one of {', '.join(FAMILIES)}")
+    if str(name) not in FAMILIES:
+        raise ValueError(
+            f"{name!r} is no network family, which are {', '.join(FAMILIES)}; "
+            f"did you mean {nearest(str(name), FAMILIES)}"
+        )
+    of_family: TypeAdapter[Any] = TypeAdapter(dict[str, FAMILIES[name].settings])  # type: ignore[arg-type,misc]
+    # As a mapping, so that errors name the family too: key network.lstm_dense.dropout.
+    return of_family.validate_python({name: _tuples(network)})[name]
 
 
-class NewestRowNetwork(_Strict):
-    """Dense layers over the newest row alone; one number a task and step widens or narrows its range."""
-
-    family: Literal["dense_newest"]
-    """Name of the family in `v8/models/networks.py`."""
-    dense_units: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field(min_length=1)
-    """Units of each dense layer (GELU), first to last."""
-    dropout: float = Field(ge=0, lt=1)
-    """Share of channels dropped after each layer; 0 switches it off."""
-
-
-NetworkSettings = Annotated[Seq2SeqNetwork | DenseNetwork | NewestRowNetwork, Field(discriminator="family")]
-
-
-class TrainingSettings(_Strict):
+class TrainingSettings(Settings):
     """How the weights are fitted."""
 
     batch_size: int = Field(ge=1, le=65_536)
@@ -132,7 +117,7 @@ class TrainingSettings(_Strict):
     """`auto` asks the machine; `mixed_*` compute in 16 bits with float32 weights, heads and loss."""
 
 
-class Profile(_Strict):
+class Profile(Settings):
     """One model family, completely described."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")
@@ -151,7 +136,7 @@ class Profile(_Strict):
     """`anchored` to the last close; `ranged`: that, with targets in units of the recent range; or the
     lineage's `standard` and `minmax` price levels."""
     split: SplitSettings
-    network: NetworkSettings
+    network: Annotated[SerializeAsAny[NetworkSettings], BeforeValidator(_of_its_family)]
     tasks: dict[str, TaskSettings] = Field(min_length=1)
     """What is forecast: `ohlc` (always), `bands` (bb_upper, bb_lower), `volatility`."""
     training: TrainingSettings
@@ -178,24 +163,26 @@ class Profile(_Strict):
     @classmethod
     def _tasks_are_known(cls, tasks: dict[str, TaskSettings]) -> dict[str, TaskSettings]:
         for name in tasks:
-            if name not in TASK_COLUMNS:
-                raise ValueError(f"{name!r} is no task; did you mean {nearest(name, TASK_COLUMNS)}")
+            if name not in TASKS:
+                raise ValueError(f"{name!r} is no task; did you mean {nearest(name, TASKS)}")
         if TASK_OHLC not in tasks:
             raise ValueError("must hold ohlc: the candles are what everything else is drawn on")
         return tasks
 
     @model_validator(mode="after")
-    def _bands_fit_the_window(self) -> Self:
-        if len(self.tasks) > 1 and self.lookback_bars < BAND_PERIOD_BARS:
-            raise ValueError(
-                f"lookback_bars must be at least {BAND_PERIOD_BARS} with bands or volatility: "
-                "their roll-forward forecast needs that many closes"
-            )
-        if len(self.tasks) > 1 and self.horizon_bars > MAX_ROLLED_STEPS:
-            raise ValueError(
-                f"horizon_bars must be at most {MAX_ROLLED_STEPS} with bands or volatility: "
-                "further on, their roll-forward forecast knows no close at all"
-            )
+    def _tasks_fit_the_window(self) -> Self:
+        rolled = " or ".join(task.name for task in TASKS.values() if task.max_horizon_bars is not None)
+        for task in self.shape.tasks:
+            if self.lookback_bars < task.min_lookback_bars:
+                raise ValueError(
+                    f"lookback_bars must be at least {task.min_lookback_bars} with {rolled}: "
+                    "their roll-forward forecast needs that many closes"
+                )
+            if task.max_horizon_bars is not None and self.horizon_bars > task.max_horizon_bars:
+                raise ValueError(
+                    f"horizon_bars must be at most {task.max_horizon_bars} with {rolled}: "
+                    "further on, their roll-forward forecast knows no close at all"
+                )
         return self
 
     @model_validator(mode="after")
@@ -219,6 +206,17 @@ class Profile(_Strict):
                 f"features must hold {', '.join(missing)} with calibration: blend, which regresses on them"
             )
         return self
+
+    @property
+    def family(self) -> Family:
+        """What its network is made by."""
+        return FAMILIES[self.network.family]
+
+    @property
+    def shape(self) -> NetworkShape:
+        """What the network reads and returns."""
+        tasks = tuple(TASKS[name] for name in self.tasks)
+        return NetworkShape(self.lookback_bars, self.num_features, self.horizon_bars, tasks)
 
     @property
     def num_features(self) -> int:
@@ -383,11 +381,12 @@ def _fix(first: Any, num_errors: int) -> str:
 
 def _known_keys(location: tuple[int | str, ...]) -> list[str]:
     """List the keys that the section at `location` has."""
-    sections: dict[str, list[type[BaseModel]]] = {
-        "split": [SplitSettings],
-        "network": [Seq2SeqNetwork, DenseNetwork, NewestRowNetwork],
-        "tasks": [TaskSettings],
-        "training": [TrainingSettings],
+    section, *inner = location or ("",)
+    if section == "network":
+        return list(FAMILIES[str(inner[0])].settings.model_fields)
+    sections: dict[str, type[Settings]] = {
+        "split": SplitSettings,
+        "tasks": TaskSettings,
+        "training": TrainingSettings,
     }
-    models = sections.get(str(location[0]), [Profile]) if location else [Profile]
-    return [key for model in models for key in model.model_fields]
+    return list(sections.get(str(section), Profile).model_fields)

@@ -81,7 +81,7 @@ def test_the_first_units_are_those_of_the_layer_that_reads_the_window(
     make_profile: Callable[..., Profile],
 ) -> None:
     families = ("bilstm_seq2seq", "lstm_dense", "dense_newest")
-    assert [probe.first_units(make_profile(family)) for family in families] == [6, 6, 6]
+    assert [make_profile(family).network.first_units for family in families] == [6, 6, 6]
     short: Any = probe.shortened(make_profile("dense_newest")).network
     assert (short.family, short.encoder_units, short.dense_units) == ("lstm_dense", (6,), (6,))
 

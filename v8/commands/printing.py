@@ -96,7 +96,7 @@ def print_plan(plan: Plan, source: CandleSource) -> None:
         DataError: If the profile's newest bars are too few.
     """
     with quiet_start():
-        from v8.models.networks import num_parameters
+        from v8.models.networks import build_network, num_parameters
 
     work = estimate_work(plan.profile)
     windows = "/".join(f"{number:,}" for number in work.num_windows.values())
@@ -117,7 +117,7 @@ def print_plan(plan: Plan, source: CandleSource) -> None:
     print_lines(
         f"Profile {profile.name}, digest {profile.digest[:12]}, candles from {source.name}.",
         f"Each of {len(plan.todo)} series: {' -> '.join(STAGES)}.",
-        f"Network: {num_parameters(profile):,} parameters, "
+        f"Network: {num_parameters(build_network(profile, seed=0)):,} parameters, "
         f"{work.flop_per_window / 1e6:,.0f} MFLOP per training window.",
         f"Rows and windows are for {work.num_bars:,} unbroken candles; gaps and young coins have fewer.",
         f"Estimated time: at most {duration(work.seconds * len(plan.todo), is_estimate=True)} for "

@@ -33,14 +33,11 @@ from numpy.typing import NDArray
 from v8.columns import TASK_COLUMNS
 from v8.data.medians import weighted_median
 from v8.data.scaling import Scaling
-from v8.profile import Loss, Profile
+from v8.profile import HUBER_TURN, Loss, Profile
 
 SILENCE: Final = 1e-3
 """A network that strays from its start by less, in scaled units, says nothing: float32 prices, scaled again,
 stray by a tenth of this."""
-
-HUBER_TURN: Final = 1.0
-"""Residual, in scaled units, at which Huber goes from squared to absolute; as in `v8.models.losses`."""
 
 NUM_HALVINGS: Final = 40
 """Halvings of the span from 0 to 1 under `huber`: a factor is then right to twelve digits."""

@@ -10,10 +10,7 @@ from typing import Any
 
 from keras import ops
 
-from v8.profile import TaskSettings
-
-HUBER_TURN = 1.0
-"""Residual, in scaled units, at which Huber goes from squared to absolute."""
+from v8.profile import HUBER_TURN, TaskSettings
 
 
 def fleet_loss(

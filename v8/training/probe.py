@@ -41,7 +41,7 @@ from v8.machine import (
 from v8.models.cost import training_flop_per_window
 from v8.models.networks import build_network
 from v8.models.stacked_recurrent import StackedBidirectional, StackedGRU, StackedLSTM
-from v8.profile import NewestRowNetwork, Profile
+from v8.profile import Profile
 from v8.training.step import initial_state
 from v8.training.trainer import Trainer
 
@@ -257,7 +257,7 @@ def measured_fleet_size(
 
 
 def _products_per_s(profile: Profile, num_models: int) -> float:
-    units = first_units(profile)
+    units = profile.network.first_units
     draws = np.random.default_rng(0)
     state = ops.convert_to_tensor(
         draws.standard_normal((num_models, profile.training.batch_size, units), np.float32)
@@ -288,20 +288,14 @@ def stock_network(profile: Profile, precision: str) -> keras.Model:
 
 def shortened(profile: Profile) -> Profile:
     """Return the profile with one LSTM and one dense layer only, as wide as the first: quick to compile."""
-    content, width = profile.model_dump(), (first_units(profile),)
+    content, width = profile.model_dump(), (profile.network.first_units,)
     content["network"] = {
         "family": "lstm_dense",
         "encoder_units": width,
         "dense_units": width,
-        "dropout": profile.network.dropout,
+        "dropout": content["network"].get("dropout", 0.0),
     }
     return Profile.model_validate(content)
-
-
-def first_units(profile: Profile) -> int:
-    """Return the width of the network's first layer."""
-    network = profile.network
-    return (network.dense_units if isinstance(network, NewestRowNetwork) else network.encoder_units)[0]
 
 
 def ceiling_pct(windows_per_s: float, profile: Profile, gflop_per_s: float) -> float:

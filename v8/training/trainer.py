@@ -27,7 +27,7 @@ from v8.data.scaling import ScalingStructure
 from v8.data.windows import Batch, FleetWindows, num_batches
 from v8.errors import DivergedError
 from v8.machine import backend_name, device_of, memory_of
-from v8.models.networks import build_network
+from v8.models.networks import build_network, num_parameters
 from v8.models.serving import build_serving, load_scaling
 from v8.models.stacking import load, stack, unstack
 from v8.profile import Profile
@@ -138,7 +138,7 @@ class Trainer:
     @property
     def num_parameters(self) -> int:
         """Trainable numbers of one network."""
-        return sum(math.prod(weight.shape) for weight in self.network.trainable_variables)
+        return num_parameters(self.network)
 
     def fit(
         self,

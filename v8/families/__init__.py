@@ -1,0 +1,11 @@
+"""The network families: one file each with settings, layers and cost."""
+
+from typing import Final
+
+from v8.families.bilstm_seq2seq import BILSTM_SEQ2SEQ
+from v8.families.dense_newest import DENSE_NEWEST
+from v8.families.family import Family
+from v8.families.lstm_dense import LSTM_DENSE
+from v8.registry import Registry
+
+FAMILIES: Final[Registry[Family]] = Registry("network family", [BILSTM_SEQ2SEQ, LSTM_DENSE, DENSE_NEWEST])

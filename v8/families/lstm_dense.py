@@ -1,0 +1,46 @@
+"""Family `lstm_dense`: LSTMs read the window, dense layers what is left of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from v8.families.family import Dropout, Family, NetworkSettings, NetworkShape, Units, recurrent_flop
+
+if TYPE_CHECKING:
+    from v8.families.layers import Layers
+
+
+class DenseNetwork(NetworkSettings):
+    """Sizes of LSTM and dense layers."""
+
+    encoder_units: Units
+    """Units of each LSTM layer, first to last."""
+    dense_units: Units
+    """Units of each dense layer (ReLU), first to last."""
+    dropout: Dropout
+    """Share of channels dropped after each LSTM layer, one draw a sequence; 0 switches it off."""
+
+
+def _outputs(network: DenseNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
+    import keras
+
+    x_BD = layers.recurrent(window_BTF, "encoder", network.encoder_units, network.dropout)
+    for number, units in enumerate(network.dense_units, 1):
+        kernel = keras.initializers.GlorotUniform(seed=next(layers.seeds))
+        name, dtype = f"dense_{number}", layers.precision
+        x_BD = keras.layers.Dense(units, "relu", kernel_initializer=kernel, dtype=dtype, name=name)(x_BD)
+    return layers.heads(x_BD, "bd,dhc->bhc")
+
+
+def _forward_flop(network: DenseNetwork, shape: NetworkShape) -> float:
+    return recurrent_flop(shape.lookback_bars, shape.num_features, network.encoder_units)
+
+
+LSTM_DENSE: Final = Family(
+    name="lstm_dense",
+    sentence="Stacked LSTMs whose last state is read by dense layers.",
+    source="Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735",
+    settings=DenseNetwork,
+    outputs=_outputs,
+    forward_flop=_forward_flop,
+)
