@@ -35,6 +35,7 @@ KINDS = {
     "cropping to the newest": lambda: L.Cropping1D((STEPS - 1, 0)),
     "average": L.GlobalAveragePooling1D,
     "time distributed": lambda: L.TimeDistributed(L.Dense(4, "relu")),
+    "time distributed normalization": lambda: L.TimeDistributed(L.LayerNormalization(axis=1)),
     "activation": lambda: L.Activation("relu"),
 }
 
@@ -179,6 +180,13 @@ def test_an_option_without_support_is_refused_by_name():
     x = keras.Input((STEPS, CHANNELS))
     one = keras.Model(x, L.LSTM(4, recurrent_dropout=0.1, name="odd")(x))
     with pytest.raises(ValueError, match=r"odd: a stacked LSTM needs recurrent_dropout = 0; got 0\.1"):
+        stack([one])
+
+
+def test_a_normalization_over_other_axes_than_the_last_is_refused():
+    x = keras.Input((STEPS, CHANNELS))
+    one = keras.Model(x, L.LayerNormalization(axis=1, name="odd")(x))
+    with pytest.raises(ValueError, match=r"odd: a stacked LayerNormalization needs the last axis; got \[1\]"):
         stack([one])
 
 

@@ -2,7 +2,8 @@
 
 A twin does for each model what the stock layer does for one. Every weight has the stock shape with the
 model axis in front, in the order of the stock layer's `weights`, so that stacking and unstacking are
-one `np.stack` and one index. Twins only run inside a fleet; they are never saved.
+one `np.stack` and one index. Twins only run inside a fleet; they are never saved. A class made from the stock
+layer, marked with `twin_of`, is all that another twin takes.
 
 Shape legend: B batch, M model, T time, D channels, a dot for any further axes.
 """
@@ -10,14 +11,33 @@ Shape legend: B batch, M model, T time, D channels, a dot for any further axes.
 from __future__ import annotations
 
 import string
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import keras
 import numpy as np
 from keras import ops
 
+Layer: TypeAlias = Any
 Tensor: TypeAlias = Any
 Shape: TypeAlias = tuple[int | None, ...]
+Make = TypeVar("Make", bound=Callable[..., Layer])
+
+TWINS: dict[type[Layer], Callable[..., Layer]] = {}
+"""What makes the twin of a stock layer, by its class."""
+
+
+def twin_of(kind: type[Layer]) -> Callable[[Make], Make]:
+    """Mark what makes the twins of a kind of stock layer from the layer and the arguments of `StackedLayer`.
+
+    It raises ValueError if an option of the layer is not supported.
+    """
+
+    def register(make: Make) -> Make:
+        TWINS[kind] = make
+        return make
+
+    return register
 
 
 class StackedLayer(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types
@@ -36,22 +56,33 @@ class StackedLayer(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no 
         """Variables that hold the stock layer's `weights`, in its order."""
         return list(self.weights)
 
-    def add_stacked(self, name: str, shape: tuple[int, ...]) -> Any:
+    def load(self, originals: Sequence[Layer]) -> None:
+        """Copy the weights of one stock layer a model."""
+        for number, variable in enumerate(self.stock_weights):
+            variable.assign(
+                np.stack([ops.convert_to_numpy(original.weights[number]) for original in originals])
+            )
+
+    def add_stacked(self, name: str, shape: Shape) -> Any:
         """Add a trainable variable of the stock `shape` for each model, zero until it is stacked."""
+        if None in shape:
+            raise ValueError(
+                f"{self.name}: needs a known channel axis; got {shape} for {name}. Give the Input its shape."
+            )
         return self.add_weight(name=name, shape=(self.num_models, *shape), initializer="zeros")
 
 
+@twin_of(keras.layers.Dense)
 class StackedDense(StackedLayer):
     """Twin of keras.layers.Dense: (B, M, ., D) to (B, M, ., units)."""
 
-    def __init__(self, *, units: int, activation: Any = None, use_bias: bool = True, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.units, self.use_bias = units, use_bias
-        self.activation = keras.activations.get(activation)
+    def __init__(self, stock: Layer, **common: Any) -> None:
+        super().__init__(**common)
+        self.units, self.use_bias, self.activation = stock.units, stock.use_bias, stock.activation
 
     def build(self, input_shape: Shape) -> None:
         """Add kernel (M, D, units) and bias (M, units)."""
-        self.kernel = self.add_stacked("kernel", (_known(input_shape[-1]), self.units))
+        self.kernel = self.add_stacked("kernel", (input_shape[-1], self.units))
         self.bias = self.add_stacked("bias", (self.units,)) if self.use_bias else None
 
     def call(self, x: Tensor) -> Tensor:
@@ -65,29 +96,15 @@ class StackedDense(StackedLayer):
         return (*input_shape[:-1], self.units)
 
 
+@twin_of(keras.layers.EinsumDense)
 class StackedEinsumDense(StackedLayer):
-    """Twin of keras.layers.EinsumDense; its equation gains the model letter in all three places.
+    """Twin of keras.layers.EinsumDense; its equation gains the model letter in all three places."""
 
-    Args:
-        equation: The stock equation; batch is the first letter of input and output.
-        kernel_shape: Shape of the stock kernel.
-        bias_shape: Shape of the stock bias, None without one.
-        activation: As in the stock layer.
-    """
-
-    def __init__(
-        self,
-        *,
-        equation: str,
-        kernel_shape: tuple[int, ...],
-        bias_shape: tuple[int, ...] | None,
-        activation: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.equation = stacked_equation(equation)
-        self.kernel_shape, self.bias_shape = kernel_shape, bias_shape
-        self.activation = keras.activations.get(activation)
+    def __init__(self, stock: Layer, **common: Any) -> None:
+        super().__init__(**common)
+        self.equation, self.activation = stacked_equation(stock.equation), stock.activation
+        self.kernel_shape = tuple(stock.kernel.shape)
+        self.bias_shape = None if stock.bias is None else tuple(stock.bias.shape)
 
     def build(self, input_shape: Shape) -> None:
         """Add kernel and bias."""
@@ -100,16 +117,22 @@ class StackedEinsumDense(StackedLayer):
         return self.activation(y if self.bias is None else y + _aligned(self.bias, y))
 
 
+@twin_of(keras.layers.LayerNormalization)
 class StackedLayerNormalization(StackedLayer):
     """Twin of keras.layers.LayerNormalization over the last axis."""
 
-    def __init__(self, *, epsilon: float, center: bool = True, scale: bool = True, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.epsilon, self.center, self.scale = epsilon, center, scale
+    def __init__(self, stock: Layer, **common: Any) -> None:
+        super().__init__(**common)
+        if stock.axis not in (-1, [-1], [len(stock.get_build_config()["input_shape"]) - 1]):
+            raise ValueError(
+                f"{stock.name}: a stacked LayerNormalization needs the last axis; got {stock.axis}. "
+                "Set axis=-1."
+            )
+        self.epsilon, self.center, self.scale = stock.epsilon, stock.center, stock.scale
 
     def build(self, input_shape: Shape) -> None:
         """Add gamma and beta, each (M, D)."""
-        num_channels = _known(input_shape[-1])
+        num_channels = input_shape[-1]
         self.gamma = self.add_stacked("gamma", (num_channels,)) if self.scale else None
         self.beta = self.add_stacked("beta", (num_channels,)) if self.center else None
 
@@ -129,34 +152,33 @@ class StackedLayerNormalization(StackedLayer):
         return input_shape
 
 
+@twin_of(keras.layers.Dropout)
 class StackedDropout(StackedLayer):
     """Twin of keras.layers.Dropout whose masks depend on nothing but a model's own seed and draws.
 
     Neither the other models of the fleet nor a model's place in it changes what it drops, and both
     backends drop the same. The stock layer's masks differ: Keras draws them from its own generators.
-
-    Args:
-        rate: Share dropped.
-        noise_shape: As in the stock layer, without the model axis; None draws for every element.
     """
 
-    def __init__(self, *, rate: float, noise_shape: Shape | None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.rate, self.noise_shape = rate, noise_shape
+    def __init__(self, stock: Layer, **common: Any) -> None:
+        super().__init__(**common)
+        self.rate, self.noise_shape = stock.rate, stock.noise_shape
 
     @property
     def stock_weights(self) -> list[Any]:
         """None: the stock layer has no weights."""
         return []
 
+    def load(self, originals: Sequence[Layer]) -> None:
+        """Take over the seed of one stock layer a model, and begin to draw."""
+        self.seeds.assign([int(original.seed or 0) % 2**31 for original in originals])
+        self.draws.assign([0] * self.num_models)
+
     def build(self, input_shape: Shape) -> None:
         """Add each model's seed and its count of draws, both (M,), int32."""
-        self.seeds = self.add_weight(
-            name="seeds", shape=(self.num_models,), dtype="int32", initializer="zeros", trainable=False
-        )
-        self.draws = self.add_weight(
-            name="draws", shape=(self.num_models,), dtype="int32", initializer="zeros", trainable=False
-        )
+        counter = {"shape": (self.num_models,), "dtype": "int32", "initializer": "zeros", "trainable": False}
+        self.seeds = self.add_weight(name="seeds", **counter)
+        self.draws = self.add_weight(name="draws", **counter)
 
     def call(self, x: Tensor, training: bool = False) -> Tensor:
         """Drop in training, pass through otherwise."""
@@ -181,69 +203,71 @@ class StackedDropout(StackedLayer):
         )
 
 
+@twin_of(keras.layers.RepeatVector)
 class StackedRepeatVector(StackedLayer):
-    """Twin of keras.layers.RepeatVector: (B, M, D) to (B, M, num_steps, D)."""
+    """Twin of keras.layers.RepeatVector: (B, M, D) to (B, M, n, D)."""
 
-    def __init__(self, *, num_steps: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.num_steps = num_steps
+    def __init__(self, stock: Layer, **common: Any) -> None:
+        super().__init__(**common)
+        self.n = stock.n
 
     def call(self, x_BMD: Tensor) -> Tensor:
         """Repeat along a new time axis."""
-        return ops.repeat(x_BMD[:, :, None], self.num_steps, axis=2)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Insert the time axis."""
-        return (*input_shape[:2], self.num_steps, input_shape[2])
+        return ops.repeat(x_BMD[:, :, None], self.n, axis=2)
 
 
+@twin_of(keras.layers.Cropping1D)
 class StackedCropping1D(StackedLayer):
-    """Twin of keras.layers.Cropping1D: (B, M, T, .) to (B, M, fewer, .).
+    """Twin of keras.layers.Cropping1D: (B, M, T, .) to (B, M, fewer, .)."""
 
-    Args:
-        cropping: Steps left out at the start and at the end.
-    """
-
-    def __init__(self, *, cropping: tuple[int, int], **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.cropping = cropping
+    def __init__(self, stock: Layer, **common: Any) -> None:
+        super().__init__(**common)
+        self.cropping = tuple(stock.cropping)
 
     def call(self, x: Tensor) -> Tensor:
-        """Leave steps out."""
+        """Leave steps out at the start and at the end."""
         first, last = self.cropping
         return x[:, :, first : x.shape[2] - last]
 
 
+@twin_of(keras.layers.Reshape)
 class StackedReshape(StackedLayer):
     """Twin of keras.layers.Reshape; the target shape has neither batch nor model."""
 
-    def __init__(self, *, target_shape: tuple[int, ...], **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.target_shape = target_shape
+    def __init__(self, stock: Layer, **common: Any) -> None:
+        super().__init__(**common)
+        self.target_shape = tuple(stock.output.shape[1:])
 
     def call(self, x: Tensor) -> Tensor:
         """Reshape each window of each model."""
         return ops.reshape(x, (-1, self.num_models, *self.target_shape))
 
 
+@twin_of(keras.layers.GlobalAveragePooling1D)
 class StackedGlobalAveragePooling1D(StackedLayer):
     """Twin of keras.layers.GlobalAveragePooling1D: (B, M, T, D) to (B, M, D)."""
+
+    def __init__(self, stock: Layer, **common: Any) -> None:
+        super().__init__(**common)
+        require(stock, keepdims=False)
 
     def call(self, x_BMTD: Tensor) -> Tensor:
         """Average over time."""
         return ops.mean(x_BMTD, axis=2)
 
 
+@twin_of(keras.layers.AdditiveAttention)
 class StackedAdditiveAttention(StackedLayer):
     """Twin of keras.layers.AdditiveAttention without masks and dropout (Bahdanau et al. 2015)."""
 
-    def __init__(self, *, use_scale: bool = True, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.use_scale = use_scale
+    def __init__(self, stock: Layer, **common: Any) -> None:
+        super().__init__(**common)
+        require(stock, dropout=0)
+        self.use_scale = stock.use_scale
 
     def build(self, input_shape: list[Shape]) -> None:
         """Add the scale, (M, D)."""
-        num_channels = _known(input_shape[0][-1])
+        num_channels = input_shape[0][-1]
         self.scale = self.add_stacked("scale", (num_channels,)) if self.use_scale else None
 
     def call(self, inputs: list[Tensor]) -> Tensor:
@@ -255,26 +279,16 @@ class StackedAdditiveAttention(StackedLayer):
             terms = terms * _aligned(self.scale, terms)
         return ops.matmul(ops.softmax(ops.sum(terms, axis=-1), axis=-1), value)
 
-    def compute_output_shape(self, input_shape: list[Shape]) -> Shape:
-        """Queries' steps, values' channels."""
-        return (*input_shape[0][:-1], input_shape[1][-1])
 
-
+@twin_of(keras.layers.MultiHeadAttention)
 class StackedMultiHeadAttention(StackedLayer):
-    """Twin of keras.layers.MultiHeadAttention without masks and dropout (Vaswani et al. 2017).
+    """Twin of keras.layers.MultiHeadAttention without masks and dropout (Vaswani et al. 2017)."""
 
-    Args:
-        num_heads: Heads.
-        key_dim: Channels of queries and keys per head.
-        value_dim: Channels of values per head.
-        use_bias: Whether the four projections have one.
-    """
-
-    def __init__(
-        self, *, num_heads: int, key_dim: int, value_dim: int, use_bias: bool = True, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
-        self.num_heads, self.key_dim, self.value_dim, self.use_bias = num_heads, key_dim, value_dim, use_bias
+    def __init__(self, stock: Layer, **common: Any) -> None:
+        super().__init__(**common)
+        require(stock, dropout=0)
+        self.num_heads, self.key_dim, self.value_dim = stock.num_heads, stock.key_dim, stock.value_dim
+        self.use_bias = stock.use_bias
 
     def build(self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None) -> None:
         """Add kernel and bias of query, key, value and output, in the stock order."""
@@ -282,8 +296,8 @@ class StackedMultiHeadAttention(StackedLayer):
         self.projections: dict[str, tuple[Any, Any]] = {}
         for name, shape in channels.items():
             heads = (self.num_heads, self.value_dim if name == "value" else self.key_dim)
-            self.projections[name] = self._projection(name, (_known(shape[-1]), *heads), heads)
-        out = _known(query_shape[-1])
+            self.projections[name] = self._projection(name, (shape[-1], *heads), heads)
+        out = query_shape[-1]
         self.projections["out"] = self._projection("out", (self.num_heads, self.value_dim, out), (out,))
 
     def call(self, query: Tensor, value: Tensor, key: Tensor | None = None) -> Tensor:
@@ -294,13 +308,7 @@ class StackedMultiHeadAttention(StackedLayer):
         weights = ops.softmax(ops.einsum("bmthk,bmshk->bmhts", q, k), axis=-1)
         return self._projected("out", "bmthk,mhkd->bmtd", ops.einsum("bmhts,bmshk->bmthk", weights, v))
 
-    def compute_output_shape(
-        self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
-    ) -> Shape:
-        """Keep the queries' shape."""
-        return query_shape
-
-    def _projection(self, name: str, kernel: tuple[int, ...], bias: tuple[int, ...]) -> tuple[Any, Any]:
+    def _projection(self, name: str, kernel: Shape, bias: Shape) -> tuple[Any, Any]:
         return (
             self.add_stacked(f"{name}_kernel", kernel),
             self.add_stacked(f"{name}_bias", bias) if self.use_bias else None,
@@ -310,6 +318,30 @@ class StackedMultiHeadAttention(StackedLayer):
         kernel, bias = self.projections[name]
         y = ops.einsum(equation, x, kernel)
         return y if bias is None else y + _aligned(bias, y)
+
+
+@twin_of(keras.layers.TimeDistributed)
+def time_distributed(stock: Layer, **common: Any) -> Layer:
+    """Make the twin of the layer inside: it works on the last axis, whatever lies between."""
+    inner = stock.layer
+    if type(inner) not in (keras.layers.Dense, keras.layers.LayerNormalization):
+        raise ValueError(
+            f"{stock.name}: TimeDistributed needs Dense or LayerNormalization inside; "
+            f"got {type(inner).__name__}. Use the layer itself, or add its twin."
+        )
+    return TWINS[type(inner)](inner, **common)
+
+
+def require(stock: Layer, **options: Any) -> None:
+    """Refuse a layer whose options differ from those its twin has."""
+    for option, needed in options.items():
+        value = getattr(stock, option)
+        value = getattr(value, "__name__", value)
+        if value != needed:
+            raise ValueError(
+                f"{stock.name}: a stacked {type(stock).__name__} needs {option} = {needed!r}; got {value!r}. "
+                f"Set it so, or add it to the twin."
+            )
 
 
 def stacked_equation(equation: str) -> str:
@@ -368,9 +400,3 @@ def _aligned(weight: Tensor, like: Tensor) -> Tensor:
 
 def _letters(count: int, *, taken: str) -> str:
     return "".join([letter for letter in string.ascii_lowercase if letter not in taken][:count])
-
-
-def _known(size: int | None) -> int:
-    if size is None:
-        raise ValueError("stacked layer: needs a known channel axis; got None. Give the Input its shape.")
-    return size

@@ -1,0 +1,186 @@
+"""A network family of one's own is one file, this one: settings, layers, cost, even a layer's twin."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from pydantic import Field, ValidationError
+
+import v8
+from v8.data.dataset import prepare_series
+from v8.engine.local import train_all
+from v8.engine.plan import Job
+from v8.errors import ProfileError
+from v8.families import FAMILIES
+from v8.families.family import Family, NetworkSettings, NetworkShape, Units, dense_flop
+from v8.families.layers import Layers
+from v8.features.table import FeatureTable
+from v8.market.series import Series
+from v8.market.sources.demo import DemoSource
+from v8.models.cost import training_flop_per_window
+from v8.models.networks import build_network, num_parameters
+from v8.models.stacked_layers import TWINS, StackedLayer, twin_of
+from v8.models.stacking import stack, unstack
+from v8.profile import Profile, config_path, load_profile
+
+NAMES = ("BTCUSDT-15m", "ETHUSDT-15m")
+PLAIN_KERAS = """
+import sys, keras, numpy as np
+file, windows, forecasts = sys.argv[1:]
+model = keras.saving.load_model(file, compile=False)
+np.savez(forecasts, **{task: np.asarray(values) for task, values in model(np.load(windows)).items()})
+assert "v8" not in sys.modules
+"""
+
+
+class LargestNetwork(NetworkSettings):
+    """Sizes of the dense layers."""
+
+    units: Units
+    """Units of each dense layer, first to last."""
+    slope: float = Field(ge=0, lt=1)
+    """Slope of their activation below 0, unitless."""
+
+
+def outputs(network: LargestNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
+    x_BD = keras.layers.GlobalMaxPooling1D(dtype=layers.precision, name="largest")(window_BTF)
+    for number, units in enumerate(network.units, 1):
+        kernel = keras.initializers.GlorotUniform(seed=next(layers.seeds))
+        x_BD = keras.layers.Dense(units, kernel_initializer=kernel, name=f"dense_{number}")(x_BD)
+        x_BD = keras.layers.LeakyReLU(network.slope, name=f"bent_{number}")(x_BD)
+    return layers.heads(x_BD, "bd,dhc->bhc")
+
+
+def forward_flop(network: LargestNetwork, shape: NetworkShape) -> float:
+    return dense_flop(shape.num_features, *network.units)
+
+
+class StackedGlobalMaxPooling1D(StackedLayer):
+    """Twin of a layer that has none in v8: (B, M, T, D) to (B, M, D)."""
+
+    def __init__(self, stock: keras.Layer, **common: Any) -> None:
+        super().__init__(**common)
+
+    def call(self, x_BMTD: Any) -> Any:
+        return ops.max(x_BMTD, axis=2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered() -> Iterator[None]:
+    twin_of(keras.layers.GlobalMaxPooling1D)(StackedGlobalMaxPooling1D)
+    FAMILIES.register(
+        Family(
+            name="dense_largest",
+            sentence="Dense layers over the largest value of each column.",
+            source="this test",
+            settings=LargestNetwork,
+            outputs=outputs,
+            forward_flop=forward_flop,
+        )
+    )
+    yield
+    FAMILIES.unregister("dense_largest")
+    del TWINS[keras.layers.GlobalMaxPooling1D]
+
+
+def toy(make_profile: Callable[..., Profile], **changes: Any) -> Profile:
+    network = {"family": "dense_largest", "units": (5, 4), "slope": 0.1, **changes}
+    return make_profile("lstm_dense", network=network, training={"epochs": 2})
+
+
+def test_its_profile_is_read_checked_and_written(make_profile: Callable[..., Profile]) -> None:
+    profile = toy(make_profile)
+    written = profile.model_dump(mode="json")["network"]
+    assert written == {"family": "dense_largest", "units": [5, 4], "slope": 0.1}
+    assert Profile.model_validate_json(profile.model_dump_json()) == profile
+    assert toy(make_profile, slope=0.2).digest != profile.digest
+    with pytest.raises(ValidationError, match=r"network\.dense_largest\.slope"):
+        toy(make_profile, slope=1.0)
+
+
+def test_what_is_wrong_in_its_file_is_told_by_its_own_keys(tmp_path: Path) -> None:
+    text = config_path("v7").read_text("utf-8")
+    start, end = text.index("network:"), text.index("tasks:")
+    file = tmp_path / "mine.yaml"
+    for network, sentence in (
+        (
+            "{family: dense_larges, units: [5]}",
+            "'dense_larges' is no network family.*did you mean dense_larg",
+        ),
+        (
+            "{family: dense_largest, units: [5], slop: 0.1}",
+            r"key network\.dense_largest\.slope: field required; got no such key",
+        ),
+        (
+            "{family: dense_largest, units: [5], slope: 0.1, unit: 3}",
+            r"key network\.dense_largest\.unit: .*Did you mean units",
+        ),
+    ):
+        file.write_text(f"{text[:start]}network: {network}\n{text[end:]}", "utf-8")
+        with pytest.raises(ProfileError, match=sentence):
+            load_profile(str(file))
+
+
+def test_its_parameters_and_operations_by_hand(make_profile: Callable[..., Profile]) -> None:
+    profile = toy(make_profile)
+    # 12 features to 5 units to 4: 13 x 5 + 6 x 4 = 89; 7 columns in 3 steps read 4 units: 5 x 21 = 105.
+    assert num_parameters(build_network(profile, seed=1)) == 194
+    assert training_flop_per_window(profile) == 3 * 2 * (12 * 5 + 5 * 4)
+
+
+def test_a_fleet_of_it_gives_each_network_back(make_profile: Callable[..., Profile]) -> None:
+    networks = [build_network(toy(make_profile), seed=seed) for seed in (1, 2)]
+    fleet = stack(networks)
+    windows = np.random.default_rng(1).normal(size=(5, 2, 20, 12)).astype(np.float32)
+    forecasts = fleet(windows)
+    for number, network in enumerate(networks):
+        for mine, its in zip(unstack(fleet, number, network), network.get_weights(), strict=True):
+            np.testing.assert_array_equal(mine, its)
+        for task, values in network(windows[:, number]).items():
+            np.testing.assert_allclose(np.asarray(forecasts[task])[:, number], values, atol=1e-6)
+
+
+def test_it_is_trained_as_a_fleet_saved_and_loaded_by_v8_and_by_plain_keras(
+    make_profile: Callable[..., Profile],
+    make_table: Callable[..., FeatureTable],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("V8_HOME", str(tmp_path / "home"))
+    profile = toy(make_profile)
+    jobs = [
+        Job(
+            DemoSource().candles(Series.parse(name), profile.newest_bars),
+            profile,
+            seed,
+            tmp_path / "run" / name,
+            is_publishable=False,
+            candle_seconds=0.0,
+        )
+        for seed, name in enumerate(NAMES)
+    ]
+    outcomes = list(train_all(jobs, lambda event: None, fleet_size=2))
+    assert [outcome.reason for outcome in outcomes] == [None, None]
+    for name in NAMES:
+        data = prepare_series(make_table(profile, series=name), profile)
+        windows = data.raw_windows(data.anchors["test"][:3])
+        said = v8.load(tmp_path / "run" / name).forecast(windows)
+        assert {task: values.shape for task, values in said.items()} == {
+            "ohlc": (3, 3, 4),
+            "bands": (3, 3, 2),
+            "volatility": (3, 3, 1),
+        }
+        np.save(tmp_path / "windows.npy", windows)
+        files = (tmp_path / "run" / name / "model.keras", tmp_path / "windows.npy", tmp_path / "said.npz")
+        subprocess.run([sys.executable, "-c", PLAIN_KERAS, *map(str, files)], check=True, cwd=tmp_path)
+        with np.load(files[-1]) as plain:
+            for task, values in said.items():
+                np.testing.assert_allclose(plain[task], values, rtol=1e-6)
