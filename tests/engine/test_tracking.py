@@ -16,7 +16,8 @@ import pytest
 import yaml
 
 from v8.engine.events import EpochEnded, Event, Note, Outcome
-from v8.engine.tracking.tracker import TRACKERS, Follower, TrackedRun, check_trackers, open_trackers
+from v8.engine.tracking.following import Follower, open_trackers
+from v8.engine.tracking.tracker import TRACKERS, TrackedRun, TrackerKind, check_trackers
 from v8.errors import ProfileError
 from v8.evaluation.judgement import Judgement
 from v8.market.series import Series
@@ -42,9 +43,6 @@ class FullDisk:
         raise OSError("No space left on device")
 
     def finish(self, series: str) -> None:
-        raise AssertionError("a tracker that failed is left alone")
-
-    def close(self) -> None:
         raise AssertionError("a tracker that failed is left alone")
 
 
@@ -73,6 +71,25 @@ def test_an_unknown_tracker_is_refused_with_the_nearest_name() -> None:
         check_trackers(["tensorbord"])
 
 
+def test_a_tracker_of_ones_own_is_told_what_happens(tmp_path: Path) -> None:
+    class Counter(FullDisk):
+        def log(self, series: str, step: int, values: Mapping[str, float]) -> None:
+            self.num_asked += 1
+
+        def finish(self, series: str) -> None:
+            self.num_asked += 10
+
+    mine = Counter()
+    TRACKERS.register(TrackerKind("mine", "counts", "this test", lambda run: mine))
+    try:
+        check_trackers(["mine"])
+        with open_trackers(["mine"], TrackedRun(tmp_path, {}, "demo"), lambda event: None) as listen:
+            listen(epoch_ended())
+    finally:
+        TRACKERS.unregister("mine")
+    assert mine.num_asked == 11
+
+
 @pytest.mark.parametrize("name", list(TRACKERS))
 def test_a_tracker_whose_package_is_missing_says_how_to_get_it(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -98,7 +115,7 @@ def run_python(code: str, **variables: str) -> str:
 
 def test_nothing_is_imported_that_was_not_asked_for() -> None:
     code = (
-        "import sys, v8.engine.tracking.tracker\n"
+        "import sys, v8.engine.tracking.following\n"
         "print({'tensorboard', 'wandb', 'tensorflow'} & set(sys.modules))"
     )
     assert run_python(code) == "set()"
@@ -111,7 +128,7 @@ def test_event_files_are_written_without_tensorflow(tmp_path: Path) -> None:
         "from v8.engine.tracking.tensorboard import EventFiles\n"
         f"files = EventFiles(Path({str(tmp_path)!r}))\n"
         "files.log('BTCUSDT-15m', 1, {'loss/train': 0.5})\n"
-        "files.close()\n"
+        "files.finish('BTCUSDT-15m')\n"
         "print('tensorflow' in sys.modules)"
     )
     assert run_python(code) == "False"

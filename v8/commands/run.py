@@ -22,6 +22,7 @@ from v8.commands.options import (
     chosen_series,
 )
 from v8.commands.publish import check_publishing, publish_run
+from v8.engine.tracking.tracker import TRACKERS, check_trackers
 from v8.errors import SeriesError
 from v8.profile import Profile, load_profile
 
@@ -82,7 +83,7 @@ def run(
     track: Annotated[
         list[str] | None,
         typer.Option(
-            "--track", metavar="tensorboard|wandb", help="Keep curves for a tracker; repeat for more."
+            "--track", metavar="|".join(TRACKERS), help="Keep curves for a tracker; repeat for more."
         ),
     ] = None,
     publish: Annotated[
@@ -108,7 +109,7 @@ def run(
         print_plan(plan, candle_source)
         return
     if track:
-        _check_trackers(track)
+        check_trackers(track)
     if publish:
         check_publishing(publish, candle_source.name, is_publishable=candle_source.is_publishable)
     summary = _carry_out(plan, candle_source, placement, track or ())
@@ -128,18 +129,13 @@ def _budgeted(
     return profile.with_budget(newest_bars=bars, epochs=epochs, precision=precision)
 
 
-def _check_trackers(names: Sequence[str]) -> None:
-    from v8.engine.tracking.tracker import check_trackers
-
-    check_trackers(names)
-
-
 def _carry_out(plan: Plan, source: CandleSource, placement: Placement, trackers: Sequence[str]) -> Summary:
     from v8.artifacts.run_folder import RunFolder, RunIdentity
     from v8.commands.printing import open_display, print_summary
     from v8.engine.execution import execute
     from v8.engine.outputs import write_outputs
-    from v8.engine.tracking.tracker import TrackedRun, open_trackers
+    from v8.engine.tracking.following import open_trackers
+    from v8.engine.tracking.tracker import TrackedRun
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is a Ctrl-C
     words = _words_to_continue()

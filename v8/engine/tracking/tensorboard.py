@@ -39,24 +39,16 @@ class EventFiles:
     def log(self, series: str, step: int, values: Mapping[str, float]) -> None:
         """Write numbers of a series; they can be read at once."""
         summary = Summary(value=[Summary.Value(tag=tag, simple_value=each) for tag, each in values.items()])
-        self._write(series, Event(wall_time=time.time(), step=step, summary=summary))
+        if series not in self._writers:
+            self._writers[series] = self._open(series)
+        event = Event(wall_time=time.time(), step=step, summary=summary)
+        self._writers[series].write(event.SerializeToString())
+        self._writers[series].flush()
 
     def finish(self, series: str) -> None:
         """Close the file of a series."""
         if writer := self._writers.pop(series, None):
             writer.close()
-
-    def close(self) -> None:
-        """Close every file."""
-        for series in list(self._writers):
-            self.finish(series)
-
-    def _write(self, series: str, event: Event) -> None:
-        if series not in self._writers:
-            self._writers[series] = self._open(series)
-        writer = self._writers[series]
-        writer.write(event.SerializeToString())
-        writer.flush()
 
     def _open(self, series: str) -> RecordWriter:
         folder = self._folder / series
@@ -67,10 +59,6 @@ class EventFiles:
         writer = RecordWriter(stream)
         writer.write(Event(wall_time=now_s, file_version=_FILE_VERSION).SerializeToString())
         return writer
-
-
-def check() -> None:
-    """Refuse nothing: files can always be written."""
 
 
 def open_tracker(run: TrackedRun) -> EventFiles:

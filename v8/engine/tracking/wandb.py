@@ -43,11 +43,6 @@ class WandbRuns:
         if started := self._open.pop(series, None):
             _guarded(started.finish)
 
-    def close(self) -> None:
-        """Finish every run."""
-        for series in list(self._open):
-            self.finish(series)
-
     def _start(self, series: str) -> Any:
         return wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
@@ -83,11 +78,6 @@ def check() -> None:
             got="neither",
             fix="Run: wandb login",
         )
-
-
-def open_tracker(run: TrackedRun) -> WandbRuns:
-    """Log to wandb."""
-    return WandbRuns(run)
 
 
 def _guarded(work: Callable[[], Any]) -> Any:
