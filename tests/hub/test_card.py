@@ -13,7 +13,8 @@ from v8.artifacts.run_folder import read_run
 from v8.artifacts.series_artifact import read_metadata
 from v8.evaluation.judgement import Judgement
 from v8.reports.card import model_card
-from v8.reports.leaderboard import leaderboard
+from v8.reports.leaderboard import rank_results
+from v8.reports.results import read_results
 from v8.wording import p_value
 
 REPO = "someone/fleet"
@@ -83,7 +84,7 @@ def test_a_metric_names_the_span_it_was_measured_on(run: Path) -> None:
 
 
 def test_the_table_shows_multiple_skill_and_significance_of_every_task(run: Path) -> None:
-    row = next(row for row in leaderboard(metadata_of(run)) if row.series == GOOD)
+    row = next(row for row in rank_results(read_results(metadata_of(run))) if row.series == GOOD)
     cells = row_of(card_of(run), GOOD)
     # A quarter of the way from naive to the truth leaves three quarters of the error.
     assert cells[1:3] == ["0.750", "0.250"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -11,11 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
+from v8.artifacts.forecast_sample import ForecastSample
+from v8.artifacts.run_folder import RunRecord
 from v8.columns import TASK_COLUMNS
 from v8.data.targets import roll_forward
 from v8.evaluation.forecasts import Forecasts
 from v8.evaluation.judgement import Judgement, judge
+from v8.reports.page import run_page
+from v8.reports.results import History, read_results
+from v8.reports.series_section import series_section
+from v8.storage import write_text
 
 Maker = Callable[..., dict[str, Any]]
 
@@ -30,6 +37,29 @@ def make_metadata() -> Maker:
 def make_run() -> Maker:
     """Return a maker of the content of a `run.json`."""
     return _run
+
+
+@pytest.fixture(scope="session")
+def write_page() -> Callable[..., None]:
+    """Return a writer of a run's page from the contents of its files, as a run writes it."""
+
+    def write(
+        path: Path,
+        run: dict[str, Any],
+        metadata: list[dict[str, Any]],
+        histories: Mapping[str, History] | None = None,
+        samples: Mapping[str, ForecastSample] | None = None,
+    ) -> None:
+        results, record = read_results(metadata), TypeAdapter(RunRecord).validate_python(run)
+        sections = {
+            one.series: series_section(
+                one, (histories or {}).get(one.series, ()), (samples or {}).get(one.series)
+            )
+            for one in results
+        }
+        write_text(path, run_page(record, results, sections))
+
+    return write
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import scipy.stats
@@ -12,7 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from v8.evaluation.judgement import Judgement
-from v8.reports.leaderboard import leaderboard, summarise, write_leaderboard_csv
+from v8.reports.leaderboard import LeaderboardRow, rank_results, summarise, write_leaderboard_csv
+from v8.reports.results import read_results
+
+
+def leaderboard(metadata: list[dict[str, Any]]) -> list[LeaderboardRow]:
+    return rank_results(read_results(metadata))
 
 
 def test_a_row_says_how_the_errors_compare_with_naive(make_metadata) -> None:

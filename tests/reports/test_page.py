@@ -13,7 +13,6 @@ import pytest
 
 from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast
 from v8.errors import ArtifactError
-from v8.reports.page import write_run_report
 from v8.reports.page_script import plotly_library
 
 VOID = {"meta", "br", "hr", "link", "img", "input"}
@@ -56,10 +55,10 @@ def figures_of(page: Page) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def write(tmp_path: Path):
+def write(tmp_path: Path, write_page):
     def write(*arguments) -> Page:
         path = tmp_path / "report.html"
-        write_run_report(path, *arguments)
+        write_page(path, *arguments)
         assert list(tmp_path.iterdir()) == [path]
         return Page(path.read_text("utf-8"))
 
@@ -249,10 +248,10 @@ def test_forty_series_of_ten_steps_add_little_to_the_chart_library(
 
 
 def test_metadata_that_reports_cannot_read_leave_the_old_page_alone(
-    make_metadata, make_run, tmp_path: Path
+    make_metadata, make_run, write_page, tmp_path: Path
 ) -> None:
     path = tmp_path / "report.html"
     path.write_text("the old page")
     with pytest.raises(ArtifactError, match="metadata of BTCUSDT-15m, key judgement"):
-        write_run_report(path, make_run(), [{**make_metadata(), "judgement": None}])
+        write_page(path, make_run(), [{**make_metadata(), "judgement": None}])
     assert path.read_text() == "the old page"

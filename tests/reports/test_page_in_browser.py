@@ -13,7 +13,6 @@ import pytest
 
 from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast
 from v8.evaluation.judgement import Judgement
-from v8.reports.page import write_run_report
 from v8.wording import number
 
 NAMES = ("AUSDT-1h", "BUSDT-1h")
@@ -41,12 +40,13 @@ def metadata(make_metadata: Callable[..., dict[str, Any]]) -> list[dict[str, Any
 @pytest.fixture(scope="module")
 def page(
     make_run: Callable[..., dict[str, Any]],
+    write_page: Callable[..., None],
     metadata: list[dict[str, Any]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     path = tmp_path_factory.mktemp("page") / "report.html"
     history = [{"epoch": float(n), "train_loss": 1 / n, "validation_loss": 1.1 / n} for n in (1, 2, 3)]
-    write_run_report(
+    write_page(
         path,
         make_run(NAMES),
         metadata,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from v8.artifacts.run_folder import RunRecord, read_run
 from v8.errors import ArtifactError
-from v8.reports.results import read_history, read_results, read_run_facts
+from v8.reports.results import read_history, read_results
 
 
 def test_a_result_holds_what_the_metadata_says(make_metadata) -> None:
@@ -21,14 +25,13 @@ def test_a_result_holds_what_the_metadata_says(make_metadata) -> None:
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
-        ("is_demo_market", "bool"),
-        ("candles.source", "str"),
-        ("candles.report", "dict"),
-        ("split", "dict"),
-        ("training.best_epoch", "int"),
-        ("training.epochs_run", "int"),
-        ("seconds", "dict"),
-        ("judgement", "dict"),
+        ("is_demo_market", "boolean"),
+        ("candles.source", "string"),
+        ("candles.report", "dictionary"),
+        ("split", "dictionary"),
+        ("training.best_epoch", "integer"),
+        ("training.epochs_run", "integer"),
+        ("seconds", "dictionary"),
     ],
 )
 @pytest.mark.parametrize("is_missing", [True, False])
@@ -44,23 +47,33 @@ def test_a_key_that_is_missing_or_of_another_kind_is_named(
         del section[last]
     else:
         section[last] = 0.5
-    got = "no such key" if is_missing else r"0\.5"
-    pattern = rf"metadata of ETHUSDT-1h, key {path}: must be of the kind {kind}; got {got}\."
+    said = "field required; got no such key" if is_missing else rf"input should be a valid {kind}; got 0\.5"
+    pattern = rf"metadata of ETHUSDT-1h, key {path}: {said}\."
     with pytest.raises(ArtifactError, match=pattern):
+        read_results([content])
+
+
+def test_metadata_without_a_judgement_are_refused_and_so_is_what_is_none(make_metadata) -> None:
+    content = make_metadata("ETHUSDT-1h")
+    content["judgement"] = 0.5
+    with pytest.raises(ArtifactError, match=r"metadata of ETHUSDT-1h, key judgement: .*; got format None\."):
+        read_results([content])
+    del content["judgement"]
+    with pytest.raises(ArtifactError, match="ETHUSDT-1h, key judgement: field required; got no such key"):
         read_results([content])
 
 
 def test_metadata_without_a_series_is_refused(make_metadata) -> None:
     content = make_metadata()
     del content["series"]
-    with pytest.raises(ArtifactError, match="metadata of a series, key series: must be of the kind str"):
+    with pytest.raises(ArtifactError, match="metadata of a series, key series: field required"):
         read_results([content])
 
 
 def test_true_is_no_number_of_epochs(make_metadata) -> None:
     content = make_metadata()
     content["training"]["best_epoch"] = True
-    with pytest.raises(ArtifactError, match=r"training\.best_epoch: must be of the kind int; got True"):
+    with pytest.raises(ArtifactError, match=r"best_epoch: input should be a valid integer; got True"):
         read_results([content])
 
 
@@ -68,9 +81,8 @@ def test_true_is_no_number_of_epochs(make_metadata) -> None:
 def test_a_stage_that_took_no_number_of_seconds_is_refused(make_metadata, bad: object) -> None:
     content = make_metadata()
     content["seconds"]["training"] = bad
-    with pytest.raises(
-        ArtifactError, match=r"key seconds\.training: must be a number of seconds, 0 or above"
-    ):
+    rule = r"input should be (a valid number|a finite number|greater than or equal to 0)"
+    with pytest.raises(ArtifactError, match=rf"key seconds\.training: {rule}; got {bad!r}\."):
         read_results([content])
 
 
@@ -86,29 +98,43 @@ def test_a_series_that_comes_twice_is_refused(make_metadata) -> None:
         read_results([make_metadata("ETHUSDT-1h"), make_metadata(), make_metadata("ETHUSDT-1h")])
 
 
-def test_a_run_is_read_with_its_failures(make_run) -> None:
-    facts = read_run_facts(make_run(("BTCUSDT-15m",), {"LUNAUSDT-1h": "needs 70 bars"}))
-    assert facts.profile_name == "aligned"
-    assert facts.statuses == {"BTCUSDT-15m": "done", "LUNAUSDT-1h": "failed"}
-    assert facts.reasons == {"LUNAUSDT-1h": "needs 70 bars"}
-    assert facts.is_demo is False
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[[dict[str, Any]], RunRecord]:
+    def read(run: dict[str, Any]) -> RunRecord:
+        (tmp_path / "run.json").write_text(json.dumps(run))
+        return read_run(tmp_path)
+
+    return read
+
+
+def test_a_run_is_read_with_its_failures(make_run, read) -> None:
+    record = read(make_run(("BTCUSDT-15m",), {"LUNAUSDT-1h": "needs 70 bars"}))
+    assert record.profile_name == "aligned"
+    assert {name: one.status for name, one in record.series.items()} == {
+        "BTCUSDT-15m": "done",
+        "LUNAUSDT-1h": "failed",
+    }
+    assert record.reasons == {"LUNAUSDT-1h": "needs 70 bars"}
+    assert record.is_publishable is True
 
 
 @pytest.mark.parametrize(
     "key", ["profile", "profile_digest", "source", "is_publishable", "series", "versions"]
 )
-def test_a_run_without_a_key_is_refused(make_run, key: str) -> None:
+def test_a_run_without_a_key_is_refused(make_run, read, key: str) -> None:
     run = make_run()
     del run[key]
     with pytest.raises(ArtifactError, match=rf"run\.json, key {key}.*got no such key"):
-        read_run_facts(run)
+        read(run)
 
 
-def test_a_failed_series_without_a_reason_is_refused(make_run) -> None:
+def test_a_failed_series_without_a_reason_is_refused(make_run, read) -> None:
     run = make_run()
     run["series"]["LUNAUSDT-1h"] = {"status": "failed", "reason": None}
-    with pytest.raises(ArtifactError, match=r"run\.json, LUNAUSDT-1h, key reason: must be of the kind str"):
-        read_run_facts(run)
+    with pytest.raises(
+        ArtifactError, match=r"run\.json, key series\.LUNAUSDT-1h: .*a failed series must tell its reason"
+    ):
+        read(run)
 
 
 def test_a_history_is_read_as_numbers(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -78,6 +78,10 @@ class SeriesState:
     candles: CandlePin | None = None
     seconds: float | None = None
 
+    def __post_init__(self) -> None:
+        if self.status == "failed" and not self.reason:
+            raise ValueError("a failed series must tell its reason")
+
 
 @dataclass(frozen=True)
 class RunRecord:
@@ -92,7 +96,17 @@ class RunRecord:
     created_at: str
     versions: dict[str, str]
     machine: dict[str, Any]
-    series: dict[str, SeriesState] = field(default_factory=dict)
+    series: dict[str, SeriesState]
+
+    @property
+    def profile_name(self) -> str:
+        """Name of the profile."""
+        return str(self.profile["name"])
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why series failed."""
+        return {name: str(one.reason) for name, one in self.series.items() if one.status == "failed"}
 
 
 @dataclass(frozen=True)
@@ -258,6 +272,7 @@ def _new_record(identity: RunIdentity) -> RunRecord:
         created_at=now_iso(),
         versions=versions(),
         machine=describe_machine(),
+        series={},
     )
 
 

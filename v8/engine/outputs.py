@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from v8.artifacts.series_artifact import HISTORY_FILE, read_metadata
 from v8.reports.leaderboard import LEADERBOARD_FILE, LeaderboardRow, rank_results, write_leaderboard_csv
 from v8.reports.markup import Html
 from v8.reports.page import run_page
-from v8.reports.results import SeriesResult, read_history, read_results, read_run_facts
+from v8.reports.results import SeriesResult, read_history, read_results
 from v8.reports.series_section import series_section
 from v8.storage import write_json, write_text
 
@@ -61,7 +61,7 @@ class RunOutputs:
         rows = rank_results(results)
         sections = {one.result.series: one.section for one in finished}
         write_leaderboard_csv(self._run / LEADERBOARD_FILE, rows)
-        write_text(self._run / REPORT_FILE, run_page(read_run_facts(asdict(record)), results, sections))
+        write_text(self._run / REPORT_FILE, run_page(record, results, sections))
         write_json(self._run / TIMING_FILE, _timing(record, results))
         return rows
 

@@ -18,12 +18,12 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from v8.columns import TASK_COLUMNS, TASK_OHLC
 from v8.evaluation.judgement import BEATS, LOSES, Judgement
 from v8.evaluation.significance import ALPHA, corrected_p_values
-from v8.reports.results import SeriesResult, read_results
+from v8.reports.results import SeriesResult
 from v8.storage import write_text
 
 LEADERBOARD_FILE: Final = "leaderboard.csv"
@@ -140,23 +140,12 @@ class LeaderboardSummary:
     total_seconds: float
 
 
-def leaderboard(metadata: Sequence[Mapping[str, Any]]) -> list[LeaderboardRow]:
+def rank_results(results: Iterable[SeriesResult]) -> list[LeaderboardRow]:
     """Rank the finished series of a run.
-
-    Args:
-        metadata: One mapping per series, with the keys that `v8.reports.results` lists.
 
     Returns:
         Rows in the order stated at the top of this module.
-
-    Raises:
-        ArtifactError: If a key is missing or damaged, or a series comes twice.
     """
-    return rank_results(read_results(metadata))
-
-
-def rank_results(results: Iterable[SeriesResult]) -> list[LeaderboardRow]:
-    """Rank results that were already read; see `leaderboard`."""
     return sorted(_corrected([_row(result) for result in results]), key=_rank)
 
 

@@ -6,10 +6,9 @@ All text passes through `v8.reports.markup`, which escapes it; `v8.reports.docum
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from v8.artifacts.forecast_sample import ForecastSample
+from v8.artifacts.run_folder import RunRecord
 from v8.evaluation.baselines import BASELINES, NAIVE
 from v8.evaluation.significance import ALPHA
 from v8.reports.charts import skill_bar
@@ -24,9 +23,7 @@ from v8.reports.leaderboard import (
     summarise,
 )
 from v8.reports.markup import Html, element, facts, join, table
-from v8.reports.results import History, RunFacts, SeriesResult, read_results, read_run_facts
-from v8.reports.series_section import series_section
-from v8.storage import write_text
+from v8.reports.results import SeriesResult
 from v8.tasks import TASKS
 from v8.wording import ABSENT, count, duration, number, p_value, percent
 
@@ -35,35 +32,7 @@ DEMO_WARNING: Final = "Simulated market: these numbers say nothing about real co
 _LONGEST_BAR_SKILL: Final = 1.0
 
 
-def write_run_report(
-    path: Path,
-    run: Mapping[str, Any],
-    metadata: Sequence[Mapping[str, Any]],
-    histories: Mapping[str, History] | None = None,
-    samples: Mapping[str, ForecastSample] | None = None,
-) -> None:
-    """Write the page of a run, atomically.
-
-    Args:
-        path: Where to; replaced when it exists.
-        run: The content of `run.json`, with the keys that `v8.reports.results` lists.
-        metadata: The content of each finished series' `metadata.json`, in any order.
-        histories: Per series, epochs for its learning curve (see `v8.reports.results.read_history`);
-            a series without them is shown without the curve.
-        samples: Per series, some of its forecasts; a series without them is shown without that chart.
-
-    Raises:
-        ArtifactError: If a key is missing or damaged, or a series comes twice.
-    """
-    results, histories, samples = read_results(metadata), histories or {}, samples or {}
-    sections = {
-        one.series: series_section(one, histories.get(one.series, ()), samples.get(one.series))
-        for one in results
-    }
-    write_text(path, run_page(read_run_facts(run), results, sections))
-
-
-def run_page(run: RunFacts, results: Sequence[SeriesResult], sections: Mapping[str, Html]) -> Html:
+def run_page(run: RunRecord, results: Sequence[SeriesResult], sections: Mapping[str, Html]) -> Html:
     """Return the whole page.
 
     Args:
@@ -91,15 +60,15 @@ def run_page(run: RunFacts, results: Sequence[SeriesResult], sections: Mapping[s
     return document(f"v8 run: {run.profile_name}", body)
 
 
-def _banner(run: RunFacts, results: Iterable[SeriesResult]) -> Html:
-    if run.is_demo or any(result.is_demo for result in results):
+def _banner(run: RunRecord, results: Iterable[SeriesResult]) -> Html:
+    if not run.is_publishable or any(result.is_demo for result in results):
         return element("p", DEMO_WARNING, class_="banner", role="alert")
     return Html()
 
 
-def _opening(run: RunFacts, rows: Sequence[LeaderboardRow]) -> Html:
+def _opening(run: RunRecord, rows: Sequence[LeaderboardRow]) -> Html:
     failed = f" {len(run.reasons)} failed." if run.reasons else ""
-    state = f"{len(rows)} of {len(run.statuses)} series are finished.{failed}"
+    state = f"{len(rows)} of {len(run.series)} series are finished.{failed}"
     cards = (_card(task, summary) for task, summary in summarise(rows).tasks.items())
     return join([element("p", state), element("div", *cards, class_="cards")])
 
@@ -118,7 +87,7 @@ def _card(task: str, summary: TaskSummary) -> Html:
     )
 
 
-def _failures(run: RunFacts) -> Html:
+def _failures(run: RunRecord) -> Html:
     if not run.reasons:
         return Html()
     content = table(["Series", "Reason"], sorted(run.reasons.items()), class_="reasons")
@@ -230,7 +199,7 @@ def _time(results: Sequence[SeriesResult]) -> Html:
     return join([element("h2", "Time per stage"), plot(figure, label)])
 
 
-def _provenance(run: RunFacts) -> Html:
+def _provenance(run: RunRecord) -> Html:
     pairs = [
         ("candle source", run.source),
         ("started", run.created_at),

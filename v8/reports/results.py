@@ -10,14 +10,6 @@ Reports need these keys; others may stand beside them:
     training.best_epoch, .epochs_run    epochs; best epoch 0 is the untrained network
     seconds                             wall time per stage, in seconds
     judgement                           `v8.evaluation.judgement.Judgement.to_json`
-
-and these of the `run.json` of the run:
-
-    profile.name, profile_digest        what was trained
-    source, is_publishable              where the candles came from; not publishable: simulated
-    command, created_at                 how and when the run was started
-    versions, machine                   what it ran on
-    series                              per series: status and, when it failed, the reason
 """
 
 from __future__ import annotations
@@ -27,15 +19,28 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final
 
+from pydantic import AliasPath, Field, StrictBool, TypeAdapter
+
+from v8.artifacts.run_folder import RunRecord
 from v8.errors import ArtifactError
 from v8.evaluation.judgement import Judgement
+from v8.records import Count, Text, checked
 
 History = Sequence[Mapping[str, float]]
 """One record per epoch with at least `epoch`, `train_loss` and `validation_loss`."""
 
 _HISTORY_COLUMNS = ("epoch", "train_loss", "validation_loss")
+_FIX: Final = "Restore the file or train the series again"
+
+Seconds = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+"""A duration; text and true are none."""
+
+
+def _at(*path: str) -> Any:
+    """Say under which keys, one within the other, a value stands in its file."""
+    return Field(validation_alias=AliasPath(*path))
 
 
 @dataclass(frozen=True)
@@ -54,15 +59,15 @@ class SeriesResult:
         candle_report: Counts, as `CandleReport.to_json` writes them.
     """
 
-    series: str
-    source: str
-    is_demo: bool
-    best_epoch: int
-    epochs_run: int
-    seconds: Mapping[str, float]
+    series: Text
+    source: Annotated[Text, _at("candles", "source")]
+    is_demo: Annotated[StrictBool, _at("is_demo_market")]
+    best_epoch: Annotated[Count, _at("training", "best_epoch")]
+    epochs_run: Annotated[Count, _at("training", "epochs_run")]
+    seconds: Mapping[str, Seconds]
     judgement: Judgement
     split: Mapping[str, Any]
-    candle_report: Mapping[str, Any]
+    candle_report: Annotated[Mapping[str, Any], _at("candles", "report")]
 
     @property
     def total_seconds(self) -> float:
@@ -70,57 +75,13 @@ class SeriesResult:
         return math.fsum(self.seconds.values())
 
 
-@dataclass(frozen=True)
-class RunFacts:
-    """One run, as reports show it.
-
-    Args:
-        profile_name: Name of the profile.
-        profile_digest: Its sha256, 64 hex digits.
-        source: Name of the candle source.
-        is_demo: Whether the market was simulated.
-        command: The command line that started it.
-        created_at: When, ISO 8601 in UTC.
-        versions: Versions of what can change a result.
-        machine: Processor, cores, memory.
-        statuses: Per series: `pending`, `running`, `done` or `failed`.
-        reasons: Per failed series: why, in one sentence.
-    """
-
-    profile_name: str
-    profile_digest: str
-    source: str
-    is_demo: bool
-    command: str
-    created_at: str
-    versions: Mapping[str, Any]
-    machine: Mapping[str, Any]
-    statuses: Mapping[str, str]
-    reasons: Mapping[str, str]
+_RESULT: Final = TypeAdapter(SeriesResult)
+RunFacts = RunRecord
 
 
-def read_run_facts(run: Mapping[str, Any]) -> RunFacts:
-    """Read the content of `run.json`.
-
-    Raises:
-        ArtifactError: If a key is missing or of another kind.
-    """
-    where = "run.json"
-    states = _read(run, "series", dict, where=where)
-    statuses = {name: _read(state, "status", str, where=f"{where}, {name}") for name, state in states.items()}
-    failed = [name for name, status in statuses.items() if status == "failed"]
-    return RunFacts(
-        profile_name=_read(run, "profile.name", str, where=where),
-        profile_digest=_read(run, "profile_digest", str, where=where),
-        source=_read(run, "source", str, where=where),
-        is_demo=not _read(run, "is_publishable", bool, where=where),
-        command=_read(run, "command", str, where=where),
-        created_at=_read(run, "created_at", str, where=where),
-        versions=_read(run, "versions", dict, where=where),
-        machine=_read(run, "machine", dict, where=where),
-        statuses=statuses,
-        reasons={name: _read(states[name], "reason", str, where=f"{where}, {name}") for name in failed},
-    )
+def read_run_facts(run: Mapping[str, Any]) -> RunRecord:
+    """Read the content of `run.json`; only until the card takes the record itself."""
+    return checked(TypeAdapter(RunRecord), run, where="run.json", fix=_FIX)
 
 
 def read_results(metadata: Iterable[Mapping[str, Any]]) -> list[SeriesResult]:
@@ -171,50 +132,11 @@ def read_history(file: Path) -> list[dict[str, float]]:
 
 
 def _read_result(content: Mapping[str, Any]) -> SeriesResult:
-    series = _read(content, "series", str, where="metadata of a series")
-    where = f"metadata of {series}"
-    return SeriesResult(
-        series=series,
-        source=_read(content, "candles.source", str, where=where),
-        is_demo=_read(content, "is_demo_market", bool, where=where),
-        best_epoch=_read(content, "training.best_epoch", int, where=where),
-        epochs_run=_read(content, "training.epochs_run", int, where=where),
-        seconds=_read_seconds(content, where),
-        judgement=Judgement.from_json(
-            _read(content, "judgement", dict, where=where), where=f"{where}, key judgement"
-        ),
-        split=_read(content, "split", dict, where=where),
-        candle_report=_read(content, "candles.report", dict, where=where),
-    )
-
-
-def _read_seconds(content: Mapping[str, Any], where: str) -> dict[str, float]:
-    seconds = _read(content, "seconds", dict, where=where)
-    for stage, value in seconds.items():
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not 0 <= value < math.inf:
-            raise ArtifactError(
-                where=f"{where}, key seconds.{stage}",
-                rule="must be a number of seconds, 0 or above",
-                got=repr(value),
-                fix="Restore the file or train the series again",
-            )
-    return {str(stage): float(value) for stage, value in seconds.items()}
-
-
-def _read(content: Mapping[str, Any], key: str, kind: type, *, where: str) -> Any:
-    value: Any = content
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    # bool is an int to Python, but true is no number of epochs.
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ArtifactError(
-            where=f"{where}, key {key}",
-            rule=f"must be of the kind {kind.__name__}",
-            got="no such key" if value is None else repr(value)[:120],
-            fix="Restore the file or train the series again",
-        )
-    return value
+    where = f"metadata of {content.get('series', 'a series')}"
+    if "judgement" in content:
+        judged = Judgement.from_json(content["judgement"], where=f"{where}, key judgement")
+        content = {**content, "judgement": judged}
+    return checked(_RESULT, content, where=where, fix=_FIX)
 
 
 def _bad_history(file: Path, got: str) -> ArtifactError:
@@ -222,5 +144,5 @@ def _bad_history(file: Path, got: str) -> ArtifactError:
         where=str(file),
         rule=f"must be CSV with the numbers {', '.join(_HISTORY_COLUMNS)}",
         got=got,
-        fix="Restore the file or train the series again",
+        fix=_FIX,
     )
