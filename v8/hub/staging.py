@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +178,7 @@ def _described(
 ) -> Staged:
     """Add the leaderboard, the card and the manifest to the artefacts."""
     write_leaderboard_csv(folder / LEADERBOARD_FILE, rank_results(read_results(metadata)))
-    write_text(folder / CARD_FILE, model_card(repo, asdict(record), metadata, held_back))
+    write_text(folder / CARD_FILE, model_card(repo, record, metadata, held_back))
     manifest = Manifest(
         profile_name=str(record.profile["name"]),
         profile_digest=record.profile_digest,

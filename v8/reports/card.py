@@ -14,10 +14,11 @@ from typing import Any, Final
 import yaml
 from huggingface_hub import EvalResult, ModelCardData
 
+from v8.artifacts.run_folder import RunRecord
 from v8.evaluation.judgement import LOSES
 from v8.evaluation.significance import ALPHA
 from v8.reports.leaderboard import LeaderboardRow, TaskScore, rank_results, summarise
-from v8.reports.results import RunFacts, SeriesResult, read_results, read_run_facts
+from v8.reports.results import SeriesResult, read_results
 from v8.tasks import TASKS
 from v8.wording import ABSENT, count, duration, markdown_table, number, p_value, percent, plural
 
@@ -118,7 +119,7 @@ _YAML_WIDTH = 1_000
 
 def model_card(
     repo: str,
-    run: Mapping[str, Any],
+    run: RunRecord,
     metadata: Sequence[Mapping[str, Any]],
     held_back: Mapping[str, str],
 ) -> str:
@@ -126,7 +127,7 @@ def model_card(
 
     Args:
         repo: `user/name`, for the examples.
-        run: The content of `run.json`.
+        run: The run.
         metadata: One mapping per published series, as `metadata.json` holds it; at least one.
         held_back: Per series that is not published: why, as a clause.
 
@@ -136,12 +137,12 @@ def model_card(
     Raises:
         ArtifactError: If a key is missing or damaged.
     """
-    facts, results, first = read_run_facts(run), read_results(metadata), metadata[0]
+    results, first = read_results(metadata), metadata[0]
     rows, tasks = rank_results(results), [first["tasks"][task] for task in TASKS if task in first["tasks"]]
     is_tested = any(score.p_value is not None for row in rows for score in row.tasks.values())
     return _CARD.format(
-        front_matter=_front_matter(facts.profile_name, results, rows),
-        profile=facts.profile_name,
+        front_matter=_front_matter(run.profile_name, results, rows),
+        profile=run.profile_name,
         models=plural(len(metadata), "forecaster"),
         lookback=first["lookback_bars"],
         horizon="candle" if first["horizon_bars"] == 1 else plural(first["horizon_bars"], "candle"),
@@ -153,7 +154,7 @@ def model_card(
         repo=repo,
         series=rows[0].series,
         data=_data(metadata),
-        making=_making(facts, run["profile"], metadata, results),
+        making=_making(run, metadata, results),
     )
 
 
@@ -269,26 +270,25 @@ def _data(metadata: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _making(
-    facts: RunFacts,
-    profile: Mapping[str, Any],
+    run: RunRecord,
     metadata: Sequence[Mapping[str, Any]],
     results: Sequence[SeriesResult],
 ) -> str:
     trainings = [content["training"] for content in metadata]
     num_parameters = _distinct(f"{content['num_parameters']:,}" for content in metadata)
-    losses = ", ".join(f"{task} {about['loss']}" for task, about in profile["tasks"].items())
+    losses = ", ".join(f"{task} {about['loss']}" for task, about in run.profile["tasks"].items())
     fewest, most = (count(pick(result.epochs_run for result in results)) for pick in (min, max))
     rows = [
-        ("profile", f"`{facts.profile_name}`, digest `{facts.profile_digest[:12]}`"),
-        ("network", f"{profile['network']['family']}, {num_parameters} parameters"),
-        ("scaling and losses", f"{profile['scaling']}; {losses}"),
+        ("profile", f"`{run.profile_name}`, digest `{run.profile_digest[:12]}`"),
+        ("network", f"{run.profile['network']['family']}, {num_parameters} parameters"),
+        ("scaling and losses", f"{run.profile['scaling']}; {losses}"),
         ("epochs run", fewest if fewest == most else f"{fewest} to {most}"),
         ("number format", _distinct(training["precision"] for training in trainings)),
         ("computed on", _distinct(training["device"] for training in trainings)),
-        ("machine", _machine(facts.machine)),
+        ("machine", _machine(run.machine)),
         ("time", f"{duration(math.fsum(result.total_seconds for result in results))} over all models"),
-        ("run started", facts.created_at),
-        ("versions", ", ".join(f"{name} {version}" for name, version in facts.versions.items())),
+        ("run started", run.created_at),
+        ("versions", ", ".join(f"{name} {version}" for name, version in run.versions.items())),
     ]
     return markdown_table(("what", "value"), rows)
 

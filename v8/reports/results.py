@@ -23,7 +23,6 @@ from typing import Annotated, Any, Final
 
 from pydantic import AliasPath, Field, StrictBool, TypeAdapter
 
-from v8.artifacts.run_folder import RunRecord
 from v8.errors import ArtifactError
 from v8.evaluation.judgement import Judgement
 from v8.records import Count, Text, checked
@@ -76,12 +75,6 @@ class SeriesResult:
 
 
 _RESULT: Final = TypeAdapter(SeriesResult)
-RunFacts = RunRecord
-
-
-def read_run_facts(run: Mapping[str, Any]) -> RunRecord:
-    """Read the content of `run.json`; only until the card takes the record itself."""
-    return checked(TypeAdapter(RunRecord), run, where="run.json", fix=_FIX)
 
 
 def read_results(metadata: Iterable[Mapping[str, Any]]) -> list[SeriesResult]:
