@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from v8.commands import doctor
+from v8.engine.children import Order, ask
+from v8.engine.diagnosis import report_of
+from v8.engine.examination import Findings, ask_driver, failure_of
 from v8.profile import Profile
 
 REPOSITORY = Path(__file__).parents[2]
@@ -90,7 +92,7 @@ def stand_in_for_nvidia_smi(folder: Path, script: str, monkeypatch: pytest.Monke
 
 def test_the_driver_is_read_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in_for_nvidia_smi(tmp_path, "echo '560.35.03, NVIDIA H200, 143771'", monkeypatch)
-    assert doctor.ask_driver() == {
+    assert ask_driver() == {
         "is_found": True,
         "version": "560.35.03",
         "gpus": [{"name": "NVIDIA H200", "memory_mib": 143771.0}],
@@ -108,12 +110,12 @@ def test_a_driver_that_fails_is_reported_and_does_not_stop_the_doctor(
     script: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_in_for_nvidia_smi(tmp_path, script, monkeypatch)
-    assert doctor.ask_driver() == {"is_found": False, "why": why, "gpus": []}
+    assert ask_driver() == {"is_found": False, "why": why, "gpus": []}
 
 
 def test_no_nvidia_smi_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert doctor.ask_driver()["why"] == "nvidia-smi is not on the PATH"
+    assert ask_driver()["why"] == "nvidia-smi is not on the PATH"
 
 
 def step(path: str, windows_per_s: float, **changes: Any) -> dict[str, Any]:
@@ -124,8 +126,8 @@ def step(path: str, windows_per_s: float, **changes: Any) -> dict[str, Any]:
 H200 = {"is_found": True, "version": "560.35.03", "gpus": [{"name": "NVIDIA H200", "memory_mib": 143771.0}]}
 
 
-def on_gpu(**changes: Any) -> doctor.Findings:
-    findings = doctor.Findings(H200, num_workers=1)
+def on_gpu(**changes: Any) -> Findings:
+    findings = Findings(H200, num_workers=1)
     findings.backend = {"gpus": ["NVIDIA H200"], "auto_precision": "mixed_float16"}
     findings.matmul = {"all threads": {"device": "GPU:0", "gflop_per_s": 50_000.0}}
     findings.steps = [
@@ -143,7 +145,7 @@ def on_gpu(**changes: Any) -> doctor.Findings:
 def test_on_a_gpu_the_fastest_format_and_the_faster_fleet_are_recommended(
     make_profile: Callable[..., Profile],
 ) -> None:
-    report = doctor.report_of(on_gpu(), make_profile(), 1.0)
+    report = report_of(on_gpu(), make_profile(), 1.0)
     flags = {each["flag"]: (each["value"], each["why"]) for each in report["recommended"]}
     # 3,900 / 3,000 and 3,300 / 3,000.
     assert flags["--precision"][0] == "mixed_bfloat16"
@@ -160,29 +162,30 @@ def test_work_beside_an_idle_gpu_is_misplaced_however_fast(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     findings = on_gpu(backend={"gpus": []}, matmul={"all threads": {"device": "CPU:0", "gflop_per_s": 150.0}})
     findings.workers = [step("ours", 9_000.0, device="CPU:0")]
-    verdict = doctor.report_of(findings, make_profile(), 1.0)["verdict"]
+    verdict = report_of(findings, make_profile(), 1.0)["verdict"]
     assert (verdict["state"], verdict["device"]) == ("misplaced", "CPU:0")
     assert "the result of a matmul lies on CPU:0" in verdict["why"]
 
 
 def test_sixteen_bits_that_gain_nothing_are_not_recommended(make_profile: Callable[..., Profile]) -> None:
     steps = [step("stock", 2_000.0), step("ours", 3_000.0), step("ours", 3_200.0, precision="mixed_float16")]
-    report = doctor.report_of(on_gpu(steps=steps), make_profile(), 1.0)
+    report = report_of(on_gpu(steps=steps), make_profile(), 1.0)
     # 3,200 / 3,000 = 1.07 is below the 1.1 that 16 bits must bring.
     assert report["recommended"][0]["value"] == "float32"
 
 
 def test_a_measuring_process_that_dies_leaves_its_last_words(make_profile: Callable[..., Profile]) -> None:
     wanted = [{"measure": "matmul", "seconds": 0.01, "size": 8}, {"measure": "stock", "precision": "float8"}]
-    probe = doctor.run_probe(make_profile(), wanted, os.environ)
-    assert [line["size"] for line in probe.lines] == [8]
-    assert probe.failure is not None
-    assert probe.failure.startswith("not measured: stock float8; exit code 1, last words: ")
+    (answer,) = ask([Order(profile=make_profile(), measurements=wanted)])
+    assert [line["size"] for line in answer.measured] == [8]
+    failure = failure_of(answer, wanted)
+    assert failure is not None
+    assert failure.startswith("not measured: stock float8; exit code 1, last words: ")
 
 
 def test_training_that_could_not_be_measured_is_incomplete(make_profile: Callable[..., Profile]) -> None:
-    findings = doctor.Findings(H200, num_workers=2, notes=["not measured: ours float32"])
-    verdict = doctor.report_of(findings, make_profile(), 1.0)["verdict"]
+    findings = Findings(H200, num_workers=2, notes=["not measured: ours float32"])
+    verdict = report_of(findings, make_profile(), 1.0)["verdict"]
     assert verdict == {
         "state": "incomplete",
         "device": "nowhere",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from v8.reports.comparison_page import comparison_csv, comparison_page, write_comparison
 from v8.reports.comparison_results import (
@@ -211,7 +212,8 @@ def test_the_files_hold_the_same_figures(tmp_path: Path) -> None:
     assert content["ratios"]["stable"]["model_s"]["median"] == 3.0
     assert content["claims"]["stable"]["model_s"] == [60, 90]
     assert "Projected, not measured" in content["assumption"]
-    assert [Measurement.from_json(one) for one in content["measurements"]] == list(DRIFTING.measurements)
+    measurements = TypeAdapter(tuple[Measurement, ...]).validate_python(content["measurements"])
+    assert measurements == DRIFTING.measurements
     lines = list(csv.DictReader((tmp_path / "out" / "compare.csv").read_text("utf-8").splitlines()))
     for line in lines:
         figure = content["figures"][line["profile"]][line["figure"]]

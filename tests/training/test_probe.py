@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from v8.models.cost import training_flop_per_window
+from v8.models.cost import ceiling_pct, training_flop_per_window
 from v8.profile import Profile, load_profile
 from v8.training import probe
 
@@ -26,7 +24,7 @@ def test_percent_of_the_ceiling_follows_from_the_formula(small: Profile) -> None
     # 20 steps x 8 x 4 units x (12 features + 4 units) = 10,240 forward, three times that in training.
     assert training_flop_per_window(small) == 30_720
     # 1,000,000 windows/s of 30,720 operations are 30.72 GFLOP/s, of 100 possible ones.
-    assert probe.ceiling_pct(1e6, small, 100.0) == pytest.approx(30.72)
+    assert ceiling_pct(1e6, training_flop_per_window(small), 100.0) == pytest.approx(30.72)
 
 
 def test_a_matmul_tells_its_rate_its_time_and_where_its_result_lies() -> None:
@@ -38,8 +36,8 @@ def test_a_matmul_tells_its_rate_its_time_and_where_its_result_lies() -> None:
 
 
 def test_stock_and_our_step_are_measured_on_the_same_network_and_batch(small: Profile) -> None:
-    stock = probe.stock_speed(small, "float32", 0.05)
-    ours = probe.our_speed(small, "float32", 0.05, num_models=2)
+    stock = probe.step_speed("stock", small, "float32", 0.05)
+    ours = probe.step_speed("ours", small, "float32", 0.05, num_models=2)
     assert (stock.path, stock.num_models) == ("stock", 1)
     assert (ours.path, ours.num_models) == ("ours", 2)
     assert "1 StackedLSTM" in ours.how
@@ -94,19 +92,6 @@ def test_a_batch_has_the_shapes_of_the_profile() -> None:
         "bands": (16, 3, 10, 2),
         "volatility": (16, 3, 10, 1),
     }
-
-
-def test_a_request_is_answered_line_by_line(
-    small: Profile, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    measurements = [{"measure": "backend"}, {"measure": "matmul", "seconds": 0.01, "size": 8}]
-    request = json.dumps({"profile": small.model_dump(mode="json"), "measurements": measurements})
-    monkeypatch.setattr(sys, "stdin", io.StringIO(request))
-    probe.main()
-    backend, matmul = (json.loads(line) for line in capsys.readouterr().out.splitlines())
-    assert backend["backend"] in backend["versions"]
-    assert backend["auto_precision"] in {"float32", "mixed_float16", "mixed_bfloat16"}
-    assert matmul["size"] == 8
 
 
 @pytest.mark.parametrize(

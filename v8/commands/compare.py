@@ -22,8 +22,7 @@ from v8.errors import ProfileError, SeriesError
 from v8.profile import load_profile
 
 if TYPE_CHECKING:
-    from v8.engine.comparison import Setting
-    from v8.engine.placement import Placement
+    from v8.reports.comparison_results import Comparison
 
 DEFAULT_PROFILES = ("v7", "stable", "aligned")
 DEFAULT_SERIES = ("BTCUSDT-15m", "BTCUSDT-1h")
@@ -79,29 +78,45 @@ def compare_profiles(
     """Measure profiles side by side on the same candles: time per stage, speed, memory, skill."""
     names = [*(profiles or ()), *(more_profiles or ())] or list(DEFAULT_PROFILES)
     budget = _budget(epochs, is_full=full)
-    plain = [load_profile(name) for name in names]
-    chosen = chosen_series(series or DEFAULT_SERIES)
+    chosen = [load_profile(name) for name in names]
+    all_series = chosen_series(series or DEFAULT_SERIES)
 
-    from v8.engine.comparison import Setting
+    from v8.artifacts.run_folder import now_iso
+    from v8.commands.printing import print_lines
+    from v8.engine.comparison import compare
+    from v8.engine.core_probe import measured_workers
+    from v8.machine import describe_machine, versions
     from v8.market.sources.source import open_source
+    from v8.reports.comparison_results import Comparison
 
-    placement = _place(device, fleet_size)
-    setting = Setting(
-        profiles=tuple(profile.with_budget(newest_bars=bars, epochs=budget) for profile in plain),
-        own_epochs={profile.name: profile.training.epochs for profile in plain},
-        series=chosen,
-        source=open_source(source, data_dir=data_dir),
-        data_dir=data_dir,
+    if device != "gpu":  # the processes that measure look for that; this one would take it from them
+        choose_device(device)
+    placement = place(device, "auto", fleet_size)
+    num_workers = placement.num_workers
+    opened = open_source(source, data_dir=data_dir)
+    planned = Comparison(
+        command=shlex.join(["python", "-m", "v8", *sys.argv[1:]]),
+        created_at=now_iso(),
+        source=opened.name,
+        is_demo=not opened.is_publishable,
+        series=tuple(str(one) for one in all_series),
+        num_bars={one.name: one.newest_bars if bars is None else bars for one in chosen},
         epochs=budget,
         num_repeats=repeat,
-        baseline=baseline_profile or plain[-1].name,
-        out=out,
-        command=shlex.join(["python", "-m", "v8", *sys.argv[1:]]),
-        fleet_size=placement.fleet_size if fleet_size != "auto" else None,
-        needs_gpu=device == "gpu",
-        num_workers=_num_workers(placement),
+        baseline=baseline_profile or chosen[-1].name,
+        num_workers=measured_workers(num_workers) if placement.is_measured else num_workers,
+        machine=describe_machine(),
+        versions=versions(),
     )
-    _carry_out(setting)
+    training = {
+        "source": source,
+        "data_dir": str(data_dir) if data_dir else None,
+        "command": planned.command,
+        "fleet_size": placement.fleet_size if fleet_size != "auto" else None,
+        "needs_gpu": device == "gpu",
+    }
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is a Ctrl-C
+    _show(compare(planned, chosen, source=opened, out=out, training=training, tell=print_lines), out)
 
 
 def _budget(epochs: int | None, *, is_full: bool) -> int | None:
@@ -112,28 +127,12 @@ def _budget(epochs: int | None, *, is_full: bool) -> int | None:
             got=f"--epochs {epochs} beside it",
             fix="Leave one of them out",
         )
-    if is_full:
-        return None
-    return DEFAULT_EPOCHS if epochs is None else epochs
+    return None if is_full else DEFAULT_EPOCHS if epochs is None else epochs
 
 
-def _place(device: str, fleet_size: str) -> Placement:
-    """Decide where the measuring processes compute; this one must not take the GPU from them."""
-    if device != "gpu":
-        choose_device(device)
-    return place(device, "auto", fleet_size)
-
-
-def _num_workers(placement: Placement) -> int:
-    """Return the processes that a run would have at work here; the projection counts with them."""
-    from v8.engine.core_probe import measured_workers
-
-    return measured_workers(placement.num_workers) if placement.is_measured else placement.num_workers
-
-
-def _carry_out(setting: Setting) -> None:
+def _show(comparison: Comparison, out: Path) -> None:
+    """Write the files of a comparison and print its tables."""
     from v8.commands.printing import print_lines, print_reasons, print_table
-    from v8.engine.comparison import compare
     from v8.reports.comparison_page import write_comparison
     from v8.reports.comparison_results import assumption
     from v8.reports.comparison_tables import (
@@ -146,15 +145,12 @@ def _carry_out(setting: Setting) -> None:
     )
     from v8.reports.page import DEMO_WARNING
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is a Ctrl-C
-    comparison = compare(setting, print_lines)
-    files = write_comparison(setting.out, comparison)
+    files = write_comparison(out, comparison)
     tables = [cost_table(comparison), ratio_table(comparison), claim_table(comparison)]
     for shown in tables if comparison.measurements else ():
         if shown:
             print_table(shown.title, shown.head, shown.rows)
-    if comparison.is_demo:
-        print_lines(DEMO_WARNING)
+    print_lines(*([DEMO_WARNING] if comparison.is_demo else []))
     print_lines(budget_sentence(comparison), *cautions(comparison))
     print_lines(assumption(comparison), download_sentence(comparison))
     if comparison.failures:

@@ -7,13 +7,16 @@ machine that becomes slower does not favour whoever was measured first.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from math import fsum
 from typing import Any, Final
 
-from v8.columns import TASK_COLUMNS
+from pydantic_core import to_jsonable_python
+
+from v8.models.cost import ceiling_pct
+from v8.tasks import TASKS
 
 COMPARISON_FORMAT: Final = 1
 """Version of the keys of `compare.json`."""
@@ -21,8 +24,8 @@ COMPARISON_FORMAT: Final = 1
 PROJECTED_MODELS: Final = 40
 """Series of the default universe."""
 
-ONCE_STAGES: Final = ("compile",)
-"""Stages that a process pays once, whichever of its models is charged with them."""
+COMPILE: Final = "compile"
+"""The stage that a process pays once, whichever of its models is charged with it."""
 
 WARM: Final = "features_warm"
 """Reading features again that the store already holds; no stage of a run, so no part of its sums."""
@@ -50,6 +53,11 @@ class ModelMeasurement:
     epochs_run: int
     best_epoch: int
     multiples: Mapping[str, float | None]
+
+    @property
+    def stages_s(self) -> float:
+        """Seconds of all stages but those that a process pays once."""
+        return fsum(seconds for stage, seconds in self.seconds.items() if stage not in {COMPILE, WARM})
 
 
 @dataclass(frozen=True)
@@ -88,14 +96,8 @@ class Measurement:
     peak_device_bytes: int
     matmul_gflop_per_s: float
 
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Measurement:
-        """Read what `dataclasses.asdict` wrote."""
-        models = tuple(ModelMeasurement(**model) for model in content["models"])
-        return cls(**{**content, "models": models})
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """Profiles measured side by side.
 
@@ -127,17 +129,16 @@ class Comparison:
     num_repeats: int
     baseline: str
     num_workers: int
-    download_s: Mapping[str, float]
+    download_s: Mapping[str, float] = field(default_factory=dict)
     machine: Mapping[str, Any]
     versions: Mapping[str, str]
-    measurements: tuple[Measurement, ...]
+    measurements: tuple[Measurement, ...] = ()
     failures: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def profiles(self) -> tuple[str, ...]:
         """Names of the profiles that were measured, in the order asked for."""
-        measured = {one.profile for one in self.measurements}
-        return tuple(name for name in self.num_bars if name in measured)
+        return tuple(name for name in self.num_bars if self.of(name))
 
     def of(self, profile: str) -> list[Measurement]:
         """Return the measurements of a profile, first repeat first."""
@@ -145,16 +146,18 @@ class Comparison:
             (one for one in self.measurements if one.profile == profile), key=lambda one: one.repeat
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Any:
         """Return measurements, figures and ratios as plain JSON values."""
-        return {
-            "format": COMPARISON_FORMAT,
-            **asdict(self),
-            "assumption": assumption(self),
-            "figures": {name: _spreads_json(figures_of(self, name)) for name in self.profiles},
-            "ratios": {name: _spreads_json(ratios_of(self, name)) for name in self.profiles},
-            "claims": {name: asdict(claim) for name, claim in CLAIMS.items() if name in self.num_bars},
-        }
+        return to_jsonable_python(
+            {
+                "format": COMPARISON_FORMAT,
+                **vars(self),
+                "assumption": assumption(self),
+                "figures": {name: figures_of(self, name) for name in self.profiles},
+                "ratios": {name: ratios_of(self, name) for name in self.profiles},
+                "claims": {name: claim for name, claim in CLAIMS.items() if name in self.num_bars},
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -173,13 +176,13 @@ class FigureKind:
     Args:
         title: What it is, for people.
         unit: "s", "/s", "bytes", "%", "flop", "epochs" or "" for a plain number.
-        of: Computes it; None where it does not exist.
+        of: Computes it of a measurement and the processes that a run has at work; None where it has none.
         is_ratioed: Whether it is compared with the baseline profile's.
     """
 
     title: str
     unit: str
-    of: Callable[[Measurement, Comparison], float | None]
+    of: Callable[[Measurement, int], float | None]
     is_ratioed: bool = False
 
 
@@ -208,50 +211,51 @@ CLAIMS: Final[dict[str, Claim]] = {
 """What the ancestors' guides say of "Colab GPU" trainings with the profile's own epochs."""
 
 
-def _stage(name: str) -> Callable[[Measurement, Comparison], float]:
+def projected_s(one: Measurement, num_workers: int) -> float:
+    """Return the seconds that 40 models would take with the profile's own epochs; see `assumption`."""
+    # The first model of a process also pays for what the others find ready, so the median counts.
+    fixed_s = statistics.median(model.stages_s - model.epochs_run * model.epoch_s for model in one.models)
+    epoch_s = statistics.fmean(model.epoch_s for model in one.models)
+    rounds = PROJECTED_MODELS / (1 if one.device.startswith("GPU") else num_workers)
+    return one.import_s + _compile_s(one) + rounds * (fixed_s + one.own_epochs * epoch_s)
+
+
+def _compile_s(one: Measurement, _: int = 0) -> float:
+    return fsum(model.seconds.get(COMPILE, 0.0) for model in one.models)
+
+
+def _ceiling_pct(one: Measurement, _: int) -> float:
+    windows_per_s = one.fleet_size * statistics.median(model.windows_per_s for model in one.models)
+    return ceiling_pct(windows_per_s, one.flop_per_window, one.matmul_gflop_per_s)
+
+
+def _its(name: str) -> Callable[[Measurement, int], float]:
+    return lambda one, _: getattr(one, name)
+
+
+def _mean(name: str) -> Callable[[Measurement, int], float]:
+    return lambda one, _: statistics.fmean(getattr(model, name) for model in one.models)
+
+
+def _median(name: str) -> Callable[[Measurement, int], float]:
+    return lambda one, _: statistics.median(getattr(model, name) for model in one.models)
+
+
+def _stage(name: str) -> Callable[[Measurement, int], float]:
     return lambda one, _: statistics.fmean(model.seconds.get(name, 0.0) for model in one.models)
 
 
-def _multiple(task: str) -> Callable[[Measurement, Comparison], float | None]:
-    def of(one: Measurement, _: Comparison) -> float | None:
+def _multiple(task: str) -> Callable[[Measurement, int], float | None]:
+    def of(one: Measurement, _: int) -> float | None:
         known = [value for model in one.models if (value := model.multiples.get(task)) is not None]
         return statistics.median(known) if known else None
 
     return of
 
 
-def compile_s(one: Measurement) -> float:
-    """Return the seconds of compiling, which the models of a process share."""
-    return math.fsum(model.seconds.get(stage, 0.0) for model in one.models for stage in ONCE_STAGES)
-
-
-def model_s(one: Measurement) -> float:
-    """Return the mean seconds of one model over all stages but those that are paid once."""
-    return statistics.fmean(_stages_s(model) for model in one.models)
-
-
-def epoch_s(one: Measurement) -> float:
-    """Return the mean seconds of one epoch, validation included."""
-    return statistics.fmean(model.epoch_s for model in one.models)
-
-
-def projected_s(one: Measurement, comparison: Comparison) -> float:
-    """Return the seconds that 40 models would take with the profile's own epochs; see `assumption`."""
-    # The first model of a process also pays for what the others find ready, so the median counts.
-    fixed_s = statistics.median(_stages_s(model) - model.epochs_run * model.epoch_s for model in one.models)
-    rounds = PROJECTED_MODELS / (1 if one.device.startswith("GPU") else comparison.num_workers)
-    return one.import_s + compile_s(one) + rounds * (fixed_s + one.own_epochs * epoch_s(one))
-
-
-def ceiling_pct(one: Measurement) -> float:
-    """Return the share of the matmul rate that training made use of, per cent."""
-    fleet_windows_per_s = one.fleet_size * statistics.median(model.windows_per_s for model in one.models)
-    return 100 * fleet_windows_per_s * one.flop_per_window / (1e9 * one.matmul_gflop_per_s)
-
-
 FIGURES: Final[dict[str, FigureKind]] = {
-    "import_s": FigureKind("import, once a process", "s", lambda one, _: one.import_s, is_ratioed=True),
-    "compile_s": FigureKind("compile, once a process", "s", lambda one, _: compile_s(one), is_ratioed=True),
+    "import_s": FigureKind("import, once a process", "s", _its("import_s"), is_ratioed=True),
+    "compile_s": FigureKind("compile, once a process", "s", _compile_s, is_ratioed=True),
     "candles_s": FigureKind("candles, from the cache", "s", _stage("candles")),
     "features_cold_s": FigureKind("features, cold", "s", _stage("features")),
     "features_warm_s": FigureKind("features, warm", "s", _stage(WARM)),
@@ -261,36 +265,19 @@ FIGURES: Final[dict[str, FigureKind]] = {
     "validate_s": FigureKind("validate", "s", _stage("validate")),
     "judge_s": FigureKind("evaluate", "s", _stage("judge")),
     "save_s": FigureKind("save", "s", _stage("save")),
-    "model_s": FigureKind(
-        "one model, without import and compile", "s", lambda one, _: model_s(one), is_ratioed=True
-    ),
-    "epoch_s": FigureKind(
-        "one epoch, validation included", "s", lambda one, _: epoch_s(one), is_ratioed=True
-    ),
-    "windows_per_s": FigureKind(
-        "training windows",
-        "/s",
-        lambda one, _: statistics.median(model.windows_per_s for model in one.models),
-        is_ratioed=True,
-    ),
-    "ceiling_pct": FigureKind("of the matmul ceiling", "%", lambda one, _: ceiling_pct(one), is_ratioed=True),
-    "epochs_to_best": FigureKind(
-        "epochs to best", "epochs", lambda one, _: statistics.median(model.best_epoch for model in one.models)
-    ),
-    "horizon_bars": FigureKind("steps ahead", "", lambda one, _: float(one.horizon_bars)),
-    "num_parameters": FigureKind("parameters", "", lambda one, _: float(one.num_parameters), is_ratioed=True),
-    "flop_per_window": FigureKind(
-        "operations per window", "flop", lambda one, _: one.flop_per_window, is_ratioed=True
-    ),
+    "model_s": FigureKind("one model, without import and compile", "s", _mean("stages_s"), is_ratioed=True),
+    "epoch_s": FigureKind("one epoch, validation included", "s", _mean("epoch_s"), is_ratioed=True),
+    "windows_per_s": FigureKind("training windows", "/s", _median("windows_per_s"), is_ratioed=True),
+    "ceiling_pct": FigureKind("of the matmul ceiling", "%", _ceiling_pct, is_ratioed=True),
+    "epochs_to_best": FigureKind("epochs to best", "epochs", _median("best_epoch")),
+    "horizon_bars": FigureKind("steps ahead", "", _its("horizon_bars")),
+    "num_parameters": FigureKind("parameters", "", _its("num_parameters"), is_ratioed=True),
+    "flop_per_window": FigureKind("operations per window", "flop", _its("flop_per_window"), is_ratioed=True),
     "peak_process_bytes": FigureKind(
-        "peak memory of the process", "bytes", lambda one, _: float(one.peak_process_bytes), is_ratioed=True
+        "peak memory of the process", "bytes", _its("peak_process_bytes"), is_ratioed=True
     ),
-    "peak_device_bytes": FigureKind(
-        "peak memory of the device", "bytes", lambda one, _: float(one.peak_device_bytes)
-    ),
-    **{
-        f"{task}_multiple": FigureKind(f"{task}: error ÷ naive", "", _multiple(task)) for task in TASK_COLUMNS
-    },
+    "peak_device_bytes": FigureKind("peak memory of the device", "bytes", _its("peak_device_bytes")),
+    **{f"{task}_multiple": FigureKind(f"{task}: error ÷ naive", "", _multiple(task)) for task in TASKS},
     "projected_40_s": FigureKind(
         f"{PROJECTED_MODELS} models with its own epochs, projected", "s", projected_s, is_ratioed=True
     ),
@@ -300,31 +287,21 @@ FIGURES: Final[dict[str, FigureKind]] = {
 
 def figures_of(comparison: Comparison, profile: str) -> dict[str, Spread]:
     """Return every figure of a profile that exists, over its repeats."""
-    measured = comparison.of(profile)
-    found = {name: [kind.of(one, comparison) for one in measured] for name, kind in FIGURES.items()}
-    return {name: spread for name, values in found.items() if (spread := spread_of(values))}
+    measured, num_workers = comparison.of(profile), comparison.num_workers
+    return _spreads({name: [kind.of(one, num_workers) for one in measured] for name, kind in FIGURES.items()})
 
 
 def ratios_of(comparison: Comparison, profile: str) -> dict[str, Spread]:
     """Return figures of a profile over those of the baseline profile, both of one repeat."""
     baselines = {one.repeat: one for one in comparison.of(comparison.baseline)}
-    pairs = [(one, baselines[one.repeat]) for one in comparison.of(profile) if one.repeat in baselines]
-    found = {
-        name: [_ratio(kind.of(ours, comparison), kind.of(theirs, comparison)) for ours, theirs in pairs]
-        for name, kind in FIGURES.items()
-        if kind.is_ratioed
-    }
-    return {name: spread for name, values in found.items() if (spread := spread_of(values))}
 
+    def ratio(kind: FigureKind, one: Measurement) -> float | None:
+        ours, theirs = (kind.of(each, comparison.num_workers) for each in (one, baselines[one.repeat]))
+        return ours / theirs if ours is not None and theirs else None
 
-def spread_of(values: Sequence[float | None]) -> Spread | None:
-    """Return median, smallest and largest of the numbers that exist; None without any.
-
-    >>> spread_of([3.0, None, 1.0])
-    Spread(median=2.0, low=1.0, high=3.0)
-    """
-    known = [value for value in values if value is not None]
-    return Spread(statistics.median(known), min(known), max(known)) if known else None
+    measured = [one for one in comparison.of(profile) if one.repeat in baselines]
+    ratioed = {name: kind for name, kind in FIGURES.items() if kind.is_ratioed}
+    return _spreads({name: [ratio(kind, one) for one in measured] for name, kind in ratioed.items()})
 
 
 def assumption(comparison: Comparison) -> str:
@@ -338,14 +315,11 @@ def assumption(comparison: Comparison) -> str:
     )
 
 
-def _stages_s(model: ModelMeasurement) -> float:
-    apart = {*ONCE_STAGES, WARM}
-    return math.fsum(seconds for stage, seconds in model.seconds.items() if stage not in apart)
-
-
-def _ratio(ours: float | None, theirs: float | None) -> float | None:
-    return ours / theirs if ours is not None and theirs else None
-
-
-def _spreads_json(spreads: Mapping[str, Spread]) -> dict[str, Any]:
-    return {name: asdict(spread) for name, spread in spreads.items()}
+def _spreads(found: Mapping[str, Sequence[float | None]]) -> dict[str, Spread]:
+    """Return median, smallest and largest of the numbers that each figure has; nothing without any."""
+    known = {name: [value for value in values if value is not None] for name, values in found.items()}
+    return {
+        name: Spread(statistics.median(values), min(values), max(values))
+        for name, values in known.items()
+        if values
+    }

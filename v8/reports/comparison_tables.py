@@ -1,4 +1,4 @@
-"""The tables of a comparison, as text: the terminal and the page show the same ones."""
+"""The figures of a comparison as text: the terminal and the page show the same tables and sentences."""
 
 from __future__ import annotations
 
@@ -11,16 +11,28 @@ from v8.reports.comparison_results import (
     FIGURES,
     PROJECTED_MODELS,
     Comparison,
+    FigureKind,
     Spread,
     figures_of,
     ratios_of,
 )
-from v8.wording import ABSENT, count, duration
+from v8.wording import ABSENT, count, duration, plural
 
 CLAIM_NOTE: Final = (
     "Claims of the lineage's guides, for an unnamed Colab GPU and the profile's own epochs: no log, no "
     "machine, no data. They are not measurements and are shown to be compared with."
 )
+
+UNITS: Final[Mapping[str, Callable[[float], str]]] = {
+    "s": lambda value: f"{value * 1e3:.3g} ms" if value < 1 else duration(value),
+    "/s": lambda value: f"{value:,.0f}",
+    "bytes": lambda value: f"{value / 1e6:,.0f} MB",
+    "flop": lambda value: f"{value / 1e6:,.0f} MFLOP",
+    "%": lambda value: f"{value:.1f} %",
+    "epochs": count,
+    "": lambda value: count(value) if value == int(value) else f"{value:.3f}",
+}
+"""How a figure of each unit is written."""
 
 
 @dataclass(frozen=True)
@@ -40,53 +52,35 @@ class TextTable:
 
 def cost_table(comparison: Comparison) -> TextTable:
     """Return every figure of every profile, with its spread where there are several repeats."""
-    found = {name: figures_of(comparison, name) for name in comparison.profiles}
-    num_series, num_repeats = len(comparison.series), comparison.num_repeats
-    title = f"Cost and skill: median over {_plural(num_repeats, 'repeat')}, seconds are the mean of "
-    title += f"{num_series} series" + (" (smallest to largest)" if num_repeats > 1 else "")
-    rows = [
-        [_title(name), *(_shown(figures.get(name), UNITS[kind.unit]) for figures in found.values())]
-        for name, kind in FIGURES.items()
-        if any(name in figures for figures in found.values())
-    ]
-    return TextTable(title, ["", *comparison.profiles], rows)
+    num_repeats = comparison.num_repeats
+    title = f"Cost and skill: median over {plural(num_repeats, 'repeat')}, seconds are the mean of "
+    title += f"{len(comparison.series)} series" + (" (smallest to largest)" if num_repeats > 1 else "")
+    return _figure_table(title, comparison, figures_of, lambda kind: UNITS[kind.unit])
 
 
 def ratio_table(comparison: Comparison) -> TextTable:
     """Return the figures of every profile as multiples of the baseline profile's."""
-    found = {name: ratios_of(comparison, name) for name in comparison.profiles}
-    rows = [
-        [_title(name), *(_shown(ratios.get(name), _times) for ratios in found.values())]
-        for name, kind in FIGURES.items()
-        if kind.is_ratioed and any(name in ratios for ratios in found.values())
-    ]
     title = f"As multiples of {comparison.baseline}, within the same repeat"
-    return TextTable(title, ["", *comparison.profiles], rows)
+    return _figure_table(title, comparison, ratios_of, lambda _: "× {:.2f}".format)
 
 
 def claim_table(comparison: Comparison) -> TextTable | None:
     """Return the claims about the compared profiles beside what was measured; None without any."""
-    claimed = [name for name in comparison.profiles if name in CLAIMS]
-    if not claimed:
-        return None
+    rows = []
+    for name in comparison.profiles:
+        if name in CLAIMS:
+            claim, figures = CLAIMS[name], figures_of(comparison, name)
+            own_epochs = comparison.of(name)[0].own_epochs
+            one_model, all_models = (
+                " to ".join(map(duration, ends)) for ends in (claim.model_s, claim.all_s)
+            )
+            measured = f"{duration(figures['epoch_s'].median * own_epochs)} for {plural(own_epochs, 'epoch')}"
+            projected = duration(figures["projected_40_s"].median)
+            rows.append([name, one_model, measured, all_models, projected, claim.ancestor])
     head = ["", "claimed: one model", "measured speed: one model"]
     head += [f"claimed: {PROJECTED_MODELS} models", f"projected: {PROJECTED_MODELS} models", "program"]
     note = f"{CLAIM_NOTE} The figures beside them are for {_bars(comparison)} candles a series."
-    return TextTable(note, head, [_claim_row(comparison, name) for name in claimed])
-
-
-def _claim_row(comparison: Comparison, profile: str) -> list[str]:
-    claim, figures = CLAIMS[profile], figures_of(comparison, profile)
-    own_epochs = comparison.of(profile)[0].own_epochs
-    one_s = figures["epoch_s"].median * own_epochs
-    return [
-        profile,
-        _range(claim.model_s),
-        f"{duration(one_s)} for {_plural(own_epochs, 'epoch')}",
-        _range(claim.all_s),
-        duration(figures["projected_40_s"].median),
-        claim.ancestor,
-    ]
+    return TextTable(note, head, rows) if rows else None
 
 
 def download_sentence(comparison: Comparison) -> str:
@@ -105,7 +99,7 @@ def budget_sentence(comparison: Comparison) -> str:
     if comparison.epochs is None:
         return f"Every profile trained its own epochs with early stopping on {what}."
     return (
-        f"Budget: at most {_plural(comparison.epochs, 'epoch')} on {what}. That measures speed; skill and "
+        f"Budget: at most {plural(comparison.epochs, 'epoch')} on {what}. That measures speed; skill and "
         "epochs to best need --full."
     )
 
@@ -128,13 +122,22 @@ def cautions(comparison: Comparison) -> list[str]:
     return said
 
 
-def _bars(comparison: Comparison) -> str:
-    return " or ".join(f"{number:,}" for number in sorted(set(comparison.num_bars.values())))
-
-
-def _title(name: str) -> str:
-    kind = FIGURES[name]
-    return f"{kind.title} per second" if kind.unit == "/s" else kind.title
+def _figure_table(
+    title: str,
+    comparison: Comparison,
+    spreads_of: Callable[[Comparison, str], dict[str, Spread]],
+    writer_of: Callable[[FigureKind], Callable[[float], str]],
+) -> TextTable:
+    found = [spreads_of(comparison, name) for name in comparison.profiles]
+    rows = [
+        [
+            f"{kind.title} per second" if kind.unit == "/s" else kind.title,
+            *(_shown(spreads.get(name), writer_of(kind)) for spreads in found),
+        ]
+        for name, kind in FIGURES.items()
+        if any(name in spreads for spreads in found)
+    ]
+    return TextTable(title, ["", *comparison.profiles], rows)
 
 
 def _shown(spread: Spread | None, write: Callable[[float], str]) -> str:
@@ -145,41 +148,5 @@ def _shown(spread: Spread | None, write: Callable[[float], str]) -> str:
     return f"{write(spread.median)} ({write(spread.low)} to {write(spread.high)})"
 
 
-def _bytes(value: float) -> str:
-    return f"{value / 1e6:,.0f} MB"
-
-
-def _flop(value: float) -> str:
-    return f"{value / 1e6:,.0f} MFLOP"
-
-
-def _seconds(value: float) -> str:
-    return f"{value * 1e3:.3g} ms" if value < 1 else duration(value)
-
-
-def _plain(value: float) -> str:
-    return count(value) if value == int(value) else f"{value:.3f}"
-
-
-def _times(value: float) -> str:
-    return f"× {value:.2f}"
-
-
-def _range(ends: tuple[float, float]) -> str:
-    return " to ".join(duration(end) for end in ends)
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-UNITS: Final[Mapping[str, Callable[[float], str]]] = {
-    "s": _seconds,
-    "/s": lambda value: f"{value:,.0f}",
-    "bytes": _bytes,
-    "flop": _flop,
-    "%": lambda value: f"{value:.1f} %",
-    "epochs": count,
-    "": _plain,
-}
-"""How a figure of each unit is written."""
+def _bars(comparison: Comparison) -> str:
+    return " or ".join(f"{number:,}" for number in sorted(set(comparison.num_bars.values())))

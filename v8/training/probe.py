@@ -1,26 +1,19 @@
 """What this machine computes, where and how fast: a matmul, a stock Keras step, our step.
 
 Threads belong to a process and are fixed once the backend has started, so whoever compares thread
-settings starts one process each and sets its environment before:
-
-    echo '{"profile": {...}, "measurements": [{"measure": "matmul", "seconds": 2}]}' \
-        | python -m v8.training.probe
-
-It prints one line of JSON a measurement as soon as it is done, so a crash costs only what comes after.
-Speeds are medians over short stretches of work, which other programs disturb less than a mean.
+settings measures in one process each (`v8.engine.children`) and sets its environment before. Speeds are
+medians over short stretches of work, which other programs disturb less than a mean.
 
 Shape legend: B batch, M model, T lookback, F features, H horizon, C columns of a task.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -28,16 +21,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import NDArray
 
-from v8.columns import TASK_COLUMNS
-from v8.machine import (
-    backend,
-    backend_name,
-    choose_precision,
-    cuda_versions,
-    device_of,
-    gpus,
-    has_gpu,
-)
+from v8.machine import backend, backend_name, choose_precision, cuda_versions, device_of, gpus, has_gpu
 from v8.models.cost import training_flop_per_window
 from v8.models.networks import build_network
 from v8.models.stacked_recurrent import StackedBidirectional, StackedGRU, StackedLSTM
@@ -54,7 +38,6 @@ NUM_STRETCHES = 8
 
 NUM_WARMING_STEPS = 2
 """Steps before the clock: the first compiles, the second meets arrays that the device has made."""
-
 
 WORTHWHILE_SHARE = 0.95
 """A fleet this close to the best speed is large enough: smaller ones end and repack sooner."""
@@ -128,23 +111,16 @@ class StepSpeed:
     how: str
 
 
-_RECURRENT_TWINS = tuple(kind.__name__ for kind in (StackedBidirectional, StackedLSTM, StackedGRU))
-
-Measurement = BackendReport | MatmulSpeed | StepSpeed
+Work = Callable[[int], Any]
+"""Does a number of repetitions and waits for the last of them."""
 
 
 def describe_backend() -> BackendReport:
     """Ask the backend for its versions and devices."""
-    name = backend_name()
-    cuda, cudnn = cuda_versions()
-    return BackendReport(
-        name,
-        {"keras": keras.__version__, name: backend().__version__},
-        cuda,
-        cudnn,
-        tuple(gpu.model for gpu in gpus()),
-        choose_precision("auto"),
-    )
+    name, (cuda, cudnn) = backend_name(), cuda_versions()
+    versions = {"keras": keras.__version__, name: backend().__version__}
+    models = tuple(gpu.model for gpu in gpus())
+    return BackendReport(name, versions, cuda, cudnn, models, choose_precision("auto"))
 
 
 def matmul_speed(seconds: float, *, size: int | None = None) -> MatmulSpeed:
@@ -173,44 +149,59 @@ def matmul_speed(seconds: float, *, size: int | None = None) -> MatmulSpeed:
     return MatmulSpeed(rate * 2 * size**3 / 1e9, size, 1e3 / rate, device_of(product))
 
 
-def stock_speed(profile: Profile, precision: str, seconds: float, *, is_short: bool = False) -> StepSpeed:
-    """Measure `train_on_batch` of the profile's network in stock Keras.
+def step_speed(
+    path: str,
+    profile: Profile,
+    precision: str,
+    seconds: float,
+    *,
+    num_models: int = 1,
+    is_short: bool = False,
+) -> StepSpeed:
+    """Measure training steps on one batch.
 
     Args:
+        path: "stock" for `train_on_batch` of the profile's network in stock Keras, "ours" for the trainer's
+            compiled step of a fleet.
         profile: Network, losses and batch size.
         precision: Keras dtype policy.
         seconds: About how long to measure, after compiling.
+        num_models: Size of the fleet; stock Keras trains one.
         is_short: Take the small network of `shortened`.
     """
     profile = shortened(profile) if is_short else profile
+    work, how = {"stock": _stock_steps, "ours": _our_steps}[path](profile, precision, num_models)
+    started = time.perf_counter()
+    state = work(NUM_WARMING_STEPS)
+    compile_s = time.perf_counter() - started
+    windows_per_s = median_rate(work, seconds) * num_models * profile.training.batch_size
+    return StepSpeed(
+        path=path,
+        precision=precision,
+        num_models=num_models,
+        is_short=is_short,
+        windows_per_s=windows_per_s,
+        gflop_per_s=windows_per_s * training_flop_per_window(profile) / 1e9,
+        compile_s=compile_s,
+        device=device_of(state),
+        how=how,
+    )
+
+
+def _stock_steps(profile: Profile, precision: str, num_models: int) -> tuple[Work, str]:
     network = stock_network(profile, precision)
-    x_BMTF, y_BMHC = random_batch(profile, num_models=1)
+    x_BMTF, y_BMHC = random_batch(profile, num_models)
     x_BTF, y_BHC = x_BMTF[:, 0], {task: values[:, 0] for task, values in y_BMHC.items()}
 
-    def work(num_steps: int) -> None:
+    def work(num_steps: int) -> Any:
         for _ in range(num_steps):
             network.train_on_batch(x_BTF, y_BHC)  # returns numbers, so it waits for the device
+        return network.trainable_variables[0].value
 
-    compile_s = _seconds_of(lambda: work(1))
-    rate = median_rate(work, seconds)
-    how = f"stock keras.layers, jit_compile={network.jit_compile}"
-    device = device_of(network.trainable_variables[0].value)
-    return _step_speed("stock", profile, precision, 1, is_short, (rate, compile_s), device, how)
+    return work, f"stock keras.layers, jit_compile={network.jit_compile}"
 
 
-def our_speed(
-    profile: Profile, precision: str, seconds: float, *, num_models: int = 1, is_short: bool = False
-) -> StepSpeed:
-    """Measure the trainer's compiled step of a fleet.
-
-    Args:
-        profile: Network, losses and batch size.
-        precision: Keras dtype policy.
-        seconds: About how long to measure, after compiling.
-        num_models: Size of the fleet.
-        is_short: Take the small network of `shortened`.
-    """
-    profile = shortened(profile) if is_short else profile
+def _our_steps(profile: Profile, precision: str, num_models: int) -> tuple[Work, str]:
     program = Trainer(profile, precision=precision).program(num_models)
     state = initial_state(program.fleet, precision)
     x_BMTF, y_BMHC = random_batch(profile, num_models)
@@ -222,16 +213,17 @@ def our_speed(
         np.ones(x_BMTF.shape[:2], np.float32),
     )
 
-    def work(num_steps: int) -> None:
+    def work(num_steps: int) -> Any:
         nonlocal state
         for _ in range(num_steps):
             state = program.step(state, *batch)
         np.asarray(state["window_sum"])
+        return state["window_sum"]
 
-    compile_s = _seconds_of(lambda: work(NUM_WARMING_STEPS))
-    rate = median_rate(work, seconds)
-    device, how = device_of(state["window_sum"]), _our_path(program.fleet)
-    return _step_speed("ours", profile, precision, num_models, is_short, (rate, compile_s), device, how)
+    twins = {kind.__name__ for kind in (StackedBidirectional, StackedLSTM, StackedGRU)}
+    kinds = Counter(type(layer).__name__ for layer in program.fleet.layers)
+    shown = ", ".join(f"{number} {kind}" for kind, number in kinds.items() if kind in twins)
+    return work, f"our recurrence ({shown}), one XLA program"
 
 
 def measured_fleet_size(
@@ -298,20 +290,6 @@ def shortened(profile: Profile) -> Profile:
     return Profile.model_validate(content)
 
 
-def ceiling_pct(windows_per_s: float, profile: Profile, gflop_per_s: float) -> float:
-    """Return how much of a matmul rate a training speed makes use of.
-
-    Args:
-        windows_per_s: Training speed.
-        profile: What was trained.
-        gflop_per_s: Matmul rate of the same cores or device.
-
-    Returns:
-        Per cent of the rate; 16-bit arithmetic may exceed 100 of a single-precision rate.
-    """
-    return 100 * windows_per_s * training_flop_per_window(profile) / (1e9 * gflop_per_s)
-
-
 def random_batch(
     profile: Profile, num_models: int
 ) -> tuple[NDArray[np.float32], dict[str, NDArray[np.float32]]]:
@@ -320,19 +298,17 @@ def random_batch(
     first = (profile.training.batch_size, num_models)
     x_BMTF = draws.standard_normal((*first, profile.lookback_bars, profile.num_features), np.float32)
     y_BMHC = {
-        task: draws.standard_normal((*first, profile.horizon_bars, len(TASK_COLUMNS[task])), np.float32)
-        for task in profile.tasks
+        task.name: draws.standard_normal((*first, profile.horizon_bars, len(task.columns)), np.float32)
+        for task in profile.shape.tasks
     }
     return x_BMTF, y_BMHC
 
 
-def median_rate(
-    work: Callable[[int], None], seconds: float, *, clock: Callable[[], float] = time.perf_counter
-) -> float:
+def median_rate(work: Work, seconds: float, *, clock: Callable[[], float] = time.perf_counter) -> float:
     """Return repetitions per second: the median over stretches of about `seconds` in all.
 
     Args:
-        work: Does a number of repetitions and waits for the last of them.
+        work: What is repeated.
         seconds: About how long to measure.
         clock: Seconds that only grow.
     """
@@ -347,56 +323,3 @@ def median_rate(
         else:
             rates.append(num_repetitions / taken)
     return statistics.median(rates)
-
-
-def measure(profile: Profile, name: str, **options: Any) -> Measurement:
-    """Take one measurement by name: `backend`, `matmul`, `stock` or `ours`, with its options."""
-    if name == "backend":
-        return describe_backend()
-    if name == "matmul":
-        return matmul_speed(**options)
-    return {"stock": stock_speed, "ours": our_speed}[name](profile, **options)
-
-
-def main() -> None:
-    """Read a request from standard input and print one line of JSON a measurement."""
-    request = json.load(sys.stdin)
-    profile = Profile.model_validate_json(json.dumps(request["profile"]))
-    for wanted in request["measurements"]:
-        done = measure(profile, wanted.pop("measure"), **wanted)
-        sys.stdout.write(json.dumps(asdict(done)) + "\n")
-        sys.stdout.flush()
-
-
-def _seconds_of(work: Callable[[], None]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
-
-
-def _step_speed(  # noqa: PLR0917 - one caller a path, in the order of the fields
-    path: str,
-    profile: Profile,
-    precision: str,
-    num_models: int,
-    is_short: bool,
-    timing: tuple[float, float],
-    device: str,
-    how: str,
-) -> StepSpeed:
-    rate, compile_s = timing
-    windows_per_s = rate * num_models * profile.training.batch_size
-    gflop_per_s = windows_per_s * training_flop_per_window(profile) / 1e9
-    return StepSpeed(
-        path, precision, num_models, is_short, windows_per_s, gflop_per_s, compile_s, device, how
-    )
-
-
-def _our_path(fleet: keras.Model) -> str:
-    kinds = Counter(type(layer).__name__ for layer in fleet.layers)
-    shown = [f"{number} {kind}" for kind, number in kinds.items() if kind in _RECURRENT_TWINS]
-    return f"our recurrence ({', '.join(shown)}), one XLA program"
-
-
-if __name__ == "__main__":
-    main()
