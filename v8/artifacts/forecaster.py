@@ -209,14 +209,12 @@ class Forecaster:
             DataError: If the candles are of another series or timeframe, too old, or too few of them are
                 unbroken at the end.
         """
-        checked = checked_candles(candles, self.series, now_s)
-        require_unbroken(checked, self.lookback_bars, self.warmup_bars)
+        known = checked_candles(candles, self.series, now_s)
+        require_unbroken(known, self.lookback_bars, self.warmup_bars)
         if max_age_bars is not None:
-            require_recent(checked, max_age_bars, now_s)
-        table = compute_table(checked, self.features)
-        columns = self._columns(table, np.array([len(table) - 1]))
-        opens = self._opens(table.open_time_s[-1:])[0]
-        return pd.DataFrame(columns, index=_times(opens, OPEN_TIME))
+            require_recent(known, max_age_bars, now_s)
+        table = compute_table(known, self.features)
+        return self._forecast_after(table, np.array([len(table) - 1])).droplevel([ISSUED_AT, STEP])
 
     def forecast_history(
         self,
@@ -260,12 +258,21 @@ class Forecaster:
         anchors = anchors[is_wanted][::stride]
         if not len(anchors):
             raise self._no_window(issued_s, table)
+        return self._forecast_after(table, anchors)
+
+    def _forecast_after(self, table: FeatureTable, anchors: NDArray[np.int64]) -> pd.DataFrame:
+        """Forecast from windows that end at some rows, as `forecast_history` returns it."""
         chunks = [
             self._columns(table, anchors[first : first + _CHUNK_WINDOWS])
             for first in range(0, len(anchors), _CHUNK_WINDOWS)
         ]
         columns = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
-        return pd.DataFrame(columns, index=self._history_index(table.open_time_s[anchors]))
+        steps = np.arange(1, self.horizon_bars + 1)
+        opens_NH = table.open_time_s[anchors][:, None] + steps * self.series.bar_s
+        issued = _times(np.repeat(opens_NH[:, 0], self.horizon_bars), ISSUED_AT)
+        ahead = pd.Index(np.tile(steps, len(anchors)), name=STEP)
+        index = pd.MultiIndex.from_arrays([issued, ahead, _times(opens_NH.ravel(), OPEN_TIME)])
+        return pd.DataFrame(columns, index=index)
 
     def _columns(self, table: FeatureTable, anchors: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
         """Forecast the windows that end at some rows: per column (N * H,), step after step."""
@@ -276,18 +283,6 @@ class Forecaster:
             for task, values in forecast.items()
             for number, name in enumerate(TASKS[task].columns)
         }
-
-    def _opens(self, last_open_s: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the open times that follow each last one, shape (N, H), seconds."""
-        steps = np.arange(1, self.horizon_bars + 1) * self.series.bar_s
-        opens: NDArray[np.int64] = last_open_s[:, None] + steps
-        return opens
-
-    def _history_index(self, last_open_s: NDArray[np.int64]) -> pd.MultiIndex:
-        opens_NH = self._opens(last_open_s)
-        issued = _times(np.repeat(opens_NH[:, 0], self.horizon_bars), ISSUED_AT)
-        steps = pd.Index(np.tile(np.arange(1, self.horizon_bars + 1), len(opens_NH)), name=STEP)
-        return pd.MultiIndex.from_arrays([issued, steps, _times(opens_NH.ravel(), OPEN_TIME)])
 
     def _no_window(self, issued_s: NDArray[np.int64], table: FeatureTable) -> DataError:
         if len(issued_s):
