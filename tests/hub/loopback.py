@@ -2,7 +2,7 @@
 
 It keeps repositories as lists of commits, each with all its files, answers the routes that publishing
 and pulling use, counts what it is asked, and misbehaves when a test says so. Large files are served from
-a second port, as the real Hub serves them from another host, so that the client's redirects are real.
+a second port under another name, as the real Hub serves them from another host: so redirects are real.
 
 Routes, as `requests`, `count` and the faults name them:
 
@@ -170,7 +170,8 @@ class LoopbackHub:
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self.is_garbling = False
-        self._hub, self._cdn = _Server(self), _Server(self)
+        # To some versions of the client a host with another port is the same host.
+        self._hub, self._cdn = _Server(self, "127.0.0.1"), _Server(self, "localhost")
 
     def __enter__(self) -> LoopbackHub:
         self._hub.start()
@@ -598,17 +599,17 @@ class _Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, hub: LoopbackHub) -> None:
+    def __init__(self, hub: LoopbackHub, name: str) -> None:
         handler = type("Handler", (_Handler,), {"hub": hub})
         super().__init__(("127.0.0.1", 0), handler)
-        self._hub = hub
+        self._hub, self._name = hub, name
         self._open: set[socket.socket] = set()
         self._thread = threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True)
         self._is_stopped = False
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        return f"http://{self._name}:{self.server_address[1]}"
 
     def start(self) -> None:
         self._thread.start()
