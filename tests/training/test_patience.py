@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+
 import keras
 import numpy as np
 from hypothesis import given, settings
@@ -65,4 +68,4 @@ def test_the_untrained_network_competes_as_epoch_0() -> None:
 def test_it_survives_being_saved() -> None:
     fresh = Patience(1e-3, best_loss=0.5)
     for patience in (fresh, fresh.after(1, 0.4, TRAINING)):
-        assert Patience.from_json(patience.to_json()) == patience
+        assert Patience(**json.loads(json.dumps(asdict(patience)))) == patience

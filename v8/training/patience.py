@@ -6,8 +6,7 @@ compares with them epoch by epoch. One thing is ours: the untrained network comp
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from v8.profile import TrainingSettings
 
@@ -43,19 +42,6 @@ class Patience:
     def is_out(self, settings: TrainingSettings) -> bool:
         """Say whether early stopping ends the training."""
         return self.epochs_without_gain >= settings.early_stopping_patience_epochs
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values, infinity as None."""
-        content = asdict(self)
-        if self.plateau_loss == float("inf"):
-            content["plateau_loss"] = None
-        return content
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Patience:
-        """Restore what `to_json` returned."""
-        plateau = content["plateau_loss"]
-        return cls(**{**content, "plateau_loss": float("inf") if plateau is None else plateau})
 
     def _judged(self, epoch: int, validation_loss: float) -> Patience:
         if validation_loss < self.best_loss:

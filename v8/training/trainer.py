@@ -459,7 +459,7 @@ class _FleetFit:
         notes = {
             "history": [asdict(record) for record in progress.history],
             "untrained_loss": progress.untrained_loss,
-            "patience": progress.patience.to_json(),
+            "patience": asdict(progress.patience),
         }
         arrays["best_weights"] = progress.best["weights"]
         Checkpoint(self._identity(progress.member), progress.epoch, arrays, notes).save(path)
@@ -477,7 +477,7 @@ class _FleetFit:
         progress.epoch = progress.resumed_from = stored.epoch
         progress.history = [EpochRecord(**record) for record in stored.progress["history"]]
         progress.untrained_loss = stored.progress["untrained_loss"]
-        progress.patience = Patience.from_json(stored.progress["patience"])
+        progress.patience = Patience(**stored.progress["patience"])
         progress.best = {"weights": stored.arrays["best_weights"]}
 
     def _identity(self, member: Member) -> dict[str, Any]:
