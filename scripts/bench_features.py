@@ -35,6 +35,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import psutil
 from ta.momentum import ROCIndicator, RSIIndicator
 from ta.trend import MACD
 from ta.volatility import AverageTrueRange, BollingerBands
@@ -241,7 +242,7 @@ def machine() -> dict[str, Any]:
         "system": platform.platform(terse=True),
         "processor": processor(),
         "cores": os.cpu_count(),
-        "load_1min": round(os.getloadavg()[0], 2),
+        "load_1min": round(psutil.getloadavg()[0], 2),
         "python": platform.python_version(),
         **{name: version(name) for name in ("numpy", "pandas", "pyarrow", "ta")},
         "commit": commit.stdout.strip() if commit.returncode == 0 else "not committed yet",

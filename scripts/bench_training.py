@@ -47,6 +47,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
@@ -67,8 +68,8 @@ PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX"}
 EXTRAPOLATED_EPOCHS = 100
 FULL_FLEET = 40
-BUSY_SHARE = 0.1
-"""Use of all cores by others from which a turn had better wait."""
+BUSY_PCT = 10.0
+"""Use of all cores by others from which a turn had better wait, percent."""
 
 
 Turn = Callable[[float], dict[str, Any]]
@@ -112,7 +113,7 @@ def main() -> int:
     result |= compete(options, profile)
     if options.precisions is not None:
         result["precisions"] = compare_precisions(options, result["backends"])
-    result["machine"]["load_1min_after"] = round(os.getloadavg()[0], 2)
+    result["machine"]["load_1min_after"] = round(psutil.getloadavg()[0], 2)
     show(result)
     if options.json:
         options.json.write_text(json.dumps(result, indent=2) + "\n")
@@ -277,23 +278,10 @@ def start_all(
 
 
 def wait_until_idle(most_s: float) -> None:
-    """Let other programs finish first, for so many seconds at most (Linux)."""
+    """Let other programs finish first, for so many seconds at most."""
     end = time.perf_counter() + most_s
-    while time.perf_counter() < end and busy_share() > BUSY_SHARE:
+    while time.perf_counter() < end and psutil.cpu_percent(interval=1.0) > BUSY_PCT:
         pass
-
-
-def busy_share() -> float:
-    """Return how much of all cores was in use during one second, 0 to 1."""
-
-    def ticks() -> tuple[int, int]:
-        numbers = [int(word) for word in Path("/proc/stat").read_text("utf-8").splitlines()[0].split()[1:]]
-        return sum(numbers), numbers[3] + numbers[4]  # fields 4 and 5 of proc(5): idle, waiting for disks
-
-    all_before, idle_before = ticks()
-    time.sleep(1.0)
-    all_after, idle_after = ticks()
-    return 1.0 - (idle_after - idle_before) / max(1, all_after - all_before)
 
 
 def ask_at_once(crew: list[Child], seconds: float) -> list[dict[str, Any]]:
@@ -652,7 +640,7 @@ def machine() -> dict[str, Any]:
     return {
         **describe_machine(),
         "python": platform.python_version(),
-        "load_1min_before": round(os.getloadavg()[0], 2),
+        "load_1min_before": round(psutil.getloadavg()[0], 2),
         **{name: found(name) for name in ("keras", "tensorflow", "jax", "torch", "numpy")},
         "commit": commit.stdout.strip() if commit.returncode == 0 else "unknown",
     }

@@ -96,7 +96,7 @@ def test_g2_the_archives_switch_to_microseconds_is_invisible(valid_frame):
     mixed = frame.assign(open_time=[ms if row < 24 else ms * 1_000 for row, ms in enumerate(frame.open_time)])
     candles = check(mixed)
     assert candles.digest == check(frame).digest
-    assert candles.report.time_units == (("microseconds", 24), ("milliseconds", 24))
+    assert candles.report.time_units == {"microseconds": 24, "milliseconds": 24}
 
 
 def test_hours_listed_twice_keep_the_precise_row_and_lose_the_contradictory_ones(valid_frame):

@@ -36,6 +36,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -236,7 +237,9 @@ def _checksum(runs: bytes | memoryview, index: bytes) -> str:
     return digest_bytes(index, bytes(runs[end:]), words.sum(axis=0).tobytes(), words.sum(axis=1).tobytes())
 
 
-def _mapped(path: Path) -> mmap:
+def _mapped(path: Path) -> mmap | bytes:
+    if os.name == "nt":  # Windows lets nobody replace a file that is mapped
+        return path.read_bytes()
     with path.open("rb", buffering=0) as file:
         try:
             return mmap(file.fileno(), 0, access=ACCESS_READ)
@@ -244,7 +247,7 @@ def _mapped(path: Path) -> mmap:
             raise _DamagedError("it is empty") from error
 
 
-def _read(content: mmap, candles: Candles) -> dict[str, Column]:
+def _read(content: mmap | bytes, candles: Candles) -> dict[str, Column]:
     """Check a file of the store and return its columns that mean what they mean today."""
     index = _read_index(content)
     if index[_FORMAT_KEY] != FORMAT:
@@ -259,7 +262,7 @@ def _read(content: mmap, candles: Candles) -> dict[str, Column]:
     }
 
 
-def _read_index(content: mmap) -> dict[str, Any]:
+def _read_index(content: mmap | bytes) -> dict[str, Any]:
     start = content.rfind(_INDEX_START)
     if start < 0 or content[-len(_MAGIC) :] != _MAGIC:
         raise _DamagedError("it is cut off or was not written by this store")
@@ -275,7 +278,7 @@ def _read_index(content: mmap) -> dict[str, Any]:
     return cast(dict[str, Any], index)
 
 
-def _read_column(content: mmap, starts: Sequence[int], lengths: Sequence[int]) -> Column:
+def _read_column(content: mmap | bytes, starts: Sequence[int], lengths: Sequence[int]) -> Column:
     # A page's header has any length, so a column may begin at any byte; NumPy is no slower for it.
     runs = [
         np.frombuffer(content, _FLOAT, length, start) for length, start in zip(lengths, starts, strict=True)

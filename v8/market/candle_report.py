@@ -5,8 +5,12 @@ Every row that was read is counted once: `num_read` is `num_kept` plus all the c
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from pydantic import TypeAdapter
+
+NUM_GAPS_LISTED = 10
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class CandleReport:
     num_kept: int = 0
     first_open: str = ""
     last_open: str = ""
-    time_units: tuple[tuple[str, int], ...] = ()
+    time_units: dict[str, int] = field(default_factory=dict)
     num_unsorted: int = 0
     num_identical: int = 0
     num_rounded: int = 0
@@ -108,7 +112,9 @@ class CandleReport:
         if self.num_unsorted:
             parts.append(f"sorted ({self.num_unsorted} rows out of order)")
         if len(self.time_units) > 1:
-            parts.append("times in " + " and ".join(f"{unit} ({count})" for unit, count in self.time_units))
+            parts.append(
+                "times in " + " and ".join(f"{unit} ({count})" for unit, count in self.time_units.items())
+            )
         if self.num_gaps:
             longest = self.gaps[0]
             parts.append(
@@ -123,10 +129,8 @@ class CandleReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return every count under its own name, ready for JSON."""
-        content = asdict(self)
-        content["time_units"] = dict(self.time_units)
-        content["gaps"] = [asdict(gap) for gap in self.gaps]
+        content: dict[str, Any] = _REPORT.dump_python(self, mode="json")
         return content
 
 
-NUM_GAPS_LISTED = 10
+_REPORT = TypeAdapter(CandleReport)

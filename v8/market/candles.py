@@ -149,7 +149,7 @@ def check_candles(frame: pd.DataFrame, series: Series, *, source: str, now_s: in
     rows = Rows(times.open_us, numbers(frame))
     report = CandleReport(
         num_read=len(frame),
-        time_units=tuple(sorted(times.units.items())),
+        time_units=dict(sorted(times.units.items())),
         num_unsorted=int(np.count_nonzero(np.diff(times.open_us) < 0)),
     )
     rows, report = without_faults(rows, report, series, where)

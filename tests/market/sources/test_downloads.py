@@ -1,4 +1,5 @@
 import time
+from contextlib import closing
 from email.utils import formatdate
 
 import pytest
@@ -21,7 +22,7 @@ def downloader(waits):
             waits.append(self.delay_s(response))
 
     patience = Noted(3, status_forcelist=PATIENCE.status_forcelist, raise_on_status=False)
-    with Downloader("V8_VISION_URL", num_workers=3, patience=patience) as opened:
+    with closing(Downloader("V8_VISION_URL", num_workers=3, patience=patience)) as opened:
         yield opened
 
 

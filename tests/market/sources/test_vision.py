@@ -308,7 +308,7 @@ def test_a_header_and_microseconds_read_the_same(full_archive, open_vision, hist
         full_archive.files[f"/new{path}"] = full_archive.files[path]
     candles = open_vision(base_url=f"{full_archive.url}/new").candles(SERIES, 100)
     assert candles.digest == known
-    assert candles.report.time_units == (("microseconds", 186), ("milliseconds", 30))
+    assert candles.report.time_units == {"microseconds": 186, "milliseconds": 30}
 
 
 def test_a_relisted_coin_does_not_drag_its_old_life_along(archive, open_vision, valid_frame):

@@ -82,16 +82,6 @@ class Period:
             return self.first_day + timedelta(days=1)
         return (self.first_day + timedelta(days=31)).replace(day=1)
 
-    @property
-    def start_s(self) -> int:
-        """First second of the period, since the epoch."""
-        return _seconds(self.first_day)
-
-    @property
-    def end_s(self) -> int:
-        """First second after the period, since the epoch."""
-        return _seconds(self.end_day)
-
     def month_before(self) -> Period:
         """Return the month before the one this period lies in."""
         return Period((self.first_day.replace(day=1) - timedelta(days=1)).replace(day=1), is_month=True)
@@ -188,13 +178,10 @@ def _member(content: bytes, file: ArchiveFile) -> bytes:
 
 def _require_period(frame: pd.DataFrame, period: Period) -> None:
     open_s = read_open_times(frame[OPEN_TIME]).open_us // US_PER_S
-    is_outside = (open_s < period.start_s) | (open_s >= period.end_s)
+    opened = open_s.astype("datetime64[s]")
+    is_outside = (opened < np.datetime64(period.first_day)) | (opened >= np.datetime64(period.end_day))
     if is_outside.any():
         raise ForeignFileError(
             f"rows must open within {period.label}",
             f"{int(is_outside.sum())} others, the first at {iso(int(open_s[np.argmax(is_outside)]))}",
         )
-
-
-def _seconds(day: date) -> int:
-    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp())

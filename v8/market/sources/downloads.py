@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -97,12 +97,6 @@ class Downloader:
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, HTTPAdapter(pool_maxsize=num_workers, max_retries=patience))
         self._finalizer = weakref.finalize(self, _close, self._pool, self._session)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the threads and their connections; also happens when the object is forgotten."""

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
+from itertools import islice
 from math import ceil
 from pathlib import Path
 
@@ -201,25 +202,18 @@ class _OlderMonths:
 
     def __init__(self, zips: _SeriesZips, newest: Period) -> None:
         self._zips = zips
-        self._next = newest.month_before()
+        self._months = _months_back(newest.month_before())
         self._absent: list[Period] = []
 
     def tables(self, num_bars: int) -> Tables:
         """Read at least one month, and about `num_bars` rows; empty when nothing is left."""
         num_months = ceil(num_bars * self._zips.series.bar_s / _SHORTEST_MONTH_S)
-        while self._next >= FIRST_MONTH and len(self._absent) < MOST_ABSENT_MONTHS:
-            months = self._months(min(num_months, _MOST_MONTHS_AT_ONCE))
+        while len(self._absent) < MOST_ABSENT_MONTHS:
+            months = list(islice(self._months, min(num_months, _MOST_MONTHS_AT_ONCE)))
             found = self._filled(months, self._zips.tables(months))
-            if found:
+            if found or not months:
                 return found
         return {}
-
-    def _months(self, num_months: int) -> list[Period]:
-        months: list[Period] = []
-        while len(months) < num_months and self._next >= FIRST_MONTH:
-            months.append(self._next)
-            self._next = self._next.month_before()
-        return months
 
     def _filled(self, months: list[Period], tables: Tables) -> Tables:
         """Look for absent months in daily zips, once an older month shows that they lie between two."""
@@ -258,14 +252,17 @@ def _checked(zips: _SeriesZips, tables: Tables, now_s: int) -> Candles:
 
 
 def _newest_month(zips: _SeriesZips, last_s: int) -> Period | None:
-    months = [Period.month_of(last_s)]
-    while months[-1] > FIRST_MONTH:
-        months.append(months[-1].month_before())
-    for start in range(0, len(months), PROBES_AT_ONCE):
-        found = zips.newest(months[start : start + PROBES_AT_ONCE])
-        if found is not None:
+    months = _months_back(Period.month_of(last_s))
+    while probed := list(islice(months, PROBES_AT_ONCE)):
+        if found := zips.newest(probed):
             return found
     return None
+
+
+def _months_back(newest: Period) -> Iterator[Period]:
+    while newest >= FIRST_MONTH:
+        yield newest
+        newest = newest.month_before()
 
 
 def _days_from(zips: _SeriesZips, first: date, last_s: int) -> Tables:
