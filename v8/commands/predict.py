@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ import typer
 
 from v8.commands.options import DataDirOption, OfflineOption, RevisionOption, SourceOption
 from v8.errors import DataError, ProfileError
+from v8.wording import number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,10 +75,10 @@ def predict(
     candles = candle_source.candles(forecaster.series, bars or forecaster.needed_bars)
     is_any_age = allow_old or not candle_source.is_publishable
     forecast = forecaster.predict(candles, max_age_bars=None if is_any_age else forecaster.horizon_bars - 1)
-    told = _Told(forecaster, candles, forecast, repo or str(folder))
-    _PRINTERS[output_format](told)
+    issued = _Issued(forecaster, candles, forecast, repo or str(folder))
+    _PRINTERS[output_format](issued)
     if plot:
-        _draw(told, plot)
+        _draw(issued, plot)
 
 
 def _check_words(folder: Path | None, repo: str | None, output_format: str, plot: Path | None) -> None:
@@ -111,11 +113,21 @@ def _check_market(forecaster: Forecaster, source: CandleSource) -> None:
         )
 
 
-class _Told:
-    """Everything there is to say about one forecast."""
+@dataclass(frozen=True)
+class _Issued:
+    """A forecast with all that is said about it.
 
-    def __init__(self, forecaster: Forecaster, candles: Candles, forecast: pd.DataFrame, place: str) -> None:
-        self.forecaster, self.candles, self.forecast, self.place = forecaster, candles, forecast, place
+    Args:
+        forecaster: Whose it is.
+        candles: What it was made from.
+        forecast: One row a bar to come.
+        place: Where the model lies, as the user named it.
+    """
+
+    forecaster: Forecaster
+    candles: Candles
+    forecast: pd.DataFrame
+    place: str
 
     def opens(self) -> list[str]:
         return [moment.strftime("%Y-%m-%dT%H:%M:%SZ") for moment in self.forecast.index]
@@ -143,50 +155,50 @@ class _Told:
         if self.candles.source == "demo":
             lines.append("Demo market: simulated candles; this forecast says nothing about real prices.")
         judged = [
-            f"{task} {_number(told['multiple_of_naive'])} ({told['verdict']})"
+            f"{task} {number(told['multiple_of_naive'])} ({told['verdict']})"
             for task, told in self.quality().items()
         ]
         lines.append(f"Error on its test span as a multiple of the naive forecast's: {', '.join(judged)}.")
         return lines
 
 
-def _print_table(told: _Told) -> None:
+def _print_table(issued: _Issued) -> None:
     from v8.commands.printing import print_lines, print_table
 
     rows = [
         (opens, *(f"{value:.7g}" for value in values))
-        for opens, values in zip(told.opens(), told.forecast.to_numpy(), strict=True)
+        for opens, values in zip(issued.opens(), issued.forecast.to_numpy(), strict=True)
     ]
     print_table(
-        f"{told.forecaster.series}: forecast issued at {told.opens()[0]}",
-        ("open time", *told.forecast.columns),
+        f"{issued.forecaster.series}: forecast issued at {issued.opens()[0]}",
+        ("open time", *issued.forecast.columns),
         rows,
     )
-    print_lines(*told.lines())
+    print_lines(*issued.lines())
 
 
-def _print_csv(told: _Told) -> None:
+def _print_csv(issued: _Issued) -> None:
     """Print the numbers with all their digits; what is said about them goes to standard error."""
-    told.forecast.set_axis(told.opens()).to_csv(sys.stdout, index_label="open_time", lineterminator="\n")
-    sys.stderr.write("\n".join(told.lines()) + "\n")
+    issued.forecast.set_axis(issued.opens()).to_csv(sys.stdout, index_label="open_time", lineterminator="\n")
+    sys.stderr.write("\n".join(issued.lines()) + "\n")
 
 
-def _print_json(told: _Told) -> None:
-    forecaster, report = told.forecaster, told.candles.report
-    rows = zip(told.opens(), told.forecast.to_dict("records"), strict=True)
+def _print_json(issued: _Issued) -> None:
+    forecaster, report = issued.forecaster, issued.candles.report
+    rows = zip(issued.opens(), issued.forecast.to_dict("records"), strict=True)
     content = {
         "series": str(forecaster.series),
-        "issued_at": told.opens()[0],
+        "issued_at": issued.opens()[0],
         "model": {
-            "place": told.place,
+            "place": issued.place,
             "revision": forecaster.revision,
             "profile": forecaster.metadata["profile"]["name"],
             "sha256": forecaster.metadata["model_sha256"],
-            "quality": told.quality(),
+            "quality": issued.quality(),
         },
         "candles": {
-            "source": told.candles.source,
-            "num_bars": len(told.candles),
+            "source": issued.candles.source,
+            "num_bars": len(issued.candles),
             "first_open": report.first_open,
             "last_open": report.last_open,
         },
@@ -195,19 +207,15 @@ def _print_json(told: _Told) -> None:
     sys.stdout.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
-_PRINTERS: dict[str, Callable[[_Told], None]] = {
+_PRINTERS: dict[str, Callable[[_Issued], None]] = {
     "table": _print_table,
     "csv": _print_csv,
     "json": _print_json,
 }
 
 
-def _draw(told: _Told, file: Path) -> None:
+def _draw(issued: _Issued, file: Path) -> None:
     from v8.reports.forecast_plot import draw_forecast
 
-    draw_forecast(told.candles, told.forecast, file, notes=told.lines())
+    draw_forecast(issued.candles, issued.forecast, file, notes=issued.lines())
     sys.stderr.write(f"Picture: {file}\n")
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"

@@ -15,7 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from v8.engine.events import (
     STAGES,
@@ -51,24 +51,15 @@ def make_console() -> Console:
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table; numbers should come as text, ready to read."""
-    print_lines(title)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, name in enumerate(header):
-        table.add_column(name, justify="left" if number == 0 else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(str(cell)) for cell in row))
-    make_console().print(table)
+    first, *others = header
+    columns = [Column(first, overflow="fold")]
+    columns += [Column(name, justify="right", overflow="fold") for name in others]
+    _print_cells(title, columns, rows)
 
 
 def print_reasons(title: str, rows: Sequence[tuple[str, str]]) -> None:
     """Print a table of series and the reasons why they failed."""
-    print_lines(title)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("series", no_wrap=True)
-    table.add_column("reason", overflow="fold")
-    for name, reason in rows:
-        table.add_row(escape(name), escape(reason))
-    make_console().print(table)
+    _print_cells(title, [Column("series", no_wrap=True), Column("reason", overflow="fold")], rows)
 
 
 @contextmanager
@@ -297,6 +288,14 @@ class _LiveDisplay:
     def _update(self, series: Series, **changes: Any) -> None:
         if series in self._bars:
             self._progress.update(self._bars[series], **changes)
+
+
+def _print_cells(title: str, columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
+    print_lines(title)
+    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
+    for row in rows:
+        table.add_row(*(escape(str(cell)) for cell in row))
+    make_console().print(table)
 
 
 def _multiple(score: TaskScore) -> str:

@@ -198,7 +198,7 @@ def _eval_results(row: LeaderboardRow, test: Mapping[str, Any]) -> Iterator[Eval
 
 def _summary(rows: Sequence[LeaderboardRow]) -> str:
     cells = []
-    for task, found in summarise(rows).tasks.items():
+    for task, found in summarise(rows).items():
         num_losing = sum(row.tasks[task].verdict == LOSES for row in rows if task in row.tasks)
         cells.append(
             (
@@ -215,7 +215,7 @@ def _summary(rows: Sequence[LeaderboardRow]) -> str:
 
 
 def _leaderboard(rows: Sequence[LeaderboardRow], *, is_tested: bool) -> str:
-    tasks = list(summarise(rows).tasks)
+    tasks = list(summarise(rows))
     columns = ("skill", "p") if is_tested else ("skill",)
     header = ["series", *(name for task in tasks for name in (TASKS[task].title, *columns)), "direction"]
     cells = [

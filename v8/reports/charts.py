@@ -32,30 +32,17 @@ def skill_bar(skill: float, limit: float) -> Html:
     )
     end = middle + side * half
     tip = f"M{end} 1 l{side * 4} {_BAR_HEIGHT / 2 - 1} l{-side * 4} {_BAR_HEIGHT / 2 - 1} z"
-    return element(
-        "svg",
+    return _bar(
         element("line", x1=middle, x2=middle, y1=0, y2=_BAR_HEIGHT, class_="axis"),
         bar,
         element("path", d=tip, class_=style) if abs(skill) > limit else Html(),
-        width=_BAR_WIDTH,
-        height=_BAR_HEIGHT,
-        viewBox=f"0 0 {_BAR_WIDTH} {_BAR_HEIGHT}",
-        aria_hidden="true",
-        class_="bar",
     )
 
 
 def share_bar(share: float) -> Html:
     """Draw a share of a whole, 0 to 1, as a bar."""
-    return element(
-        "svg",
-        element("rect", x=0, y=3, width=round(share * _BAR_WIDTH, 1), height=_BAR_HEIGHT - 6, class_="share"),
-        width=_BAR_WIDTH,
-        height=_BAR_HEIGHT,
-        viewBox=f"0 0 {_BAR_WIDTH} {_BAR_HEIGHT}",
-        aria_hidden="true",
-        class_="bar",
-    )
+    width = round(share * _BAR_WIDTH, 1)
+    return _bar(element("rect", x=0, y=3, width=width, height=_BAR_HEIGHT - 6, class_="share"))
 
 
 def split_bar(spans: Mapping[str, tuple[int, int]]) -> Html:
@@ -78,6 +65,18 @@ def split_bar(spans: Mapping[str, tuple[int, int]]) -> Html:
         role="img",
         aria_label="Spans in time order",
         class_="split",
+    )
+
+
+def _bar(*parts: Html) -> Html:
+    return element(
+        "svg",
+        *parts,
+        width=_BAR_WIDTH,
+        height=_BAR_HEIGHT,
+        viewBox=f"0 0 {_BAR_WIDTH} {_BAR_HEIGHT}",
+        aria_hidden="true",
+        class_="bar",
     )
 
 

@@ -172,7 +172,7 @@ def multiples_figure(rows: Sequence[LeaderboardRow], *, x_title: str) -> go.Figu
         rows: From top to bottom.
         x_title: What stands below.
     """
-    scores = {task: [row.tasks.get(task) for row in rows] for task in summarise(rows).tasks}
+    scores = {task: [row.tasks.get(task) for row in rows] for task in summarise(rows)}
     multiples = {task: [one.multiple if one else None for one in those] for task, those in scores.items()}
     is_sure = {task: [bool(one and one.is_significant) for one in those] for task, those in scores.items()}
     return dot_figure([row.series for row in rows], multiples, x_title=x_title, is_sure=is_sure)

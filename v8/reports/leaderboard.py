@@ -20,22 +20,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from v8.columns import TASK_COLUMNS, TASK_OHLC
+from v8.columns import TASK_OHLC
 from v8.evaluation.judgement import BEATS, LOSES, Judgement
 from v8.evaluation.significance import ALPHA, corrected_p_values
 from v8.reports.results import SeriesResult
 from v8.storage import write_text
+from v8.tasks import TASKS
 
 LEADERBOARD_FILE: Final = "leaderboard.csv"
 
 _FIRST_COLUMNS: Final = ("series", "source")
-_TASK_COLUMNS: Final = (
-    "mae_multiple_of_naive",
-    "mae_skill",
-    "verdict",
-    "mae_p_value",
-    "mae_corrected_p_value",
-)
+_SCORE_COLUMNS: Final = {
+    "mae_multiple_of_naive": "multiple",
+    "mae_skill": "skill",
+    "verdict": "verdict",
+    "mae_p_value": "p_value",
+    "mae_corrected_p_value": "corrected_p_value",
+}
+"""Columns of every task and the fields of `TaskScore` in them."""
+
 _LAST_COLUMNS: Final = (
     "direction_hit_rate_step_1",
     "direction_low_95",
@@ -78,7 +81,7 @@ class LeaderboardRow:
     Args:
         series: Its name, "BTCUSDT-15m".
         source: Name of the candle source; "demo" is a simulated market.
-        tasks: Score of each task of the profile, in the order of `v8.columns.TASK_COLUMNS`.
+        tasks: Score of each task of the profile, in the order of `v8.tasks.TASKS`.
         hit_rate: Share of windows whose direction at step 1 was right, 0 to 1; None without any.
         hit_rate_95: Its 95 % interval, for as many windows as are effective; None without any.
         best_epoch: Epoch whose weights were kept; 0 is the untrained network.
@@ -117,29 +120,6 @@ class TaskSummary:
     median_skill: float | None
 
 
-@dataclass(frozen=True)
-class LeaderboardSummary:
-    """The median row of a leaderboard; each median is over the series that have the number.
-
-    Args:
-        num_series: Rows of the leaderboard.
-        tasks: Summary of each task that any series has.
-        hit_rate: Median hit rate at step 1, 0 to 1, or None.
-        best_epoch: Median, in epochs, or None.
-        epochs_run: Median, in epochs, or None.
-        seconds: Median wall time per series, in seconds, or None.
-        total_seconds: Sum of the wall times, in seconds.
-    """
-
-    num_series: int
-    tasks: Mapping[str, TaskSummary]
-    hit_rate: float | None
-    best_epoch: float | None
-    epochs_run: float | None
-    seconds: float | None
-    total_seconds: float
-
-
 def rank_results(results: Iterable[SeriesResult]) -> list[LeaderboardRow]:
     """Rank the finished series of a run.
 
@@ -149,24 +129,16 @@ def rank_results(results: Iterable[SeriesResult]) -> list[LeaderboardRow]:
     return sorted(_corrected([_row(result) for result in results]), key=_rank)
 
 
-def summarise(rows: Sequence[LeaderboardRow]) -> LeaderboardSummary:
-    """Return the median row.
+def summarise(rows: Sequence[LeaderboardRow]) -> dict[str, TaskSummary]:
+    """Summarise every task that any series has, in the order of the tasks."""
+    scores = {task: [row.tasks[task] for row in rows if task in row.tasks] for task in TASKS}
+    return {task: _summarise_task(those) for task, those in scores.items() if those}
 
-    Args:
-        rows: Any number of rows, also none.
-    """
-    names = [task for task in TASK_COLUMNS if any(task in row.tasks for row in rows)]
-    return LeaderboardSummary(
-        num_series=len(rows),
-        tasks={
-            task: _summarise_task([row.tasks[task] for row in rows if task in row.tasks]) for task in names
-        },
-        hit_rate=_median(row.hit_rate for row in rows),
-        best_epoch=_median(row.best_epoch for row in rows),
-        epochs_run=_median(row.epochs_run for row in rows),
-        seconds=_median(row.seconds for row in rows),
-        total_seconds=math.fsum(row.seconds for row in rows),
-    )
+
+def median(values: Iterable[float | None]) -> float | None:
+    """Return the median of the numbers that there are; None without any."""
+    known = [value for value in values if value is not None]
+    return float(statistics.median(known)) if known else None
 
 
 def write_leaderboard_csv(path: Path, rows: Sequence[LeaderboardRow]) -> None:
@@ -180,7 +152,7 @@ def write_leaderboard_csv(path: Path, rows: Sequence[LeaderboardRow]) -> None:
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    task_columns = [f"{task}_{column}" for task in TASK_COLUMNS for column in _TASK_COLUMNS]
+    task_columns = [f"{task}_{column}" for task in TASKS for column in _SCORE_COLUMNS]
     writer.writerow([*_FIRST_COLUMNS, *task_columns, *_LAST_COLUMNS])
     writer.writerows(_cells(row) for row in rows)
     write_text(path, stream.getvalue())
@@ -213,7 +185,7 @@ def _score(judgement: Judgement, task: str) -> TaskScore:
 def _corrected(rows: list[LeaderboardRow]) -> list[LeaderboardRow]:
     """Correct the p-values of each task over the rows that have it."""
     scores: list[dict[str, TaskScore]] = [{} for _ in rows]
-    for task in TASK_COLUMNS:
+    for task in TASKS:
         places = [place for place, row in enumerate(rows) if task in row.tasks]
         corrected = corrected_p_values([rows[place].tasks[task].p_value for place in places])
         for place, value in zip(places, corrected, strict=True):
@@ -232,23 +204,14 @@ def _summarise_task(scores: Sequence[TaskScore]) -> TaskSummary:
         num_beating=sum(score.verdict == BEATS for score in scores),
         num_significantly_beating=sum(score.is_significant and score.verdict == BEATS for score in scores),
         num_significantly_losing=sum(score.is_significant and score.verdict == LOSES for score in scores),
-        median_multiple=_median(score.multiple for score in scores),
-        median_skill=_median(score.skill for score in scores),
+        median_multiple=median(score.multiple for score in scores),
+        median_skill=median(score.skill for score in scores),
     )
 
 
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(statistics.median(known)) if known else None
-
-
 def _cells(row: LeaderboardRow) -> list[object]:
-    scores = [row.tasks.get(task, TaskScore(None, None, "")) for task in TASK_COLUMNS]
-    task_cells = [
-        cell
-        for score in scores
-        for cell in (score.multiple, score.skill, score.verdict, score.p_value, score.corrected_p_value)
-    ]
+    scores = [row.tasks.get(task, TaskScore(None, None, "")) for task in TASKS]
+    task_cells = [getattr(score, name) for score in scores for name in _SCORE_COLUMNS.values()]
     low, high = row.hit_rate_95 or (None, None)
     last = [row.hit_rate, low, high, row.best_epoch, row.epochs_run, round(row.seconds, 3)]
     return ["" if cell is None else cell for cell in [row.series, row.source, *task_cells, *last]]

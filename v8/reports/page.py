@@ -16,9 +16,9 @@ from v8.reports.document import document, plot
 from v8.reports.figures import multiples_figure, stage_figure
 from v8.reports.leaderboard import (
     LeaderboardRow,
-    LeaderboardSummary,
     TaskScore,
     TaskSummary,
+    median,
     rank_results,
     summarise,
 )
@@ -69,7 +69,7 @@ def _banner(run: RunRecord, results: Iterable[SeriesResult]) -> Html:
 def _opening(run: RunRecord, rows: Sequence[LeaderboardRow]) -> Html:
     failed = f" {len(run.reasons)} failed." if run.reasons else ""
     state = f"{len(rows)} of {len(run.series)} series are finished.{failed}"
-    cards = (_card(task, summary) for task, summary in summarise(rows).tasks.items())
+    cards = (_card(task, summary) for task, summary in summarise(rows).items())
     return join([element("p", state), element("div", *cards, class_="cards")])
 
 
@@ -97,13 +97,13 @@ def _failures(run: RunRecord) -> Html:
 def _leaderboard(rows: Sequence[LeaderboardRow]) -> Html:
     if not rows:
         return Html()
-    summary = summarise(rows)
+    tasks = list(summarise(rows))
     head = ["Series"]
-    for task in summary.tasks:
+    for task in tasks:
         head += [f"{TASKS[task].title} ÷ naive", "skill", "verdict", "p, corrected"]
     head += ["direction, step 1", "95 %", "best epoch", "epochs", "time"]
     limit = _bar_limit(rows)
-    body = [_median_cells(summary), *(_row_cells(row, summary.tasks, limit) for row in rows)]
+    body = [_median_cells(rows), *(_row_cells(row, tasks, limit) for row in rows)]
     note = (
         "Mean absolute error on the test span, over all steps and columns, in returns. Ordered by the "
         f"candles' error ÷ naive, best first. Longest bar: a skill of {limit:.3g}. p: chance of a "
@@ -128,14 +128,15 @@ def _multiples(rows: Sequence[LeaderboardRow]) -> Html:
     return plot(multiples_figure(rows, x_title="error ÷ naive error"), label)
 
 
-def _median_cells(summary: LeaderboardSummary) -> list[str]:
+def _median_cells(rows: Sequence[LeaderboardRow]) -> list[str]:
     cells = ["median"]
-    for task in summary.tasks.values():
+    for task in summarise(rows).values():
         cells += [number(task.median_multiple), number(task.median_skill)]
         cells.append(f"{task.num_beating} of {task.num_series} beat naive")
         cells.append(f"{task.num_significantly_beating} better, {task.num_significantly_losing} worse")
-    cells += [percent(summary.hit_rate), "", count(summary.best_epoch), count(summary.epochs_run)]
-    return [*cells, duration(summary.seconds)]
+    epochs = (median(row.best_epoch for row in rows), median(row.epochs_run for row in rows))
+    cells += [percent(median(row.hit_rate for row in rows)), "", *map(count, epochs)]
+    return [*cells, duration(median(row.seconds for row in rows))]
 
 
 def _row_cells(row: LeaderboardRow, tasks: Iterable[str], limit: float) -> list[str]:

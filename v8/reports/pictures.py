@@ -53,7 +53,7 @@ def write_pictures(
         skill = multiples_figure(rows, x_title="filled: differs from 1 by more than chance")
         size = 8.0, 1.6 + 0.22 * len(rows)
         pictures[SKILL_FILE] = "error ÷ naive error, below 1 is better", [skill], size
-        errors = [_median_errors(results, task) for task in summarise(rows).tasks]
+        errors = [_median_errors(results, task) for task in summarise(rows)]
         said = f"mean absolute error ÷ naive's by step, median over {len(results)} series"
         pictures[ERRORS_FILE] = said, errors, (8.0 if len(errors) == 1 else 4.0 * len(errors), 4.0)
     if any(histories.values()):
