@@ -48,8 +48,10 @@ def walk_candles(num_rows: int = 300, seed: int = 0) -> Candles:
 
 def assert_same(table: FeatureTable, expected: FeatureTable) -> None:
     assert (table.series, table.columns, table.digest) == (expected.series, expected.columns, expected.digest)
-    for name in ("open_time_s", "values", "segment"):
+    for name in ("open_time_s", "segment"):
         np.testing.assert_array_equal(getattr(table, name), getattr(expected, name), strict=True)
+    for name in table.columns:
+        np.testing.assert_array_equal(table.column(name), expected.column(name), strict=True)
 
 
 def counts(store: FeatureStore) -> tuple[int, int, int]:

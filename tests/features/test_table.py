@@ -65,14 +65,14 @@ def test_a_column_the_table_does_not_hold_is_refused_with_those_it_holds() -> No
 def test_values_are_single_precision_with_prices_as_they_were() -> None:
     candles = walk_candles(50)
     table = compute_table(candles, OHLC)
-    assert table.values.dtype == np.float32
+    assert table.select(table.columns).dtype == np.float32
     for name in OHLC:
         np.testing.assert_array_equal(table.column(name), candles.column(name).astype(np.float32))
 
 
 def test_arrays_cannot_be_written() -> None:
     table = compute_table(walk_candles(50), ["close", "roc"])
-    for array in (table.values, table.open_time_s, table.segment, table.column("roc")):
+    for array in (table.open_time_s, table.segment, table.column("roc")):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1
 

@@ -50,7 +50,7 @@ class Formula:
         function: Takes one array per input, then the parameters by keyword.
         inputs: Names of candle columns, features or stages.
         parameters: Name and value of every number in the formula, in bars or unitless.
-        warmup_bars: First rows of a contiguous piece that are not valid; inputs' warm-up included.
+        warmup_bars: First rows of a contiguous piece that are not valid although all inputs are.
         version: Raised whenever the function computes something else; part of the digest.
     """
 
@@ -92,8 +92,7 @@ def warmup_bars(columns: Iterable[str]) -> int:
     >>> warmup_bars(["close", "roc", "volatility"])
     19
     """
-    formulas_named = (FEATURES[name].formula for name in columns)
-    return max((formula.warmup_bars for formula in formulas_named if formula), default=0)
+    return max(map(_warmup, columns), default=0)
 
 
 def definitions(columns: Iterable[str]) -> dict[str, str]:
@@ -119,7 +118,7 @@ def definition_digest(name: str) -> str:
             "name": name,
             "inputs": [definition_digest(source) for source in formula.inputs],
             "parameters": dict(formula.parameters),
-            "warmup_bars": formula.warmup_bars,
+            "warmup_bars": _warmup(name),
             "version": formula.version,
         }
     )
@@ -178,6 +177,15 @@ def _resolved(name: str, known: dict[str, Floats]) -> Floats:
     return known[name]
 
 
+@cache
+def _warmup(name: str) -> int:
+    """Return the warm-up of a column or stage in bars, that of its inputs included."""
+    if name in _CANDLE_COLUMNS:
+        return 0
+    formula = _formula(name)
+    return max((formula.warmup_bars, *map(_warmup, formula.inputs)))
+
+
 def _formula(name: str) -> Formula:
     """Return the formula of a stage, or of a feature that is no price of the candle itself."""
     return (FEATURES[name].formula if name in FEATURES else None) or _STAGES[name]
@@ -185,7 +193,7 @@ def _formula(name: str) -> Formula:
 
 def _without_warmup(name: str, values: Floats) -> Floats:
     valid = values.copy()
-    valid[: warmup_bars([name])] = np.nan
+    valid[: _warmup(name)] = np.nan
     return valid
 
 
@@ -212,8 +220,6 @@ _VOLUME_BARS = 20
 _SLOW_WEIGHT, _SIGNAL_WEIGHT = 2.0 / (_SLOW_BARS + 1), 2.0 / (_SIGNAL_BARS + 1)
 _STDS: Final = c.BAND_WIDTH_STDS
 _BANDS_WARMUP = c.BAND_PERIOD_BARS - 1
-_LONG_BARS: Final = c.RANGE_BARS[-1]
-_LONG_WARMUP = _LONG_BARS - 1
 
 _AVERAGE = f"the simple average of the last {c.BAND_PERIOD_BARS} closes"
 _OF_RECENT = f"in multiples of {c.RECENT_RANGE}, unitless"
@@ -265,18 +271,17 @@ def _range(bars: int) -> Feature:
         c.range_column(bars),
         Kind.POSITIVE,
         f"{_OF_SQUARED} log(high / low) of the last {bars} bars over 4 log 2, {_OF_RECENT}",
-        Formula(ranges.share_of_recent, (_deviation_stage(bars), c.RECENT_RANGE), warmup_bars=_LONG_WARMUP),
+        Formula(ranges.share_of_recent, (_deviation_stage(bars), c.RECENT_RANGE)),
         _PARKINSON,
     )
 
 
 def _realised(bars: int) -> Feature:
-    inputs = (_realised_stage(bars), c.RECENT_RANGE)
     return Feature(
         f"realised_{bars}",
         Kind.POSITIVE,
         f"{_OF_SQUARED} log return of the last {bars} bars, {_OF_RECENT}",
-        Formula(ranges.share_of_recent, inputs, warmup_bars=max(bars, _LONG_WARMUP)),
+        Formula(ranges.share_of_recent, (_realised_stage(bars), c.RECENT_RANGE)),
         _OWN,
     )
 
@@ -287,7 +292,7 @@ def _move(bars: int) -> Feature:
         Kind.CENTRED,
         f"size of the log return over {bars} bars over the root of {bars}, at most {ranges.MAX_MOVE:g}, "
         f"{_OF_RECENT}",
-        Formula(ranges.move, (c.CLOSE, c.RECENT_RANGE), {"period_bars": bars}, max(bars, _LONG_WARMUP)),
+        Formula(ranges.move, (c.CLOSE, c.RECENT_RANGE), {"period_bars": bars}, bars),
         _OWN,
     )
 
@@ -316,7 +321,7 @@ def _rolled(step: int) -> Iterator[Feature]:
             Kind.CENTRED,
             f"{what} of the last {c.BAND_PERIOD_BARS} closes {step} bars ahead if the close stays where it is"
             f", over the close, at most {ranges.MAX_ROLLED:g}, {_OF_RECENT}",
-            Formula(function, (_ROLLED_MOMENTS, c.RECENT_RANGE), {"step": step}, _LONG_WARMUP),
+            Formula(function, (_ROLLED_MOMENTS, c.RECENT_RANGE), {"step": step}),
             _OWN,
         )
 
@@ -332,14 +337,14 @@ FEATURES: Final[Registry[Feature]] = Registry(
             c.BB_UPPER,
             Kind.PRICE,
             f"{_AVERAGE} plus {_STDS:g} times their sample deviation, quote currency",
-            Formula(formulas.bollinger_band, (c.CLOSE, _CLOSE_MOMENTS), {"stds": _STDS}, _BANDS_WARMUP),
+            Formula(formulas.bollinger_band, (c.CLOSE, _CLOSE_MOMENTS), {"stds": _STDS}),
             _BOLLINGER,
         ),
         Feature(
             c.BB_LOWER,
             Kind.PRICE,
             f"{_AVERAGE} minus {_STDS:g} times their sample deviation, quote currency",
-            Formula(formulas.bollinger_band, (c.CLOSE, _CLOSE_MOMENTS), {"stds": -_STDS}, _BANDS_WARMUP),
+            Formula(formulas.bollinger_band, (c.CLOSE, _CLOSE_MOMENTS), {"stds": -_STDS}),
             _BOLLINGER,
         ),
         Feature(
@@ -376,9 +381,7 @@ FEATURES: Final[Registry[Feature]] = Registry(
             "bb_width",
             Kind.POSITIVE,
             f"distance between the bands divided by {_AVERAGE}, unitless",
-            Formula(
-                formulas.relative_deviation, (c.CLOSE, _CLOSE_MOMENTS), {"stds": 2.0 * _STDS}, _BANDS_WARMUP
-            ),
+            Formula(formulas.relative_deviation, (c.CLOSE, _CLOSE_MOMENTS), {"stds": 2.0 * _STDS}),
             _BOLLINGER,
         ),
         Feature(
@@ -386,7 +389,7 @@ FEATURES: Final[Registry[Feature]] = Registry(
             Kind.POSITIVE,
             f"sample standard deviation of the last {c.BAND_PERIOD_BARS} closes divided by their simple "
             "average, unitless",
-            Formula(formulas.relative_deviation, (c.CLOSE, _CLOSE_MOMENTS), {"stds": 1.0}, _BANDS_WARMUP),
+            Formula(formulas.relative_deviation, (c.CLOSE, _CLOSE_MOMENTS), {"stds": 1.0}),
         ),
         Feature(
             "volume_norm",
@@ -414,22 +417,21 @@ FEATURES: Final[Registry[Feature]] = Registry(
             "bb_position",
             Kind.CENTRED,
             "close between bb_lower (0) and bb_upper (1), 0.5 where they meet, unitless",
-            Formula(formulas.band_position, (_CLOSE_MOMENTS,), {"stds": _STDS}, _BANDS_WARMUP),
+            Formula(formulas.band_position, (_CLOSE_MOMENTS,), {"stds": _STDS}),
             _BOLLINGER,
         ),
         Feature(
             c.RECENT_RANGE,
             Kind.POSITIVE,
             f"product of the range deviations d(n) = {_OF_SQUARED} log(high / low) of the last n bars over "
-            f"4 log 2, each raised to at least {ranges.FLOOR_SHARE:g} d({_LONG_BARS}), to these powers: "
+            f"4 log 2, each raised to at least {ranges.FLOOR_SHARE:g} d({c.RANGE_BARS[-1]}), to these "
+            "powers: "
             + ", ".join(
                 f"d({bars}) to {weight:g}"
                 for bars, weight in zip(c.RANGE_BARS[1:], ranges.RECENT_WEIGHTS, strict=True)
             )
             + "; unitless",
-            Formula(
-                ranges.recent_range, tuple(map(_deviation_stage, c.RANGE_BARS[1:])), warmup_bars=_LONG_WARMUP
-            ),
+            Formula(ranges.recent_range, tuple(map(_deviation_stage, c.RANGE_BARS[1:]))),
             "Corsi 2009, doi:10.1093/jjfinec/nbp001",
         ),
         *map(_range, c.RANGE_BARS),

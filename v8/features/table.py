@@ -68,11 +68,6 @@ class FeatureTable:
         """Names of the columns, each once, in the order they were asked for."""
         return tuple(self.arrays)
 
-    @property
-    def values(self) -> NDArray[np.float32]:
-        """All columns copied into one array, shape (N, C), float32, read-only."""
-        return _read_only(self.select(self.columns))
-
     def column(self, name: str) -> Column:
         """Return one column by its name: read-only, shape (N,), float32.
 

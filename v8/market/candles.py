@@ -49,8 +49,6 @@ from v8.market.repairs import (
 from v8.market.series import Series
 from v8.storage import digest_bytes
 
-__all__ = ["CandleReport", "Candles", "Gap", "check_candles", "require_num_bars"]
-
 
 @dataclass(frozen=True, eq=False)
 class Candles:
@@ -146,19 +144,17 @@ def check_candles(frame: pd.DataFrame, series: Series, *, source: str, now_s: in
     require_rows(len(frame), len(frame), where)
     times = read_open_times(frame[OPEN_TIME])
     require_readable(frame[OPEN_TIME], times.is_readable, where)
-    rows = Rows(times.open_us, numbers(frame))
     report = CandleReport(
         num_read=len(frame),
         time_units=dict(sorted(times.units.items())),
         num_unsorted=int(np.count_nonzero(np.diff(times.open_us) < 0)),
     )
-    rows, report = without_faults(rows, report, series, where)
-    rows, report = without_unclosed(rows, report, series, now_s, where)
-    rows, report = without_repetition(rows, report, where)
+    rows = Rows(series, where, times.open_us, numbers(frame), report)
+    rows = without_repetition(without_unclosed(without_faults(rows), now_s))
     require_rows(len(rows.open_us), len(frame), where)
-    require_timeframe(rows, series, where)
-    rows, report = newest_life(rows, report, series)
-    return _assembled(series, rows.open_us // US_PER_S, rows.values, report, source)
+    require_timeframe(rows)
+    rows = newest_life(rows)
+    return _assembled(series, rows.open_us // US_PER_S, rows.values, rows.report, source)
 
 
 def require_num_bars(num_bars: int, series: Series) -> None:

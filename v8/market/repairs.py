@@ -7,6 +7,7 @@ Shapes: R raw rows.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -48,16 +49,23 @@ class Rows:
     """Raw rows on their way to become candles.
 
     Args:
+        series: What they claim to be.
+        where: Series and source, for errors.
         open_us: Open times, microseconds since the epoch, UTC, shape (R,), int64.
         values: Columns of `OHLCV`, shape (R, 5), float64, prices in quote currency.
+        report: What was found in them so far.
     """
 
+    series: Series
+    where: str
     open_us: NDArray[np.int64]
     values: NDArray[np.float64]
+    report: CandleReport
 
-    def at(self, chosen: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Rows:
-        """Return the chosen rows: a mask, row numbers or a slice."""
-        return Rows(self.open_us[chosen], self.values[chosen])
+    def at(self, chosen: NDArray[np.bool_] | NDArray[np.intp] | slice, **found: Any) -> Rows:
+        """Return the chosen rows (a mask, row numbers or a slice), and note what was found."""
+        report = replace(self.report, **found)
+        return replace(self, open_us=self.open_us[chosen], values=self.values[chosen], report=report)
 
     def opens(self, is_chosen: NDArray[np.bool_]) -> str:
         """List the open times of the chosen rows in words, each once."""
@@ -106,32 +114,26 @@ def numbers(frame: pd.DataFrame) -> NDArray[np.float64]:
     return values + 0.0  # turns -0.0 into 0.0, so that equal candles have equal digests
 
 
-def without_faults(rows: Rows, report: CandleReport, series: Series, where: str) -> tuple[Rows, CandleReport]:
+def without_faults(rows: Rows) -> Rows:
     """Drop and count the rows that cannot be true; refuse when they are many."""
-    faults = _faults(rows, series)
+    faults = _faults(rows)
     count = {name: int(mask.sum()) for name, mask in faults.items()}
     worst = max(count, key=lambda name: count[name])
     reason = f"mostly {_FAULTS[worst]} ({rows.opens(faults[worst])})"
-    _require_few(sum(count.values()), report, reason, where)
-    report = replace(
-        report,
-        num_unreadable=count["unreadable"],
-        num_non_positive=count["non_positive"],
-        num_inconsistent=count["inconsistent"],
-        num_off_grid=count["off_grid"],
-    )
-    return rows.at(~np.logical_or.reduce(list(faults.values()))), report
+    _require_few(sum(count.values()), rows, reason)
+    return rows.at(~np.logical_or.reduce(list(faults.values())), **count)
 
 
 _FAULTS = {
-    "unreadable": "values that are missing or no numbers",
-    "non_positive": "prices not above zero or volume below zero",
-    "inconsistent": "low <= open, close <= high broken",
-    "off_grid": "opens between two bars of this timeframe",
+    "num_unreadable": "values that are missing or no numbers",
+    "num_non_positive": "prices not above zero or volume below zero",
+    "num_inconsistent": "low <= open, close <= high broken",
+    "num_off_grid": "opens between two bars of this timeframe",
 }
+"""Counts of the report, and what each means."""
 
 
-def _faults(rows: Rows, series: Series) -> dict[str, NDArray[np.bool_]]:
+def _faults(rows: Rows) -> dict[str, NDArray[np.bool_]]:
     """Mark the rows that cannot be true, each under its first fault only.
 
     Returns:
@@ -141,10 +143,10 @@ def _faults(rows: Rows, series: Series) -> dict[str, NDArray[np.bool_]]:
     opened, high, low, close = (values[:, COLUMN[name]] for name in (OPEN, HIGH, LOW, CLOSE))
     prices = values[:, [COLUMN[name] for name in OHLC]]
     masks = {
-        "unreadable": ~np.isfinite(values).all(axis=1),
-        "non_positive": (prices <= 0).any(axis=1) | (values[:, COLUMN[VOLUME]] < 0),
-        "inconsistent": (low > np.minimum(opened, close)) | (high < np.maximum(opened, close)),
-        "off_grid": rows.open_us % (series.bar_s * US_PER_S) != 0,
+        "num_unreadable": ~np.isfinite(values).all(axis=1),
+        "num_non_positive": (prices <= 0).any(axis=1) | (values[:, COLUMN[VOLUME]] < 0),
+        "num_inconsistent": (low > np.minimum(opened, close)) | (high < np.maximum(opened, close)),
+        "num_off_grid": rows.open_us % (rows.series.bar_s * US_PER_S) != 0,
     }
     is_taken = np.zeros(len(values), dtype=np.bool_)
     for name, mask in masks.items():
@@ -153,39 +155,37 @@ def _faults(rows: Rows, series: Series) -> dict[str, NDArray[np.bool_]]:
     return masks
 
 
-def _require_few(num_bad: int, report: CandleReport, reason: str, where: str) -> None:
-    if num_bad > MAX_DROPPED_SHARE * report.num_read:
+def _require_few(num_bad: int, rows: Rows, reason: str) -> None:
+    if num_bad > MAX_DROPPED_SHARE * rows.report.num_read:
         raise DataError(
-            where=where,
+            where=rows.where,
             rule=f"at most {MAX_DROPPED_SHARE:.0%} of the rows may be unusable",
-            got=f"{num_bad} of {report.num_read}, {reason}",
+            got=f"{num_bad} of {rows.report.num_read}, {reason}",
             fix="Check that the file is of this symbol and timeframe, and its columns and time zone",
         )
 
 
-def without_unclosed(
-    rows: Rows, report: CandleReport, series: Series, now_s: int | None, where: str
-) -> tuple[Rows, CandleReport]:
+def without_unclosed(rows: Rows, now_s: int | None) -> Rows:
     """Drop and count the running bar; refuse rows from a future beyond it."""
     if now_s is None:
-        return rows, report
-    is_unclosed = rows.open_us + series.bar_s * US_PER_S > now_s * US_PER_S
+        return rows
+    is_unclosed = rows.open_us + rows.series.bar_s * US_PER_S > now_s * US_PER_S
     if len(np.unique(rows.open_us[is_unclosed])) > 1:
         raise DataError(
-            where=where,
+            where=rows.where,
             rule=f"only the running bar may end after now, {iso(now_s)}",
             got=f"bars that open at {rows.opens(is_unclosed)}",
             fix="Check the clock of this machine and the unit and time zone of the file",
         )
-    return rows.at(~is_unclosed), replace(report, num_unclosed=int(is_unclosed.sum()))
+    return rows.at(~is_unclosed, num_unclosed=int(is_unclosed.sum()))
 
 
-def without_repetition(rows: Rows, report: CandleReport, where: str) -> tuple[Rows, CandleReport]:
+def without_repetition(rows: Rows) -> Rows:
     """Sort the rows and leave one, or none, for every bar that is listed more than once."""
     rows = rows.at(np.argsort(rows.open_us, kind="stable"))
     is_first = np.diff(rows.open_us, prepend=-1) != 0
     if is_first.all():
-        return rows, report
+        return rows
     starts = np.flatnonzero(is_first)
     sizes = np.diff(starts, append=len(is_first))
     largest = np.maximum.reduceat(rows.values, starts, axis=0)
@@ -193,17 +193,17 @@ def without_repetition(rows: Rows, report: CandleReport, where: str) -> tuple[Ro
     is_identical = (spread == 0).all(axis=1)
     is_conflicting = (spread > ROUNDING_SHARE * largest).any(axis=1)
     is_rounded = ~is_identical & ~is_conflicting
-    report = replace(
-        report,
+    kept = np.where(is_rounded, _most_precise(rows, is_rounded, starts, sizes), starts)
+    single = rows.at(
+        kept[~is_conflicting],
         num_identical=int((sizes[is_identical] - 1).sum()),
         num_rounded=int((sizes[is_rounded] - 1).sum()),
         num_conflicting=int(sizes[is_conflicting].sum()),
     )
     offenders = rows.opens(np.repeat(is_conflicting, sizes))
     reason = f"mostly bars listed more than once with different values ({offenders})"
-    _require_few(report.num_unusable, report, reason, where)
-    kept = np.where(is_rounded, _most_precise(rows, is_rounded, starts, sizes), starts)
-    return rows.at(kept[~is_conflicting]), report
+    _require_few(single.report.num_unusable, single, reason)
+    return single
 
 
 def _most_precise(
@@ -231,28 +231,28 @@ def _num_decimals(values: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.asarray(decimals.sum(axis=1))
 
 
-def require_timeframe(rows: Rows, series: Series, where: str) -> None:
+def require_timeframe(rows: Rows) -> None:
     """Refuse coarser candles that happen to lie on the grid of a finer timeframe.
 
     Too few rows to tell pass.
     """
-    steps_s = np.diff(rows.open_us) // US_PER_S
-    if len(steps_s) >= _FEWEST_STEPS_TO_JUDGE and np.median(steps_s) != series.bar_s:
+    steps_s, bar_s = np.diff(rows.open_us) // US_PER_S, rows.series.bar_s
+    if len(steps_s) >= _FEWEST_STEPS_TO_JUDGE and np.median(steps_s) != bar_s:
         raise DataError(
-            where=where,
-            rule=f"most candles must follow {series.bar_s} s after the one before",
+            where=rows.where,
+            rule=f"most candles must follow {bar_s} s after the one before",
             got=f"a median step of {np.median(steps_s):.0f} s",
-            fix=f"Check that the rows are of timeframe {series.timeframe}",
+            fix=f"Check that the rows are of timeframe {rows.series.timeframe}",
         )
 
 
-def newest_life(rows: Rows, report: CandleReport, series: Series) -> tuple[Rows, CandleReport]:
+def newest_life(rows: Rows) -> Rows:
     """Keep only what follows the last leap that no coin makes: after it the symbol means another one."""
-    hole_s = np.diff(rows.open_us) // US_PER_S - series.bar_s
+    hole_s = np.diff(rows.open_us) // US_PER_S - rows.series.bar_s
     leap = np.abs(np.diff(np.log(rows.values[:, COLUMN[CLOSE]])))
     leaps = np.flatnonzero((hole_s > RELISTING_HOLE_S) & (leap > RELISTING_LOG_RETURN))
     if len(leaps) == 0:
-        return rows, report
+        return rows
     first = int(leaps[-1]) + 1
     relisted_at = iso(rows.open_us[first] / US_PER_S)
-    return rows.at(slice(first, None)), replace(report, num_older_life=first, relisted_at=relisted_at)
+    return rows.at(slice(first, None), num_older_life=first, relisted_at=relisted_at)
