@@ -30,7 +30,7 @@ def draw_pictures(run: Path) -> list[Path]:
     results = read_results(finished_metadata(run, record))
     names = [result.series for result in results]
     histories = {name: read_history(run / name / HISTORY_FILE) for name in names}
-    title = str(record.profile.get("name"))
+    title = record.profile_name
     if not record.is_publishable:
         title = f"{DEMO_WARNING}\n{title}"
     return write_pictures(run / PICTURES_FOLDER, title, results, histories, read_samples(run, names))

@@ -56,8 +56,8 @@ def error_figure(judgements: Sequence[Judgement], task: str) -> go.Figure:
         traces,
         height=330,
         hovermode="x unified",
-        xaxis={"title": {"text": "steps ahead"}, "nticks": 11},
-        yaxis={"title": {"text": "error ÷ naive"}},
+        xaxis={"title": "steps ahead", "nticks": 11},
+        yaxis={"title": "error ÷ naive"},
         legend={"y": -0.34, "yanchor": "top"},
     )
 
@@ -95,8 +95,8 @@ def learning_figure(history: History, best_epoch: int) -> go.Figure:
         traces,
         height=290,
         hovermode="x unified",
-        xaxis={"title": {"text": "epoch"}, "dtick": max(1, -(-len(history) // 10))},
-        yaxis={"title": {"text": "loss, scaled units"}},
+        xaxis={"title": "epoch", "dtick": max(1, -(-len(history) // 10))},
+        yaxis={"title": "loss, scaled units"},
         shapes=[mark],
     )
 
@@ -118,7 +118,7 @@ def relative_losses_figure(histories: Iterable[History]) -> go.Figure:
         traces,
         height=330,
         showlegend=False,
-        xaxis={"title": {"text": f"epoch; one line for each of {len(traces)} series"}},
+        xaxis={"title": f"epoch; one line for each of {len(traces)} series"},
         shapes=[level | {"line": {"color": LIGHT["other"], "width": 1.5}}],
     )
 
@@ -159,7 +159,7 @@ def dot_figure(
     return base_figure(
         traces,
         height=130 + _ROW_HEIGHT * len(shown),
-        xaxis={"title": {"text": x_title}},
+        xaxis={"title": x_title},
         yaxis=_rows_axis(len(shown)),
         shapes=[upright(1, {"color": LIGHT["soft"], "width": 1.5})],
     )
@@ -202,7 +202,7 @@ def stage_figure(seconds: Mapping[str, Mapping[str, float]]) -> go.Figure:
         height=150 + _ROW_HEIGHT * len(names),
         barmode="stack",
         legend={"traceorder": "normal"},
-        xaxis={"title": {"text": "seconds"}},
+        xaxis={"title": "seconds"},
         yaxis=_rows_axis(len(names)),
     )
 

@@ -40,7 +40,7 @@ def forecast_figure(
         traces.append(each.update(yaxis="y2", showlegend=False))
     axes = _price_axes(has_panel=bool(below), is_dated=places is None)
     if below:
-        axes["yaxis2"]["title"] = {"text": ", ".join(task.name for task in below)}
+        axes["yaxis2"]["title"] = ", ".join(task.name for task in below)
     return base_figure(traces, height=460 if below else 360, hovermode="x unified", **axes)
 
 
@@ -62,7 +62,7 @@ def _hollow(sample: ForecastSample, x: Sequence[Any]) -> Iterator[go.Candlestick
 
 def _price_axes(*, has_panel: bool, is_dated: bool) -> dict[str, dict[str, Any]]:
     """Return one axis of time, one of prices, and one of what has no unit, below them."""
-    price = {"tickformat": ",.6~g", "title": {"text": "price"}}
+    price = {"tickformat": ",.6~g", "title": "price"}
     axes: dict[str, dict[str, Any]] = {
         "xaxis": {"rangeslider": {"visible": False}, "anchor": "y2" if has_panel else "y"},
         "yaxis": price | {"domain": [0.3 if has_panel else 0.0, 1.0]},

@@ -74,7 +74,7 @@ def issued_figure(candles: Candles, forecast: pd.DataFrame) -> go.Figure:
         ticktext=[f"{times[tick]:%d %b<br>%H:%M}" for tick in ticks],
         showgrid=False,
     )
-    figure.update_layout(yaxis={"title": {"text": "price, quote currency"}})
+    figure.update_layout(yaxis={"title": "price, quote currency"})
     figure.update_yaxes(rangemode="tozero", selector={"tickformat": PANEL_FORMAT})
     figure.add_shape(upright(0.5, {"color": LIGHT["soft"], "dash": "dot", "width": 1}))
     shade = upright(0.5, {"width": 0}) | {"type": "rect", "x1": num_coming + 1}

@@ -69,7 +69,7 @@ def write_pictures(
 def _median_errors(results: Sequence[SeriesResult], task: str) -> go.Figure:
     judgements = [one.judgement for one in results if task in one.judgement.errors]
     figure = error_figure(judgements, task)
-    return figure.update_layout(title={"text": TASKS[task].title}, yaxis={"title": {"text": ""}})
+    return figure.update_layout(title=TASKS[task].title, yaxis={"title": ""})
 
 
 def _forecasts(sample: ForecastSample) -> go.Figure:
@@ -81,4 +81,4 @@ def _forecasts(sample: ForecastSample) -> go.Figure:
     )
     figure = forecast_figure(candles, places=range(1 - len(sample.open_time_s), 1))
     said = f"bars of {sample.bar_s // 60} minutes before the last one"
-    return figure.update_layout(xaxis={"title": {"text": said}})
+    return figure.update_layout(xaxis={"title": said})

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from v8.artifacts.forecast_sample import ForecastSample
-from v8.columns import TASK_COLUMNS
 from v8.evaluation.judgement import MODEL, ErrorKind, Judgement
-from v8.evaluation.metrics import StepDirection, is_price_task
+from v8.evaluation.metrics import StepDirection
 from v8.reports.charts import share_bar, split_bar
 from v8.reports.document import plot
 from v8.reports.figures import error_figure, learning_figure
@@ -33,6 +32,10 @@ def series_section(result: SeriesResult, history: History, sample: ForecastSampl
         sample: Some of its forecasts; None beside models that were saved without.
     """
     judgement = result.judgement
+    charts = (
+        plot(error_figure([judgement], task), f"{TASKS[task].title}: mean absolute error ÷ naive's")
+        for task in judgement.tasks
+    )
     verdicts = ", ".join(f"{TASKS[task].title} {judgement.verdict(task)}" for task in judgement.errors)
     return element(
         "details",
@@ -41,7 +44,7 @@ def series_section(result: SeriesResult, history: History, sample: ForecastSampl
         _forecasts(sample),
         element("h3", "Error by step ahead"),
         element("p", "A click on a name shows or hides its line.", class_="soft"),
-        element("div", *(_error_chart(judgement, task) for task in judgement.errors), class_="charts"),
+        element("div", *charts, class_="charts"),
         *(_error_table(judgement, task) for task in judgement.errors),
         element("h3", "Direction of the close"),
         _direction_table(judgement.direction),
@@ -69,17 +72,14 @@ def _forecasts(sample: ForecastSample | None) -> Html:
     return plot(forecast_figure(sample), note)
 
 
-def _error_chart(judgement: Judgement, task: str) -> Html:
-    return plot(error_figure([judgement], task), f"{TASKS[task].title}: mean absolute error ÷ naive's")
-
-
 def _error_table(judgement: Judgement, task: str) -> Html:
-    relative, absolute = ("of last close", "price") if is_price_task(task) else ("in %", "as is")
+    relative, absolute = ("of last close", "price") if TASKS[task].is_price else ("in %", "as is")
     head = ["", f"MAE {relative}", f"RMSE {relative}", f"MAE {absolute}", f"RMSE {absolute}"]
     head += ["model's skill, MAE", "p of it", "model's skill, RMSE"]
     names = [MODEL, *(name for name in judgement.errors[task] if name != MODEL)]
     rows = [_error_cells(judgement, task, name) for name in names]
-    return table(head, rows, caption=f"{TASKS[task].title}, over all steps and {_columns(task)}")
+    columns = ", ".join(_spaced(column) for column in TASKS[task].columns)
+    return table(head, rows, caption=f"{TASKS[task].title}, over all steps and {columns}")
 
 
 def _error_cells(judgement: Judgement, task: str, forecaster: str) -> list[str]:
@@ -124,13 +124,10 @@ def _training(result: SeriesResult, history: History) -> Html:
     kept = f"Weights of epoch {result.best_epoch} of {result.epochs_run} were kept."
     if result.best_epoch == 0:
         kept = f"None of {result.epochs_run} epochs beat the untrained network, which was kept."
-    return join([element("p", kept), _learning_curve(result, history)])
-
-
-def _learning_curve(result: SeriesResult, history: History) -> Html:
     if not history:
-        return Html()
-    return plot(learning_figure(history, result.best_epoch), "Loss per epoch and the epoch kept (dashed)")
+        return element("p", kept)
+    curve = learning_figure(history, result.best_epoch)
+    return join([element("p", kept), plot(curve, "Loss per epoch and the epoch kept (dashed)")])
 
 
 def _split(split: Mapping[str, Any]) -> Html:
@@ -192,7 +189,3 @@ def _shown(value: object) -> str:
 
 def _spaced(name: str) -> str:
     return name.removeprefix("num_").replace("_", " ")
-
-
-def _columns(task: str) -> str:
-    return ", ".join(_spaced(column) for column in TASK_COLUMNS[task])
