@@ -22,7 +22,7 @@ from v8.profile import (
     load_profile,
     profile_names,
 )
-from v8.settings import Settings
+from v8.records import Settings
 
 
 def written(folder: Path, **changes: object) -> str:

@@ -35,9 +35,8 @@ from v8.errors import ProfileError
 from v8.families import FAMILIES
 from v8.families.family import Family, NetworkSettings, NetworkShape
 from v8.features.indicators import FEATURES
-from v8.records import first_fault, under_key
+from v8.records import Settings, first_fault, under_key
 from v8.registry import nearest
-from v8.settings import Settings
 from v8.storage import digest_json
 from v8.tasks import TASKS
 
@@ -250,13 +249,10 @@ class Profile(Settings):
         Raises:
             ProfileError: If a value is out of its range.
         """
-        content = self.model_dump()
-        if epochs is not None:
-            content["training"]["epochs"] = epochs
+        content, training = self.model_dump(), {"epochs": epochs, "precision": precision}
+        content["training"] |= {key: value for key, value in training.items() if value is not None}
         if newest_bars is not None:
             content["newest_bars"] = newest_bars
-        if precision is not None:
-            content["training"]["precision"] = precision
         return _validated(content, where=f"profile {self.name} with the flags given")
 
 

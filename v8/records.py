@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from v8.errors import ArtifactError
 
@@ -34,6 +34,12 @@ Sha256 = Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]
 _MAX_SHOWN = 120
 
 Record = TypeVar("Record")
+
+
+class Settings(BaseModel):
+    """A section of what users write: strict, frozen, and without keys that nobody knows."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 def read_json_object(file: Path, *, fix: str) -> dict[str, Any]:

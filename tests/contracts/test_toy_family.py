@@ -20,8 +20,7 @@ from v8.engine.local import train_all
 from v8.engine.plan import Job
 from v8.errors import ProfileError
 from v8.families import FAMILIES
-from v8.families.family import Family, NetworkSettings, NetworkShape, Units, dense_flop
-from v8.families.layers import Layers
+from v8.families.family import Family, Layers, NetworkSettings, NetworkShape, Units, dense_flop
 from v8.features.table import FeatureTable
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource

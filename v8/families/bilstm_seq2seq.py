@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from v8.families.family import Dropout, Family, NetworkSettings, NetworkShape, Units, recurrent_flop
-
-if TYPE_CHECKING:
-    from v8.families.layers import Layers
+from v8.families.family import Dropout, Family, Layers, NetworkSettings, NetworkShape, Units, recurrent_flop
 
 
 class Seq2SeqNetwork(NetworkSettings):
@@ -22,12 +19,12 @@ class Seq2SeqNetwork(NetworkSettings):
 
 
 def _outputs(network: Seq2SeqNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
-    import keras
-
     summary_BD = layers.recurrent(
         window_BTF, "encoder", network.encoder_units, network.dropout, is_bidirectional=True
     )
-    repeat = keras.layers.RepeatVector(layers.shape.horizon_bars, dtype=layers.precision, name="repeat")
+    repeat = layers.keras.layers.RepeatVector(
+        layers.shape.horizon_bars, dtype=layers.precision, name="repeat"
+    )
     x_BHD = layers.recurrent(
         repeat(summary_BD), "decoder", network.decoder_units, network.dropout, is_sequence=True
     )

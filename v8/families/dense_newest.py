@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from v8.families.family import Dropout, Family, NetworkSettings, NetworkShape, Units, dense_flop
-
-if TYPE_CHECKING:
-    from v8.families.layers import Layers
+from v8.families.family import Dropout, Family, Layers, NetworkSettings, NetworkShape, Units, dense_flop
 
 
 class NewestRowNetwork(NetworkSettings):
@@ -20,9 +17,7 @@ class NewestRowNetwork(NetworkSettings):
 
 
 def _outputs(network: NewestRowNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
-    import keras
-
-    shape, dtype, outputs = layers.shape, layers.precision, {}
+    keras, shape, dtype, outputs = layers.keras, layers.shape, layers.precision, {}
     newest = keras.layers.Cropping1D((shape.lookback_bars - 1, 0), dtype=dtype, name="newest")(window_BTF)
     x_BD = keras.layers.Reshape((shape.num_features,), dtype=dtype, name="row")(newest)
     for number, units in enumerate(network.dense_units, 1):

@@ -1,25 +1,23 @@
 """What a network family is: its settings, its layers and what a forward pass through them costs.
 
 A family of one's own is one file that calls `FAMILIES.register`; a profile then names it in `network.family`.
-Profiles are checked without Keras, so a family imports it where it makes layers.
 
-Shape legend: B batch, T lookback, F features, H horizon, D channels, C columns of a task.
+Shape legend: B batch, T lookback or time, F features, H horizon, D channels, C columns of a task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from v8.settings import Settings
+from v8.records import Settings
 from v8.tasks.task import Task
 
-if TYPE_CHECKING:
-    from v8.families.layers import Layers
+HEAD_PREFIX = "head_"
 
 Units = Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], Field(min_length=1)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
@@ -67,6 +65,97 @@ class Family:
     settings: type[NetworkSettings]
     outputs: Callable[[Any, Any, Layers], dict[str, Any]]
     forward_flop: Callable[[Any, NetworkShape], float]
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Makes the layers that families have in common, for one network.
+
+    Args:
+        keras: The module: profiles are read without it, so it is handed to those who make layers.
+        shape: What goes in and comes out.
+        precision: Keras dtype policy of all layers but the heads.
+        seeds: Every draw takes the next one.
+    """
+
+    keras: Any
+    shape: NetworkShape
+    precision: str
+    seeds: Iterator[int]
+
+    def recurrent(
+        self,
+        x_BTD: Any,
+        name: str,
+        units: Sequence[int],
+        dropout: float,
+        *,
+        is_bidirectional: bool = False,
+        is_sequence: bool = False,
+    ) -> Any:
+        """Apply layers of LSTMs, each normalised over channels of which some are dropped.
+
+        Args:
+            x_BTD: Keras tensor.
+            name: What the names of the layers begin with.
+            units: Units of each layer per direction.
+            dropout: Share of channels dropped.
+            is_bidirectional: Read in both directions.
+            is_sequence: Return every step, not only the last.
+        """
+        for number, each in enumerate(units, 1):
+            layer, has_steps = f"{name}_{number}", is_sequence or number < len(units)
+            make = self._bilstm if is_bidirectional else self._lstm
+            x_BTD = make(each, layer, is_sequence=has_steps)(x_BTD)
+            x_BTD = self.keras.layers.LayerNormalization(dtype=self.precision, name=f"{layer}_norm")(x_BTD)
+            x_BTD = self.dropped(x_BTD, layer, dropout, is_sequence=has_steps)
+        return x_BTD
+
+    def dropped(self, x: Any, name: str, dropout: float, *, is_sequence: bool = False) -> Any:
+        """Drop some channels: one draw a sequence is a third cheaper than one a step, and what is meant."""
+        if not dropout:
+            return x
+        noise_shape = (None, 1, None) if is_sequence else None
+        return self.keras.layers.Dropout(
+            dropout, noise_shape=noise_shape, seed=next(self.seeds), dtype=self.precision, name=f"{name}_drop"
+        )(x)
+
+    def head(self, task: Task, equation: str) -> Any:
+        """Make a task's last layer by an equation of keras.layers.EinsumDense that ends in `bhc`.
+
+        Its kernel is zero, and `build_network` sets its bias to the constant start.
+        """
+        return self.keras.layers.EinsumDense(
+            equation,
+            output_shape=(self.shape.horizon_bars, len(task.columns)),
+            bias_axes="hc",
+            kernel_initializer="zeros",
+            dtype="float32",  # 16 bits cannot tell neighbouring prices apart
+            name=HEAD_PREFIX + task.name,
+        )
+
+    def heads(self, x: Any, equation: str) -> dict[str, Any]:
+        """Apply every task's head, all by one equation."""
+        return {task.name: self.head(task, equation)(x) for task in self.shape.tasks}
+
+    def _bilstm(self, units: int, name: str, *, is_sequence: bool) -> Any:
+        return self.keras.layers.Bidirectional(
+            self._lstm(units, f"{name}_forward", is_sequence=is_sequence),
+            backward_layer=self._lstm(units, f"{name}_backward", is_sequence=is_sequence, go_backwards=True),
+            dtype=self.precision,
+            name=name,
+        )
+
+    def _lstm(self, units: int, name: str, *, is_sequence: bool, go_backwards: bool = False) -> Any:
+        return self.keras.layers.LSTM(
+            units,
+            return_sequences=is_sequence,
+            go_backwards=go_backwards,
+            kernel_initializer=self.keras.initializers.GlorotUniform(seed=next(self.seeds)),
+            recurrent_initializer=self.keras.initializers.Orthogonal(seed=next(self.seeds)),
+            dtype=self.precision,
+            name=name,
+        )
 
 
 def recurrent_flop(num_steps: int, width: int, units: Sequence[int], *, num_directions: int = 1) -> float:

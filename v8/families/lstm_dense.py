@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from v8.families.family import Dropout, Family, NetworkSettings, NetworkShape, Units, recurrent_flop
-
-if TYPE_CHECKING:
-    from v8.families.layers import Layers
+from v8.families.family import Dropout, Family, Layers, NetworkSettings, NetworkShape, Units, recurrent_flop
 
 
 class DenseNetwork(NetworkSettings):
@@ -22,13 +19,14 @@ class DenseNetwork(NetworkSettings):
 
 
 def _outputs(network: DenseNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
-    import keras
-
+    keras, dtype = layers.keras, layers.precision
     x_BD = layers.recurrent(window_BTF, "encoder", network.encoder_units, network.dropout)
     for number, units in enumerate(network.dense_units, 1):
         kernel = keras.initializers.GlorotUniform(seed=next(layers.seeds))
-        name, dtype = f"dense_{number}", layers.precision
-        x_BD = keras.layers.Dense(units, "relu", kernel_initializer=kernel, dtype=dtype, name=name)(x_BD)
+        dense = keras.layers.Dense(
+            units, "relu", kernel_initializer=kernel, dtype=dtype, name=f"dense_{number}"
+        )
+        x_BD = dense(x_BD)
     return layers.heads(x_BD, "bd,dhc->bhc")
 
 

@@ -11,7 +11,7 @@ from itertools import count
 
 import keras
 
-from v8.families.layers import HEAD_PREFIX, Layers
+from v8.families.family import HEAD_PREFIX, Layers
 from v8.profile import Profile
 
 SEEDS_A_NETWORK = 1_000
@@ -37,7 +37,7 @@ def build_network(
         start: Constant forecast per task, shape (H, C), scaled; zeros when None.
         precision: Keras dtype policy of all layers but the heads, which stay float32.
     """
-    family, layers = profile.family, Layers(profile.shape, precision, count(seed * SEEDS_A_NETWORK))
+    family, layers = profile.family, Layers(keras, profile.shape, precision, count(seed * SEEDS_A_NETWORK))
     window = keras.Input((profile.lookback_bars, profile.num_features), name="window")
     network = keras.Model(window, family.outputs(profile.network, window, layers), name=profile.name)
     for task, constants in (start or {}).items():
