@@ -133,26 +133,19 @@ def _budget(epochs: int | None, *, is_full: bool) -> int | None:
 def _show(comparison: Comparison, out: Path) -> None:
     """Write the files of a comparison and print its tables."""
     from v8.commands.printing import print_lines, print_reasons, print_table
+    from v8.reports import comparison_tables as text
     from v8.reports.comparison_page import write_comparison
     from v8.reports.comparison_results import assumption
-    from v8.reports.comparison_tables import (
-        budget_sentence,
-        cautions,
-        claim_table,
-        cost_table,
-        download_sentence,
-        ratio_table,
-    )
     from v8.reports.page import DEMO_WARNING
 
     files = write_comparison(out, comparison)
-    tables = [cost_table(comparison), ratio_table(comparison), claim_table(comparison)]
+    tables = [text.cost_table(comparison), text.ratio_table(comparison), text.claim_table(comparison)]
     for shown in tables if comparison.measurements else ():
         if shown:
             print_table(shown.title, shown.head, shown.rows)
     print_lines(*([DEMO_WARNING] if comparison.is_demo else []))
-    print_lines(budget_sentence(comparison), *cautions(comparison))
-    print_lines(assumption(comparison), download_sentence(comparison))
+    print_lines(text.budget_sentence(comparison), *text.cautions(comparison))
+    print_lines(assumption(comparison), text.download_sentence(comparison))
     if comparison.failures:
         print_reasons("Failed profiles", sorted(comparison.failures.items()))
     print_lines(f"Written: {', '.join(str(path) for path in files)}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -102,16 +102,6 @@ class Findings:
         rates = {each: self.rate("ours", each, is_short=is_short) for each in HALVES}
         return {name: rate / base for name, rate in rates.items() if rate and base}
 
-    def take(self, lines: Iterable[Line], threads: str = ALL_THREADS) -> None:
-        """Sort in what a process measured."""
-        for line in lines:
-            if "path" in line:
-                self.steps.append({**line, "threads": threads})
-            elif "size" in line:
-                self.matmul[threads] = line
-            else:
-                self.backend = line
-
 
 def examine(profile: Profile, seconds: float, count_workers: Callable[[], int]) -> Findings:
     """Measure everything.
@@ -132,8 +122,7 @@ def examine(profile: Profile, seconds: float, count_workers: Callable[[], int]) 
     _tell("stock layers, all threads")
     matmul = {"measure": "matmul", "seconds": seconds / 2}
     stock = {"measure": "stock", "precision": "float32", "seconds": seconds}
-    (answer,) = _ask(findings, profile, [[{"measure": "backend"}, matmul, stock]])
-    findings.take(answer.measured)
+    _measure(findings, profile, [[{"measure": "backend"}, matmul, stock]])
     if findings.has_gpu:
         _examine_gpu(findings, profile, seconds)
     else:
@@ -185,10 +174,10 @@ def _examine_gpu(findings: Findings, profile: Profile, seconds: float) -> None:
     """Measure everything in full, then a large fleet in the format that was fastest."""
     _tell("our layers and 16-bit formats on the GPU")
     for wanted in (_formats("ours", seconds), _formats("stock", seconds)[1:]):
-        findings.take(_ask(findings, profile, [wanted])[0].measured)
+        _measure(findings, profile, [wanted])
     _tell(f"a fleet of {LARGE_FLEET}")
     large = {"precision": findings.best_precision, "num_models": LARGE_FLEET, "seconds": seconds}
-    findings.take(_ask(findings, profile, [[{"measure": "ours", **large}]])[0].measured)
+    _measure(findings, profile, [[{"measure": "ours", **large}]])
 
 
 def _examine_cpu(findings: Findings, profile: Profile, seconds: float) -> None:
@@ -201,10 +190,8 @@ def _examine_cpu(findings: Findings, profile: Profile, seconds: float) -> None:
     # network in every format would take a minute.
     wanted[0] += _formats("ours", seconds / 2, is_short=True)
     wanted[-1] += _formats("stock", seconds / 2, is_short=True)
-    for number, answer in enumerate(_ask(findings, profile, wanted)):
+    for answer in _measure(findings, profile, wanted, ONE_THREAD):
         findings.workers += [line for line in answer.measured if not line.get("is_short", True)]
-        # The first process stands for one worker in the table of steps.
-        findings.take((line for line in answer.measured if number == 0 or line.get("is_short")), ONE_THREAD)
     if num_probed < findings.num_workers:
         findings.notes.append(
             f"measured {num_probed} of {findings.num_workers} workers, extrapolated the rest"
@@ -220,12 +207,21 @@ def _formats(path: str, seconds: float, **options: Any) -> list[Wanted]:
     return [{"measure": path, "precision": each, "seconds": seconds, **options} for each in formats]
 
 
-def _ask(findings: Findings, profile: Profile, wanted: Sequence[list[Wanted]]) -> list[Answer]:
-    """Let one process each take measurements at once, and note what failed."""
-    orders = [Order(profile=profile, measurements=each) for each in wanted]
-    answers = ask(orders, limit_s=PROBE_LIMIT_S)
-    reasons = (failure_of(answer, each) for answer, each in zip(answers, wanted, strict=True))
-    findings.notes += [reason for reason in reasons if reason]
+def _measure(
+    findings: Findings, profile: Profile, wanted: Sequence[list[Wanted]], threads: str = ALL_THREADS
+) -> list[Answer]:
+    """Let processes measure at once; in the tables the first stands for what all of them did."""
+    answers = ask([Order(profile=profile, measurements=each) for each in wanted], limit_s=PROBE_LIMIT_S)
+    for answer, asked in zip(answers, wanted, strict=True):
+        for line in answer.measured:
+            if "size" in line:
+                findings.matmul.setdefault(threads, line)
+            elif "path" not in line:
+                findings.backend = line
+            elif line["is_short"] or answer is answers[0]:
+                findings.steps.append({**line, "threads": threads})
+        failure = failure_of(answer, asked)
+        findings.notes += [failure] if failure else []
     return answers
 
 

@@ -9,16 +9,8 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
+from v8.reports import comparison_tables as text
 from v8.reports.comparison_results import FIGURES, Comparison, assumption, figures_of, ratios_of
-from v8.reports.comparison_tables import (
-    TextTable,
-    budget_sentence,
-    cautions,
-    claim_table,
-    cost_table,
-    download_sentence,
-    ratio_table,
-)
 from v8.reports.document import document, plot
 from v8.reports.figures import dot_figure, stage_figure
 from v8.reports.markup import Html, element, facts, join, table
@@ -76,7 +68,7 @@ def comparison_page(comparison: Comparison) -> Html:
     body = [
         element("p", DEMO_WARNING, class_="banner", role="alert") if comparison.is_demo else Html(),
         element("h1", f"Profiles compared: {', '.join(comparison.num_bars)}"),
-        *(element("p", said) for said in (budget_sentence(comparison), *cautions(comparison))),
+        *(element("p", said) for said in (text.budget_sentence(comparison), *text.cautions(comparison))),
         *(
             [element("h2", "Failed"), table(["Profile", "Reason"], failures, class_="reasons")]
             if failures
@@ -95,24 +87,24 @@ def _measured(comparison: Comparison) -> Iterator[Html]:
         _stage_figure(comparison),
         "Seconds of one model, with the import and compilation its process pays once; medians over repeats.",
     )
-    yield from _text_table(ratio_table(comparison))
+    yield from _text_table(text.ratio_table(comparison))
     yield element("h2", "Skill")
     yield plot(
         _skill_figure(comparison),
         "Mean absolute error ÷ naive's on the test span, each series and task: left of 1 is better.",
     )
     yield element("h2", "Cost and skill")
-    yield from _text_table(cost_table(comparison))
+    yield from _text_table(text.cost_table(comparison))
     yield element("p", assumption(comparison), class_="soft")
-    yield element("p", download_sentence(comparison), class_="soft")
-    if claims := claim_table(comparison):
+    yield element("p", text.download_sentence(comparison), class_="soft")
+    if claims := text.claim_table(comparison):
         yield element("h2", "What the guides claimed")
         yield from _text_table(claims)
     yield element("h2", "Every measurement")
     yield _measurements(comparison)
 
 
-def _text_table(content: TextTable) -> tuple[Html, Html]:
+def _text_table(content: text.TextTable) -> tuple[Html, Html]:
     return element("p", content.title, class_="soft"), table(content.head, content.rows)
 
 
