@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter
 
@@ -107,6 +107,9 @@ class RunRecord:
     def reasons(self) -> dict[str, str]:
         """Why series failed."""
         return {name: str(one.reason) for name, one in self.series.items() if one.status == "failed"}
+
+
+_RECORD: Final = TypeAdapter(RunRecord)
 
 
 @dataclass(frozen=True)
@@ -216,7 +219,7 @@ def read_run(path: Path) -> RunRecord:
     content = read_json_object(file, fix="Start a new run beside it with --fresh")
     check_format(content, (RUN_FORMAT,), what="run", where=str(file), fix=fix)
     fix = "Restore the file, or start a new run beside it with --fresh"
-    return checked(TypeAdapter(RunRecord), content, where=str(file), fix=fix, rule=AS_WRITTEN)
+    return checked(_RECORD, content, where=str(file), fix=fix, rule=AS_WRITTEN)
 
 
 def locate_run(runs: Path, name: str, *, is_fresh: bool) -> Path:
