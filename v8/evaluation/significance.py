@@ -192,10 +192,12 @@ def corrected_p_values(p_values: Sequence[float | None]) -> list[float | None]:
     >>> corrected_p_values([0.04, None, 0.01])
     [0.04, None, 0.02]
     """
+    known = [value for value in p_values if value is not None]
+    if len(known) < 2:
+        return list(p_values)
     from scipy.stats import false_discovery_control  # noqa: PLC0415 - a second of start-up, once a report
 
-    known = [value for value in p_values if value is not None]
-    found = iter(false_discovery_control(known).tolist() if known else ())
+    found = iter(false_discovery_control(known).tolist())
     return [None if value is None else next(found) for value in p_values]
 
 
