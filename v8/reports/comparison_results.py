@@ -230,7 +230,7 @@ def _ceiling_pct(one: Measurement, _: int) -> float:
 
 
 def _its(name: str) -> Callable[[Measurement, int], float]:
-    return lambda one, _: getattr(one, name)
+    return lambda one, _: float(getattr(one, name))
 
 
 def _mean(name: str) -> Callable[[Measurement, int], float]:
