@@ -24,13 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from v8.columns import (
-    OHLC,
-    RECENT_RANGE,
-    REGRESSED_RANGES,
-    TASK_OHLC,
-    deviation_columns,
-)
+from v8.columns import OHLC, RECENT_RANGE, REGRESSED_RANGES, TASK_OHLC, deviation_columns
 from v8.errors import ProfileError
 from v8.families import FAMILIES
 from v8.families.family import Family, NetworkSettings, NetworkShape
@@ -377,12 +371,7 @@ def _fix(first: Any, num_errors: int) -> str:
 
 def _known_keys(location: tuple[int | str, ...]) -> list[str]:
     """List the keys that the section at `location` has."""
-    section, *inner = location or ("",)
-    if section == "network":
-        return list(FAMILIES[str(inner[0])].settings.model_fields)
-    sections: dict[str, type[Settings]] = {
-        "split": SplitSettings,
-        "tasks": TaskSettings,
-        "training": TrainingSettings,
-    }
-    return list(sections.get(str(section), Profile).model_fields)
+    sections: dict[str, type[Settings]] = {"split": SplitSettings, "tasks": TaskSettings}
+    sections |= {"training": TrainingSettings, **{one.name: one.settings for one in FAMILIES.values()}}
+    section = next((str(part) for part in reversed(location) if part in sections), "")
+    return list(sections.get(section, Profile).model_fields)

@@ -86,10 +86,11 @@ def print_plan(plan: Plan, source: CandleSource) -> None:
     Raises:
         DataError: If the profile's newest bars are too few.
     """
+    profile, work = plan.profile, estimate_work(plan.profile)
     with quiet_start():
         from v8.models.networks import build_network, num_parameters
 
-    work = estimate_work(plan.profile)
+        parameters = num_parameters(build_network(profile, seed=0))
     windows = "/".join(f"{number:,}" for number in work.num_windows.values())
     rows = [
         (
@@ -104,12 +105,10 @@ def print_plan(plan: Plan, source: CandleSource) -> None:
     ]
     header = ("series", "state", "seed", "rows", "windows train/validation/test", "estimated time")
     print_table(f"Plan of {plan.path} (nothing is done)", header, rows)
-    profile = plan.profile
     print_lines(
         f"Profile {profile.name}, digest {profile.digest[:12]}, candles from {source.name}.",
         f"Each of {len(plan.todo)} series: {' -> '.join(STAGES)}.",
-        f"Network: {num_parameters(build_network(profile, seed=0)):,} parameters, "
-        f"{work.flop_per_window / 1e6:,.0f} MFLOP per training window.",
+        f"Network: {parameters:,} parameters, {work.flop_per_window / 1e6:,.0f} MFLOP per training window.",
         f"Rows and windows are for {work.num_bars:,} unbroken candles; gaps and young coins have fewer.",
         f"Estimated time: at most {duration(work.seconds * len(plan.todo), is_estimate=True)} for "
         f"{profile.training.epochs} epochs each, assuming {ASSUMED_FLOP_PER_S_PER_CORE / 1e9:.0f} GFLOP/s "
