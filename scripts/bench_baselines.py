@@ -30,7 +30,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -45,15 +45,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.run_folder import RunRecord, changed_candles, pin_of, read_run
-from v8.columns import CLOSE, OHLC, TASK_COLUMNS, TASK_OHLC
+from v8.columns import CLOSE, OHLC, TASK_OHLC
 from v8.data.dataset import SeriesData, prepare_series, table_columns
+from v8.data.span import Span
 from v8.errors import ArtifactError, ProfileError, V8Error
-from v8.evaluation.baselines import BASELINES, NAIVE, forecast_baseline, usable_baselines
+from v8.evaluation.baselines import BASELINES, NAIVE
 from v8.evaluation.boosting import POOLED, fit_boosted
-from v8.evaluation.forecasts import Forecasts
 from v8.evaluation.judgement import MODEL, Judgement
-from v8.evaluation.metrics import window_losses
-from v8.evaluation.past import Known, Lesson, past_of
+from v8.evaluation.metrics import measure_errors
 from v8.evaluation.significance import ALPHA, corrected_p_values, diebold_mariano
 from v8.features.table import compute_table
 from v8.machine import describe_machine, versions
@@ -61,13 +60,14 @@ from v8.market.candles import Candles
 from v8.market.series import Series, load_universe
 from v8.market.sources.source import CandleSource, open_source
 from v8.profile import Profile, load_profile
+from v8.tasks import TASKS
 
 POOLED_NAME = "lightgbm_pooled"
 
 ON_CLOSE = "close"
 """The close alone, beside the tasks."""
 
-FIGURES = (*TASK_COLUMNS, ON_CLOSE)
+FIGURES = (*TASKS, ON_CLOSE)
 
 JUDGED_TOLERANCE = 1e-3
 """Share by which a model's error may differ from what its run wrote down: other machines round otherwise."""
@@ -96,12 +96,13 @@ class Plan:
 
 
 @dataclass
-class Span:
+class Judged:
     """The judged span of one series, with what teaches the baselines.
 
     Args:
         data: The prepared series.
-        forecasts: Truth and forecasts; without a run the forecasts are the naive ones.
+        span: The windows that are judged.
+        model: The run's forecasts of them; without a run there are none.
         judged_from_s: Open time of the span's first bar, UTC seconds.
         taught_until_s: Open time of the train span's last bar, UTC seconds.
         losses: What was measured so far.
@@ -109,7 +110,8 @@ class Span:
     """
 
     data: SeriesData
-    forecasts: Forecasts
+    span: Span
+    model: Mapping[str, NDArray[Any]]
     judged_from_s: int
     taught_until_s: int
     losses: Losses = field(default_factory=lambda: {figure: {} for figure in FIGURES})
@@ -123,13 +125,11 @@ class Span:
     def measure(self, forecaster: str, made: Mapping[str, NDArray[Any]]) -> None:
         """Keep the losses of forecasts, per task of shape (N, H, C)."""
         for task, values in made.items():
-            self.losses[task][forecaster] = window_losses(self.forecasts, task, values)
+            self.losses[task][forecaster] = measure_errors(self.span, task, values)[1]
         if TASK_OHLC in made:
             close = OHLC.index(CLOSE)
-            error = made[TASK_OHLC][:, :, close] - self.forecasts.truth[TASK_OHLC][:, :, close]
-            self.losses[ON_CLOSE][forecaster] = np.abs(error / self.forecasts.last_close[:, None]).mean(
-                axis=1
-            )
+            error = made[TASK_OHLC][:, :, close] - self.span.truth[TASK_OHLC][:, :, close]
+            self.losses[ON_CLOSE][forecaster] = np.abs(error / self.span.last_close[:, None]).mean(axis=1)
 
 
 def main() -> int:
@@ -209,16 +209,16 @@ def measure_all(what: Plan, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def prepared(what: Plan, name: str) -> Iterator[Span]:
+def prepared(what: Plan, name: str) -> Iterator[Judged]:
     for series in what.series:
         tell(f"{series}: candles and windows")
         candles = candles_of(what, series)
         data = prepare_series(compute_table(candles, table_columns(what.profile)), what.profile)
-        open_time_s, anchors = data.table.open_time_s, data.anchors[name]
-        naive = span_of(data, anchors)
-        yield Span(
+        open_time_s = data.table.open_time_s
+        yield Judged(
             data=data,
-            forecasts=naive if what.run is None else with_model(naive, what.run / str(series), data),
+            span=data.spans[name],
+            model=forecasts_of(what.run / str(series), data) if what.run else {},
             judged_from_s=int(open_time_s[data.split.span(name)[0]]),
             taught_until_s=int(open_time_s[data.split.train[1] - 1]),
         )
@@ -234,34 +234,18 @@ def candles_of(what: Plan, series: Series) -> Candles:
     return candles
 
 
-def span_of(data: SeriesData, anchors: NDArray[np.int64]) -> Forecasts:
-    """Return the span with the naive forecast in the place of a model's."""
-    past = past_of(data, anchors)
-    known = Known(data.history_close(anchors), data.profile.horizon_bars)
-    truth = data.truth(anchors)
-    return Forecasts(
-        truth=truth,
-        model={task: known.rolled[task] for task in truth},
-        history_close=known.history_close,
-        offsets={task.task: np.array(task.offset) for task in data.scaling.tasks},
-        series=str(data.series),
-        bar_numbers=data.table.open_time_s[anchors] // data.series.bar_s,
-        past=past,
-    )
-
-
-def with_model(naive: Forecasts, folder: Path, data: SeriesData) -> Forecasts:
+def forecasts_of(folder: Path, data: SeriesData) -> Mapping[str, NDArray[Any]]:
     """Forecast with the saved model, and check that this is what its run judged."""
-    forecaster = Forecaster.load(folder)
+    forecaster, span = Forecaster.load(folder), data.spans["test"]
     judged = Judgement.from_json(forecaster.metadata["judgement"], where=f"{folder}, key judgement")
     if forecaster.metadata["split"] != data.describe_split():
         raise other_span(folder, "another split")
-    forecasts = replace(naive, model=forecaster.forecast(data.raw_windows(data.anchors["test"])))
-    for task, values in forecasts.model.items():
-        error, known = float(window_losses(forecasts, task, values).mean()), judged.error(task).overall
+    made = forecaster.forecast(span.raw_windows())
+    for task, values in made.items():
+        error, known = measure_errors(span, task, values)[0].mae_return.overall, judged.error(task).overall
         if abs(error - known) > JUDGED_TOLERANCE * known:
             raise other_span(folder, f"an error on {task} of {error:.6g} where the run judged {known:.6g}")
-    return forecasts
+    return made
 
 
 def other_span(folder: Path, got: str) -> ArtifactError:
@@ -273,32 +257,30 @@ def other_span(folder: Path, got: str) -> ArtifactError:
     )
 
 
-def measured(span: Span) -> Span:
-    for name in usable_baselines(span.forecasts):
-        started = time.perf_counter()
-        span.measure(name, forecast_baseline(name, span.forecasts))
-        span.seconds[name] = time.perf_counter() - started
-    span.measure(MODEL, span.forecasts.model)
-    return span
+def measured(judged: Judged) -> Judged:
+    train, scaling = judged.data.spans["train"], judged.data.scaling
+    for name, baseline in BASELINES.items():
+        if baseline.is_installed():
+            started = time.perf_counter()
+            judged.measure(name, baseline.fit(train, scaling)(judged.span))
+            judged.seconds[name] = time.perf_counter() - started
+    judged.measure(MODEL, judged.model)
+    return judged
 
 
-def measure_pooled(spans: Sequence[Span]) -> None:
+def measure_pooled(spans: Sequence[Judged]) -> None:
     """Fit one pooled model for all spans that may learn from the same series."""
-    pools: dict[tuple[int, ...], list[Span]] = {}
+    pools: dict[tuple[int, ...], list[Judged]] = {}
     for span in spans:
         pools.setdefault(teachers(span, spans), []).append(span)
-    for taught_by, judged in pools.items():
-        tell(f"{POOLED_NAME}: {len(taught_by)} series teach {len(judged)}")
-        forecast = fit_boosted([lesson(spans[place]) for place in taught_by], POOLED)
-        for span in judged:
-            past = span.forecasts.past
-            assert past
-            horizon_bars = span.forecasts.horizon_bars
-            known = Known(span.forecasts.history_close, horizon_bars, past.rows, past.train.bars)
-            span.measure(POOLED_NAME, forecast(known))
+    for taught_by, pool in pools.items():
+        tell(f"{POOLED_NAME}: {len(taught_by)} series teach {len(pool)}")
+        forecast = fit_boosted([spans[place].data.spans["train"] for place in taught_by], POOLED)
+        for one in pool:
+            one.measure(POOLED_NAME, forecast(one.span))
 
 
-def teachers(span: Span, spans: Sequence[Span]) -> tuple[int, ...]:
+def teachers(span: Judged, spans: Sequence[Judged]) -> tuple[int, ...]:
     """List the places of the series of a timeframe whose train span is over when this span begins."""
     return tuple(
         place
@@ -307,27 +289,21 @@ def teachers(span: Span, spans: Sequence[Span]) -> tuple[int, ...]:
     )
 
 
-def lesson(span: Span) -> Lesson:
-    past = span.forecasts.past
-    assert past
-    return Lesson(span.forecasts.offsets, past.train, past.train_truth)
-
-
 # Adding up
 
 
-def by_timeframe(spans: Iterable[Span]) -> dict[str, list[Span]]:
-    groups: dict[str, list[Span]] = {}
+def by_timeframe(spans: Iterable[Judged]) -> dict[str, list[Judged]]:
+    groups: dict[str, list[Judged]] = {}
     for span in spans:
         groups.setdefault(span.series.timeframe, []).append(span)
     return groups
 
 
-def summary(spans: Sequence[Span]) -> dict[str, Any]:
+def summary(spans: Sequence[Judged]) -> dict[str, Any]:
     names = [name for name in (*BASELINES, POOLED_NAME, MODEL) if name in spans[0].losses[TASK_OHLC]]
     return {
         "num_series": len(spans),
-        "num_windows": sum(span.forecasts.num_windows for span in spans),
+        "num_windows": sum(len(span.span) for span in spans),
         "multiples_of_naive": {
             figure: {name: middle(span_multiple(span, figure, name) for span in spans) for name in names}
             for figure in FIGURES
@@ -344,12 +320,12 @@ def middle(values: Iterable[float]) -> dict[str, float]:
     return {"median": statistics.median(known), "mean": statistics.fmean(known)}
 
 
-def span_multiple(span: Span, figure: str, name: str) -> float:
+def span_multiple(span: Judged, figure: str, name: str) -> float:
     losses = span.losses[figure]
     return float(losses[name].mean() / losses[NAIVE].mean())
 
 
-def against(spans: Sequence[Span]) -> dict[str, Any]:
+def against(spans: Sequence[Judged]) -> dict[str, Any]:
     """Compare the models with every baseline, per figure."""
     return {
         figure: {name: contest(spans, figure, name) for name in spans[0].losses[figure] if name != MODEL}
@@ -358,12 +334,12 @@ def against(spans: Sequence[Span]) -> dict[str, Any]:
     }
 
 
-def contest(spans: Sequence[Span], figure: str, baseline: str) -> dict[str, int]:
+def contest(spans: Sequence[Judged], figure: str, baseline: str) -> dict[str, int]:
     tests = [
         diebold_mariano(
             span.losses[figure][MODEL] - span.losses[figure][baseline],
-            horizon_bars=span.forecasts.horizon_bars,
-            bar_numbers=span.forecasts.bar_numbers,
+            horizon_bars=span.span.horizon_bars,
+            bar_numbers=span.span.bar_numbers,
         )
         for span in spans
     ]
@@ -381,9 +357,9 @@ def contest(spans: Sequence[Span], figure: str, baseline: str) -> dict[str, int]
     }
 
 
-def describe(span: Span) -> dict[str, Any]:
+def describe(span: Judged) -> dict[str, Any]:
     return {
-        "num_windows": span.forecasts.num_windows,
+        "num_windows": len(span.span),
         "mean_absolute_errors": {
             figure: {name: float(values.mean()) for name, values in losses.items()}
             for figure, losses in span.losses.items()
@@ -430,8 +406,6 @@ def show_timeframe(result: dict[str, Any], timeframe: str, group: dict[str, Any]
     )
     print(f"{'':<18}" + "".join(f"{figure:>17}" for figure in multiples) + f"{'s a series':>12}")
     for name in multiples[TASK_OHLC]:
-        if name == MODEL and result["run"] is None:
-            continue
         cells = [f"{one[name]['median']:.4f} ({one[name]['mean']:.4f})" for one in multiples.values()]
         seconds = group["seconds_per_series"].get(name)
         told = "" if seconds is None else f"{seconds:.2f}"

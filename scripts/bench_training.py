@@ -52,7 +52,6 @@ import psutil
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from v8.columns import TASK_COLUMNS
 from v8.commands.device import choose_workers
 from v8.data.dataset import SeriesData, prepare_series, table_columns
 from v8.data.splits import split_rows
@@ -63,6 +62,7 @@ from v8.market.series import load_universe
 from v8.market.sources.demo import DemoSource
 from v8.models.cost import TRAINING_TO_FORWARD_FLOP, training_flop_per_window
 from v8.profile import Profile, load_profile
+from v8.tasks import TASKS
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX"}
@@ -572,7 +572,7 @@ def torch_network(profile: Profile) -> Any:
                 width = units
             steps = 1 if is_seq2seq else profile.horizon_bars
             self.heads = nn.ModuleDict(
-                {name: nn.Linear(width, steps * len(TASK_COLUMNS[name])) for name in profile.tasks}
+                {name: nn.Linear(width, steps * len(TASKS[name].columns)) for name in profile.tasks}
             )
             self.drop = nn.Dropout(settings.dropout)
 

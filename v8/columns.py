@@ -74,12 +74,5 @@ TASK_OHLC: Final = "ohlc"
 TASK_BANDS: Final = "bands"
 TASK_VOLATILITY: Final = "volatility"
 
-TASK_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
-    TASK_OHLC: OHLC,
-    TASK_BANDS: (BB_UPPER, BB_LOWER),
-    TASK_VOLATILITY: (VOLATILITY,),
-}
-"""The columns each task forecasts, in the order of its output's last axis."""
-
 BAND_WIDTH_STDS: Final = 2.0
 """Sample standard deviations from the average to a band."""

@@ -12,9 +12,7 @@ import pandas as pd
 import pytest
 
 from v8.artifacts.forecaster import Forecaster
-from v8.columns import TASK_COLUMNS
 from v8.data.dataset import prepare_series, table_columns
-from v8.engine import local
 from v8.errors import ArtifactError, DataError
 from v8.evaluation.judgement import judge
 from v8.features.table import compute_table
@@ -22,6 +20,7 @@ from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.demo import END_S
 from v8.market.sources.source import open_source
+from v8.tasks import TASKS
 
 BTC = Series("BTCUSDT", "15m")
 BAR_S = 900
@@ -84,7 +83,7 @@ def test_the_judged_numbers_of_the_run_come_back_to_the_bit(loaded: Forecaster, 
     """The run's judgement is rebuilt from the loaded file: sums of errors differ by any single bit."""
     profile = trained_run.profile
     data = prepare_series(compute_table(trained_run.candles, table_columns(profile)), profile)
-    again = judge(local._forecasts(data, loaded._model))
+    again = judge(data, loaded.forecast(data.spans["test"].raw_windows()))
     assert again.to_json() == loaded.metadata["judgement"]
 
 
@@ -284,4 +283,4 @@ def test_an_artefact_of_before_there_was_a_readme_still_loads(
 
 
 def test_all_columns_of_all_tasks_are_forecast() -> None:
-    assert [column for columns in TASK_COLUMNS.values() for column in columns] == COLUMNS
+    assert [column for task in TASKS.values() for column in task.columns] == COLUMNS

@@ -7,11 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from v8.columns import TASK_COLUMNS
 from v8.data.dataset import prepare_series
+from v8.data.span import Span
 from v8.data.windows import FleetWindows
 from v8.features.table import FeatureTable
 from v8.profile import load_profile, profile_names
+from v8.tasks import TASKS
 from v8.training.trainer import Member, Trainer
 
 
@@ -35,6 +36,7 @@ def test_g19_a_shipped_profile_takes_its_first_step(
     ]
     assert any(moved)
     weights = trainer.best_weights([np.asarray(weight) for weight in stepped["weights"]], 0)
-    prices = trainer.serving_model(data, weights)(data.raw_windows(data.anchors["test"][:2]))
+    windows = Span(data.table, profile, data.anchors["test"][:2]).raw_windows()
+    prices = trainer.serving_model(data, weights).forecast(windows)
     for task in profile.tasks:
-        assert prices[task].shape == (2, profile.horizon_bars, len(TASK_COLUMNS[task]))
+        assert prices[task].shape == (2, profile.horizon_bars, len(TASKS[task].columns))

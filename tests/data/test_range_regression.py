@@ -18,8 +18,9 @@ from v8.data.range_regression import (
     variance_weights,
     wave_features,
 )
-from v8.data.targets import future_weights
+from v8.data.span import Span
 from v8.profile import Profile
+from v8.tasks.closes import future_weights
 
 RANGES = ("range_1", "range_5", "range_20", "range_60")
 
@@ -51,7 +52,7 @@ def test_the_terms_are_what_follows_from_the_path_of_ranges(data: SeriesData) ->
     known = [np.log(float(data.table.column(name)[row])) for name in RANGES]
     terms = np.array([1.0, *known, float(data.table.column("day_sin_1")[row])])
     sizes = [float(np.exp(terms @ path[:, step])) for step in range(3)]
-    made = regression_terms(data, np.array([row]), path)
+    made = regression_terms(Span(data.table, data.profile, np.array([row])), path)
     # A bar moves one close of twenty at first, then two, then three: n (1 - n / 20) / 19 of its variance.
     added = [0.95 / 19, 1.8 / 19, 2.55 / 19]
     for step in range(3):
@@ -71,33 +72,30 @@ def test_the_path_finds_ranges_that_follow_those_before(data: SeriesData) -> Non
     recent = data.table.column("recent_range")[rows].astype(np.float64)
     ranges = np.exp(terms @ wanted) * recent[:, None] / np.sqrt(np.pi / 8)
 
-    class Told(SeriesData):
-        """A series whose coming bars have these ranges."""
-
-        def truth(self, anchors: np.ndarray) -> dict[str, np.ndarray]:
-            reach = np.exp(ranges / 2)
-            return {"ohlc": np.stack([np.ones_like(reach), reach, 1 / reach, np.ones_like(reach)], axis=2)}
-
-    told = Told(**{name: getattr(data, name) for name in data.__dataclass_fields__})
+    reach = np.exp(ranges / 2)
+    ohlc = np.stack([np.ones_like(reach), reach, 1 / reach, np.ones_like(reach)], axis=2)
+    train = Span(data.table, data.profile, rows)
+    vars(train).update(truth={"ohlc": ohlc})  # a series whose coming bars have these ranges
+    told = replace(data, spans={**data.spans, "train": train})
     np.testing.assert_allclose(fit_regression(told).path_LH, wanted, atol=0.01)
 
 
 def test_coefficients_are_found_again_where_the_truth_follows_them(data: SeriesData) -> None:
     rng = np.random.default_rng(8)
-    rows, path = data.anchors["train"], fit_regression(data).path_LH
+    train, path = data.spans["train"], fit_regression(data).path_LH
     wanted = {"bands": rng.normal(0, 1, (3, 2, 2)), "volatility": rng.normal(0, 1, (3, 2, 1))}
     targets = {name: values.copy() for name, values in data.targets_NHC.items()}
-    for task, made in regress(data, rows, RangeRegression(path, wanted)).items():
-        targets[task][rows] = made
+    for task, made in regress(train, RangeRegression(path, wanted)).items():
+        targets[task][train.anchors] = made
     found = fit_regression(replace(data, targets_NHC=targets))
-    made = regress(data, rows, found)
+    made = regress(train, found)
     assert set(made) == {"ohlc", "bands", "volatility"}
     for task in wanted:
-        np.testing.assert_allclose(made[task], targets[task][rows], atol=1e-3)
+        np.testing.assert_allclose(made[task], targets[task][train.anchors], atol=1e-3)
 
 
 def test_open_and_close_stay_where_they_are(data: SeriesData) -> None:
-    made = regress(data, data.anchors["test"], fit_regression(data))["ohlc"]
+    made = regress(data.spans["test"], fit_regression(data))["ohlc"]
     assert (made[:, :, [0, 3]] == 0).all()
     assert (made[:, :, 1] > 0).mean() > 0.95
     assert (made[:, :, 2] < 0).mean() > 0.95
@@ -105,16 +103,17 @@ def test_open_and_close_stay_where_they_are(data: SeriesData) -> None:
 
 def test_a_window_counts_by_its_recent_range(data: SeriesData) -> None:
     """Two kinds of window, each with its own truth: the sum of weights decides which is followed."""
-    rows, other, path = data.anchors["train"], data.anchors["train"][::3], fit_regression(data).path_LH
+    train, path = data.spans["train"], fit_regression(data).path_LH
+    other = Span(data.table, data.profile, train.anchors[::3])
     targets = {name: np.zeros_like(values) for name, values in data.targets_NHC.items()}
     right = RangeRegression(path, {"volatility": np.ones((3, 2, 1))})
-    targets["volatility"][rows] = regress(data, rows, right)["volatility"]
-    targets["volatility"][other] = 0.0
+    targets["volatility"][train.anchors] = regress(train, right)["volatility"]
+    targets["volatility"][other.anchors] = 0.0
     for weight, is_followed in ((1.0, False), (9.0, True)):
         weights = np.ones_like(data.weight_N)
-        weights[other] = weight
+        weights[other.anchors] = weight
         found = fit_regression(replace(data, targets_NHC=targets, weight_N=weights))
-        size = np.abs(regress(data, other, found)["volatility"]).mean()
+        size = np.abs(regress(other, found)["volatility"]).mean()
         assert (size < 0.05) == is_followed
 
 

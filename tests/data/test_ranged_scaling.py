@@ -9,9 +9,10 @@ import pytest
 
 from v8.data.dataset import SeriesData, prepare_series
 from v8.data.scaling import Scaling, TargetForm, fit_scaling
-from v8.data.targets import roll_forward
+from v8.data.span import Span
 from v8.errors import SeriesError
 from v8.features.table import FeatureTable
+from v8.market.series import Series
 from v8.models.losses import fleet_loss
 from v8.profile import Profile
 
@@ -30,10 +31,15 @@ def fit_by_hand(make_profile: Callable[..., Profile], loss: str) -> Scaling:
     close = np.array([100.0, 101.0, 100.0])
     columns = dict.fromkeys(("open", "high", "low", "close"), close)
     columns |= {"recent_range": np.full(3, 0.02), "volatility": np.full(3, 0.01)}
+    bars = 900 * np.arange(3), columns, np.zeros(3, np.int32)
+    span = Span(FeatureTable(Series.parse("BTCUSDT-15m"), *bars, "made"), profile, np.arange(3))
     truth = np.array([[[100.0, 102, 99, 101]], [[100.0, 102, 94, 104]], [[100.0, 120, 100, 90]]])
-    ranges = np.array([0.01, 0.02, 0.05])
-    reference = {"ohlc": np.full((3, 1, 4), 100.0)}
-    return fit_scaling(profile, columns, {"ohlc": truth}, reference, window_range=ranges, where="here")
+    ranges, rolled = np.array([0.01, 0.02, 0.05]), np.full((3, 1, 4), 100.0)
+    closes = np.full((3, 20), 100.0)
+    vars(span).update(
+        truth={"ohlc": truth}, history_close=closes, rolled={"ohlc": rolled}, recent_range=ranges
+    )
+    return fit_scaling(span, (0, 3), tuple(columns))
 
 
 def test_the_scale_is_the_mean_distance_from_roll_forward_weighed_by_the_recent_range(
@@ -86,7 +92,7 @@ def test_a_volatility_target_is_measured_by_the_recent_range_alone(
 ) -> None:
     data = make_data(make_ranged_profile())
     rows = data.anchors["validation"][7:8]
-    rolled = roll_forward(data.history_close(rows), 3)["volatility"][0, :, 0]
+    rolled = Span(data.table, data.profile, rows).rolled["volatility"][0, :, 0]
     truth = data.table.column("volatility")[rows[0] + 1 : rows[0] + 4]
     unit = float(data.table.column("recent_range")[rows[0]]) * data.scaling.task("volatility").scale[0]
     assert data.targets_NHC["volatility"][rows[0], :, 0] == pytest.approx((truth - rolled) / unit, rel=1e-4)

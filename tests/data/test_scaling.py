@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from v8.columns import CLOSE, TASK_COLUMNS
+from v8.columns import CLOSE
 from v8.data.dataset import SeriesData, prepare_series, table_columns
-from v8.data.scaling import Scaling, Transform, target_unit
-from v8.data.targets import roll_forward
+from v8.data.scaling import Scaling, Transform
+from v8.data.span import Span
 from v8.errors import SeriesError
 from v8.features.table import FeatureTable
 from v8.profile import Profile
+from v8.tasks import TASKS
 
 WAYS = ["anchored", "ranged", "standard", "minmax"]
 FEATURES = ("open", "high", "low", "close", "rsi", "macd", "bb_upper", "atr", "volume_norm", "recent_range")
@@ -63,15 +64,13 @@ def test_g1_a_target_survives_the_round_trip(
     way: str, make_data: Callable[..., SeriesData], make_profile: Callable[..., Profile]
 ) -> None:
     data = make_data(make_profile(scaling=way, features=FEATURES))
-    anchors = data.anchors["test"]
-    reference = roll_forward(data.history_close(anchors), 3)
-    range_W = data.scaling.floored_range(data.table.column("recent_range")[anchors].astype(np.float64))
-    for task, truth in data.truth(anchors).items():
-        unit_W = target_unit(task, data.history_close(anchors)[:, -1], range_W)
-        scaled = data.scaling.scale_target(task, truth, reference[task], unit_W)
-        assert scaled.tobytes() == data.targets_NHC[task][anchors].tobytes()
-        restored = data.scaling.restore_target(task, scaled, reference[task], unit_W)
-        np.testing.assert_allclose(restored, truth, rtol=2e-5)
+    span = data.spans["test"]
+    scaled = data.scaling.scale_targets(span, span.truth)
+    restored = data.scaling.restore_targets(span, scaled)
+    assert set(scaled) == set(restored) == set(data.profile.tasks)
+    for task, truth in span.truth.items():
+        assert scaled[task].tobytes() == data.targets_NHC[task][span.anchors].tobytes()
+        np.testing.assert_allclose(restored[task], truth, rtol=2e-5)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -87,12 +86,12 @@ def test_g4_targets_hold_the_columns_their_names_say(
 ) -> None:
     data = make_data(make_profile())
     anchor = data.anchors["train"][5:6]
-    for task, truth in data.truth(anchor).items():
-        for number, name in enumerate(TASK_COLUMNS[task]):
+    for task, truth in Span(data.table, data.profile, anchor).truth.items():
+        for number, name in enumerate(TASKS[task].columns):
             expected = data.table.column(name)[anchor[0] + 1 : anchor[0] + 4]
             assert truth[0, :, number].tolist() == expected.astype(np.float64).tolist()
-    assert TASK_COLUMNS["bands"] == ("bb_upper", "bb_lower")
-    assert TASK_COLUMNS["volatility"] == ("volatility",)
+    assert TASKS["bands"].columns == ("bb_upper", "bb_lower")
+    assert TASKS["volatility"].columns == ("volatility",)
 
 
 @pytest.mark.parametrize(("loss", "typical"), [("mae", np.median), ("huber", np.median), ("mse", np.mean)])
@@ -102,9 +101,9 @@ def test_the_start_is_the_best_constant_of_the_loss(
     make_profile: Callable[..., Profile],
     make_data: Callable[..., SeriesData],
 ) -> None:
-    tasks = {task: {"weight": 1.0, "loss": loss} for task in TASK_COLUMNS}
+    tasks = {task: {"weight": 1.0, "loss": loss} for task in TASKS}
     data = make_data(make_profile(tasks=tasks))
-    for task in TASK_COLUMNS:
+    for task in TASKS:
         residuals = data.targets_NHC[task][data.anchors["train"]]
         np.testing.assert_allclose(
             np.array(data.scaling.task(task).start), typical(residuals, axis=0), atol=2e-6

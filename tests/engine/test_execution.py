@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from judging import judge_arrays
 
 from v8.artifacts.run_folder import RunFolder, RunIdentity
 from v8.engine.events import Event, Listener, Note, Outcome, SeriesStarted
@@ -20,8 +21,6 @@ from v8.engine.isolation import isolated
 from v8.engine.outputs import write_outputs
 from v8.engine.plan import Job, Plan, make_plan
 from v8.errors import ArtifactError, DataError
-from v8.evaluation.forecasts import Forecasts
-from v8.evaluation.judgement import judge
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
@@ -72,7 +71,7 @@ class Workshop:
 def hollow_metadata(job: Job, model_sha256: str) -> dict[str, Any]:
     """Return metadata with a judgement of a model that is ten per cent off."""
     values = np.tile(np.array([1.0, 1.2, 0.9, 1.1]), (3, 1, 1))
-    forecasts = Forecasts(
+    judgement = judge_arrays(
         truth={"ohlc": values},
         model={"ohlc": values * 1.1},
         history_close=np.ones((3, 20)),
@@ -87,7 +86,7 @@ def hollow_metadata(job: Job, model_sha256: str) -> dict[str, Any]:
         "split": {},
         "training": {"best_epoch": 1, "epochs_run": 1},
         "seconds": {"train": 1.0},
-        "judgement": judge(forecasts).to_json(),
+        "judgement": judgement.to_json(),
     }
 
 

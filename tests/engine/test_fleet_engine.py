@@ -18,6 +18,7 @@ from v8.engine.plan import Job
 from v8.errors import DivergedError
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
+from v8.models.serving import ServingModel
 from v8.profile import Profile
 from v8.training.epoch_record import EpochRecord
 from v8.training.trainer import Member, Trainer, TrainingResult
@@ -121,7 +122,7 @@ class Sick(Trainer):
     def num_parameters(self) -> int:
         return self._inner.num_parameters
 
-    def serving_model(self, data: Any, weights: Any) -> keras.Model:
+    def serving_model(self, data: Any, weights: Any) -> ServingModel:
         if self._stage == "judge" and str(data.series) == self.sick:
             raise ZeroDivisionError("no model today")
         return self._inner.serving_model(data, weights)

@@ -12,13 +12,13 @@ import keras
 import numpy as np
 import pytest
 
-from v8.artifacts.forecaster import forecast_windows
 from v8.data.dataset import SeriesData
 from v8.engine.calibration import calibrate
 from v8.engine.local import CHECKPOINT, Workshop
 from v8.engine.plan import Job
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
+from v8.models.serving import ServingGraph
 from v8.profile import Profile
 from v8.training.trainer import Trainer
 
@@ -107,8 +107,19 @@ def test_its_calibration_judgement_and_forecasts_are_those_it_has_alone(made: Wo
 
 
 def test_all_series_are_judged_by_one_model_that_is_traced_once(
-    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+    make_profile: Callable[..., Profile],
+    make_data: Callable[..., SeriesData],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    built: list[ServingGraph] = []
+
+    class Counted(ServingGraph):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            built.append(self)
+
+    monkeypatch.setattr("v8.training.trainer.ServingGraph", Counted)
     profile = make_profile()
     trainer, models = Trainer(profile), []
     weights = [np.asarray(weight) for weight in trainer.network.trainable_variables]
@@ -116,6 +127,9 @@ def test_all_series_are_judged_by_one_model_that_is_traced_once(
         data = make_data(profile, series=name)
         models.append(trainer.serving_model(data, weights))
         calibrate(models[-1], data)
-        forecast_windows(models[-1], data.raw_windows(data.anchors["test"]))
-    assert all(model is models[0] for model in models)
-    assert models[0].predict_function.experimental_get_tracing_count() == 1
+        models[-1].forecast(data.spans["test"].raw_windows())
+    assert len(built) == 1
+    assert built[0].model.predict_function.experimental_get_tracing_count() == 1
+    for model in models[:-1]:
+        with pytest.raises(RuntimeError, match="its graph holds another series now"):
+            model.save(tmp_path / "model.keras")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -11,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from v8.errors import SeriesError
-from v8.evaluation.baselines import BASELINES, NAIVE, forecast_baseline, usable_baselines
-from v8.evaluation.past import Bars, Known, Past
+from v8.evaluation.baselines import BASELINES, NAIVE
+from v8.evaluation.judgement import judge
 
 EVERY = [
     pytest.param(name, marks=pytest.mark.skipif(not one.is_installed(), reason=f"{name} is not installed"))
@@ -39,12 +37,12 @@ def _rolled_by_pandas(closes: np.ndarray, horizon_bars: int) -> dict[str, np.nda
 def test_roll_forward_is_what_pandas_rolls_over_repeated_last_closes(
     make_span, seed: int, horizon_bars: int, price: float
 ) -> None:
-    span = make_span(num_windows=3, horizon_bars=horizon_bars, seed=seed, price=price)
-    made = forecast_baseline("roll_forward", span)
-    expected = _rolled_by_pandas(span.history_close, horizon_bars)
+    series = make_span(num_windows=3, horizon_bars=horizon_bars, seed=seed, price=price)
+    made = series.forecast("roll_forward")
+    expected = _rolled_by_pandas(series.test.history_close, horizon_bars)
     np.testing.assert_allclose(made["bands"], expected["bands"], rtol=1e-9)
     np.testing.assert_allclose(made["volatility"], expected["volatility"], rtol=1e-7)
-    last = span.history_close[:, -1]
+    last = series.test.history_close[:, -1]
     assert made["ohlc"].shape == (3, horizon_bars, 4)
     assert (made["ohlc"] == last[:, None, None]).all()
 
@@ -54,61 +52,58 @@ def test_roll_forward_is_what_pandas_rolls_over_repeated_last_closes(
 def test_last_close_keeps_bands_and_volatility_at_the_value_pandas_gives_the_anchor(
     make_span, seed: int
 ) -> None:
-    span = make_span(num_windows=3, horizon_bars=4, seed=seed)
-    made = forecast_baseline("last_close", span)
-    mean, std = (pd.DataFrame(span.history_close.T).agg(how).to_numpy() for how in ("mean", "std"))
+    series = make_span(num_windows=3, horizon_bars=4, seed=seed)
+    made = series.forecast("last_close")
+    mean, std = (pd.DataFrame(series.test.history_close.T).agg(how).to_numpy() for how in ("mean", "std"))
     for step in range(4):
         np.testing.assert_allclose(made["bands"][:, step, 0], mean + 2 * std, rtol=1e-12)
         np.testing.assert_allclose(made["bands"][:, step, 1], mean - 2 * std, rtol=1e-12)
         np.testing.assert_allclose(made["volatility"][:, step, 0], std / mean, rtol=1e-12)
-    np.testing.assert_array_equal(made["ohlc"], forecast_baseline(NAIVE, span)["ohlc"])
+    np.testing.assert_array_equal(made["ohlc"], series.forecast(NAIVE)["ohlc"])
 
 
 def test_last_close_has_the_bands_worked_out_by_hand(make_span) -> None:
     # Ten closes of 99 and ten of 101: mean 100, squared deviations 20 x 1, sample variance 20 / 19.
     closes = np.tile([99.0] * 10 + [101.0] * 10, (7, 1))
-    made = forecast_baseline("last_close", replace(make_span(), history_close=closes))
+    made = make_span().told(history_close=closes).forecast("last_close")
     std = (20 / 19) ** 0.5  # 1.02598
     np.testing.assert_allclose(made["bands"][0, 0], [100 + 2 * std, 100 - 2 * std], rtol=1e-14)
     assert made["volatility"][0, 0, 0] == pytest.approx(0.01025978352085154, rel=1e-12)
 
 
-def test_offset_is_roll_forward_times_one_constant_per_step_and_column(make_span) -> None:
-    span = make_span(tasks=("ohlc",), horizon_bars=2)
+def test_offset_is_roll_forward_times_one_constant_per_step_and_column(make_span, offset_scaling) -> None:
+    series = make_span(tasks=("ohlc",), horizon_bars=2)
     # log 1.01 on the high of step 2 and nothing elsewhere: that cell alone is 1 % above the last close.
     shift = np.zeros((2, 4))
     shift[1, 1] = np.log(1.01)
-    made = forecast_baseline("offset", replace(span, offsets={"ohlc": shift}))["ohlc"]
-    expected = np.repeat(span.history_close[:, -1:], 8, axis=1).reshape(-1, 2, 4)
+    made = replace(series, scaling=offset_scaling({"ohlc": shift})).forecast("offset")["ohlc"]
+    expected = np.repeat(series.test.history_close[:, -1:], 8, axis=1).reshape(-1, 2, 4)
     expected[:, 1, 1] *= 1.01
     np.testing.assert_allclose(made, expected, rtol=1e-14)
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_baseline_reads_neither_truth_nor_model(make_market_span, name: str) -> None:
-    span = make_market_span()
-    other = replace(
-        span,
-        truth={task: values * 2 for task, values in span.truth.items()},
-        model={task: values * 3 for task, values in span.model.items()},
-    )
-    for task, values in forecast_baseline(name, span).items():
-        np.testing.assert_array_equal(values, forecast_baseline(name, other)[task])
+def test_a_baseline_does_not_read_the_truth_it_forecasts(make_market_span, name: str) -> None:
+    series = make_market_span()
+    other = series.told(truth={task: values * 2 for task, values in series.test.truth.items()})
+    for task, values in series.forecast(name).items():
+        np.testing.assert_array_equal(values, other.forecast(name)[task])
 
 
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("window", [0, 7, 39])
 def test_a_baseline_knows_nothing_of_later_bars(make_market_span, name: str, window: int) -> None:
     """Change every bar after a window's last known one: the forecast stays bit-identical."""
-    span = make_market_span()
-    past = span.past
-    changed = past.train.bars.ohlc.copy()
-    changed[past.rows[window] + 1 :] *= 3.0
-    bars = Bars(changed, past.train.bars.segment)
-    known = Known(past.train.history_close, 3, past.train.rows, bars)
-    other = replace(span, past=Past(known, past.train_truth, past.rows))
-    for task, values in forecast_baseline(name, span).items():
-        np.testing.assert_array_equal(values[window], forecast_baseline(name, other)[task][window])
+    series = make_market_span()
+    first = series.test.anchors[window] + 1
+
+    def tripled(column: str, values: np.ndarray) -> np.ndarray:
+        values[first:] *= 3.0
+        return values
+
+    other = series.recut(tripled)
+    for task, values in series.forecast(name).items():
+        np.testing.assert_array_equal(values[window], other.forecast(name)[task][window])
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -116,80 +111,60 @@ def test_a_baseline_knows_nothing_of_later_bars(make_market_span, name: str, win
 def test_a_baseline_forecasts_the_tasks_of_the_span_only_and_names_its_source(
     make_market_span, name: str, tasks: tuple[str, ...]
 ) -> None:
-    span = make_market_span(tasks=tasks)
-    made = forecast_baseline(name, span)
+    made = make_market_span(tasks=tasks).forecast(name)
     assert set(made) == set(tasks)
     for task, values in made.items():
         # Of a task's own train windows only: the others change nothing.
-        np.testing.assert_array_equal(values, forecast_baseline(name, make_market_span())[task])
+        np.testing.assert_array_equal(values, make_market_span().forecast(name)[task])
+    assert BASELINES[name].name == name
     assert BASELINES[name].sentence.endswith(".")
     assert BASELINES[name].source
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_a_baseline_of_float32_closes_computes_in_float64(make_market_span, name: str) -> None:
-    span = make_market_span()
-    narrow = replace(span, history_close=span.history_close.astype(np.float32))
-    assert {values.dtype for values in forecast_baseline(name, narrow).values()} == {np.dtype(np.float64)}
+    narrow = make_market_span(dtype=np.float32)
+    assert narrow.test.table.column("close").dtype == np.float32
+    assert {values.dtype for values in narrow.forecast(name).values()} == {np.dtype(np.float64)}
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_prices_a_thousand_times_higher_give_forecasts_a_thousand_times_higher(
     make_market_span, name: str
 ) -> None:
-    span = make_market_span()
-    past = span.past
-    bars = Bars(past.train.bars.ohlc * 1000, past.train.bars.segment)
-    dearer = replace(
-        span,
-        history_close=span.history_close * 1000,
-        past=Past(
-            Known(past.train.history_close * 1000, 3, past.train.rows, bars),
-            {task: values * _dearer(task) for task, values in past.train_truth.items()},
-            past.rows,
-        ),
-    )
-    for task, values in forecast_baseline(name, span).items():
-        np.testing.assert_allclose(forecast_baseline(name, dearer)[task], values * _dearer(task), rtol=1e-6)
+    series = make_market_span()
+    dearer = series.recut(lambda column, values: values * _dearer(column))
+    for task, values in series.forecast(name).items():
+        np.testing.assert_allclose(dearer.forecast(name)[task], values * _dearer(task), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_market_that_stands_still_is_expected_to_stand_still(make_market_span, name: str) -> None:
-    span = make_market_span()
-    past = span.past
-    bars = Bars(np.full_like(past.train.bars.ohlc, 50.0), past.train.bars.segment)
-    closes = np.full_like(past.train.history_close, 50.0)
-    still = replace(
-        span,
-        history_close=np.full_like(span.history_close, 50.0),
-        offsets={task: np.zeros_like(values) for task, values in span.offsets.items()},
-        past=Past(Known(closes, 3, past.train.rows, bars), _still(past.train_truth), past.rows),
-    )
-    for task, values in forecast_baseline(name, still).items():
+def test_a_market_that_stands_still_is_expected_to_stand_still(
+    make_market_span, offset_scaling, name: str
+) -> None:
+    series = make_market_span()
+    offsets = {task: np.zeros(values.shape[1:]) for task, values in series.model.items()}
+    still = series.recut(lambda column, values: np.full_like(values, 0.0 if column == "volatility" else 50.0))
+    for task, values in replace(still, scaling=offset_scaling(offsets)).forecast(name).items():
         np.testing.assert_array_equal(values, 0.0 if task == "volatility" else 50.0)
 
 
-def test_without_a_past_only_baselines_of_closes_are_left_and_the_others_say_why(make_span) -> None:
-    assert usable_baselines(make_span()) == ["last_close", "roll_forward", "offset"]
-    with pytest.raises(SeriesError, match=r"baseline har: is fitted to the train span; got a span without a"):
-        forecast_baseline("har", make_span())
-
-
-def test_with_a_past_every_baseline_that_is_installed_is_usable(make_market_span) -> None:
+def test_every_baseline_that_is_installed_is_judged_in_the_order_of_the_reports(make_market_span) -> None:
     installed = [name for name, one in BASELINES.items() if one.is_installed()]
-    assert usable_baselines(make_market_span()) == installed
+    series = make_market_span()
+    assert list(judge(series, series.model).errors["ohlc"]) == ["model", *installed]
     assert installed[:7] == ["last_close", "roll_forward", "offset", "drift", "scaled", "ewma", "har"]
     assert installed[7] == "range_paths"
 
 
 def test_drift_goes_on_as_the_train_span_went(make_market_span) -> None:
-    span = make_market_span()
-    closes = span.past.train.history_close[:, -1]
-    drift = np.mean(np.log(span.past.train_truth["ohlc"][:, 0, 3] / closes))
-    made = forecast_baseline("drift", span)
-    path = span.history_close[:, -1:] * np.exp(drift * np.array([1, 2, 3]))
+    series = make_market_span()
+    closes = series.train.history_close[:, -1]
+    drift = np.mean(np.log(series.train.truth["ohlc"][:, 0, 3] / closes))
+    made = series.forecast("drift")
+    path = series.test.history_close[:, -1:] * np.exp(drift * np.array([1, 2, 3]))
     np.testing.assert_allclose(made["ohlc"], np.repeat(path[:, :, None], 4, axis=2), rtol=1e-12)
-    rolled = pd.Series(np.concatenate([span.history_close[5], path[5]])).rolling(20)
+    rolled = pd.Series(np.concatenate([series.test.history_close[5], path[5]])).rolling(20)
     mean, std = rolled.mean().to_numpy()[-3:], rolled.std().to_numpy()[-3:]
     np.testing.assert_allclose(made["bands"][5], np.stack([mean + 2 * std, mean - 2 * std], axis=1))
     np.testing.assert_allclose(made["volatility"][5, :, 0], std / mean)
@@ -197,19 +172,13 @@ def test_drift_goes_on_as_the_train_span_went(make_market_span) -> None:
 
 @pytest.mark.parametrize("name", EVERY[4:])
 def test_what_knows_the_range_errs_less_than_naive_on_a_random_walk(make_market_span, name: str) -> None:
-    span = make_market_span(num_train=3_000, num_windows=1_500, horizon_bars=10, seed=3)
-    naive, made = forecast_baseline(NAIVE, span), forecast_baseline(name, span)
+    series = make_market_span(num_train=3_000, num_windows=1_500, horizon_bars=10, seed=3)
+    naive, made, truth = series.forecast(NAIVE), series.forecast(name), series.test.truth
     # Real coins give 0.97, 0.88 and 0.86 (median of 40 series).
     for task, limit in (("ohlc", 0.99), ("bands", 0.9), ("volatility", 0.88)):
-        error, of_naive = (np.abs(each[task] - span.truth[task]).mean() for each in (made, naive))
+        error, of_naive = (np.abs(each[task] - truth[task]).mean() for each in (made, naive))
         assert error < limit * of_naive
 
 
-def _dearer(task: str) -> float:
-    return 1.0 if task == "volatility" else 1000.0
-
-
-def _still(truth: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {
-        task: np.full_like(values, 0.0 if task == "volatility" else 50.0) for task, values in truth.items()
-    }
+def _dearer(name: str) -> float:
+    return 1.0 if name == "volatility" else 1000.0

@@ -157,5 +157,5 @@ def _judged(change: np.ndarray) -> SimpleNamespace:
     """A span of 400 windows on which the model errs by so much more than HAR."""
     return SimpleNamespace(
         losses={"bands": {"model": 5.0 + change, "har": np.full(400, 5.0)}},
-        forecasts=SimpleNamespace(horizon_bars=3, bar_numbers=None),
+        span=SimpleNamespace(horizon_bars=3, bar_numbers=None),
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,83 +14,79 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from v8.errors import ArtifactError
-from v8.evaluation.baselines import BASELINES, forecast_baseline
-from v8.evaluation.forecasts import Forecasts
-from v8.evaluation.judgement import Judgement, judge
+from v8.evaluation import judgement as judging
+from v8.evaluation.baselines import BASELINES
+from v8.evaluation.judgement import Judgement
 
 INSTALLED = [name for name, one in BASELINES.items() if one.is_installed()]
 
 
-def _flat_span(truth: float, model: float) -> Forecasts:
+def judge(made: Any) -> Judgement:
+    """Judge the model of a made series."""
+    return judging.judge(made, made.model)
+
+
+@pytest.fixture
+def flat_span(make_candles) -> Callable[[float, float], Any]:
     """One window, one step, all four columns alike, last close 100."""
-    return Forecasts(
-        truth={"ohlc": np.full((1, 1, 4), truth)},
-        model={"ohlc": np.full((1, 1, 4), model)},
-        history_close=np.full((1, 20), 100.0),
-        offsets={"ohlc": np.zeros((1, 4))},
-    )
+    return lambda truth, model: make_candles(np.array([[truth]]), [100.0], np.array([[model]]))
 
 
 @pytest.mark.parametrize("name", INSTALLED)
 def test_a_baseline_judged_as_a_model_has_a_skill_of_exactly_zero_against_itself(
     make_market_span, name: str
 ) -> None:
-    span = make_market_span()
-    judgement = judge(replace(span, model=forecast_baseline(name, span)))
-    for task in span.truth:
+    made = make_market_span()
+    judgement = judge(replace(made, model=made.forecast(name)))
+    for task in made.model:
         assert judgement.skill(task, baseline=name) == 0.0
         assert judgement.skill(task, "rmse", name) == 0.0
         assert judgement.error(task).by_step == judgement.error(task, name).by_step
 
 
 def test_naive_judged_as_a_model_equals_naive_and_neither_beats_nor_loses(make_span) -> None:
-    span = make_span()
-    judgement = judge(replace(span, model=forecast_baseline("roll_forward", span)))
-    assert {judgement.verdict(task) for task in span.truth} == {"equals naive"}
+    made = make_span()
+    judgement = judge(replace(made, model=made.forecast("roll_forward")))
+    assert {judgement.verdict(task) for task in made.model} == {"equals naive"}
     assert judgement.loses == []
 
 
 def test_a_perfect_forecast_has_a_skill_of_one_and_every_direction_right(make_span) -> None:
-    span = make_span()
-    judgement = judge(replace(span, model=span.truth))
-    assert [judgement.skill(task) for task in span.truth] == [1.0, 1.0, 1.0]
+    made = make_span()
+    judgement = judge(replace(made, model=made.test.truth))
+    assert [judgement.skill(task) for task in made.model] == [1.0, 1.0, 1.0]
     assert [step.rate for step in judgement.direction] == [1.0, 1.0, 1.0]
-    assert {judgement.verdict(task) for task in span.truth} == {"beats naive"}
+    assert {judgement.verdict(task) for task in made.model} == {"beats naive"}
 
 
-def test_skill_and_multiple_are_those_worked_out_by_hand() -> None:
+def test_skill_and_multiple_are_those_worked_out_by_hand(flat_span) -> None:
     # Truth 104, naive 100, model 103: errors 1 against 4, so 0.25 times naive and a skill of 0.75.
-    judgement = judge(_flat_span(104.0, 103.0))
+    judgement = judge(flat_span(104.0, 103.0))
     assert judgement.multiple("ohlc") == pytest.approx(0.25)
     assert judgement.skill("ohlc") == pytest.approx(0.75)
     assert judgement.verdict("ohlc") == "beats naive"
     # Model 94 instead: error 10 against 4, so 2.5 times naive and a skill of -1.5.
-    worse = judge(_flat_span(104.0, 94.0))
+    worse = judge(flat_span(104.0, 94.0))
     assert worse.skill("ohlc") == pytest.approx(-1.5)
     assert worse.loses == ["ohlc"]
 
 
-def test_the_multiple_is_the_sum_of_all_errors_over_the_sum_of_naive_ones() -> None:
+def test_the_multiple_is_the_sum_of_all_errors_over_the_sum_of_naive_ones(make_candles) -> None:
     # Last closes 100 and 10. Returns: naive errs by 1 % and 10 %, the model by 2 % and 1 %: 3 / 11.
-    span = Forecasts(
-        truth={"ohlc": np.array([101.0, 11.0])[:, None, None] * np.ones((2, 1, 4))},
-        model={"ohlc": np.array([103.0, 10.9])[:, None, None] * np.ones((2, 1, 4))},
-        history_close=np.array([100.0, 10.0])[:, None] * np.ones((2, 20)),
-        offsets={"ohlc": np.zeros((1, 4))},
-    )
-    assert judge(span).multiple("ohlc") == pytest.approx(3 / 11)
+    made = make_candles(np.array([[101.0], [11.0]]), [100.0, 10.0], np.array([[103.0], [10.9]]))
+    assert judge(made).multiple("ohlc") == pytest.approx(3 / 11)
 
 
 def test_the_test_is_about_the_losses_the_leaderboard_averages(make_market_span) -> None:
     # A hole after window 40: bars 0 to 39, then 1,000 to 1,049.
     bars = np.arange(90) + np.repeat([0, 960], [40, 50])
-    span = replace(make_market_span(num_windows=90), bar_numbers=bars)
-    judgement = judge(span)
-    for task in span.truth:
-        unit = 1.0 if task == "volatility" else span.history_close[:, -1:, None]
-        ours = np.abs((span.model[task] - span.truth[task]) / unit).mean(axis=(1, 2))
+    made = make_market_span(num_windows=90).told(bar_numbers=bars)
+    judgement = judge(made)
+    for task, truth in made.test.truth.items():
+        unit = 1.0 if task == "volatility" else made.test.history_close[:, -1:, None]
+        ours = np.abs((made.model[task] - truth) / unit).mean(axis=(1, 2))
         for name in INSTALLED:
-            theirs = np.abs((forecast_baseline(name, span)[task] - span.truth[task]) / unit).mean(axis=(1, 2))
+            theirs = np.abs((made.forecast(name)[task] - truth) / unit).mean(axis=(1, 2))
             test = judgement.tasks[task].significance[name]
             assert test.mean_difference == pytest.approx((ours - theirs).mean(), rel=1e-9)
             # 1.3 x sqrt(90) = 12.3, so pairs up to 13 bars apart count, none of them across the hole.
@@ -102,9 +100,9 @@ def test_the_test_is_about_the_losses_the_leaderboard_averages(make_market_span)
 
 @pytest.mark.parametrize("name", INSTALLED)
 def test_a_baseline_judged_as_a_model_has_no_p_value_against_itself(make_market_span, name: str) -> None:
-    span = make_market_span(num_windows=60)
-    judgement = judge(replace(span, model=forecast_baseline(name, span)))
-    assert {judgement.p_value(task, name) for task in span.truth} == {None}
+    made = make_market_span(num_windows=60)
+    judgement = judge(replace(made, model=made.forecast(name)))
+    assert {judgement.p_value(task, name) for task in made.model} == {None}
     assert Judgement.from_json(json.loads(json.dumps(judgement.to_json(), allow_nan=False))) == judgement
 
 
@@ -137,8 +135,8 @@ def test_a_test_of_other_errors_is_refused_however_sound_it_is(make_span) -> Non
         Judgement.from_json(content)
 
 
-def test_where_naive_makes_no_error_there_is_no_skill_and_no_infinity() -> None:
-    judgement = judge(_flat_span(100.0, 101.0))
+def test_where_naive_makes_no_error_there_is_no_skill_and_no_infinity(flat_span) -> None:
+    judgement = judge(flat_span(100.0, 101.0))
     assert judgement.skill("ohlc") is None
     assert judgement.multiple("ohlc", "rmse") is None
     assert judgement.error("ohlc", "roll_forward").by_step == (0.0,)
@@ -148,22 +146,17 @@ def test_where_naive_makes_no_error_there_is_no_skill_and_no_infinity() -> None:
 
 
 def test_g8_prices_a_thousand_times_higher_change_price_errors_only(make_span) -> None:
-    span = make_span()
-    dearer = replace(
-        span,
-        truth={
-            task: values if task == "volatility" else values * 1000 for task, values in span.truth.items()
-        },
-        model={
-            task: values if task == "volatility" else values * 1000 for task, values in span.model.items()
-        },
-        history_close=span.history_close * 1000,
-    )
-    before, after = judge(span), judge(dearer)
+    made = make_span()
+
+    def dear(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {task: values if task == "volatility" else values * 1000 for task, values in arrays.items()}
+
+    dearer = made.told(truth=dear(made.test.truth), history_close=made.test.history_close * 1000)
+    before, after = judge(made), judge(replace(dearer, model=dear(made.model)))
     for task in ("ohlc", "bands"):
-        cheap, dear = before.errors[task]["model"], after.errors[task]["model"]
-        assert dear.mae_price.overall == pytest.approx(cheap.mae_price.overall * 1000)
-        assert dear.mae_return.overall == pytest.approx(cheap.mae_return.overall)
+        cheap, costly = before.errors[task]["model"], after.errors[task]["model"]
+        assert costly.mae_price.overall == pytest.approx(cheap.mae_price.overall * 1000)
+        assert costly.mae_return.overall == pytest.approx(cheap.mae_return.overall)
         assert after.skill(task) == pytest.approx(before.skill(task))
     assert after.skill("volatility") == pytest.approx(before.skill("volatility"))
     assert after.direction == before.direction
@@ -173,8 +166,8 @@ def test_g8_every_error_stands_per_step_beside_every_baseline(make_span) -> None
     content = judge(make_span()).to_json()
     assert set(content["tasks"]) == {"ohlc", "bands", "volatility"}
     for section in content["tasks"].values():
-        assert set(section["errors"]) == {"model", "last_close", "roll_forward", "offset"}
-        assert set(section["significance"]) == {"last_close", "roll_forward", "offset"}
+        assert set(section["errors"]) == {"model", *INSTALLED}
+        assert set(section["significance"]) == set(INSTALLED)
         for errors in section["errors"].values():
             assert set(errors) == {"mae_price", "rmse_price", "mae_return", "rmse_return"}
             assert {len(grid["by_step_and_column"]) for grid in errors.values()} == {3}
@@ -195,7 +188,7 @@ def test_a_judgement_survives_its_file_bit_for_bit(
     assert Judgement.from_json(json.loads(text)) == judgement
 
 
-def test_a_span_with_a_past_is_judged_beside_every_baseline_and_survives_its_file(make_market_span) -> None:
+def test_a_span_of_a_market_is_judged_beside_every_baseline_and_survives_its_file(make_market_span) -> None:
     judgement = judge(make_market_span(num_windows=60))
     for task in ("ohlc", "bands", "volatility"):
         assert set(judgement.errors[task]) == {"model", *INSTALLED}
@@ -210,9 +203,9 @@ def test_a_profile_with_candles_only_is_judged_on_candles_only(make_span) -> Non
 
 
 def test_float32_forecasts_as_models_give_them_are_judged(make_span) -> None:
-    span = make_span()
-    narrow = replace(span, model={task: values.astype(np.float32) for task, values in span.model.items()})
-    assert judge(narrow).skill("bands") == pytest.approx(judge(span).skill("bands"), abs=1e-4)
+    made = make_span()
+    narrow = replace(made, model={task: values.astype(np.float32) for task, values in made.model.items()})
+    assert judge(narrow).skill("bands") == pytest.approx(judge(made).skill("bands"), abs=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from judging import judge_arrays, rolled
 
 from v8.artifacts.run_folder import RunFolder, RunIdentity, SeriesState
 from v8.artifacts.series_artifact import HISTORY_FILE, METADATA_FILE, MODEL_FILE
-from v8.columns import TASK_COLUMNS
-from v8.data.targets import roll_forward
-from v8.evaluation.forecasts import Forecasts
-from v8.evaluation.judgement import Judgement, judge
+from v8.evaluation.judgement import Judgement
 from v8.features.indicators import definitions
 from v8.market.series import Series, load_universe
 from v8.profile import load_profile
 from v8.storage import digest_file, write_json, write_text
+from v8.tasks import TASKS
 
 HORIZON_BARS = 2
 UNIVERSE = tuple(str(series) for series in load_universe())
@@ -132,7 +131,7 @@ def metadata_of(series: str, share: float, source: str, model_sha256: str) -> di
         "bar_s": Series.parse(series).bar_s,
         "tasks": {
             task: {"columns": list(columns), "unit": "quote currency"}
-            for task, columns in TASK_COLUMNS.items()
+            for task, columns in ((name, one.columns) for name, one in TASKS.items())
         },
         "split": {
             span: {
@@ -167,12 +166,12 @@ def _judgement(share: float) -> Judgement:
         rng = np.random.default_rng(3)
         num_windows = 6 if share == SHORT else 60
         closes = 100 * np.exp(np.cumsum(rng.normal(0, 0.01, (num_windows, 20)), axis=1))
-        rolled = roll_forward(closes, HORIZON_BARS)
-        truth = {task: values * np.exp(rng.normal(0, 0.02, values.shape)) for task, values in rolled.items()}
+        naive = rolled(closes, HORIZON_BARS)
+        truth = {task: values * np.exp(rng.normal(0, 0.02, values.shape)) for task, values in naive.items()}
         # In logs, where errors in returns are measured, up to the second order.
-        model = {task: rolled[task] * (truth[task] / rolled[task]) ** share for task in rolled}
+        model = {task: naive[task] * (truth[task] / naive[task]) ** share for task in naive}
         if share == NAIVE_IS_TRUE:
-            truth = rolled
-        offsets = {task: np.full(values.shape[1:], 0.001) for task, values in rolled.items()}
-        _JUDGEMENTS[share] = judge(Forecasts(truth, model, closes, offsets))
+            truth = naive
+        offsets = {task: np.full(values.shape[1:], 0.001) for task, values in naive.items()}
+        _JUDGEMENTS[share] = judge_arrays(truth, model, closes, offsets)
     return _JUDGEMENTS[share]

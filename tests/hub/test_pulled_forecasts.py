@@ -19,7 +19,6 @@ import v8
 from v8.artifacts.forecaster import Forecaster
 from v8.commands.app import app
 from v8.data.dataset import prepare_series, table_columns
-from v8.engine import local
 from v8.errors import ArtifactError, PullError
 from v8.evaluation.judgement import judge
 from v8.features.table import compute_table
@@ -59,7 +58,10 @@ def test_a_pulled_model_is_judged_as_the_run_judged_it(published: Any, trained_r
     assert pulled.revision == newest(published)
     profile = trained_run.profile
     data = prepare_series(compute_table(trained_run.candles, table_columns(profile)), profile)
-    assert judge(local._forecasts(data, pulled._model)).to_json() == pulled.metadata["judgement"]
+    assert (
+        judge(data, pulled.forecast(data.spans["test"].raw_windows())).to_json()
+        == pulled.metadata["judgement"]
+    )
 
 
 def test_pull_then_predict_gives_the_run_s_numbers_in_another_process(

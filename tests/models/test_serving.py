@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from v8.data.dataset import SeriesData
-from v8.data.targets import roll_forward
+from v8.data.shrinkage import Shrinkage, TaskShrinkage
+from v8.data.span import Span
 from v8.data.windows import FleetWindows
 from v8.models.networks import build_network
-from v8.models.serving import build_serving, load_scaling
+from v8.models.serving import ServingGraph, ServingModel, build_serving, load_scaling
 from v8.profile import Profile
 
 WAYS = ["anchored", "standard", "minmax"]
@@ -32,6 +33,11 @@ def wild_network(profile: Profile) -> keras.Model:
     return network
 
 
+def first_windows(data: SeriesData, num_windows: int) -> Span:
+    """The first windows of the test span."""
+    return Span(data.table, data.profile, data.anchors["test"][:num_windows])
+
+
 @pytest.mark.parametrize("family", ["bilstm_seq2seq", "lstm_dense"])
 @pytest.mark.parametrize("way", WAYS)
 def test_prices_equal_the_scaled_network_s_restored_by_hand(
@@ -39,16 +45,14 @@ def test_prices_equal_the_scaled_network_s_restored_by_hand(
 ) -> None:
     data = make_data(make_profile(family, scaling=way))
     network = wild_network(data.profile)
-    anchors = data.anchors["test"][:32]
-    served = build_serving(data.profile, data.scaling, network)(data.raw_windows(anchors))
+    span = first_windows(data, 32)
+    served = build_serving(data.profile, data.scaling, network)(span.raw_windows())
     scaled = network(next(FleetWindows([data]).span_batches("test", 32)).x_BMTF[:, 0])
-    reference = roll_forward(data.history_close(anchors), 3)
-    restored = {
-        task: data.scaling.restore_target(task, np.asarray(scaled[task])[: len(anchors)], reference[task])
-        for task in data.profile.tasks
-    }
+    restored = data.scaling.restore_targets(
+        span, {task: np.asarray(scaled[task])[: len(span)] for task in data.profile.tasks}
+    )
     ohlc = restored["ohlc"]
-    ohlc = np.maximum(ohlc, 0.01 * reference["ohlc"])
+    ohlc = np.maximum(ohlc, 0.01 * span.rolled["ohlc"])
     ohlc[..., 1] = ohlc[..., [0, 1, 3]].max(axis=-1)
     ohlc[..., 2] = ohlc[..., [0, 2, 3]].min(axis=-1)
     np.testing.assert_allclose(np.asarray(served["ohlc"]), ohlc, rtol=2e-4)
@@ -63,11 +67,11 @@ def test_ranged_prices_are_the_roll_forward_ones_moved_by_recent_ranges(
 ) -> None:
     data = make_data(make_ranged_profile())
     network = wild_network(data.profile)
-    anchors = data.anchors["test"][:32]
-    windows = data.raw_windows(anchors)
+    span = first_windows(data, 32)
+    windows = span.raw_windows()
     served = build_serving(data.profile, data.scaling, network)(windows)
     scaled = network(next(FleetWindows([data]).span_batches("test", 32)).x_BMTF[:, 0])
-    reference, last = roll_forward(data.history_close(anchors), 3), windows[:, -1, 3].astype(np.float64)
+    reference, last = span.rolled, windows[:, -1, 3].astype(np.float64)
     range_W = windows[:, -1, data.profile.features.index("recent_range")].astype(np.float64)
     assert (range_W > data.scaling.range_floor).all()
     moved = {
@@ -92,12 +96,12 @@ def test_an_untrained_ranged_model_moves_the_roll_forward_prices_by_a_constant_n
     data = make_data(make_ranged_profile())
     start = {task.task: task.start for task in data.scaling.tasks}
     serving = build_serving(data.profile, data.scaling, build_network(data.profile, seed=1, start=start))
-    anchors, place = data.anchors["test"], data.profile.features.index("recent_range")
-    windows = data.raw_windows(anchors)
+    span, place = data.spans["test"], data.profile.features.index("recent_range")
+    windows = span.raw_windows()
     windows[0, -1, place] = 0.0  # a dead market: its range is raised to the floor
     range_W = np.maximum(windows[:, -1, place].astype(np.float64), data.scaling.range_floor)
     assert range_W[0] == data.scaling.range_floor
-    reference, last = roll_forward(data.history_close(anchors), 3), windows[:, -1, 3]
+    reference, last = span.rolled, windows[:, -1, 3]
     for task, values in serving(windows).items():
         constants = data.scaling.task(task)
         unit_W = range_W if task == "volatility" else range_W * last
@@ -114,9 +118,7 @@ def test_forecasts_are_coherent_whatever_the_network_says(
 ) -> None:
     data = make_data(make_ranged_profile() if way == "ranged" else make_profile(scaling=way))
     serving = build_serving(data.profile, data.scaling, wild_network(data.profile))
-    served = {
-        task: np.asarray(values) for task, values in serving(data.raw_windows(data.anchors["test"])).items()
-    }
+    served = {task: np.asarray(values) for task, values in serving(data.spans["test"].raw_windows()).items()}
     opens, highs, lows, closes = np.moveaxis(served["ohlc"], -1, 0)
     assert (lows <= np.minimum(opens, closes)).all()
     assert (highs >= np.maximum(opens, closes)).all()
@@ -132,10 +134,9 @@ def test_an_untrained_model_forecasts_the_typical_offset(
     data = make_data(make_profile())
     start = {task.task: task.start for task in data.scaling.tasks}
     serving = build_serving(data.profile, data.scaling, build_network(data.profile, seed=1, start=start))
-    anchors = data.anchors["test"]
-    reference = roll_forward(data.history_close(anchors), 3)
-    for task, values in serving(data.raw_windows(anchors)).items():
-        expected = reference[task] * np.exp(np.array(data.scaling.task(task).offset))
+    span = data.spans["test"]
+    for task, values in serving(span.raw_windows()).items():
+        expected = span.rolled[task] * np.exp(np.array(data.scaling.task(task).offset))
         np.testing.assert_allclose(np.asarray(values), expected, rtol=2e-3)
 
 
@@ -150,12 +151,75 @@ def test_a_model_with_another_series_constants_is_the_one_built_for_it(
     first, second = (make_data(profile, series=name) for name in ("BTCUSDT-15m", "PEPEUSDT-15m"))
     network = wild_network(profile)
     model = build_serving(profile, first.scaling, network)
-    windows = second.raw_windows(second.anchors["test"][:16])
+    windows = first_windows(second, 16).raw_windows()
     theirs = model(windows)
     load_scaling(model, second.scaling)
     for task, values in build_serving(profile, second.scaling, network)(windows).items():
         np.testing.assert_array_equal(np.asarray(model(windows)[task]), np.asarray(values))
         assert not np.array_equal(np.asarray(theirs[task]), np.asarray(values))
+
+
+def drawn_weights(network: keras.Model, seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.normal(0, 0.5, weight.shape).astype(np.float32) for weight in network.trainable_variables]
+
+
+def test_a_serving_model_forecasts_what_the_graph_built_for_its_series_does(
+    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+) -> None:
+    profile = make_profile()
+    first, second = (make_data(profile, series=name) for name in ("BTCUSDT-15m", "PEPEUSDT-15m"))
+    graph = ServingGraph(profile, first.scaling, build_network(profile, seed=0))
+    weights, windows = drawn_weights(graph.network, 1), first_windows(second, 16).raw_windows()
+    made = ServingModel(graph, second.scaling, weights).forecast(windows)
+    network = build_network(profile, seed=7)
+    for variable, weight in zip(network.trainable_variables, weights, strict=True):
+        variable.assign(weight)
+    for task, values in build_serving(profile, second.scaling, network)(windows).items():
+        assert made[task].shape == (16, 3, values.shape[-1])
+        np.testing.assert_allclose(made[task], np.asarray(values), rtol=1e-5)
+
+
+USES: dict[str, Callable[[ServingModel, SeriesData, Path], object]] = {
+    "forecast": lambda model, data, folder: model.forecast(first_windows(data, 2).raw_windows()),
+    "fold": lambda model, data, folder: model.fold(Shrinkage((TaskShrinkage("ohlc", (0.5, 0.5, 0.5)),))),
+    "save": lambda model, data, folder: model.save(folder / "model.keras"),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_a_serving_model_refuses_to_be_used_once_its_graph_holds_another_series(
+    use: Callable[..., object],
+    tmp_path: Path,
+    make_profile: Callable[..., Profile],
+    make_data: Callable[..., SeriesData],
+) -> None:
+    profile = make_profile("lstm_dense")
+    first, second = (make_data(profile, series=name) for name in ("BTCUSDT-15m", "PEPEUSDT-15m"))
+    graph = ServingGraph(profile, first.scaling, build_network(profile, seed=0))
+    older = ServingModel(graph, first.scaling, drawn_weights(graph.network, 1))
+    use(older, first, tmp_path)
+    newer = ServingModel(graph, second.scaling, drawn_weights(graph.network, 2))
+    held, files = graph.model.get_weights(), {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(RuntimeError, match="its graph holds another series now; save it before the next"):
+        use(older, first, tmp_path)
+    for one, other in zip(graph.model.get_weights(), held, strict=True):
+        np.testing.assert_array_equal(one, other)  # nothing of the newer was touched
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == files
+    use(newer, second, tmp_path)
+
+
+def test_two_models_of_one_series_are_two_models(
+    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+) -> None:
+    data = make_data(make_profile("lstm_dense"))
+    graph = ServingGraph(data.profile, data.scaling, build_network(data.profile, seed=0))
+    weights = drawn_weights(graph.network, 1)
+    older, newer = (ServingModel(graph, data.scaling, weights) for _ in range(2))
+    windows = first_windows(data, 2).raw_windows()
+    with pytest.raises(RuntimeError, match="its graph holds another series now"):
+        older.forecast(windows)
+    assert set(newer.forecast(windows)) == set(data.profile.tasks)
 
 
 def test_constants_are_the_same_for_every_window_even_one_without_a_number_in_it(
@@ -164,7 +228,7 @@ def test_constants_are_the_same_for_every_window_even_one_without_a_number_in_it
     data = make_data(make_profile())
     model = build_serving(data.profile, data.scaling, wild_network(data.profile))
     layer = model.get_layer("constants")
-    windows = data.raw_windows(data.anchors["test"][:3])
+    windows = first_windows(data, 3).raw_windows()
     windows[0], windows[1] = np.nan, np.inf
     rows_B1K = np.asarray(keras.Model(model.input, layer.output)(windows))
     (row_1K,) = layer.get_weights()
@@ -188,7 +252,7 @@ def test_g15_plain_keras_gives_the_same_prices_without_v8(
 ) -> None:
     data = make_data(make_profile(dropout=0.3))
     serving = build_serving(data.profile, data.scaling, wild_network(data.profile))
-    windows = data.raw_windows(data.anchors["test"][:8])
+    windows = first_windows(data, 8).raw_windows()
     serving.save(tmp_path / "model.keras")
     np.save(tmp_path / "windows.npy", windows)
     arguments = [str(tmp_path / name) for name in ("model.keras", "windows.npy", "out.npz")]

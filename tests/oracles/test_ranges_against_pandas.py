@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import judging
 import numpy as np
 import pandas as pd
 import pytest
 
-from v8.data.targets import roll_forward
 from v8.features import ranges
 from v8.features.indicators import FEATURES, compute, warmup_bars
 
@@ -132,7 +132,7 @@ def test_rolled_columns_are_the_roll_forward_bands_around_the_close(market: pd.D
     close, names = market["close"].to_numpy(), [f"rolled_{what}" for what in ("middle", "deviation")]
     columns = compute([f"{name}_{step}" for step in range(1, 19) for name in names], arrays(market))
     rows = np.arange(240, 340)
-    upper, lower = np.moveaxis(roll_forward(close[rows[:, None] + np.arange(-19, 1)], 18)["bands"], -1, 0)
+    upper, lower = np.moveaxis(judging.rolled(close[rows[:, None] + np.arange(-19, 1)], 18)["bands"], -1, 0)
     unit = (close * recent(market).to_numpy())[rows]
     for step in range(1, 19):
         middle = np.abs((upper + lower)[:, step - 1] / 2 - close[rows]) / unit

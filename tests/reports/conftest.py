@@ -11,18 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from judging import judge_arrays, rolled
 from pydantic import TypeAdapter
 
 from v8.artifacts.forecast_sample import ForecastSample
 from v8.artifacts.run_folder import RunRecord
-from v8.columns import TASK_COLUMNS
-from v8.data.targets import roll_forward
-from v8.evaluation.forecasts import Forecasts
-from v8.evaluation.judgement import Judgement, judge
+from v8.evaluation.judgement import Judgement
 from v8.reports.page import run_page
 from v8.reports.results import History, read_results
 from v8.reports.series_section import series_section
 from v8.storage import write_text
+from v8.tasks import TASKS
 
 Maker = Callable[..., dict[str, Any]]
 
@@ -92,7 +91,7 @@ def _metadata(
     *,
     share: float = 0.5,
     horizon_bars: int = 3,
-    tasks: tuple[str, ...] = tuple(TASK_COLUMNS),
+    tasks: tuple[str, ...] = tuple(TASKS),
     source: str = "vision",
     best_epoch: int = 4,
     epochs_run: int = 9,
@@ -117,15 +116,13 @@ def _judgement(
     """Judge `share`: 1 is perfect, 0 is naive; each error is (1 - share) times the naive one."""
     rng = np.random.default_rng(seed)
     closes = 100 * np.exp(np.cumsum(rng.normal(0, 0.01, (num_windows, 20)), axis=1))
-    rolled = roll_forward(closes, horizon_bars)
-    strayed = {task: rolled[task] * np.exp(rng.normal(0, 0.02, rolled[task].shape)) for task in TASK_COLUMNS}
-    return judge(
-        Forecasts(
-            truth={task: strayed[task] for task in tasks},
-            model={task: rolled[task] + share * (strayed[task] - rolled[task]) for task in tasks},
-            history_close=closes,
-            offsets={task: np.full(rolled[task].shape[1:], 0.001) for task in tasks},
-        )
+    naive = rolled(closes, horizon_bars)
+    strayed = {task: values * np.exp(rng.normal(0, 0.02, values.shape)) for task, values in naive.items()}
+    return judge_arrays(
+        truth={task: strayed[task] for task in tasks},
+        model={task: naive[task] + share * (strayed[task] - naive[task]) for task in tasks},
+        history_close=closes,
+        offsets={task: np.full(naive[task].shape[1:], 0.001) for task in tasks},
     )
 
 

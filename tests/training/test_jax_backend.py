@@ -37,8 +37,8 @@ sys.path.insert(0, {tests!r})
 import keras
 import numpy as np
 from conftest import demo_table, tiny_profile
-from v8.artifacts.forecaster import forecast_windows
 from v8.data.dataset import prepare_series
+from v8.data.span import Span
 from v8.training.trainer import Member, Trainer
 
 class SameStart(Trainer):
@@ -56,9 +56,9 @@ results = dict(trainer.fit_fleet([Member(each, seed) for seed, each in enumerate
 closes = []
 for place, each in enumerate(data):
     model = trainer.serving_model(each, results[place].weights)
-    windows = each.raw_windows(each.anchors["test"][:5])
-    closes.append(forecast_windows(model, windows)["ohlc"][..., 3].tolist())
-    model.save({model!r})
+    windows = Span(each.table, each.profile, each.anchors["test"][:5]).raw_windows()
+    closes.append(model.forecast(windows)["ohlc"][..., 3].tolist())
+    model.save(Path({model!r}))
 print(json.dumps(dict(
     backend=keras.backend.backend(),
     device=results[0].device,

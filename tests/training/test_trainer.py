@@ -7,14 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 
 from v8.data.dataset import SeriesData, prepare_series
 from v8.data.shrinkage import Shrinkage, TaskShrinkage
+from v8.data.span import Span
 from v8.errors import ArtifactError, DivergedError
 from v8.features.table import FeatureTable
-from v8.models.serving import fold_shrinkage
 from v8.profile import Profile
 from v8.training.checkpoint import Checkpoint
 from v8.training.epoch_record import EpochRecord
@@ -91,22 +92,44 @@ def drawn_weights(trainer: Trainer, seed: int) -> list[np.ndarray]:
     return [rng.normal(0, 0.5, shape).astype(np.float32) for shape in shapes]
 
 
-def test_the_published_model_keeps_nothing_of_the_series_before(two_series: list[SeriesData]) -> None:
+def test_the_published_model_keeps_nothing_of_the_series_before(
+    two_series: list[SeriesData], tmp_path: Path
+) -> None:
     first, second = two_series
     used, fresh = Trainer(first.profile), Trainer(first.profile)
     before = used.serving_model(first, drawn_weights(used, 1))
     factors = [TaskShrinkage(task, (0.5, 0.25, 0.0)) for task in first.profile.tasks]
-    fold_shrinkage(before, first.scaling, Shrinkage(tuple(factors)))
+    before.fold(Shrinkage(tuple(factors)))
     drawn = drawn_weights(used, 2)
     models = [trainer.serving_model(second, drawn) for trainer in (used, fresh)]
-    for weight, wanted in zip(models[0].trainable_variables, drawn, strict=True):
+    files = []
+    for number, model in enumerate(models):
+        model.save(tmp_path / f"{number}.keras")
+        files.append(keras.saving.load_model(tmp_path / f"{number}.keras"))
+    for weight, wanted in zip(files[0].trainable_variables, drawn, strict=True):
         np.testing.assert_array_equal(np.asarray(weight), wanted)
-    for one, other in zip(*(model.get_weights() for model in models), strict=True):
+    for one, other in zip(*(file.get_weights() for file in files), strict=True):
         np.testing.assert_array_equal(one, other)
-    windows = second.raw_windows(second.anchors["test"][:64])
-    after, alone = (model.predict_on_batch(windows) for model in models)
+    windows = Span(second.table, second.profile, second.anchors["test"][:64]).raw_windows()
+    after, alone = (model.forecast(windows) for model in models)
     for task in second.profile.tasks:
         np.testing.assert_array_equal(after[task], alone[task])
+
+
+def test_the_published_model_of_the_series_before_can_no_longer_be_used(
+    two_series: list[SeriesData], tmp_path: Path
+) -> None:
+    first, second = two_series
+    trainer = Trainer(first.profile)
+    weights, windows = drawn_weights(trainer, 1), second.spans["test"].raw_windows()
+    before = trainer.serving_model(first, weights)
+    after = trainer.serving_model(second, weights)
+    with pytest.raises(RuntimeError, match="its graph holds another series now; save it before the next"):
+        before.forecast(windows)
+    with pytest.raises(RuntimeError, match="its graph holds another series now"):
+        before.save(tmp_path / "model.keras")
+    assert not list(tmp_path.iterdir())
+    assert set(after.forecast(windows)) == set(second.profile.tasks)
 
 
 def test_the_published_files_of_two_series_differ_in_weights_alone(

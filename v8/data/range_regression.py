@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from v8.columns import (
     BAND_PERIOD_BARS,
@@ -40,16 +39,15 @@ from v8.columns import (
 )
 from v8.data.dataset import SeriesData
 from v8.data.regression import least_absolute_errors
-from v8.data.targets import HAS_RANGE, RANGE_TO_VARIANCE
+from v8.data.scaling import Scaling
+from v8.data.span import Floats, Span
+from v8.features.ranges import FLOOR_SHARE
 from v8.profile import Profile
-
-FLOOR_SHARE: Final = 0.02
-"""Ranges below this share of the recent one (known) or of the typical one (ahead) are raised to it."""
+from v8.tasks import TASKS
+from v8.tasks.closes import RANGE_TO_VARIANCE
 
 MAX_LOG_RANGE: Final = 5.0
 """Log ranges ahead beyond this, either way, count as this: exp(5) is 150 recent ranges."""
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +78,7 @@ def variance_weights(horizon_bars: int) -> Floats:
         horizon_bars: Steps ahead, at most 20.
 
     Returns:
-        Shape (H, H): by step, then by bar; rows add up to `v8.data.targets.future_weights`.
+        Shape (H, H): by step, then by bar; rows add up to `v8.tasks.closes.future_weights`.
 
     >>> [round(float(weight), 3) for weight in variance_weights(2)[1]]  # n = 2, then n = 1
     [0.095, 0.05]
@@ -98,69 +96,64 @@ def fit_regression(data: SeriesData) -> RangeRegression:
     Args:
         data: The prepared series, of a profile with `calibration: blend`.
     """
-    anchors = data.anchors["train"]
-    path_LH: Floats = np.linalg.lstsq(
-        _log_terms(data, anchors), _log_ranges_ahead(data, anchors), rcond=None
-    )[0].astype(np.float64)
-    weight_W1 = data.weight_N[anchors].astype(np.float64)[:, None]
+    train = data.spans["train"]
+    path_LH: Floats = np.linalg.lstsq(_log_terms(train), _log_ranges_ahead(train, data.scaling), rcond=None)[
+        0
+    ].astype(np.float64)
+    weight_W1 = data.weight_N[train.anchors].astype(np.float64)[:, None]
     tasks = {}
-    for task, terms_WHR in regression_terms(data, anchors, path_LH).items():
-        target_WHC = data.targets_NHC[task][anchors].astype(np.float64)
-        tasks[task] = (
-            np.stack(
-                [
-                    least_absolute_errors(weight_W1 * terms_WHR[:, step], weight_W1 * target_WHC[:, step])
-                    for step in range(data.profile.horizon_bars)
-                ]
-            )
-            * HAS_RANGE[task]
-        )
+    for task, terms_WHR in regression_terms(train, path_LH).items():
+        target_WHC = data.targets_NHC[task][train.anchors].astype(np.float64)
+        fitted = [
+            least_absolute_errors(weight_W1 * terms_WHR[:, step], weight_W1 * target_WHC[:, step])
+            for step in range(data.profile.horizon_bars)
+        ]
+        tasks[task] = np.stack(fitted) * TASKS[task].is_moved
     return RangeRegression(path_LH, tasks)
 
 
-def regress(data: SeriesData, anchors: NDArray[np.int64], regression: RangeRegression) -> dict[str, Floats]:
+def regress(span: Span, regression: RangeRegression) -> dict[str, Floats]:
     """Forecast windows, per task, shape (W, H, C), scaled as targets are."""
-    terms = regression_terms(data, anchors, regression.path_LH)
+    terms = regression_terms(span, regression.path_LH)
     return {
         task: np.einsum("whr,hrc->whc", terms[task], coefficients_HRC)
         for task, coefficients_HRC in regression.tasks.items()
     }
 
 
-def regression_terms(data: SeriesData, anchors: NDArray[np.int64], path_LH: Floats) -> dict[str, Floats]:
+def regression_terms(span: Span, path_LH: Floats) -> dict[str, Floats]:
     """Compute the terms of some windows.
 
     Args:
-        data: Its profile has `REGRESSED_RANGES` and `deviation_columns`.
-        anchors: Last known row of each window, shape (W,).
+        span: The windows, of a profile with `REGRESSED_RANGES` and `deviation_columns`.
         path_LH: Coefficients of the log ranges.
 
     Returns:
         Per task of the profile, shape (W, H, R), in recent ranges.
     """
-    horizon = data.profile.horizon_bars
-    log_WH = np.clip(_log_terms(data, anchors) @ path_LH, -MAX_LOG_RANGE, MAX_LOG_RANGE)
+    horizon = span.horizon_bars
+    log_WH = np.clip(_log_terms(span) @ path_LH, -MAX_LOG_RANGE, MAX_LOG_RANGE)
     range_WH = np.exp(log_WH)
-    rolled_WH = data.table.select(deviation_columns(horizon))[anchors].astype(np.float64)
+    rolled_WH = span.known(deviation_columns(horizon))
     added_WH = np.square(range_WH) @ variance_weights(horizon).T
     walk = np.stack([np.sqrt(np.cumsum(np.square(range_WH), axis=1)), range_WH], axis=2)
     widened = np.stack([np.sqrt(np.square(rolled_WH) + added_WH), rolled_WH], axis=2)
-    return {task: walk if task == TASK_OHLC else widened for task in data.profile.tasks}
+    return {task: widened if TASKS[task].has_window else walk for task in span.profile.tasks}
 
 
-def _log_terms(data: SeriesData, anchors: NDArray[np.int64]) -> Floats:
+def _log_terms(span: Span) -> Floats:
     """Return a constant, the log ranges and the waves, shape (W, L)."""
-    ranges_WL = data.table.select(REGRESSED_RANGES)[anchors].astype(np.float64)
-    waves_WL = data.table.select(wave_features(data.profile))[anchors].astype(np.float64)
-    logs_WL = np.log(np.maximum(ranges_WL, FLOOR_SHARE))
-    return np.concatenate([np.ones((len(anchors), 1)), logs_WL, waves_WL], axis=1)
+    waves = wave_features(span.profile)
+    logs_WL = np.log(np.maximum(span.known(REGRESSED_RANGES), FLOOR_SHARE))
+    waves_WL = span.known(waves) if waves else np.empty((len(span), 0))
+    return np.concatenate([np.ones((len(span), 1)), logs_WL, waves_WL], axis=1)
 
 
-def _log_ranges_ahead(data: SeriesData, anchors: NDArray[np.int64]) -> Floats:
+def _log_ranges_ahead(span: Span, scaling: Scaling) -> Floats:
     """Return the log of each coming bar's range, as a deviation, in recent ranges, shape (W, H)."""
-    ohlc_WHC = data.truth(anchors)[TASK_OHLC]
+    ohlc_WHC = span.truth[TASK_OHLC]
     ahead_WH = np.log(ohlc_WHC[..., OHLC.index(HIGH)] / ohlc_WHC[..., OHLC.index(LOW)])
-    recent_W = data.scaling.floored_range(data.table.column(RECENT_RANGE)[anchors].astype(np.float64))
+    recent_W = scaling.floored_range(span.known((RECENT_RANGE,))[:, 0])
     in_recent_WH = np.sqrt(RANGE_TO_VARIANCE) * ahead_WH / recent_W[:, None]
     typical = float(np.median(in_recent_WH))
     return np.log(np.maximum(in_recent_WH, FLOOR_SHARE * (typical if typical > 0 else 1.0)))

@@ -20,24 +20,21 @@ Shape legend: N rows, W windows, F features, H horizon, C columns of a task.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.columns import (
-    CLOSE,
-    RECENT_RANGE,
-    TASK_COLUMNS,
-    TASK_OHLC,
-    TASK_VOLATILITY,
-    VOLATILITY,
-)
+from v8.columns import CLOSE, RECENT_RANGE, VOLATILITY
 from v8.data.medians import weighted_median
+from v8.data.span import Span
 from v8.errors import SeriesError
 from v8.features.indicators import FEATURES, Kind
 from v8.profile import Profile
+from v8.tasks import TASKS
 
 VOLATILITY_FLOOR_SHARE = 0.05
 """Volatilities below this share of the train median are raised to it before a logarithm.
@@ -50,9 +47,6 @@ RANGE_FLOOR_SHARE = 0.05
 
 LOG_FLOOR_SHARE = 1e-3
 """Likewise for logged inputs: the smallest value that is told apart, as a share of the train median."""
-
-PRICE_FLOOR_SHARE = 0.01
-"""Prices below this share of the last close are raised to it: a lower band can fall to zero."""
 
 
 class Transform(StrEnum):
@@ -96,7 +90,7 @@ class TaskScaling:
     """Constants of one task.
 
     Args:
-        task: A key of `TASK_COLUMNS`.
+        task: A key of `TASKS`.
         form: What the network's output means.
         center: Per column, shape (C,); zeros but under `LEVEL`.
         scale: Per column, shape (C,); one common value but under `LEVEL`, which keeps order.
@@ -184,48 +178,51 @@ class Scaling:
         """Raise recent ranges to the smallest one that divides a target, shape (W,), unitless."""
         return np.maximum(range_W, self.range_floor)
 
-    def scale_target(
-        self,
-        task: str,
-        truth_WHC: NDArray[np.float64],
-        reference_WHC: NDArray[np.float64],
-        unit_W: NDArray[np.float64] | None = None,
-    ) -> NDArray[np.float32]:
-        """Turn true values into what the network is asked for.
+    def scale_targets(
+        self, span: Span, values: Mapping[str, NDArray[np.floating[Any]]]
+    ) -> dict[str, NDArray[np.float32]]:
+        """Turn true values, or forecasts of them, into what the network is asked for.
 
         Args:
-            task: A key of `TASK_COLUMNS`.
-            truth_WHC: True values, quote currency (volatility unitless).
-            reference_WHC: Roll-forward forecast of the same shape and unit.
-            unit_W: What `target_unit` gives for each window, shape (W,); `RANGED` needs it.
+            span: The windows.
+            values: Per task, shape (W, H, C), in the task's unit.
 
         Returns:
-            Shape (W, H, C), float32, unitless.
+            Same tasks and shapes, float32, unitless.
         """
-        constants = self.task(task)
-        if constants.form is TargetForm.LEVEL:
-            return ((truth_WHC - np.array(constants.center)) / np.array(constants.scale)).astype(np.float32)
-        if constants.form is TargetForm.RANGED:
-            return (_ranged(truth_WHC, reference_WHC, unit_W) / np.array(constants.scale)).astype(np.float32)
-        ratio = log_ratio(task, truth_WHC, reference_WHC, self.volatility_floor)
-        return (ratio / np.array(constants.scale)).astype(np.float32)
+        return {task: self._scale_target(task, span, given) for task, given in values.items()}
 
-    def restore_target(
-        self,
-        task: str,
-        scaled_WHC: NDArray[np.float32],
-        reference_WHC: NDArray[np.float64],
-        unit_W: NDArray[np.float64] | None = None,
-    ) -> NDArray[np.float64]:
-        """Undo `scale_target`, up to its floors; same shapes and units."""
-        constants = self.task(task)
-        stretched = scaled_WHC.astype(np.float64) * np.array(constants.scale)
+    def restore_targets(
+        self, span: Span, scaled: Mapping[str, NDArray[np.floating[Any]]]
+    ) -> dict[str, NDArray[np.float64]]:
+        """Undo `scale_targets`, up to its floors; same shapes, in the task's unit."""
+        return {task: self._restore_target(task, span, given) for task, given in scaled.items()}
+
+    def _scale_target(self, name: str, span: Span, values: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+        constants, values_WHC = self.task(name), values.astype(np.float64)
         if constants.form is TargetForm.LEVEL:
-            return stretched + np.array(constants.center)
-        if constants.form is TargetForm.RANGED:
-            assert unit_W is not None  # noqa: S101 - whoever scaled with a unit has it
-            return reference_WHC + stretched * unit_W[:, None, None]
-        return _floored(task, reference_WHC, reference_WHC, self.volatility_floor) * np.exp(stretched)
+            moved = values_WHC - np.array(constants.center)
+        elif constants.form is TargetForm.RANGED:
+            moved = range_distance(name, span, values_WHC, self.range_floor)
+        else:
+            moved = log_ratio(name, span, values_WHC, self.volatility_floor)
+        return (moved / np.array(constants.scale)).astype(np.float32)
+
+    def _restore_target(
+        self, name: str, span: Span, scaled: NDArray[np.floating[Any]]
+    ) -> NDArray[np.float64]:
+        constants, rolled = self.task(name), span.rolled[name]
+        if constants.form is TargetForm.ROLL_FORWARD:
+            rolled = TASKS[name].floored(np, rolled, rolled, self.volatility_floor)
+        restored: NDArray[np.float64] = restore(
+            np,
+            constants.form,
+            scaled.astype(np.float64) * np.array(constants.scale),
+            reference=rolled,
+            unit=_range_unit(name, span, self.range_floor),
+            center=np.array(constants.center),
+        )
+        return restored
 
     def _scale_column(
         self, column: ColumnScaling, x_N: NDArray[np.float64], close_N: NDArray[np.float64]
@@ -236,30 +233,38 @@ class Scaling:
         return (shaped - column.center) / column.scale
 
 
-def fit_scaling(
-    profile: Profile,
-    columns: dict[str, NDArray[np.float64]],
-    truth: dict[str, NDArray[np.float64]],
-    reference: dict[str, NDArray[np.float64]],
-    *,
-    window_range: NDArray[np.float64],
-    where: str,
-) -> Scaling:
+def restore(xp: Any, form: TargetForm, stretched: Any, *, reference: Any, unit: Any, center: Any) -> Any:
+    """Turn a target of its own size back into the task's unit; the published model does so too.
+
+    Args:
+        xp: Array namespace, `numpy` or `keras.ops`.
+        form: What the network's output means.
+        stretched: Targets times their scale, shape (W, H, C).
+        reference: Roll-forward forecast, floored where its logarithm was taken.
+        unit: What a recent range is in the task's unit, shape (W, 1, 1); only `RANGED` reads it.
+        center: Per column; only `LEVEL` reads it.
+    """
+    if form is TargetForm.RANGED:
+        return reference + stretched * unit
+    if form is TargetForm.ROLL_FORWARD:
+        return reference * xp.exp(stretched)
+    return stretched + center
+
+
+def fit_scaling(train: Span, rows: tuple[int, int], columns: Sequence[str]) -> Scaling:
     """Fit every constant on the train span.
 
     Args:
-        profile: Gives features, tasks, losses and the way of scaling.
-        columns: Train rows of each feature and of close and volatility, shape (N,).
-        truth: Train windows' true values per task, shape (W, H, C).
-        reference: Their roll-forward forecasts, same shapes.
-        window_range: Recent range at their last known bar, shape (W,), unitless; read if `ranged`.
-        where: Name of the series, for the error.
+        train: Its windows; the profile gives features, tasks, losses and the way of scaling.
+        rows: First and past-the-end row of the train span.
+        columns: What the constants of inputs are fitted to: features, close, volatility, recent range.
 
     Raises:
         SeriesError: If the close never moves on the train span, so that nothing can be scaled by it.
     """
-    close = columns[CLOSE]
-    volatility = columns[VOLATILITY]
+    profile, where = train.profile, str(train.table.series)
+    raw = {name: train.table.column(name)[slice(*rows)].astype(np.float64) for name in columns}
+    close, volatility = raw[CLOSE], raw[VOLATILITY]
     if not np.any(volatility > 0) or float(np.std(np.diff(np.log(close)))) == 0:
         raise SeriesError(
             where=where,
@@ -268,23 +273,10 @@ def fit_scaling(
             fix="Leave this series out or fetch another span",
         )
     floor = VOLATILITY_FLOOR_SHARE * float(np.median(volatility[volatility > 0]))
-    range_floor = 0.0
-    range_W = np.ones(len(truth[TASK_OHLC]))
-    if profile.scaling == "ranged":
-        range_floor = _range_floor(columns[RECENT_RANGE], where)
-        range_W = np.maximum(window_range, range_floor)
-    last_W = reference[TASK_OHLC][:, 0, 0]
+    range_floor = _range_floor(raw[RECENT_RANGE], where) if profile.scaling == "ranged" else 0.0
     return Scaling(
-        columns=tuple(_fit_column(profile, name, columns[name], close) for name in profile.features),
-        tasks=tuple(
-            _fit_task(
-                profile,
-                task,
-                _Lesson(truth[task], reference[task], target_unit(task, last_W, range_W), range_W),
-                floor,
-            )
-            for task in profile.tasks
-        ),
+        columns=tuple(_fit_column(profile, name, raw[name], close) for name in profile.features),
+        tasks=tuple(_fit_task(train, task, floor, range_floor) for task in profile.tasks),
         reference_price=float(np.median(close)),
         volatility_floor=floor,
         range_floor=range_floor,
@@ -303,43 +295,29 @@ def _range_floor(recent_range: NDArray[np.float64], where: str) -> float:
     return RANGE_FLOOR_SHARE * float(np.median(moving))
 
 
-def target_unit(
-    task: str, last_close_W: NDArray[np.float64], range_W: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Return what one recent range is in the unit of a task, shape (W,).
-
-    Args:
-        task: A key of `TASK_COLUMNS`.
-        last_close_W: Last known close, quote currency.
-        range_W: Recent range, floored, unitless.
-    """
-    return range_W if task == TASK_VOLATILITY else last_close_W * range_W
-
-
 def log_ratio(
-    task: str,
-    truth_WHC: NDArray[np.float64],
-    reference_WHC: NDArray[np.float64],
-    volatility_floor: float,
+    task: str, span: Span, values_WHC: NDArray[np.float64], volatility_floor: float
 ) -> NDArray[np.float64]:
-    """Return log(truth / roll-forward) with both raised to the task's floor, shape (W, H, C)."""
-    top = _floored(task, truth_WHC, reference_WHC, volatility_floor)
-    bottom = _floored(task, reference_WHC, reference_WHC, volatility_floor)
+    """Return log(values / roll-forward) with both raised to the task's floor, shape (W, H, C)."""
+    rolled = span.rolled[task]
+    top, bottom = (
+        TASKS[task].floored(np, values, rolled, volatility_floor) for values in (values_WHC, rolled)
+    )
     ratio: NDArray[np.float64] = np.log(top / bottom)
     return ratio
 
 
-def _floored(
-    task: str,
-    values: NDArray[np.float64],
-    reference: NDArray[np.float64],
-    volatility_floor: float,
+def range_distance(
+    task: str, span: Span, values_WHC: NDArray[np.float64], range_floor: float
 ) -> NDArray[np.float64]:
-    if task == TASK_VOLATILITY:
-        return np.maximum(values, volatility_floor)
-    # The upper band or any OHLC column of the reference stands for the price level of its window.
-    level = reference[:, :, :1]
-    return np.maximum(values, PRICE_FLOOR_SHARE * level)
+    """Return the distance from roll-forward in recent ranges, shape (W, H, C)."""
+    return (values_WHC - span.rolled[task]) / _range_unit(task, span, range_floor)
+
+
+def _range_unit(task: str, span: Span, range_floor: float) -> NDArray[np.float64]:
+    """Return what one recent range, raised to its floor, is in the task's unit, shape (W, 1, 1)."""
+    unit_W = TASKS[task].size(span.last_close, np.maximum(span.recent_range, range_floor))
+    return np.asarray(unit_W)[:, None, None]
 
 
 def _shaped(
@@ -369,44 +347,36 @@ def _fit_column(
     return ColumnScaling(name, transform, float(shaped.mean()), _positive(float(shaped.std())), floor)
 
 
-@dataclass(frozen=True)
-class _Lesson:
-    """Train windows of one task: truth and roll-forward (W, H, C), unit and weight (W,)."""
-
-    truth_WHC: NDArray[np.float64]
-    reference_WHC: NDArray[np.float64]
-    unit_W: NDArray[np.float64]
-    weight_W: NDArray[np.float64]
-
-
-def _fit_task(profile: Profile, task: str, lesson: _Lesson, floor: float) -> TaskScaling:
-    num_columns = len(TASK_COLUMNS[task])
-    ratio = log_ratio(task, lesson.truth_WHC, lesson.reference_WHC, floor)
+def _fit_task(train: Span, task: str, floor: float, range_floor: float) -> TaskScaling:
+    profile, truth_WHC = train.profile, train.truth[task]
+    num_columns = truth_WHC.shape[-1]
+    weight_W = np.maximum(train.recent_range, range_floor)
+    ratio = log_ratio(task, train, truth_WHC, floor)
     form, center, scale = _FORMS[profile.scaling], np.zeros(num_columns), np.ones(num_columns)
     if form is TargetForm.ROLL_FORWARD:
         # One scale for all columns of a task keeps their order: high above close stays above.
         scale = scale * _positive(float(np.sqrt(ratio.var(axis=0).mean())))
         scaled = ratio / scale
     elif form is TargetForm.RANGED:
-        moved = _ranged(lesson.truth_WHC, lesson.reference_WHC, lesson.unit_W)
+        moved = range_distance(task, train, truth_WHC, range_floor)
         # The naive forecast's mean error becomes one, so a loss reads as a multiple of it.
-        mean_WHC = np.average(np.abs(moved), axis=0, weights=lesson.weight_W)
+        mean_WHC = np.average(np.abs(moved), axis=0, weights=weight_W)
         scale = scale * _positive(float(mean_WHC.mean()))
         scaled = moved / scale
     else:
-        flat = lesson.truth_WHC.reshape(-1, num_columns)
+        flat = truth_WHC.reshape(-1, num_columns)
         is_standard = profile.scaling == "standard"
         center = flat.mean(axis=0) if is_standard else flat.min(axis=0)
         spread = flat.std(axis=0) if is_standard else np.ptp(flat, axis=0)
         scale = np.array([_positive(float(value)) for value in spread])
-        scaled = (lesson.truth_WHC - center) / scale
+        scaled = (truth_WHC - center) / scale
     is_mean = profile.tasks[task].loss == "mse"
     return TaskScaling(
         task=task,
         form=form,
         center=_floats(center),
         scale=_floats(scale),
-        start=tuple(_floats(row) for row in _typical(scaled, lesson.weight_W, is_mean=is_mean)),
+        start=tuple(_floats(row) for row in _typical(scaled, weight_W, is_mean=is_mean)),
         offset=tuple(_floats(row) for row in np.median(ratio, axis=0)),
     )
 
@@ -417,13 +387,6 @@ _FORMS = {
     "standard": TargetForm.LEVEL,
     "minmax": TargetForm.LEVEL,
 }
-
-
-def _ranged(
-    truth_WHC: NDArray[np.float64], reference_WHC: NDArray[np.float64], unit_W: NDArray[np.float64] | None
-) -> NDArray[np.float64]:
-    assert unit_W is not None  # noqa: S101 - the form and its unit are chosen together
-    return (truth_WHC - reference_WHC) / unit_W[:, None, None]
 
 
 def _typical(

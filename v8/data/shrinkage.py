@@ -30,10 +30,10 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.columns import TASK_COLUMNS
 from v8.data.medians import weighted_median
 from v8.data.scaling import Scaling
 from v8.profile import HUBER_TURN, Loss, Profile
+from v8.tasks import TASKS
 
 SILENCE: Final = 1e-3
 """A network that strays from its start by less, in scaled units, says nothing: float32 prices, scaled again,
@@ -58,7 +58,7 @@ class TaskShrinkage:
     """How much of a network's forecast of one task is kept.
 
     Args:
-        task: A key of `TASK_COLUMNS`.
+        task: A key of `TASKS`.
         factors: One per step, 0 (all anchor) to 1 (the network as it is), unitless.
         anchor: What it is moved towards: the constant start, or a regression on past ranges.
     """
@@ -168,7 +168,7 @@ def _huber(
 
 def _start(scaling: Scaling, task: str) -> NDArray[np.float64]:
     """Return the constant forecast of a task, shape (H, C), scaled."""
-    return np.array(scaling.task(task).start).reshape(-1, len(TASK_COLUMNS[task]))
+    return np.array(scaling.task(task).start).reshape(-1, len(TASKS[task].columns))
 
 
 def _floats(factors: NDArray[np.float64]) -> tuple[float, ...]:

@@ -10,16 +10,13 @@ Legend: N windows, H steps of the horizon, C columns of a task.
 
 from __future__ import annotations
 
-from typing import Any
-
-from v8.artifacts.forecaster import forecast_windows
 from v8.data.dataset import SeriesData
 from v8.data.range_regression import fit_regression, regress
 from v8.data.shrinkage import NO_RIVALS, Shrinkage, fit_shrinkage
-from v8.models.serving import fold_shrinkage
+from v8.models.serving import ServingModel
 
 
-def calibrate(model: Any, data: SeriesData) -> Shrinkage | None:
+def calibrate(model: ServingModel, data: SeriesData) -> Shrinkage | None:
     """Fit what the profile asks for on the validation span, and fold it into the model.
 
     Args:
@@ -32,15 +29,15 @@ def calibrate(model: Any, data: SeriesData) -> Shrinkage | None:
     profile = data.profile
     if profile.calibration == "none":
         return None
-    anchors = data.anchors["validation"]
+    span = data.spans["validation"]
     regression = fit_regression(data) if profile.calibration == "blend" else None
     shrinkage = fit_shrinkage(
         profile,
         data.scaling,
-        truth={task: values[anchors] for task, values in data.targets_NHC.items()},
-        forecast=data.scaled(anchors, forecast_windows(model, data.raw_windows(anchors))),
-        weight_W=data.weight_N[anchors],
-        rivals=regress(data, anchors, regression) if regression else NO_RIVALS,
+        truth={task: values[span.anchors] for task, values in data.targets_NHC.items()},
+        forecast=data.scaling.scale_targets(span, model.forecast(span.raw_windows())),
+        weight_W=data.weight_N[span.anchors],
+        rivals=regress(span, regression) if regression else NO_RIVALS,
     )
-    fold_shrinkage(model, data.scaling, shrinkage, regression)
+    model.fold(shrinkage, regression)
     return shrinkage

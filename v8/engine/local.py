@@ -14,16 +14,16 @@ import gc
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from v8.artifacts.forecast_sample import sample_forecasts
-from v8.artifacts.forecaster import forecast_windows
 from v8.artifacts.series_artifact import MODEL_FILE, Finished, save_description
 from v8.data.dataset import SeriesData, prepare_series, table_columns
 from v8.data.shrinkage import Shrinkage
@@ -34,9 +34,7 @@ from v8.engine.isolation import isolated
 from v8.engine.placement import halved, is_out_of_memory
 from v8.engine.plan import Job
 from v8.errors import DivergedError
-from v8.evaluation.forecasts import Forecasts
 from v8.evaluation.judgement import Judgement, judge
-from v8.evaluation.past import past_of
 from v8.features.store import FeatureStore
 from v8.machine import choose_precision, memory_of
 from v8.profile import Profile
@@ -213,8 +211,8 @@ class _Apprentice:
         with self._stage("judge"):
             model = trainer.serving_model(self._data, result.weights)
             shrinkage = calibrate(model, self._data)
-            forecasts = _forecasts(self._data, model)
-            judgement = judge(forecasts)
+            forecasts = model.forecast(self._data.spans["test"].raw_windows())  # the span is forecast once
+            judgement = judge(self._data, forecasts)
         with self._stage("save"):
             write_with(self._job.folder / MODEL_FILE, model.save)
         save_description(self._job.folder, self._finished(trainer, result, forecasts, judgement, shrinkage))
@@ -224,7 +222,7 @@ class _Apprentice:
         self,
         trainer: Trainer,
         result: TrainingResult,
-        forecasts: Forecasts,
+        forecasts: Mapping[str, NDArray[np.float32]],
         judgement: Judgement,
         shrinkage: Shrinkage | None,
     ) -> Finished:
@@ -237,7 +235,7 @@ class _Apprentice:
             num_parameters=trainer.num_parameters,
             result=result,
             judgement=judgement,
-            sample=sample_forecasts(self._data, forecasts.model),
+            sample=sample_forecasts(self._data, forecasts),
             shrinkage=shrinkage,
             seconds={stage: round(seconds, 4) for stage, seconds in self._seconds.items()},
         )
@@ -265,17 +263,3 @@ class _Apprentice:
 
 def _take(results: Iterator[_Ended], told: list[_Ended]) -> None:
     told.append(next(results))
-
-
-def _forecasts(data: SeriesData, model: object) -> Forecasts:
-    """Forecast the test span once, with the model that is about to be published."""
-    anchors = data.anchors["test"]
-    return Forecasts(
-        truth=data.truth(anchors),
-        model=forecast_windows(model, data.raw_windows(anchors)),
-        history_close=data.history_close(anchors),
-        offsets={task.task: np.array(task.offset) for task in data.scaling.tasks},
-        series=str(data.series),
-        bar_numbers=data.table.open_time_s[anchors] // data.series.bar_s,
-        past=past_of(data, anchors),
-    )

@@ -21,26 +21,21 @@ from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from v8.columns import TASK_BANDS
-from v8.data.targets import HAS_RANGE, future_weights
+from v8.columns import RANGE_BARS
+from v8.data.span import Floats, Span
 from v8.errors import SeriesError
-from v8.evaluation.past import Forecast, Known, Lesson, TaskForecasts
-from v8.evaluation.range_baselines import (
-    HAR_BARS,
-    moved_from_rolled,
-    moves_from_rolled,
-    rolled_deviation,
-)
+from v8.evaluation.baseline import Baseline, Forecast, TaskForecasts
+from v8.evaluation.range_baselines import moved_from_rolled, moves_from_rolled
 from v8.features.ranges import FLOOR_SHARE, recent_range
+from v8.tasks import TASKS
+from v8.tasks.bands import BANDS_TASK
+from v8.tasks.closes import future_weights
 
 PACKAGE: Final = "lightgbm"
 
 TERM_DECIMALS: Final = 6
 """Digits of a term: what differs by rounding only must not fall on either side of a branch."""
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -88,13 +83,13 @@ def is_installed() -> bool:
     return find_spec(PACKAGE) is not None
 
 
-def fit_boosted(lessons: Sequence[Lesson], boosting: Boosting = ALONE) -> Forecast:
+def fit_boosted(spans: Sequence[Span], boosting: Boosting = ALONE) -> Forecast:
     """Fit one booster per task and column to the train spans of one or several series.
 
-    Open and close stay at the last close, for a range says nothing about which way they go.
+    Columns that a range does not move stay at roll-forward, for it says nothing about which way they go.
 
     Args:
-        lessons: One for each series, all of the same tasks and steps; several make one pooled model.
+        spans: One for each series, all of one profile; several make one pooled model.
         boosting: How boosters are grown.
 
     Returns:
@@ -104,47 +99,47 @@ def fit_boosted(lessons: Sequence[Lesson], boosting: Boosting = ALONE) -> Foreca
         SeriesError: If LightGBM is missing or cannot be loaded.
     """
     lightgbm = _lightgbm()
-    samples = [_sample(lesson, boosting.max_windows) for lesson in lessons]
+    samples = [_sample(span, boosting.max_windows) for span in spans]
     boosters = _boosters(lightgbm, [sample for sample in samples if len(sample.terms)], boosting)
 
-    def forecast(known: Known) -> TaskForecasts:
-        terms, unit_N11 = _flat(boosting_terms(known)), recent_unit(known)[:, None, None]
-        moves = {task: np.zeros_like(known.rolled[task]) for task in lessons[0].truth}
+    def forecast(span: Span) -> TaskForecasts:
+        terms, unit_N11 = _flat(boosting_terms(span)), recent_unit(span)[:, None, None]
+        moves = {task: np.zeros_like(rolled) for task, rolled in span.rolled.items()}
         for (task, column), booster in boosters.items():
             moves[task][:, :, column] = booster.predict(terms, num_threads=1).reshape(len(unit_N11), -1)
-        return {task: moved_from_rolled(known, task, made * unit_N11) for task, made in moves.items()}
+        return {task: moved_from_rolled(span, task, made * unit_N11) for task, made in moves.items()}
 
     return forecast
 
 
-def boosting_terms(known: Known) -> Floats:
+def boosting_terms(span: Span) -> Floats:
     """Describe each step of each window by numbers that do not depend on price.
 
     Args:
-        known: What is known at the windows.
+        span: The windows.
 
     Returns:
-        Shape (N, H, T): logarithms of the recent range and of the ranges over `HAR_BARS` as shares of it;
+        Shape (N, H, T): logarithms of the recent range and of the ranges over `RANGE_BARS` as shares of it;
         middle and deviation of roll-forward's bands in recent ranges; by how much the deviation would grow
         if bars ahead ranged as of late; the step. Zeros but for the step where nothing has moved.
     """
-    unit = recent_unit(known)
+    unit = recent_unit(span)
     is_moving = unit > 0
     divisor = np.where(is_moving, unit, 1.0)
-    deviations = np.stack([_deviation(known, bars) for bars in HAR_BARS], axis=-1)
+    deviations = np.stack([_deviation(span, bars) for bars in RANGE_BARS], axis=-1)
     shares = np.maximum(deviations / divisor[:, None], FLOOR_SHARE)
     by_window = np.log(np.concatenate([divisor[:, None], shares], axis=1)) * is_moving[:, None]
-    rolled = rolled_deviation(known) / divisor[:, None]
-    grown = np.sqrt(rolled**2 + future_weights(known.horizon_bars) * is_moving[:, None]) - rolled
-    steps = np.broadcast_to(np.arange(1.0, known.horizon_bars + 1), rolled.shape)
-    by_step = np.stack([_middle(known) / divisor[:, None], rolled, grown, steps], axis=-1)
-    repeated = np.repeat(by_window[:, None], known.horizon_bars, axis=1)
+    rolled = span.rolled_deviation / divisor[:, None]
+    grown = np.sqrt(rolled**2 + future_weights(span.horizon_bars) * is_moving[:, None]) - rolled
+    steps = np.broadcast_to(np.arange(1.0, span.horizon_bars + 1), rolled.shape)
+    by_step = np.stack([_middle(span) / divisor[:, None], rolled, grown, steps], axis=-1)
+    repeated = np.repeat(by_window[:, None], span.horizon_bars, axis=1)
     return np.concatenate([repeated, by_step], axis=2).round(TERM_DECIMALS)
 
 
-def recent_unit(known: Known) -> Floats:
+def recent_unit(span: Span) -> Floats:
     """Return the going size of one bar's move at each window, shape (N,), in returns; 0 in a dead market."""
-    return recent_range(*(_deviation(known, bars) for bars in HAR_BARS[1:]))
+    return recent_range(*(_deviation(span, bars) for bars in RANGE_BARS[1:]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,15 +157,15 @@ class _Sample:
     weights: Floats
 
 
-def _sample(lesson: Lesson, max_windows: int) -> _Sample:
-    unit = recent_unit(lesson.known)
+def _sample(span: Span, max_windows: int) -> _Sample:
+    unit = recent_unit(span)
     used = np.flatnonzero(unit > 0)  # where nothing moves there is no unit to learn in
     used = used[:: max(1, -(-len(used) // max_windows))]
     unit_N11 = unit[used, None, None]
     return _Sample(
-        terms=_flat(boosting_terms(lesson.known)[used]),
-        moves={task: _flat(moved[used] / unit_N11) for task, moved in moves_from_rolled(lesson).items()},
-        weights=np.repeat(unit[used] / unit.mean(), lesson.known.horizon_bars),
+        terms=_flat(boosting_terms(span)[used]),
+        moves={task: _flat(moved[used] / unit_N11) for task, moved in moves_from_rolled(span).items()},
+        weights=np.repeat(unit[used] / unit.mean(), span.horizon_bars),
     )
 
 
@@ -189,20 +184,21 @@ def _boosters(
     )
     boosters = {}
     for task in samples[0].moves:
-        for column in np.flatnonzero(HAS_RANGE[task]):
+        for column in np.flatnonzero(TASKS[task].is_moved):
             data.set_label(np.concatenate([sample.moves[task][:, column] for sample in samples]))
             boosters[task, int(column)] = lightgbm.train(settings, data, boosting.num_trees)
     return boosters
 
 
-def _deviation(known: Known, num_bars: int) -> Floats:
+def _deviation(span: Span, num_bars: int) -> Floats:
     """Return the deviation of one bar's return that the ranges of the newest bars tell, shape (N,)."""
-    return np.sqrt(known.bars.range_variance(num_bars)[known.rows])
+    return np.sqrt(span.range_variance(num_bars))
 
 
-def _middle(known: Known) -> Floats:
+def _middle(span: Span) -> Floats:
     """Return how far the middle of roll-forward's bands lies off the last close, shape (N, H), in returns."""
-    middle: Floats = known.rolled[TASK_BANDS].mean(axis=2) / known.last_close[:, None] - 1.0
+    bands = BANDS_TASK.implied(np, span.standing)
+    middle: Floats = bands.mean(axis=2) / span.last_close[:, None] - 1.0
     return middle
 
 
@@ -221,3 +217,12 @@ def _lightgbm() -> ModuleType:
             got=f"{type(error).__name__} ({error})",
             fix="Install it with pip install 'v8[baselines]', or uninstall it to go without",
         ) from error
+
+
+LIGHTGBM: Final = Baseline(
+    PACKAGE,
+    "Roll-forward moved by boosted trees on the same ranges, on the step and on roll-forward's bands.",
+    "gradient boosting of least absolute errors: Friedman (2001), doi:10.1214/aos/1013203451; LightGBM",
+    lambda train, scaling: fit_boosted([train]),
+    is_installed,
+)

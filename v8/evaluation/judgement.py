@@ -18,16 +18,17 @@ from typing import Any, Final, Literal
 from pydantic import TypeAdapter
 
 from v8.columns import TASK_OHLC
-from v8.errors import ArtifactError, listed
-from v8.evaluation.baselines import NAIVE, forecast_baseline, usable_baselines
-from v8.evaluation.forecasts import Forecasts
+from v8.data.dataset import SeriesData
+from v8.data.span import Span
+from v8.errors import ArtifactError, SeriesError, listed
+from v8.evaluation.baselines import BASELINES, NAIVE
 from v8.evaluation.metrics import (
     ErrorGrid,
+    Floats,
     StepDirection,
     TaskErrors,
     measure_direction,
     measure_errors,
-    window_losses,
 )
 from v8.evaluation.significance import Significance, diebold_mariano
 from v8.records import Count, check_format, checked
@@ -164,35 +165,51 @@ class Judgement:
 _JUDGEMENT: Final = TypeAdapter(Judgement)
 
 
-def judge(forecasts: Forecasts) -> Judgement:
-    """Measure a model and every baseline on one test span.
+def judge(data: SeriesData, model: Mapping[str, Floats], span_name: str = "test") -> Judgement:
+    """Measure a model and every baseline on one span.
 
     Args:
-        forecasts: The span; its arrays were checked when it was made.
+        data: The series; baselines are fitted to its train span.
+        model: The model's forecasts of the span's windows, per task, shape (N, H, C), in the task's unit.
+        span_name: "test", or "validation".
 
     Returns:
         The judgement, tasks in the order of `v8.tasks.TASKS`.
 
     Raises:
-        SeriesError: If an error is too large to be a number.
+        SeriesError: If a forecast is missing, or of another shape than its truth, or an error is too large
+            to be a number.
     """
-    tasks = [task for task in TASKS if task in forecasts.truth]
-    errors = {task: {MODEL: measure_errors(forecasts, task, forecasts.model[task])} for task in tasks}
-    losses = {task: window_losses(forecasts, task, forecasts.model[task]) for task in tasks}
+    span, train = data.spans[span_name], data.spans["train"]
+    _check_tasks(span, model)
+    tasks = [task.name for task in span.tasks]
+    measured = {task: measure_errors(span, task, model[task]) for task in tasks}
+    errors = {task: {MODEL: measured[task][0]} for task in tasks}
     significance: dict[str, dict[str, Significance]] = {task: {} for task in tasks}
-    for name in usable_baselines(forecasts):
-        for task, made in forecast_baseline(name, forecasts).items():
-            errors[task][name] = measure_errors(forecasts, task, made)
-            differences = losses[task] - window_losses(forecasts, task, made)
+    for name, baseline in BASELINES.items():
+        made = baseline.fit(train, data.scaling)(span) if baseline.is_installed() else {}
+        for task in (task for task in tasks if task in made):
+            errors[task][name], losses = measure_errors(span, task, made[task])
             significance[task][name] = diebold_mariano(
-                differences, horizon_bars=forecasts.horizon_bars, bar_numbers=forecasts.bar_numbers
+                measured[task][1] - losses, horizon_bars=span.horizon_bars, bar_numbers=span.bar_numbers
             )
     return Judgement(
-        num_windows=forecasts.num_windows,
-        horizon_bars=forecasts.horizon_bars,
+        num_windows=len(span),
+        horizon_bars=span.horizon_bars,
         tasks={task: JudgedTask(TASKS[task].columns, errors[task], significance[task]) for task in tasks},
-        direction=measure_direction(forecasts),
+        direction=measure_direction(span, model[TASK_OHLC]),
     )
+
+
+def _check_tasks(span: Span, model: Mapping[str, Floats]) -> None:
+    tasks = set(span.profile.tasks)
+    if set(model) != tasks:
+        raise SeriesError(
+            where=f"{span.table.series}, model",
+            rule=f"forecasts the tasks of its profile ({', '.join(sorted(tasks))})",
+            got=listed(sorted(model)) or "no task",
+            fix="Pass one array for each task of the profile",
+        )
 
 
 def _faults(judgement: Judgement) -> Iterator[str]:

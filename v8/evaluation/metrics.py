@@ -13,19 +13,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from v8.columns import CLOSE, TASK_COLUMNS, TASK_OHLC
+from v8.columns import CLOSE, OHLC, TASK_OHLC
+from v8.data.span import Span
 from v8.errors import SeriesError
-from v8.evaluation.forecasts import Forecasts
-from v8.evaluation.past import Floats
 from v8.evaluation.significance import num_effective
-from v8.features.indicators import FEATURES, Kind
 from v8.records import Count, Number
+from v8.tasks import TASKS
+
+Floats = NDArray[np.floating[Any]]
 
 Z_95: Final = 1.959963984540054
 """Standard normal quantile of 97.5 %: two-sided 95 %."""
@@ -136,64 +137,43 @@ class StepDirection:
         return num_all == num_windows and is_part and 0 <= self.num_effective <= max(1, self.num_counted)
 
 
-def measure_errors(forecasts: Forecasts, task: str, forecast: Floats) -> TaskErrors:
+def measure_errors(span: Span, task: str, forecast: Floats) -> tuple[TaskErrors, NDArray[np.float64]]:
     """Measure one forecaster on one task.
 
     Args:
-        forecasts: The test span with its truth.
+        span: The windows with their truth.
         task: A task of the span.
-        forecast: What to measure, shape (N, H, C); quote currency, volatility unitless.
+        forecast: What to measure, shape (N, H, C), in the task's unit.
 
     Returns:
-        Errors per step and column in both units.
+        Errors per step and column in both units; and what each window adds to the mean absolute error in
+        returns over all steps and columns, shape (N,), float64, unitless: their mean is
+        `TaskErrors.mae_return.overall`.
 
     Raises:
-        SeriesError: If the shape is not that of the truth, or an error is too large for a number.
+        SeriesError: If the shape is not that of the truth, or an error is no number, or too large for one.
     """
-    error, relative = _checked_errors(forecasts, task, forecast)
-    return TaskErrors(*_grids(error), *_grids(relative))
+    error, relative = _checked_errors(span, task, forecast)
+    return TaskErrors(*_grids(error), *_grids(relative)), np.abs(relative).mean(axis=(1, 2))
 
 
-def window_losses(forecasts: Forecasts, task: str, forecast: Floats) -> NDArray[np.float64]:
-    """Return what each window adds to the mean absolute error in returns over all steps and columns.
-
-    Args:
-        forecasts: The test span with its truth.
-        task: A task of the span.
-        forecast: What to measure, shape (N, H, C); quote currency, volatility unitless.
-
-    Returns:
-        Shape (N,), float64, unitless; their mean is `TaskErrors.mae_return.overall`.
-
-    Raises:
-        SeriesError: As `measure_errors`.
-    """
-    _, relative = _checked_errors(forecasts, task, forecast)
-    losses: NDArray[np.float64] = np.abs(relative).mean(axis=(1, 2))
-    return losses
-
-
-def measure_direction(forecasts: Forecasts) -> tuple[StepDirection, ...]:
+def measure_direction(span: Span, ohlc: Floats) -> tuple[StepDirection, ...]:
     """Count how often the model's close moved from the last close as the truth did.
 
     Args:
-        forecasts: The test span.
+        span: The windows with their truth.
+        ohlc: Forecasts of open, high, low and close, shape (N, H, 4), quote currency.
 
     Returns:
         One entry per step, first step first.
     """
-    close = TASK_COLUMNS[TASK_OHLC].index(CLOSE)
-    last = forecasts.last_close[:, None]
-    truth = np.sign(forecasts.truth[TASK_OHLC][:, :, close] - last)
-    move = forecasts.model[TASK_OHLC][:, :, close].astype(np.float64) - last
+    close = OHLC.index(CLOSE)
+    last = span.last_close[:, None]
+    truth = np.sign(span.truth[TASK_OHLC][:, :, close] - last)
+    move = ohlc[:, :, close].astype(np.float64) - last
     forecast = np.where(np.abs(move) <= FLAT_RETURN * last, 0.0, np.sign(move))
     steps = enumerate(zip(truth.T, forecast.T, strict=True), start=1)
-    return tuple(_step_direction(step, *signs, forecasts.bar_numbers) for step, signs in steps)
-
-
-def is_price_task(task: str) -> bool:
-    """Say whether a task forecasts price levels, so that its errors have two units."""
-    return all(FEATURES[name].kind is Kind.PRICE for name in TASK_COLUMNS[task])
+    return tuple(_step_direction(step, *signs, span.bar_numbers) for step, signs in steps)
 
 
 def wilson_interval(num_hits: float, num_trials: float) -> tuple[float, float]:
@@ -222,28 +202,40 @@ def wilson_interval(num_hits: float, num_trials: float) -> tuple[float, float]:
 
 
 def _checked_errors(
-    forecasts: Forecasts, task: str, forecast: Floats
+    span: Span, task: str, forecast: Floats
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return errors in the unit of the column and in returns, both of shape (N, H, C)."""
-    truth = forecasts.truth[task]
+    """Return errors in the unit of the column and in returns, both of shape (N, H, C).
+
+    NumPy would broadcast a truth of shape (N, 1, 4) against forecasts of shape (N, 4) without a word and
+    judge every window against every other one; here that is an error.
+    """
+    truth, where = span.truth[task], f"{span.table.series}, forecast of {task}"
     if forecast.shape != truth.shape:
         raise SeriesError(
-            where=f"{forecasts.series}, forecast of {task}",
+            where=where,
             rule=f"has the shape of its truth, {truth.shape}",
             got=f"the shape {forecast.shape}",
             fix="Give it the axes (windows, steps, columns)",
         )
     error = forecast.astype(np.float64) - truth
-    relative = error / forecasts.last_close[:, None, None] if is_price_task(task) else error
+    relative = error / span.last_close[:, None, None] if TASKS[task].is_price else error
     largest = float(np.maximum(np.abs(error), np.abs(relative)).max())
     if not largest < MAX_ERROR:  # also true for NaN
         raise SeriesError(
-            where=f"{forecasts.series}, forecast of {task}",
+            where=where,
             rule=f"has errors below {MAX_ERROR:g}, which can be squared and averaged",
-            got=f"{largest:.3g}",
+            got=f"{largest:.3g}" + _first_bad(forecast),
             fix="Train again with a lower learning_rate or a clip_norm",
         )
     return error, relative
+
+
+def _first_bad(forecast: Floats) -> str:
+    bad = np.argwhere(~np.isfinite(forecast))
+    if not len(bad):
+        return ""
+    first = tuple(int(index) for index in bad[0])
+    return f" from {forecast[first]} at {first} ({len(bad)} such numbers in all)"
 
 
 def _grids(error: NDArray[np.float64]) -> tuple[ErrorGrid, SquaredErrorGrid]:
@@ -260,10 +252,9 @@ def _step_direction(
     step: int,
     truth: NDArray[np.float64],
     forecast: NDArray[np.float64],
-    bar_numbers: NDArray[np.int64] | None,
+    bars: NDArray[np.int64],
 ) -> StepDirection:
     is_counted = (truth != 0) & (forecast != 0)
-    bars = np.arange(len(truth)) if bar_numbers is None else bar_numbers
     hits = (truth == forecast)[is_counted].astype(np.float64)
     return StepDirection(
         step=step,

@@ -18,108 +18,97 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from v8.columns import BAND_WIDTH_STDS, TASK_BANDS, TASK_OHLC, TASK_VOLATILITY
+from v8.columns import RANGE_BARS
 from v8.data.medians import weighted_median
 from v8.data.regression import least_absolute_errors
-from v8.data.targets import HAS_RANGE, future_weights
-from v8.evaluation.past import Forecast, Known, Lesson, TaskForecasts
+from v8.data.scaling import Scaling
+from v8.data.span import Floats, Span
+from v8.evaluation.baseline import Baseline, Forecast, TaskForecasts
+from v8.tasks import TASKS
+from v8.tasks.closes import future_weights
 
 SCALED_BARS: Final = 20
 """Bars of the range in `scaled`: those of the bands."""
 
-HAR_BARS: Final = (1, 5, 20, 60, 240)
-"""Bars of the terms of `har`, in place of Corsi's day, week and month."""
 
-Floats = NDArray[np.float64]
-
-
-def fit_scaled(lesson: Lesson) -> Forecast:
+def fit_scaled(train: Span, scaling: Scaling) -> Forecast:
     """Fit one constant per step and column to the range of the newest `SCALED_BARS` bars."""
-    return _fit_constants(lesson, lambda known: known.bars.range_variance(SCALED_BARS)[known.rows])
+    return _fit_constants(train, lambda span: span.range_variance(SCALED_BARS))
 
 
-def fit_ewma(lesson: Lesson) -> Forecast:
+def fit_ewma(train: Span, scaling: Scaling) -> Forecast:
     """Fit one constant per step and column to the RiskMetrics variance."""
-    return _fit_constants(lesson, lambda known: known.bars.ewma_variance[known.rows])
+    return _fit_constants(train, lambda span: span.ewma_variance)
 
 
-def fit_har(lesson: Lesson) -> Forecast:
-    """Fit a regression per step and column on the ranges of `HAR_BARS`, by least absolute errors.
+def fit_har(train: Span, scaling: Scaling) -> Forecast:
+    """Fit a regression per step and column on the ranges of `RANGE_BARS`, by least absolute errors.
 
     The terms of a step are the deviations that would follow if bars ahead ranged as they did over each of
-    those, and for bands and volatility that of roll-forward. There is no constant: in a market that stands
-    still nothing is expected to move. Open and close stay at the last close, for a range says nothing about
-    which way they go.
+    those, and for tasks of the band's window that of roll-forward. There is no constant: in a market that
+    stands still nothing is expected to move. Columns that a range does not move stay, for a range says
+    nothing about which way they go.
     """
-    terms = _har_terms(lesson.known)
+    terms = _har_terms(train)
     fitted = {
         task: np.stack(
             [
-                least_absolute_errors(terms_NT, moved_NC) * HAS_RANGE[task]
+                least_absolute_errors(terms_NT, moved_NC) * TASKS[task].is_moved
                 for terms_NT, moved_NC in zip(terms[task], np.moveaxis(moved, 1, 0), strict=True)
             ]
         )
-        for task, moved in moves_from_rolled(lesson).items()
+        for task, moved in moves_from_rolled(train).items()
     }
 
-    def forecast(known: Known) -> TaskForecasts:
-        terms = _har_terms(known)
+    def forecast(span: Span) -> TaskForecasts:
+        terms = _har_terms(span)
         return {
-            task: moved_from_rolled(known, task, np.einsum("hnt,htc->nhc", terms[task], fitted_HTC))
+            task: moved_from_rolled(span, task, np.einsum("hnt,htc->nhc", terms[task], fitted_HTC))
             for task, fitted_HTC in fitted.items()
         }
 
     return forecast
 
 
-def moves_from_rolled(lesson: Lesson) -> dict[str, Floats]:
+def moves_from_rolled(span: Span) -> dict[str, Floats]:
     """Return how far the truth lay from roll-forward, per task, shape (N, H, C), in returns."""
-    known = lesson.known
-    return {task: (truth - known.rolled[task]) / _unit(known, task) for task, truth in lesson.truth.items()}
+    return {task: (truth - span.rolled[task]) / _unit(span, task) for task, truth in span.truth.items()}
 
 
-def moved_from_rolled(known: Known, task: str, moves: Floats) -> Floats:
+def moved_from_rolled(span: Span, task: str, moves: Floats) -> Floats:
     """Move roll-forward by so much, the inverse of `moves_from_rolled`.
 
     Args:
-        known: What is known at the windows.
+        span: The windows.
         task: The task forecast.
         moves: Shape (N, H, C), in returns.
 
     Returns:
-        Shape (N, H, C), quote currency, volatility unitless.
+        Shape (N, H, C), in the task's unit.
     """
-    return known.rolled[task] + moves * _unit(known, task)
+    return span.rolled[task] + moves * _unit(span, task)
 
 
-def rolled_deviation(known: Known) -> Floats:
-    """Return the deviation of the twenty closes of the roll-forward forecast, shape (N, H), in returns."""
-    upper, lower = np.moveaxis(known.rolled[TASK_BANDS], -1, 0)
-    deviation: Floats = (upper - lower) / (2 * BAND_WIDTH_STDS) / known.last_close[:, None]
-    return deviation
-
-
-def _fit_constants(lesson: Lesson, variance_of: Callable[[Known], Floats]) -> Forecast:
-    known = lesson.known
-    ahead = variance_of(known)[:, None, None] * _weights(known)
+def _fit_constants(train: Span, variance_of: Callable[[Span], Floats]) -> Forecast:
+    variance = variance_of(train)[:, None, None]
+    ahead, rolled = variance * _weights(train), train.rolled_deviation[:, :, None]
     constants = {}
-    for task, truth in lesson.truth.items():
-        if task == TASK_OHLC:
-            # Distance from the last close = constant x root of the bar's variance.
-            reach = np.broadcast_to(np.sqrt(variance_of(known))[:, None, None], truth.shape)
-            constants[task] = _constants(moves_from_rolled(lesson)[task], reach, reach)
-        else:
+    for task, truth in train.truth.items():
+        if TASKS[task].has_window:
             # Variance of the twenty closes = roll-forward's + constant x variance ahead. A column errs by as
             # much as its deviation, whose slope in the constant is the weight.
-            grown = _deviation(known, task, truth) ** 2 - rolled_deviation(known)[:, :, None] ** 2
-            slope = ahead / np.sqrt(rolled_deviation(known)[:, :, None] ** 2 + ahead + np.finfo(float).tiny)
+            grown = _deviation(train, task, truth) ** 2 - rolled**2
+            slope = ahead / np.sqrt(rolled**2 + ahead + np.finfo(float).tiny)
             constants[task] = _constants(grown, ahead, np.broadcast_to(slope, grown.shape))
+        else:
+            # Distance from the last close = constant x root of the bar's variance.
+            reach = np.broadcast_to(np.sqrt(variance), truth.shape)
+            constants[task] = _constants(moves_from_rolled(train)[task], reach, reach)
 
-    def forecast(known: Known) -> TaskForecasts:
-        variance = variance_of(known)
-        return {task: _ranged(known, task, variance, constant) for task, constant in constants.items()}
+    def forecast(span: Span) -> TaskForecasts:
+        variance = variance_of(span)
+        return {task: _ranged(span, task, variance, constant) for task, constant in constants.items()}
 
     return forecast
 
@@ -131,43 +120,60 @@ def _constants(moved: Floats, terms: Floats, weights: Floats) -> Floats:
     return weighted_median(ratios, np.where(is_moving, weights, 0.0))
 
 
-def _ranged(known: Known, task: str, variance: Floats, constant: Floats) -> Floats:
-    if task == TASK_OHLC:
-        return moved_from_rolled(known, task, np.sqrt(variance)[:, None, None] * constant)
-    rolled = rolled_deviation(known)[:, :, None]
-    ahead = variance[:, None, None] * _weights(known)
+def _ranged(span: Span, task: str, variance: Floats, constant: Floats) -> Floats:
+    if not TASKS[task].has_window:
+        return moved_from_rolled(span, task, np.sqrt(variance)[:, None, None] * constant)
+    rolled = span.rolled_deviation[:, :, None]
+    ahead = variance[:, None, None] * _weights(span)
     deviation = np.sqrt(np.maximum(rolled**2 + constant * ahead, 0.0))
-    return moved_from_rolled(known, task, (deviation - rolled) * _DEVIATIONS[task])
+    return moved_from_rolled(span, task, (deviation - rolled) * TASKS[task].column_deviations)
 
 
-def _har_terms(known: Known) -> dict[str, Floats]:
+def _har_terms(span: Span) -> dict[str, Floats]:
     """Return the terms of each task, shape (H, N, T), in returns."""
-    variances = np.stack([known.bars.range_variance(bars)[known.rows] for bars in HAR_BARS], axis=-1)
-    rolled = rolled_deviation(known).T[:, :, None]
-    ahead = variances * future_weights(known.horizon_bars)[:, None, None]
+    variances = np.stack([span.range_variance(bars) for bars in RANGE_BARS], axis=-1)
+    rolled = span.rolled_deviation.T[:, :, None]
+    ahead = variances * future_weights(span.horizon_bars)[:, None, None]
     deviations = np.concatenate([np.sqrt(rolled**2 + ahead), rolled], axis=2)
-    reaches = np.broadcast_to(np.sqrt(variances), (known.horizon_bars, *variances.shape))
-    return {TASK_OHLC: reaches, TASK_BANDS: deviations, TASK_VOLATILITY: deviations}
+    reaches = np.broadcast_to(np.sqrt(variances), (span.horizon_bars, *variances.shape))
+    return {task: deviations if TASKS[task].has_window else reaches for task in span.profile.tasks}
 
 
-def _unit(known: Known, task: str) -> Floats:
-    unit = np.ones_like(known.last_close) if task == TASK_VOLATILITY else known.last_close
-    return unit[:, None, None]
+def _unit(span: Span, task: str) -> Floats:
+    return np.asarray(TASKS[task].size(span.last_close, np.ones(len(span))))[:, None, None]
 
 
-def _weights(known: Known) -> Floats:
-    return future_weights(known.horizon_bars)[:, None]
+def _weights(span: Span) -> Floats:
+    return future_weights(span.horizon_bars)[:, None]
 
 
-def _deviation(known: Known, task: str, values: Floats) -> Floats:
-    """Return the deviation at which each column would have its value, shape (N, H, C), in returns."""
-    rolled = known.rolled[task]
-    moved = (values - rolled) / _unit(known, task) / _DEVIATIONS[task]
-    return np.maximum(rolled_deviation(known)[:, :, None] + moved, 0.0)
+def _deviation(span: Span, task: str, values: Floats) -> Floats:
+    """Return the deviation at which each column would have its value, shape (N, H, C), in returns.
+
+    A column on the middle itself tells nothing, and keeps that of roll-forward.
+    """
+    moved, per_column = (values - span.rolled[task]) / _unit(span, task), TASKS[task].column_deviations
+    grown = np.divide(moved, per_column, out=np.zeros_like(moved), where=per_column != 0)
+    return np.maximum(span.rolled_deviation[:, :, None] + grown, 0.0)
 
 
-_DEVIATIONS: Final[dict[str, Floats]] = {
-    TASK_BANDS: np.array([BAND_WIDTH_STDS, -BAND_WIDTH_STDS]),
-    TASK_VOLATILITY: np.array([1.0]),
-}
-"""By how many deviations each column lies off the middle; volatility counts as one, its middle near one."""
+SCALED: Final = Baseline(
+    "scaled",
+    "Roll-forward moved by one constant per step and column times the mean range of the newest 20 bars.",
+    "range as a measure of variance: Feller (1951); weighted medians of the train span",
+    fit_scaled,
+)
+
+EWMA: Final = Baseline(
+    "ewma",
+    "Likewise, with an exponentially weighted mean of squared returns (decay 0.94) for the range.",
+    "RiskMetrics Technical Document (J.P. Morgan, 1996), section 5",
+    fit_ewma,
+)
+
+HAR: Final = Baseline(
+    "har",
+    "Roll-forward moved by a regression, per step and column, on ranges over 1, 5, 20, 60 and 240 bars.",
+    "heterogeneous autoregression: Corsi (2009), doi:10.1093/jjfinec/nbp001; least absolute errors",
+    fit_har,
+)

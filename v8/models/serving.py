@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -27,28 +28,20 @@ import numpy as np
 from keras import ops
 from numpy.typing import NDArray
 
-from v8.columns import (
-    BAND_PERIOD_BARS,
-    BAND_WIDTH_STDS,
-    CLOSE,
-    RECENT_RANGE,
-    REGRESSED_RANGES,
-    TASK_BANDS,
-    TASK_COLUMNS,
-    TASK_OHLC,
-    TASK_VOLATILITY,
-    deviation_columns,
-)
+from v8.columns import BAND_PERIOD_BARS, CLOSE, RECENT_RANGE, REGRESSED_RANGES, deviation_columns
 from v8.data.range_regression import (
-    FLOOR_SHARE,
     MAX_LOG_RANGE,
     RangeRegression,
     variance_weights,
     wave_features,
 )
-from v8.data.scaling import PRICE_FLOOR_SHARE, Scaling, ScalingStructure, TargetForm, Transform
+from v8.data.scaling import Scaling, ScalingStructure, TargetForm, Transform, restore
 from v8.data.shrinkage import Shrinkage
+from v8.features.ranges import FLOOR_SHARE
+from v8.models.forecasting import forecast_windows
 from v8.profile import Profile
+from v8.tasks import TASKS
+from v8.tasks.task import roll_forward
 
 SHRINKING_PREFIX = "shrink_"
 REGRESSION_PREFIX = "regression_"
@@ -59,6 +52,60 @@ CONSTANTS = "constants"
 
 LEAST_VOLATILITY_SHARE = 1e-3
 """No volatility below this share of the scaling's floor is forecast."""
+
+
+class ServingGraph:
+    """A published model that many series share: to build and trace one takes over a second.
+
+    Args:
+        profile: What it was built for.
+        scaling: Any of its structure.
+        network: An untrained float32 network of the profile; it becomes part of the model.
+    """
+
+    def __init__(self, profile: Profile, scaling: Scaling, network: keras.Model) -> None:
+        self.network = network
+        self.model = build_serving(profile, scaling, network)
+        self.holder: ServingModel | None = None
+        """The series it holds at present; all earlier ones refuse to be used."""
+
+
+class ServingModel:
+    """The published model of one series, uncalibrated at first.
+
+    It takes the shared graph over. A model that lost it to another series refuses, so that none can
+    speak in another's name.
+
+    Args:
+        graph: What it puts its numbers into.
+        scaling: Constants of the series.
+        weights: Trainable arrays in the network's order.
+    """
+
+    def __init__(self, graph: ServingGraph, scaling: Scaling, weights: Sequence[NDArray[np.float32]]) -> None:
+        self._graph, self._scaling = graph, scaling
+        for variable, weight in zip(graph.network.trainable_variables, weights, strict=True):
+            variable.assign(weight)
+        load_scaling(graph.model, scaling)
+        graph.holder = self
+
+    def forecast(self, windows_NTF: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+        """Forecast raw windows, per task, shape (N, H, C), in the task's unit."""
+        return forecast_windows(self._model, windows_NTF)
+
+    def fold(self, shrinkage: Shrinkage, regression: RangeRegression | None = None) -> None:
+        """Calibrate it; see `fold_shrinkage`."""
+        fold_shrinkage(self._model, self._scaling, shrinkage, regression)
+
+    def save(self, file: Path) -> None:
+        """Write the Keras file."""
+        self._model.save(file)
+
+    @property
+    def _model(self) -> keras.Model:
+        if self._graph.holder is not self:
+            raise RuntimeError("serving model: its graph holds another series now; save it before the next")
+        return self._graph.model
 
 
 def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> keras.Model:
@@ -83,19 +130,20 @@ def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> k
     if profile.calibration == "blend":
         for task, terms_BHR in _range_terms(window_BTF, profile).items():
             scaled[task] = scaled[task] + _regression(profile, task)(terms_BHR)
-    reference = _roll_forward(profile, close_BT1, last_B11, constants)
-    unit_B11 = _range_unit(window_BTF, profile, structure, constants)
-    restored = {
-        task: _restored(
-            scaled[task] * constants.get(f"{task} scale"),
-            reference[task],
-            unit_B11 if task == TASK_VOLATILITY else unit_B11 * last_B11,
+    reference = _references(profile, close_BT1, constants)
+    range_B11 = _range_unit(window_BTF, profile, structure, constants)
+    outputs = {}
+    for name, form in structure.forms:
+        kind = TASKS[name]
+        restored_BHC = restore(
+            ops,
             form,
-            constants.get(f"{task} center"),
+            scaled[name] * constants.get(f"{name} scale"),
+            reference=reference[name],
+            unit=kind.size(last_B11, range_B11),
+            center=constants.get(f"{name} center") if form is TargetForm.LEVEL else None,
         )
-        for task, form in structure.forms
-    }
-    outputs = {task: _COHERENT[task](values, last_B11, constants) for task, values in restored.items()}
+        outputs[name] = kind.coherent(ops, restored_BHC, last_B11, constants.get("least volatility"))
     model = keras.Model(window_BTF, outputs, name=f"{profile.name}_forecaster")
     load_scaling(model, scaling)
     return model
@@ -149,7 +197,7 @@ def fold_shrinkage(
 def _shrinking(profile: Profile, task: str) -> keras.layers.Layer:
     return keras.layers.EinsumDense(
         "bhc,h->bhc",
-        output_shape=(profile.horizon_bars, len(TASK_COLUMNS[task])),
+        output_shape=(profile.horizon_bars, len(TASKS[task].columns)),
         bias_axes="hc",
         kernel_initializer="ones",
         trainable=False,
@@ -161,7 +209,7 @@ def _shrinking(profile: Profile, task: str) -> keras.layers.Layer:
 def _regression(profile: Profile, task: str) -> keras.layers.Layer:
     return keras.layers.EinsumDense(
         "bhr,hrc->bhc",
-        output_shape=(profile.horizon_bars, len(TASK_COLUMNS[task])),
+        output_shape=(profile.horizon_bars, len(TASKS[task].columns)),
         kernel_initializer="zeros",
         trainable=False,
         dtype="float32",
@@ -189,7 +237,9 @@ def _range_terms(window_BTF: Any, profile: Profile) -> dict[str, Any]:
     added_BH1 = ops.sum(squares_B1H * weights_HH, axis=-1, keepdims=True)
     walk = [ops.sqrt(ops.cumsum(squares_BH1, axis=1)), ops.sqrt(squares_BH1)]
     widened = [ops.sqrt(ops.square(rolled_BH1) + added_BH1), rolled_BH1]
-    return {task: ops.concatenate(walk if task == TASK_OHLC else widened, axis=-1) for task in profile.tasks}
+    return {
+        task: ops.concatenate(widened if TASKS[task].has_window else walk, axis=-1) for task in profile.tasks
+    }
 
 
 @dataclass(frozen=True)
@@ -265,33 +315,15 @@ def _scaled(
     return ops.take(joined, [int(place) for place in np.argsort(order)], axis=-1)
 
 
-def _roll_forward(profile: Profile, close_BT1: Any, last_B11: Any, constants: _Constants) -> dict[str, Any]:
-    """The forecast of `v8.data.targets.roll_forward`, floored, in stock operations."""
-    horizon = profile.horizon_bars
-    reference = {TASK_OHLC: ops.repeat(last_B11, horizon, axis=1)}
-    if len(profile.tasks) == 1:
-        return reference
-    known = [profile.lookback_bars - BAND_PERIOD_BARS + bar for bar in range(BAND_PERIOD_BARS)]
-    returns_BP = ops.squeeze(ops.take(close_BT1, known, axis=1) / last_B11 - 1.0, axis=-1)
-    mean_BH1 = _suffix_sums(returns_BP, horizon) / BAND_PERIOD_BARS
-    squares_BH1 = _suffix_sums(ops.square(returns_BP), horizon)
-    variance_BH1 = (squares_BH1 - BAND_PERIOD_BARS * ops.square(mean_BH1)) / (BAND_PERIOD_BARS - 1)
-    std_BH1 = ops.sqrt(ops.maximum(variance_BH1, 0.0))
-    middle_BH1, reach_BH1 = last_B11 * (1.0 + mean_BH1), last_B11 * (BAND_WIDTH_STDS * std_BH1)
-    upper_BH1 = middle_BH1 + reach_BH1
-    lower_BH1 = ops.maximum(middle_BH1 - reach_BH1, PRICE_FLOOR_SHARE * upper_BH1)
-    reference[TASK_BANDS] = ops.concatenate([upper_BH1, lower_BH1], axis=-1)
-    reference[TASK_VOLATILITY] = ops.maximum(std_BH1 / (1.0 + mean_BH1), constants.get("volatility floor"))
-    return reference
-
-
-def _suffix_sums(x_BP: Any, horizon: int) -> Any:
-    """Sum what is still known 1, 2, ... steps ahead, when the oldest have left: (B, P) to (B, H, 1).
-
-    A product with a triangular matrix would say the same, but rounds a row by how many rows there are.
-    """
-    sums_BP = ops.flip(ops.cumsum(ops.flip(x_BP, axis=1), axis=1), axis=1)
-    return ops.expand_dims(ops.take(sums_BP, [*range(1, horizon + 1)], axis=1), -1)
+def _references(profile: Profile, close_BT1: Any, constants: _Constants) -> dict[str, Any]:
+    """The roll-forward forecast of each task, floored, from the closes of the window."""
+    tasks = [TASKS[name] for name in profile.tasks]
+    num_known = min(BAND_PERIOD_BARS, profile.lookback_bars)
+    known = [*range(profile.lookback_bars - num_known, profile.lookback_bars)]
+    closes_BP = ops.squeeze(ops.take(close_BT1, known, axis=1), axis=-1)
+    rolled = roll_forward(ops, tasks, closes_BP, profile.horizon_bars)
+    floor = constants.get("volatility floor")
+    return {task.name: task.floored(ops, rolled[task.name], rolled[task.name], floor) for task in tasks}
 
 
 def _range_unit(window_BTF: Any, profile: Profile, structure: ScalingStructure, constants: _Constants) -> Any:
@@ -301,36 +333,3 @@ def _range_unit(window_BTF: Any, profile: Profile, structure: ScalingStructure, 
     range_BT1 = ops.take(window_BTF, [profile.features.index(RECENT_RANGE)], axis=-1)
     range_B11 = ops.take(range_BT1, [profile.lookback_bars - 1], axis=1)
     return ops.maximum(range_B11, constants.get("range floor"))
-
-
-def _restored(
-    stretched_BHC: Any, reference_BHC: Any, unit_B11: Any, form: TargetForm, center_B1C: Any
-) -> Any:
-    if form is TargetForm.RANGED:
-        return reference_BHC + stretched_BHC * unit_B11
-    if form is TargetForm.ROLL_FORWARD:
-        return reference_BHC * ops.exp(stretched_BHC)
-    return stretched_BHC + center_B1C
-
-
-def _coherent_ohlc(values_BHC: Any, last_B11: Any, constants: _Constants) -> Any:
-    values_BHC = ops.maximum(values_BHC, PRICE_FLOOR_SHARE * last_B11)
-    open_close_BHC = ops.take(values_BHC, [0, 3], axis=-1)
-    high_BH1 = ops.max(ops.take(values_BHC, [0, 1, 3], axis=-1), axis=-1, keepdims=True)
-    low_BH1 = ops.min(ops.take(values_BHC, [0, 2, 3], axis=-1), axis=-1, keepdims=True)
-    return ops.take(ops.concatenate([open_close_BHC, high_BH1, low_BH1], axis=-1), [0, 2, 3, 1], axis=-1)
-
-
-def _coherent_bands(values_BHC: Any, last_B11: Any, constants: _Constants) -> Any:
-    return ops.take(ops.sort(values_BHC, axis=-1), [1, 0], axis=-1)
-
-
-def _positive_volatility(values_BHC: Any, last_B11: Any, constants: _Constants) -> Any:
-    return ops.maximum(values_BHC, constants.get("least volatility"))
-
-
-_COHERENT = {
-    TASK_OHLC: _coherent_ohlc,
-    TASK_BANDS: _coherent_bands,
-    TASK_VOLATILITY: _positive_volatility,
-}

@@ -1,8 +1,8 @@
 """What the twenty closes of a band's window will be: the arithmetic that tasks share.
 
-Every function takes its array namespace first, `numpy` or `keras.ops`, so that the forecast a model is judged
-against and the one inside the published file are the same lines of code. Slices are written as `take`: Keras saves
-that in every version.
+Functions take their array namespace first, `numpy` or `keras.ops`, so that the forecast a model is judged
+against and the one inside the published file are the same lines of code. Slices are written as `take`,
+which every Keras can save.
 
 Legend: N windows, H steps of the horizon, P paths.
 """
@@ -42,7 +42,7 @@ class Closes:
     candles: Any = None
 
 
-def roll_forward_closes(xp: Any, history_close: Any, horizon_bars: int) -> Closes:
+def standing_closes(xp: Any, history_close: Any, horizon_bars: int, *, has_window: bool = True) -> Closes:
     """Say what follows if the close stays at the last close: the honest naive forecast of every task.
 
     Bands and volatility still move, because known closes leave their window and repeated last closes enter
@@ -53,10 +53,14 @@ def roll_forward_closes(xp: Any, history_close: Any, horizon_bars: int) -> Close
         xp: Array namespace.
         history_close: Closes of the last 20 known rows, oldest first, shape (N, 20), quote currency.
         horizon_bars: Steps ahead, at least 1.
+        has_window: Whether mean and deviation are wanted; without them fewer closes will do.
     """
-    last = xp.take(history_close, [BAND_PERIOD_BARS - 1], axis=1)
+    last = xp.take(history_close, [history_close.shape[1] - 1], axis=1)
+    close = xp.ones((1, horizon_bars))
+    if not has_window:
+        return Closes(last, close, None, None)
     mean, deviation = window_moments(xp, history_close / last - 1.0, horizon_bars)
-    return Closes(last, xp.ones_like(mean), 1.0 + mean, deviation)
+    return Closes(last, close, 1.0 + mean, deviation)
 
 
 def window_moments(xp: Any, known: Any, num_steps: int, path: Any = None) -> tuple[Any, Any]:

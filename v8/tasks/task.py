@@ -8,14 +8,14 @@ Legend: N windows, H steps of the horizon, C columns of the task, P paths.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from v8.columns import BAND_PERIOD_BARS, MAX_ROLLED_STEPS
-from v8.tasks.closes import Closes
+from v8.tasks.closes import Closes, standing_closes
 
 QUOTE_CURRENCY: Final = "quote currency"
 UNITLESS: Final = "unitless"
@@ -71,19 +71,29 @@ class Task:
         return self.unit == QUOTE_CURRENCY
 
     @property
+    def has_window(self) -> bool:
+        """Whether it follows from the twenty closes of a band's window, not from the last close alone."""
+        return self.deviations is not None
+
+    @property
     def min_lookback_bars(self) -> int:
         """Rows its roll-forward forecast looks at."""
-        return 1 if self.deviations is None else BAND_PERIOD_BARS
+        return BAND_PERIOD_BARS if self.has_window else 1
 
     @property
     def max_horizon_bars(self) -> int | None:
         """Steps ahead up to which its roll-forward forecast knows at least two closes; None without end."""
-        return None if self.deviations is None else MAX_ROLLED_STEPS
+        return MAX_ROLLED_STEPS if self.has_window else None
 
     @property
     def is_moved(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """1 for the columns that a range moves, shape (C,)."""
         return np.abs(np.sign(np.array(self.sides)))
+
+    @property
+    def column_deviations(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """By how many deviations of the twenty closes each column lies off their middle, shape (C,)."""
+        return np.array(self.sides) * (self.deviations or 0.0)
 
     def size(self, last_close: Any, share: Any = 1.0) -> Any:
         """Return what a share of the last close is in the task's unit; unitless tasks keep the share."""
@@ -100,3 +110,20 @@ class Task:
         """
         level = PRICE_FLOOR_SHARE * xp.take(reference, [0], axis=-1)
         return xp.maximum(values, level if self.is_price else floor)
+
+
+def roll_forward(xp: Any, tasks: Sequence[Task], history_close: Any, horizon_bars: int) -> dict[str, Any]:
+    """Forecast tasks as if the close stayed at the last close.
+
+    Args:
+        xp: Array namespace.
+        tasks: Which.
+        history_close: Closes of the last 20 known rows, oldest first, shape (N, 20), quote currency.
+        horizon_bars: Steps ahead, at least 1.
+
+    Returns:
+        Per task, shape (N, H, C); quote currency or unitless.
+    """
+    has_window = any(task.has_window for task in tasks)
+    closes = standing_closes(xp, history_close, horizon_bars, has_window=has_window)
+    return {task.name: task.implied(xp, closes) for task in tasks}

@@ -28,7 +28,7 @@ from v8.data.windows import Batch, FleetWindows, num_batches
 from v8.errors import DivergedError
 from v8.machine import backend_name, device_of, memory_of
 from v8.models.networks import build_network, num_parameters
-from v8.models.serving import build_serving, load_scaling
+from v8.models.serving import ServingGraph, ServingModel
 from v8.models.stacking import load, stack, unstack
 from v8.profile import Profile
 from v8.training.checkpoint import Checkpoint
@@ -106,14 +106,6 @@ class _Program:
     loss: Callable[..., Any]
 
 
-@dataclass(frozen=True)
-class _Serving:
-    """A published model and the network inside it."""
-
-    network: keras.Model
-    model: keras.Model
-
-
 class Trainer:
     """The compiled programs of a profile, one per fleet size.
 
@@ -131,7 +123,7 @@ class Trainer:
         self.check = check
         self.network = build_network(profile, seed=0, precision=precision)
         self._programs: dict[int, _Program] = {}
-        self._serving: dict[ScalingStructure, _Serving] = {}
+        self._serving: dict[ScalingStructure, ServingGraph] = {}
         self.devices: dict[int, str] = {}
         """Where the state of each fleet size lay after its first step; a key means it is compiled."""
 
@@ -173,11 +165,10 @@ class Trainer:
         """
         return _FleetFit(self, members).run()
 
-    def serving_model(self, data: SeriesData, weights: list[NDArray[np.float32]]) -> keras.Model:
+    def serving_model(self, data: SeriesData, weights: list[NDArray[np.float32]]) -> ServingModel:
         """Return the published model of a series: raw window in, price units out, always float32.
 
-        The model is the trainer's own. It is built, and traced by whoever runs it, once for all series;
-        a call makes it that of `data`, uncalibrated, and so it stays until the next call. Save it before.
+        All series of a structure share one graph: the model of the series before can no longer be used.
 
         Args:
             data: The series.
@@ -186,12 +177,8 @@ class Trainer:
         structure = data.scaling.structure
         if structure not in self._serving:
             network = build_network(self.profile, seed=0)
-            self._serving[structure] = _Serving(network, build_serving(self.profile, data.scaling, network))
-        serving = self._serving[structure]
-        for variable, weight in zip(serving.network.trainable_variables, weights, strict=True):
-            variable.assign(weight)
-        load_scaling(serving.model, data.scaling)
-        return serving.model
+            self._serving[structure] = ServingGraph(self.profile, data.scaling, network)
+        return ServingModel(self._serving[structure], data.scaling, weights)
 
     def first_state(self, members: Sequence[Member]) -> State:
         """Return the untrained state of a fleet: weights by each seed, heads at each constant."""

@@ -1,0 +1,69 @@
+"""Takes a toy through training, judgement, report and saving in this process, as the engine does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from v8.artifacts.forecaster import Forecaster
+from v8.artifacts.run_folder import RunFolder, RunIdentity
+from v8.engine.local import train_all
+from v8.engine.outputs import write_outputs
+from v8.engine.plan import Job
+from v8.market.series import Series
+from v8.market.sources.demo import DemoSource
+from v8.profile import Profile
+
+SERIES = Series.parse("BTCUSDT-15m")
+
+
+@dataclass(frozen=True)
+class ToyRun:
+    """What came out.
+
+    Args:
+        path: The run folder.
+        judgement: As its metadata tells it.
+        leaderboard: Text of `leaderboard.csv`.
+        page: Text of `report.html`.
+        plain: Forecasts of plain Keras, per task, shape (1, H, C).
+    """
+
+    path: Path
+    judgement: dict[str, Any]
+    leaderboard: str
+    page: str
+    plain: dict[str, np.ndarray]
+
+
+def _run_toy(profile: Profile, home: Path) -> ToyRun:
+    """Train one demo series, judge, save and report it, and load the file in plain Keras."""
+    candles, path = DemoSource().candles(SERIES, profile.newest_bars), home / "runs" / profile.name
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("V8_HOME", str(home / "caches"))
+        job = Job(candles, profile, 7, path / str(SERIES), is_publishable=False, candle_seconds=0.0)
+        (outcome,) = train_all([job], lambda event: None)
+    assert outcome.reason is None, outcome.trace
+    with RunFolder(path, RunIdentity(profile, "demo", False, "python -m v8 run")) as folder:
+        folder.set_state(SERIES, status="done")
+    write_outputs(path)
+    model = keras.saving.load_model(job.folder / "model.keras", safe_mode=True)
+    window = np.ones((1, profile.lookback_bars, profile.num_features), np.float32)
+    plain = {task: np.asarray(values) for task, values in model(window).items()}
+    for task, values in Forecaster.load(job.folder).forecast(window).items():
+        np.testing.assert_allclose(values, plain[task], rtol=1e-6)
+    metadata = json.loads((job.folder / "metadata.json").read_text())
+    texts = [(path / name).read_text() for name in ("leaderboard.csv", "report.html")]
+    return ToyRun(path, metadata["judgement"], *texts, plain)
+
+
+@pytest.fixture(scope="session")
+def run_toy() -> Callable[[Profile, Path], ToyRun]:
+    return _run_toy

@@ -1,0 +1,49 @@
+"""A baseline of one's own is one file: this one, from the judgement to the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from v8.columns import TASK_OHLC
+from v8.data.scaling import Scaling
+from v8.data.span import Span
+from v8.evaluation.baseline import Baseline, Forecast
+from v8.evaluation.baselines import BASELINES
+from v8.profile import Profile
+
+
+def fit_halfway(train: Span, scaling: Scaling) -> Forecast:
+    """The close goes half of the way back to the mean of the twenty known ones; nothing on other tasks."""
+
+    def forecast(span: Span) -> dict[str, np.ndarray]:
+        halfway = (span.last_close + span.history_close.mean(axis=1)) / 2
+        return {TASK_OHLC: np.broadcast_to(halfway[:, None, None], span.truth[TASK_OHLC].shape)}
+
+    return forecast
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    BASELINES.register(
+        Baseline(
+            "halfway", "The close goes half of the way back to its mean.", "a toy of this test", fit_halfway
+        )
+    )
+    yield
+    BASELINES.unregister("halfway")
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_baseline_of_one_file_goes_all_the_way(
+    make_profile: Callable[..., Profile], run_toy: Callable[..., Any], tmp_path: Path
+) -> None:
+    run = run_toy(make_profile(training={"epochs": 1}), tmp_path)
+    assert list(run.judgement["tasks"]["ohlc"]["errors"])[-1] == "halfway"
+    assert run.judgement["tasks"]["ohlc"]["significance"]["halfway"]["num_windows"] > 0
+    assert "halfway" not in run.judgement["tasks"]["bands"]["errors"]
+    assert "halfway" in run.page

@@ -1,0 +1,67 @@
+"""A task of one's own is one file: this one, from the profile to the published model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from v8.evaluation.baselines import BASELINES
+from v8.profile import Profile
+from v8.tasks import TASKS
+from v8.tasks.closes import Closes
+from v8.tasks.task import UNITLESS, Task
+
+
+def implied(xp: Any, closes: Closes) -> Any:
+    return xp.expand_dims(4.0 * closes.deviation / closes.middle, -1)
+
+
+BAND_WIDTH = Task(
+    name="width",
+    title="Width of the bands",
+    sentence="Distance between the Bollinger bands over their middle.",
+    source="a toy of this test",
+    columns=("bb_width",),
+    unit=UNITLESS,
+    colour="orange",
+    default_weight=0.5,
+    sides=(1.0,),
+    deviations=4.0,
+    implied=implied,
+    coherent=lambda xp, values, last, least: xp.maximum(values, least),
+)
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    TASKS.register(BAND_WIDTH)
+    yield
+    TASKS.unregister(BAND_WIDTH.name)
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("way", ["anchored", "ranged"])
+def test_a_task_of_one_file_goes_all_the_way(
+    make_profile: Callable[..., Profile],
+    make_ranged_profile: Callable[..., Profile],
+    run_toy: Callable[..., Any],
+    tmp_path: Path,
+    way: str,
+) -> None:
+    make = make_ranged_profile if way == "ranged" else make_profile
+    tasks = {name: {"weight": 1.0, "loss": "mae"} for name in ("ohlc", "width")}
+    run = run_toy(make(tasks=tasks, calibration="shrink", training={"epochs": 1}), tmp_path)
+    installed = {name for name, one in BASELINES.items() if one.is_installed()}
+    assert set(run.judgement["tasks"]["width"]["errors"]) == {"model", *installed}
+    assert "width" in run.leaderboard.splitlines()[0]
+    assert "Width of the bands" in run.page
+    assert run.plain["width"].shape == (1, 3, 1)
+    assert (run.plain["width"] > 0).all()
+
+
+def test_without_its_file_nobody_knows_it(make_profile: Callable[..., Profile]) -> None:
+    with pytest.raises(ValueError, match="'width' is no task; did you mean"):
+        make_profile(tasks={name: {"weight": 1.0, "loss": "mae"} for name in ("ohlc", "width")})

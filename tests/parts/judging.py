@@ -1,0 +1,57 @@
+"""Judges arrays that no series stands behind, for tests of what is made of judgements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from v8.columns import TASK_OHLC
+from v8.data.span import Span
+from v8.evaluation.baselines import BASELINES
+from v8.evaluation.judgement import MODEL, JudgedTask, Judgement
+from v8.evaluation.metrics import measure_direction, measure_errors
+from v8.evaluation.significance import diebold_mariano
+from v8.profile import load_profile
+from v8.tasks import TASKS
+from v8.tasks.task import roll_forward
+
+OF_CLOSES = ("last_close", "roll_forward", "offset")
+"""Baselines that need nothing but the closes known at a window."""
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def rolled(history_close: np.ndarray, horizon_bars: int) -> dict[str, np.ndarray]:
+    """The roll-forward forecast of every task."""
+    return roll_forward(np, list(TASKS.values()), history_close, horizon_bars)
+
+
+def judge_arrays(truth: Arrays, model: Arrays, history_close: np.ndarray, offsets: Arrays) -> Judgement:
+    """Judge forecasts of shape (N, H, C) of windows that follow one another, beside `OF_CLOSES`."""
+    tasks = [task for task in TASKS if task in truth]
+    content = load_profile("aligned").model_dump()
+    content |= {"horizon_bars": truth[TASK_OHLC].shape[1]}
+    content["tasks"] = {task: content["tasks"][task] for task in tasks}
+    table: Any = SimpleNamespace(series="the test span")
+    span = Span(table, type(load_profile("aligned")).model_validate(content), np.arange(len(history_close)))
+    vars(span).update(truth=dict(truth), history_close=history_close, bar_numbers=span.anchors)
+    scaling: Any = SimpleNamespace(
+        tasks=[SimpleNamespace(task=task, offset=values) for task, values in offsets.items()]
+    )
+    made = {name: BASELINES[name].fit(span, scaling)(span) for name in OF_CLOSES}
+    judged = {}
+    for task in tasks:
+        ours, losses = measure_errors(span, task, model[task])
+        theirs = {name: measure_errors(span, task, made[name][task]) for name in OF_CLOSES}
+        tests = {
+            name: diebold_mariano(
+                losses - other, horizon_bars=span.horizon_bars, bar_numbers=span.bar_numbers
+            )
+            for name, (_, other) in theirs.items()
+        }
+        errors = {MODEL: ours, **{name: each for name, (each, _) in theirs.items()}}
+        judged[task] = JudgedTask(TASKS[task].columns, errors, tests)
+    return Judgement(len(span), span.horizon_bars, judged, measure_direction(span, model[TASK_OHLC]))
