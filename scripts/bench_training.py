@@ -194,7 +194,7 @@ def line_up(options: argparse.Namespace, backends: list[str], *, has_gpu: bool) 
     first = backends[0]
     matmul: dict[str, Any] = {"kind": "matmul"}
     yield Contender("matmul, all threads", matmul, first)
-    if not has_gpu:
+    if num_workers > 1:
         yield Contender("matmul, one process a core", matmul, first, num_workers, is_single_threaded=True)
     yield Contender(f"stock fit, {BACKENDS[first]}", {"kind": "stock"}, first)
     if find_spec("torch"):
