@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
 
@@ -127,6 +127,11 @@ class DataSpan:
     first_open: Text
     last_open: Text
     num_bars: Count
+
+    @classmethod
+    def of(cls, candles: Mapping[str, Any]) -> DataSpan:
+        """Pick what is published of the candles that `metadata.json` describes."""
+        return cls(**{field.name: candles[field.name] for field in fields(cls)})
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.series_artifact import METADATA_FILE
 from v8.errors import ArtifactError, PullError, listed
 from v8.hub.manifest import MODELS_FOLDER
-from v8.hub.pull import Pulled, pull
+from v8.hub.pull import pull
 from v8.registry import nearest
 
 _REPO = re.compile(r"[^/\\\s]+/[^/\\\s]+")
@@ -31,7 +31,7 @@ def open_forecaster(
         PullError: If the Hub does not hand it out.
     """
     if Path(source).is_dir():
-        return open_local(Path(source), series, revision=revision)
+        return _open_local(Path(source), series, revision)
     if not isinstance(source, str) or not _REPO.fullmatch(source):
         raise ArtifactError(
             where=str(source),
@@ -46,16 +46,12 @@ def open_forecaster(
             got="none",
             fix="Name one, for example BTCUSDT-15m; `python -m v8 pull --repo` lists all",
         )
-    return open_pulled(pull(source, [series], revision=revision, is_offline=is_offline), series)
-
-
-def open_pulled(pulled: Pulled, series: str) -> Forecaster:
-    """Open a forecaster that was pulled."""
+    pulled = pull(source, [series], revision=revision, is_offline=is_offline)
     forecaster = Forecaster.load(pulled.artifact(series), revision=pulled.revision)
     return _of_series(forecaster, series, str(pulled.artifact(series)))
 
 
-def open_local(folder: Path, series: str | None = None, *, revision: str | None = None) -> Forecaster:
+def _open_local(folder: Path, series: str | None, revision: str | None) -> Forecaster:
     """Open a forecaster from a run folder, a downloaded repository or the folder of one series."""
     if revision is not None:
         raise ArtifactError(

@@ -94,11 +94,10 @@ def pull(
             Hub does not answer and the cache does not hold all that is needed.
         ArtifactError: If a file is not what was published, or must not be loaded.
     """
+    is_offline = is_offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE
     with strict_client(retries.timeout_s):
         source = ReadableRevision(repo, revision or MAIN, retries)
-        pulled = (
-            _pulled_from_cache(source, series) if is_offline or _is_offline() else _pulled(source, series)
-        )
+        pulled = _pulled_from_cache(source, series) if is_offline else _pulled(source, series)
     for name in pulled.series:
         check_keras_file(pulled.artifact(name) / MODEL_FILE)
     return pulled
@@ -229,7 +228,3 @@ def _fetch(source: ReadableRevision, file: ListedFile, commit: str, folder: Path
         fix="Repeat the same command, it downloads this file anew; if that does not help, its owner has to "
         "publish the run again",
     )
-
-
-def _is_offline() -> bool:
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE

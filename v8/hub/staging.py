@@ -89,12 +89,10 @@ def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
     """
     record = read_run(run)
     check_source(record.source, is_publishable=record.is_publishable)
-    _check_finished(run, record, choice)
+    held_back = _unfinished(run, record, choice)
     with FolderLock(run):
-        finished = [name for name, state in record.series.items() if state.status == "done"]
-        held_back = _unfinished(record)
         metadata = []
-        for name in sorted(finished):
+        for name in sorted(record.series.keys() - held_back.keys()):
             content = read_metadata(run / name)
             reason = _reason_to_hold_back(content, choice)
             if reason:
@@ -122,23 +120,21 @@ def check_source(source: str, *, is_publishable: bool) -> None:
         )
 
 
-def _check_finished(run: Path, record: RunRecord, choice: Choice) -> None:
-    unfinished = _unfinished(record)
-    if unfinished and not choice.is_partial:
-        raise PublishError(
-            where=str(run),
-            rule="a run is published when all its series are done",
-            got=f"{len(unfinished)} of {len(record.series)} that are not: {listed(list(unfinished))}",
-            fix="Continue the run, or publish what there is with --partial",
-        )
-
-
-def _unfinished(record: RunRecord) -> dict[str, str]:
-    return {
+def _unfinished(run: Path, record: RunRecord, choice: Choice) -> dict[str, str]:
+    """Return per series that is not done: why; refuse any where all were to be published."""
+    found = {
         name: "its training failed" if state.status == "failed" else "its training is not finished"
         for name, state in record.series.items()
         if state.status != "done"
     }
+    if found and not choice.is_partial:
+        raise PublishError(
+            where=str(run),
+            rule="a run is published when all its series are done",
+            got=f"{len(found)} of {len(record.series)} that are not: {listed(list(found))}",
+            fix="Continue the run, or publish what there is with --partial",
+        )
+    return found
 
 
 def _reason_to_hold_back(metadata: Mapping[str, Any], choice: Choice) -> str | None:
@@ -184,13 +180,9 @@ def _described(
         profile_digest=record.profile_digest,
         created_at=max(str(content["created_at"]) for content in metadata),
         versions=record.versions,
-        data={str(content["series"]): _span(content["candles"]) for content in metadata},
+        data={str(content["series"]): DataSpan.of(content["candles"]) for content in metadata},
         files=list_files(folder),
     )
     write_text(folder / MANIFEST_FILE, manifest.to_text())
     # What is sent must be what pulling accepts.
     return Staged(folder, read_manifest(folder / MANIFEST_FILE), held_back)
-
-
-def _span(candles: Mapping[str, Any]) -> DataSpan:
-    return DataSpan(**{name: candles[name] for name in ("source", "first_open", "last_open", "num_bars")})
