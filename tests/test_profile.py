@@ -217,8 +217,13 @@ def test_every_field_is_explained(settings: type[Settings]) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_unknown_key_of_a_network_names_a_key_of_its_family(family: str, tmp_path: Path) -> None:
-    network = {"family": family, "dropout": 0.3, "unit": 3}
-    with pytest.raises(ProfileError, match=rf"key network\.{family}\.\w+: .*|Did you mean \w+_units"):
+    fields = FAMILIES[family].settings.model_fields
+    sizes = {name: [4] for name in fields if name.endswith("_units")}
+    network = {"family": family, "dropout": 0.3, **sizes, "decoder_unit": [4]}
+    expected = "decoder_units" if "decoder_units" in fields else "encoder_units|dense_units"
+    with pytest.raises(
+        ProfileError, match=rf"network\.{family}\.decoder_unit: .*Did you mean ({expected})\."
+    ):
         load_profile(written(tmp_path, network=network))
 
 
