@@ -462,18 +462,18 @@ def fleet_turn(spec: dict[str, Any]) -> Turn:
 
     def turn(seconds: float) -> dict[str, Any]:
         nonlocal state
-        state = {**state, "window_sum": np.zeros(num_models, np.float32)}
+        state = state.with_empty_sums()
         started, due = time.perf_counter(), 1
         for number in count(1):
             state = trainer.train_batch(state, rates, active, next(endless))
             if number < due:
                 continue
-            np.asarray(state["window_sum"])  # wait for the device, seldom: every step would stall it
+            np.asarray(state.window_sum)  # wait for the device, seldom: every step would stall it
             elapsed = time.perf_counter() - started
             if elapsed > seconds:
                 break
             due = number + max(1, int(number * min(1.0, seconds / 8 / elapsed)))
-        num_windows = float(np.asarray(state["window_sum"]).sum())
+        num_windows = float(np.asarray(state.window_sum).sum())
         return {"rate": num_windows / (time.perf_counter() - started), "num_steps": number}
 
     turn(0.0)

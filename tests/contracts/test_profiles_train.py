@@ -27,15 +27,14 @@ def test_g19_a_shipped_profile_takes_its_first_step(
     batch = next(FleetWindows([data]).training_batches([1], first_epochs=[1], num_epochs=1))
     rates = np.float32([profile.training.learning_rate])
     stepped = trainer.train_batch(state, rates, np.array([True]), batch)
-    assert np.asarray(stepped["num_steps"]).tolist() == [1.0]
-    assert np.isfinite(np.asarray(stepped["loss_sum"])).all()
+    assert np.asarray(stepped.num_steps).tolist() == [1.0]
+    assert np.isfinite(np.asarray(stepped.loss_sum)).all()
     # Head kernels start at zero, so the first step reaches the heads; the rest follows from the second.
     moved = [
-        not np.array_equal(a, np.asarray(b))
-        for a, b in zip(state["weights"], stepped["weights"], strict=True)
+        not np.array_equal(a, np.asarray(b)) for a, b in zip(state.weights, stepped.weights, strict=True)
     ]
     assert any(moved)
-    weights = trainer.best_weights([np.asarray(weight) for weight in stepped["weights"]], 0)
+    weights = trainer.network_weights(stepped.take(0).weights)
     windows = Span(data.table, profile, data.anchors["test"][:2]).raw_windows()
     prices = trainer.serving_model(data, weights).forecast(windows)
     for task in profile.tasks:

@@ -242,3 +242,27 @@ def test_g12_a_fleet_resumes_to_identical_weights(
         assert isinstance(whole, TrainingResult)
         for one, other in zip(result.weights, whole.weights, strict=True):
             np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_a_member_that_had_ended_before_a_resume_ends_once_and_the_others_go_on(
+    series: list[SeriesData],
+    trainer: Trainer,
+    fleet: dict[int, TrainingResult | DivergedError],
+    tmp_path: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its process was killed between its last epoch and its artefact, while the others still trained."""
+    monkeypatch.setattr("v8.training.trainer.CHECKPOINT_SHARE", 1.0)  # every epoch is saved
+    checkpoints = [tmp_path / f"{place}.npz" for place in range(3)]
+    trainer.fit(series[1], seed=11, checkpoint=checkpoints[1])
+    members = [Member(data, 10 + place, checkpoints[place]) for place, data in enumerate(series)]
+    ended = list(trainer.fit_fleet(members))
+    assert sorted(place for place, _ in ended) == [0, 1, 2]
+    assert ended[0][0] == 1
+    for place, result in ended:
+        whole = fleet[place]
+        assert isinstance(result, TrainingResult)
+        assert isinstance(whole, TrainingResult)
+        assert [record.epoch for record in result.history] == [record.epoch for record in whole.history]
+        for one, other in zip(result.weights, whole.weights, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from v8.profile import load_profile
-from v8.training.patience import Patience
+from v8.training.patience import LossPatience
 
 TRAINING = load_profile("aligned").training.model_copy(
     update={"early_stopping_patience_epochs": 4, "reduce_lr_patience_epochs": 2}
@@ -47,7 +47,7 @@ def test_rates_and_stops_equal_the_callbacks_epoch_by_epoch(losses: list[float])
     for callback in (CALLBACKS.stopping, CALLBACKS.plateau):
         callback.on_train_begin()
     # Infinity lets the first epoch win, as it does in Keras, which has no epoch 0.
-    patience = Patience(TRAINING.learning_rate, best_loss=float("inf"))
+    patience = LossPatience(TRAINING.learning_rate, best_loss=float("inf"))
     for epoch, loss in enumerate(losses, 1):
         patience = patience.after(epoch, loss, TRAINING)
         rate, is_stopped = CALLBACKS.after(epoch, loss)
@@ -59,13 +59,13 @@ def test_rates_and_stops_equal_the_callbacks_epoch_by_epoch(losses: list[float])
 
 
 def test_the_untrained_network_competes_as_epoch_0() -> None:
-    patience = Patience(1e-3, best_loss=0.5)
+    patience = LossPatience(1e-3, best_loss=0.5)
     for epoch in range(1, 5):
         patience = patience.after(epoch, 0.6, TRAINING)
     assert (patience.best_epoch, patience.best_loss, patience.is_out(TRAINING)) == (0, 0.5, True)
 
 
 def test_it_survives_being_saved() -> None:
-    fresh = Patience(1e-3, best_loss=0.5)
+    fresh = LossPatience(1e-3, best_loss=0.5)
     for patience in (fresh, fresh.after(1, 0.4, TRAINING)):
-        assert Patience(**json.loads(json.dumps(asdict(patience)))) == patience
+        assert LossPatience(**json.loads(json.dumps(asdict(patience)))) == patience

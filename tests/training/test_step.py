@@ -14,7 +14,7 @@ from v8.data.windows import Batch, FleetWindows, num_batches
 from v8.models.networks import build_network
 from v8.models.stacking import stack
 from v8.profile import Profile
-from v8.training.step import State, compiled_step, initial_state
+from v8.training.step import FleetState, compiled_step, initial_state
 
 RATES = np.float32([0.01, 0.02, 0.005])
 EVERYONE = np.ones(3, bool)
@@ -52,10 +52,10 @@ def test_ten_steps_equal_stock_keras(
     for batch in batches_of([data], 10):
         stock.train_on_batch(batch.x_BMTF[:, 0], {task: y[:, 0] for task, y in batch.y_BMHC.items()})
         state = step(state, np.float32([rate]), np.array([True]), batch.x_BMTF, batch.y_BMHC, batch.weight_BM)
-    for variable, array in zip(fleet.trainable_variables, state["weights"], strict=True):
+    for variable, array in zip(fleet.trainable_variables, state.weights, strict=True):
         variable.assign(array)
     trained = {variable.path: np.asarray(variable) for variable in stock.trainable_variables}
-    ours = [np.asarray(array)[0] for array in state["weights"]]
+    ours = [np.asarray(array)[0] for array in state.weights]
     for array in ours:
         assert any(
             array.shape == other.shape and np.allclose(array, other, atol=2e-5) for other in trained.values()
@@ -72,22 +72,22 @@ def three(
     return fleet, batches_of(fleet, 1)[0]
 
 
-def stepping(profile: Profile, precision: str = "float32") -> tuple[State, Callable[..., State]]:
+def stepping(profile: Profile, precision: str = "float32") -> tuple[FleetState, Callable[..., FleetState]]:
     fleet = stack([build_network(profile, seed=seed, precision=precision) for seed in (1, 2, 3)])
     return initial_state(fleet, precision), compiled_step(fleet, profile, precision)
 
 
 @pytest.fixture(scope="module")
-def program(three: tuple[list[SeriesData], Batch]) -> tuple[State, Callable[..., State]]:
+def program(three: tuple[list[SeriesData], Batch]) -> tuple[FleetState, Callable[..., FleetState]]:
     return stepping(three[0][0].profile)
 
 
-def arrays(state: State) -> list[Any]:
-    return [array for value in state.values() for array in (value if isinstance(value, list) else [value])]
+def arrays(state: FleetState) -> list[Any]:
+    return [array for value in state for array in (value if isinstance(value, list) else [value])]
 
 
 def test_a_model_that_is_not_active_keeps_every_bit_of_its_state(
-    three: tuple[list[SeriesData], Batch], program: tuple[State, Callable[..., State]]
+    three: tuple[list[SeriesData], Batch], program: tuple[FleetState, Callable[..., FleetState]]
 ) -> None:
     before, step = program
     batch = three[1]
@@ -95,11 +95,11 @@ def test_a_model_that_is_not_active_keeps_every_bit_of_its_state(
     after = step(before, RATES, active, batch.x_BMTF, batch.y_BMHC, batch.weight_BM)
     for old, new in zip(arrays(before), arrays(after), strict=True):
         np.testing.assert_array_equal(np.asarray(old)[1], np.asarray(new)[1])
-    assert np.asarray(after["num_steps"]).tolist() == [1, 0, 1]
+    assert np.asarray(after.num_steps).tolist() == [1, 0, 1]
 
 
 def test_a_model_that_diverges_touches_no_other(
-    three: tuple[list[SeriesData], Batch], program: tuple[State, Callable[..., State]]
+    three: tuple[list[SeriesData], Batch], program: tuple[FleetState, Callable[..., FleetState]]
 ) -> None:
     before, step = program
     batch = three[1]
@@ -107,13 +107,13 @@ def test_a_model_that_diverges_touches_no_other(
     x = np.array(batch.x_BMTF)
     x[:, 1] = np.nan
     sick = step(before, RATES, EVERYONE, x, batch.y_BMHC, batch.weight_BM)
-    assert np.isnan(np.asarray(sick["loss_sum"])[1])
-    for one, other in zip(healthy["weights"], sick["weights"], strict=True):
+    assert np.isnan(np.asarray(sick.loss_sum)[1])
+    for one, other in zip(healthy.weights, sick.weights, strict=True):
         np.testing.assert_array_equal(np.asarray(one)[[0, 2]], np.asarray(other)[[0, 2]])
 
 
 def test_filling_changes_nothing(
-    three: tuple[list[SeriesData], Batch], program: tuple[State, Callable[..., State]]
+    three: tuple[list[SeriesData], Batch], program: tuple[FleetState, Callable[..., FleetState]]
 ) -> None:
     before, step = program
     batch = three[1]
@@ -124,8 +124,8 @@ def test_filling_changes_nothing(
         x = np.array(batch.x_BMTF)
         x[8:] = filling
         results.append(step(before, RATES, EVERYONE, x, batch.y_BMHC, half))
-        assert np.asarray(results[-1]["window_sum"]).tolist() == [8, 8, 8]
-    for one, two in zip(results[0]["weights"], results[1]["weights"], strict=True):
+        assert np.asarray(results[-1].window_sum).tolist() == [8, 8, 8]
+    for one, two in zip(results[0].weights, results[1].weights, strict=True):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(two))
 
 
@@ -137,7 +137,7 @@ def test_float16_overflow_skips_the_step_and_halves_the_scale_of_that_model_only
     y = {task: np.array(values) for task, values in batch.y_BMHC.items()}
     y["ohlc"][:, 1] = np.inf
     after = step(before, RATES, EVERYONE, batch.x_BMTF, y, batch.weight_BM)
-    assert np.asarray(after["loss_scale"]).tolist() == [2.0**15, 2.0**14, 2.0**15]
-    assert np.asarray(after["num_steps"]).tolist() == [1, 0, 1]
-    for old, new in zip(before["weights"], after["weights"], strict=True):
+    assert np.asarray(after.loss_scale).tolist() == [2.0**15, 2.0**14, 2.0**15]
+    assert np.asarray(after.num_steps).tolist() == [1, 0, 1]
+    for old, new in zip(before.weights, after.weights, strict=True):
         np.testing.assert_array_equal(np.asarray(old)[1], np.asarray(new)[1])

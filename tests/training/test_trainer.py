@@ -5,7 +5,6 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -17,8 +16,10 @@ from v8.data.span import Span
 from v8.errors import ArtifactError, DivergedError
 from v8.features.table import FeatureTable
 from v8.profile import Profile
-from v8.training.checkpoint import Checkpoint
+from v8.training.checkpoint import Checkpoint, Progress
 from v8.training.epoch_record import EpochRecord
+from v8.training.patience import LossPatience
+from v8.training.step import FleetState
 from v8.training.trainer import Member, Trainer, TrainingResult
 
 
@@ -184,12 +185,16 @@ def test_a_damaged_checkpoint_is_one_sentence(content: bytes, tmp_path: Path) ->
 
 
 def test_a_checkpoint_keeps_every_array(tmp_path: Path) -> None:
-    arrays: dict[str, Any] = {name: [] for name in ("constants", "means", "squares", "best_weights")}
-    arrays |= {"weights": [np.arange(3.0) + n for n in range(12)], "num_steps": np.float32(4)}
-    Checkpoint({"seed": 1}, 2, arrays, {"history": []}).save(tmp_path / "c.npz")
+    weights, one = [np.arange(3.0) + n for n in range(12)], np.float32(1)
+    state = FleetState(weights, [], [np.zeros(2)], [], np.float32(4), one, np.int32(0), one, one)
+    record = EpochRecord(1, 0.5, 0.4, 1e-3, 2.0, 10.0, is_best=True)
+    progress = Progress(0.6, LossPatience(1e-3, best_loss=0.4, best_epoch=1), (record,))
+    Checkpoint({"seed": 1}, state, weights[:2], progress).save(tmp_path / "c.npz")
     loaded = Checkpoint.load(tmp_path / "c.npz", {"seed": 1})
-    assert [list(weight) for weight in loaded.arrays["weights"]] == [[n, n + 1, n + 2] for n in range(12)]
-    assert (loaded.epoch, float(loaded.arrays["num_steps"])) == (2, 4.0)
+    assert [list(weight) for weight in loaded.state.weights] == [[n, n + 1, n + 2] for n in range(12)]
+    assert (loaded.state.constants, loaded.state.squares, float(loaded.state.num_steps)) == ([], [], 4.0)
+    assert [list(weight) for weight in loaded.best_weights] == [[0, 1, 2], [1, 2, 3]]
+    assert loaded.progress == progress
 
 
 def test_training_that_never_helps_keeps_the_untrained_network(
@@ -201,7 +206,7 @@ def test_training_that_never_helps_keeps_the_untrained_network(
     trainer = Trainer(data.profile)
     result = trainer.fit(data, seed=1)
     assert (result.best_epoch, result.stopped_by, len(result.history)) == (0, "early stopping", 2)
-    first = trainer.best_weights(trainer.first_state([Member(data, 1)])["weights"], 0)
+    first = trainer.network_weights(trainer.first_state([Member(data, 1)]).take(0).weights)
     assert all(np.array_equal(a, b) for a, b in zip(result.weights, first, strict=True))
 
 

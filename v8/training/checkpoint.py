@@ -4,51 +4,87 @@ from __future__ import annotations
 
 import json
 import zipfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from v8.errors import ArtifactError
+from v8.profile import TrainingSettings
 from v8.storage import write_with
+from v8.training.epoch_record import EpochRecord
+from v8.training.patience import LossPatience
+from v8.training.step import FleetState
 
 CHECKPOINT_FORMAT = 1
-_LISTS = ("weights", "constants", "means", "squares", "best_weights")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the training of one model is.
+
+    Args:
+        untrained_loss: Validation loss of the constant forecast the network starts as.
+        patience: How long it still waits for a smaller one.
+        history: One record an epoch.
+    """
+
+    untrained_loss: float
+    patience: LossPatience
+    history: tuple[EpochRecord, ...] = ()
+
+    @property
+    def epoch(self) -> int:
+        """Last finished epoch; 0 before the first."""
+        return len(self.history)
+
+    def after(self, record: EpochRecord, settings: TrainingSettings) -> Progress:
+        """Return the progress after one more epoch; whether that is the best is found here."""
+        patience = self.patience
+        if record.is_finite:
+            patience = patience.after(record.epoch, record.validation_loss, settings)
+        judged = replace(record, is_best=patience.best_epoch == record.epoch)
+        return replace(self, patience=patience, history=(*self.history, judged))
+
+    def is_over(self, settings: TrainingSettings) -> bool:
+        """Say whether the last epoch has been, or the last one that patience allows."""
+        return self.epoch >= settings.epochs or self.patience.is_out(settings)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything the next epoch depends on.
+    """Everything the next epoch of one model depends on.
 
     Args:
         identity: Profile, data and seed this belongs to; a checkpoint of anything else is refused.
-        epoch: Last finished epoch.
-        arrays: Lists of arrays and single numbers of the training state, by name.
-        progress: JSON values: patience and history.
+        state: The model's part of its fleet's state.
+        best_weights: Trainable arrays of its best epoch, in the order of the state.
+        progress: How far it is.
     """
 
     identity: dict[str, Any]
-    epoch: int
-    arrays: dict[str, Any]
-    progress: dict[str, Any]
+    state: FleetState
+    best_weights: list[NDArray[Any]]
+    progress: Progress
 
     def save(self, path: Path) -> None:
         """Write the checkpoint atomically."""
-        flat: dict[str, Any] = {}
-        for name, value in self.arrays.items():
-            if name in _LISTS:
-                flat.update({f"{name}/{number}": np.asarray(item) for number, item in enumerate(value)})
-            else:
-                flat[name] = np.asarray(value)
         note = {
             "format": CHECKPOINT_FORMAT,
             "identity": self.identity,
-            "epoch": self.epoch,
-            "progress": self.progress,
+            "epoch": self.progress.epoch,
+            "progress": asdict(self.progress),
         }
-        flat["note"] = np.frombuffer(json.dumps(note).encode("utf-8"), np.uint8)
+        flat: dict[str, Any] = {"note": np.frombuffer(json.dumps(note).encode("utf-8"), np.uint8)}
+        for name, value in {**self.state._asdict(), "best_weights": self.best_weights}.items():
+            if isinstance(value, list):
+                flat.update({f"{name}/{number}": array for number, array in enumerate(value)})
+            else:
+                flat[name] = value
         write_with(path, lambda aside: np.savez(aside, **flat))
 
     @classmethod
@@ -61,7 +97,8 @@ class Checkpoint:
         try:
             with np.load(path, allow_pickle=False) as stored:
                 content = {name: stored[name] for name in stored.files}
-            note = json.loads(bytes(content.pop("note")))
+            note = json.loads(bytes(content["note"]))
+            progress = TypeAdapter(Progress).validate_python(note["progress"])
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise ArtifactError(
                 where=str(path),
@@ -76,15 +113,13 @@ class Checkpoint:
                 got=str(note["identity"]),
                 fix="Start a new run beside this one with --fresh",
             )
-        return cls(identity, note["epoch"], _nested(content), note["progress"])
+        state = FleetState(*(_stored(content, name) for name in FleetState._fields))
+        return cls(identity, state, _stored(content, "best_weights"), progress)
 
 
-def _nested(content: dict[str, NDArray[Any]]) -> dict[str, Any]:
-    arrays: dict[str, Any] = {name: [] for name in _LISTS}
-    for name, value in content.items():
-        section, slash, _ = name.partition("/")
-        if slash:
-            arrays[section].append(value)
-        else:
-            arrays[name] = value
-    return arrays
+def _stored(content: dict[str, NDArray[Any]], name: str) -> Any:
+    """Return an array, or the list of those that are numbered, which may be empty."""
+    if name in content:
+        return content[name]
+    names = takewhile(content.__contains__, (f"{name}/{number}" for number in count()))
+    return [content[numbered] for numbered in names]

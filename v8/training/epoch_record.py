@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -26,3 +27,8 @@ class EpochRecord:
     seconds: float
     windows_per_s: float
     is_best: bool
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether both losses are numbers; if not, the training has diverged."""
+        return math.isfinite(self.train_loss) and math.isfinite(self.validation_loss)

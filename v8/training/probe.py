@@ -217,8 +217,8 @@ def _our_steps(profile: Profile, precision: str, num_models: int) -> tuple[Work,
         nonlocal state
         for _ in range(num_steps):
             state = program.step(state, *batch)
-        np.asarray(state["window_sum"])
-        return state["window_sum"]
+        np.asarray(state.window_sum)
+        return state.window_sum
 
     twins = {kind.__name__ for kind in (StackedBidirectional, StackedLSTM, StackedGRU)}
     kinds = Counter(type(layer).__name__ for layer in program.fleet.layers)

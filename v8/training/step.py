@@ -12,12 +12,14 @@ Shape legend: B batch, M model, T lookback, F features, H horizon, C columns of 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
 from keras import ops
+from numpy.typing import NDArray
 
+from v8.machine import backend, backend_name
 from v8.models.losses import fleet_loss
 from v8.profile import Profile
 
@@ -31,14 +33,58 @@ GOOD_STEPS_TO_DOUBLE = 2_000
 """Loss scaling of mixed float16: the defaults of keras.optimizers.LossScaleOptimizer."""
 
 Tensor: TypeAlias = Any
-State: TypeAlias = dict[str, Any]
-"""`weights`, `constants` (dropout seeds and draws), Adam's `means` and `squares`: lists of arrays;
-`num_steps`, `loss_scale`, `num_good_steps`, and the epoch's `loss_sum` and `window_sum`: shape (M,)."""
-
-_KEPT_LISTS = ("weights", "means", "squares")
 
 
-def initial_state(fleet: keras.Model, precision: str) -> State:
+class FleetState(NamedTuple):
+    """Everything a step changes; a tuple, because both backends compile functions of tuples.
+
+    Args:
+        weights: Trainable arrays, model axis first.
+        constants: Dropout seeds and draws.
+        means: Adam's first moments, like the weights.
+        squares: Adam's second moments, like the weights.
+        num_steps: Steps each model has taken, shape (M,).
+        loss_scale: Factor of each model's loss under float16, shape (M,).
+        num_good_steps: Since the scale last changed, shape (M,).
+        loss_sum: Of the epoch's windows, shape (M,), scaled units.
+        window_sum: Weight of the epoch's windows, shape (M,).
+    """
+
+    weights: list[Tensor]
+    constants: list[Tensor]
+    means: list[Tensor]
+    squares: list[Tensor]
+    num_steps: Tensor
+    loss_scale: Tensor
+    num_good_steps: Tensor
+    loss_sum: Tensor
+    window_sum: Tensor
+
+    def on_host(self) -> FleetState:
+        """Return the state as NumPy arrays, which a device hands over at once."""
+        return keras.tree.map_structure(np.asarray, self)
+
+    def take(self, places: int | Sequence[int]) -> FleetState:
+        """Copy the part of one model, without the model axis, or of several as a smaller fleet; NumPy."""
+        return keras.tree.map_structure(lambda array: np.asarray(array)[places].copy(), self)
+
+    def put(self, place: int, part: FleetState) -> FleetState:
+        """Return the state with the part of one model replaced; NumPy."""
+
+        def replaced(array: Tensor, own: Tensor) -> NDArray[Any]:
+            changed = np.array(array)
+            changed[place] = own
+            return changed
+
+        return keras.tree.map_structure(replaced, self, part)
+
+    def with_empty_sums(self) -> FleetState:
+        """Return the state at the start of an epoch."""
+        zeros_M = np.zeros(len(self.window_sum), np.float32)
+        return self._replace(loss_sum=zeros_M, window_sum=zeros_M)
+
+
+def initial_state(fleet: keras.Model, precision: str) -> FleetState:
     """Return the state of an untrained fleet, as NumPy arrays.
 
     Args:
@@ -48,20 +94,20 @@ def initial_state(fleet: keras.Model, precision: str) -> State:
     is_scaled = precision == "mixed_float16"
     weights = [ops.convert_to_numpy(weight) for weight in fleet.trainable_variables]
     num_models = weights[0].shape[0]
-    return {
-        "weights": weights,
-        "constants": [ops.convert_to_numpy(constant) for constant in fleet.non_trainable_variables],
-        "means": [np.zeros_like(weight) for weight in weights],
-        "squares": [np.zeros_like(weight) for weight in weights],
-        "num_steps": np.zeros(num_models, np.float32),
-        "loss_scale": np.full(num_models, FIRST_LOSS_SCALE if is_scaled else 1, np.float32),
-        "num_good_steps": np.zeros(num_models, np.int32),
-        "loss_sum": np.zeros(num_models, np.float32),
-        "window_sum": np.zeros(num_models, np.float32),
-    }
+    return FleetState(
+        weights=weights,
+        constants=[ops.convert_to_numpy(constant) for constant in fleet.non_trainable_variables],
+        means=[np.zeros_like(weight) for weight in weights],
+        squares=[np.zeros_like(weight) for weight in weights],
+        num_steps=np.zeros(num_models, np.float32),
+        loss_scale=np.full(num_models, FIRST_LOSS_SCALE if is_scaled else 1, np.float32),
+        num_good_steps=np.zeros(num_models, np.int32),
+        loss_sum=np.zeros(num_models, np.float32),
+        window_sum=np.zeros(num_models, np.float32),
+    )
 
 
-def compiled_step(fleet: keras.Model, profile: Profile, precision: str) -> Callable[..., State]:
+def compiled_step(fleet: keras.Model, profile: Profile, precision: str) -> Callable[..., FleetState]:
     """Compile `step(state, learning_rate_M, is_active_M, x_BMTF, y, weight_BM) -> state`.
 
     The fleet lends its structure only; weights live in the state.
@@ -79,26 +125,33 @@ def compiled_step(fleet: keras.Model, profile: Profile, precision: str) -> Calla
     is_scaled = precision == "mixed_float16"
 
     def step(  # noqa: PLR0917 - called positionally by one caller, compiled
-        state: State, learning_rate_M: Tensor, is_active_M: Tensor, x_BMTF: Tensor, y: Any, weight_BM: Tensor
-    ) -> State:
+        state: FleetState,
+        learning_rate_M: Tensor,
+        is_active_M: Tensor,
+        x_BMTF: Tensor,
+        y: Any,
+        weight_BM: Tensor,
+    ) -> FleetState:
         def loss_of(weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-            forecast, constants = fleet.stateless_call(weights, state["constants"], x_BMTF, training=True)
+            forecast, constants = fleet.stateless_call(weights, state.constants, x_BMTF, training=True)
             loss_M = fleet_loss(profile.tasks, y, forecast, weight_BM)
-            return ops.sum(loss_M * state["loss_scale"]), (loss_M, constants)
+            return ops.sum(loss_M * state.loss_scale), (loss_M, constants)
 
-        gradients, (loss_M, constants) = _gradients(loss_of, state["weights"])
-        gradients = [gradient / _wide(state["loss_scale"], gradient) for gradient in gradients]
+        gradients, (loss_M, constants) = _gradients(loss_of, state.weights)
+        gradients = [gradient / _wide(state.loss_scale, gradient) for gradient in gradients]
         window_sum_M = ops.sum(weight_BM, axis=0)
         is_active_M = ops.logical_and(is_active_M, window_sum_M > 0)
         is_taken_M = ops.logical_and(is_active_M, _are_finite(gradients)) if is_scaled else is_active_M
         updated = _adam(state, _clipped(gradients, profile.training.clip_norm), learning_rate_M)
-        sums = {
-            "loss_sum": state["loss_sum"] + ops.where(is_active_M, loss_M * window_sum_M, 0.0),
-            "window_sum": state["window_sum"] + ops.where(is_active_M, window_sum_M, 0.0),
-            "constants": _chosen(is_active_M, list(constants), state["constants"]),
-        }
+        changed = {name: _chosen(is_taken_M, new, getattr(state, name)) for name, new in updated.items()}
         scale = _rescaled(state, is_active_M, is_taken_M) if is_scaled else {}
-        return {**state, **_kept_unless(is_taken_M, updated, state), **sums, **scale}
+        return state._replace(
+            constants=_chosen(is_active_M, list(constants), state.constants),
+            loss_sum=state.loss_sum + ops.where(is_active_M, loss_M * window_sum_M, 0.0),
+            window_sum=state.window_sum + ops.where(is_active_M, window_sum_M, 0.0),
+            **changed,
+            **scale,
+        )
 
     return _compiled(step)
 
@@ -119,13 +172,13 @@ def compiled_loss(fleet: keras.Model, profile: Profile) -> Callable[..., Any]:
     return _compiled(loss_of)
 
 
-def _adam(state: State, gradients: Sequence[Tensor], learning_rate_M: Tensor) -> State:
-    num_steps_M = state["num_steps"] + 1.0
+def _adam(state: FleetState, gradients: Sequence[Tensor], learning_rate_M: Tensor) -> dict[str, Any]:
+    num_steps_M = state.num_steps + 1.0
     correction_M = ops.sqrt(1.0 - ops.power(BETA_2, num_steps_M)) / (1.0 - ops.power(BETA_1, num_steps_M))
     alpha_M = learning_rate_M * correction_M
     weights, means, squares = [], [], []
     for weight, mean, square, gradient in zip(
-        state["weights"], state["means"], state["squares"], gradients, strict=True
+        state.weights, state.means, state.squares, gradients, strict=True
     ):
         means.append(mean + (gradient - mean) * (1.0 - BETA_1))
         squares.append(square + (ops.square(gradient) - square) * (1.0 - BETA_2))
@@ -146,25 +199,20 @@ def _are_finite(gradients: Sequence[Tensor]) -> Tensor:
     return ops.all(ops.stack([ops.all(ops.isfinite(_flat(one)), axis=1) for one in gradients]), axis=0)
 
 
-def _kept_unless(is_taken_M: Tensor, updated: State, state: State) -> State:
-    """Take the new arrays of the models that step, the old ones of all others."""
-    kept: State = {name: _chosen(is_taken_M, updated[name], state[name]) for name in _KEPT_LISTS}
-    return {**kept, "num_steps": ops.where(is_taken_M, updated["num_steps"], state["num_steps"])}
+def _chosen(is_new_M: Tensor, new: Any, old: Any) -> Any:
+    """Take the new arrays of some models, the old ones of all others."""
+    return keras.tree.map_structure(lambda one, other: ops.where(_wide(is_new_M, one), one, other), new, old)
 
 
-def _chosen(is_new_M: Tensor, new: Sequence[Tensor], old: Sequence[Tensor]) -> list[Tensor]:
-    return [ops.where(_wide(is_new_M, one), one, other) for one, other in zip(new, old, strict=True)]
-
-
-def _rescaled(state: State, is_active_M: Tensor, is_taken_M: Tensor) -> State:
+def _rescaled(state: FleetState, is_active_M: Tensor, is_taken_M: Tensor) -> dict[str, Tensor]:
     """Halve the loss scale after an overflow, double it after a run of good steps, per model."""
-    num_good_M = ops.where(is_taken_M, state["num_good_steps"] + 1, 0)
+    num_good_M = ops.where(is_taken_M, state.num_good_steps + 1, 0)
     is_due_M = num_good_M >= GOOD_STEPS_TO_DOUBLE
-    grown_M = ops.where(is_due_M, state["loss_scale"] * 2.0, state["loss_scale"])
-    scale_M = ops.where(is_taken_M, grown_M, state["loss_scale"] / 2.0)
+    grown_M = ops.where(is_due_M, state.loss_scale * 2.0, state.loss_scale)
+    scale_M = ops.where(is_taken_M, grown_M, state.loss_scale / 2.0)
     return {
-        "loss_scale": ops.where(is_active_M, scale_M, state["loss_scale"]),
-        "num_good_steps": ops.where(is_active_M, ops.where(is_due_M, 0, num_good_M), state["num_good_steps"]),
+        "loss_scale": ops.where(is_active_M, scale_M, state.loss_scale),
+        "num_good_steps": ops.where(is_active_M, ops.where(is_due_M, 0, num_good_M), state.num_good_steps),
     }
 
 
@@ -178,23 +226,15 @@ def _flat(array: Tensor) -> Tensor:
 
 
 def _gradients(loss_of: Callable[[Sequence[Tensor]], Any], weights: Sequence[Tensor]) -> Any:
-    if keras.backend.backend() == "jax":
-        import jax  # noqa: PLC0415 - an optional extra
-
-        return jax.grad(loss_of, has_aux=True)(list(weights))
-    import tensorflow as tf  # noqa: PLC0415 - only the active backend is imported
-
-    with tf.GradientTape() as tape:
+    if backend_name() == "jax":
+        return backend().grad(loss_of, has_aux=True)(list(weights))
+    with backend().GradientTape() as tape:
         tape.watch(weights)
         loss, extra = loss_of(weights)
     return tape.gradient(loss, weights), extra
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    if keras.backend.backend() == "jax":
-        import jax  # noqa: PLC0415 - an optional extra
-
-        return jax.jit(function)
-    import tensorflow as tf  # noqa: PLC0415 - only the active backend is imported
-
-    return tf.function(function, autograph=False, jit_compile=True)
+    if backend_name() == "jax":
+        return backend().jit(function)
+    return backend().function(function, autograph=False, jit_compile=True)

@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +32,16 @@ from v8.models.networks import build_network, num_parameters
 from v8.models.serving import ServingGraph, ServingModel
 from v8.models.stacking import load, stack, unstack
 from v8.profile import Profile
-from v8.training.checkpoint import Checkpoint
+from v8.training.checkpoint import Checkpoint, Progress
 from v8.training.epoch_record import EpochRecord
-from v8.training.patience import Patience
-from v8.training.step import State, compiled_loss, compiled_step, initial_state
+from v8.training.patience import LossPatience
+from v8.training.step import FleetState, compiled_loss, compiled_step, initial_state
 
 VALIDATION_BATCH = 64
 """Windows a batch when no gradient is needed; the mean over windows does not depend on it."""
 
 CHECKPOINT_SHARE = 0.05
 """Most of the time that may go into writing checkpoints; a resumed run repeats what was not written."""
-
-_LISTS = ("weights", "constants", "means", "squares")
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ class _Program:
     """What is compiled once for a number of models."""
 
     fleet: keras.Model
-    step: Callable[..., State]
+    step: Callable[..., FleetState]
     loss: Callable[..., Any]
 
 
@@ -180,7 +179,7 @@ class Trainer:
             self._serving[structure] = ServingGraph(self.profile, data.scaling, network)
         return ServingModel(self._serving[structure], data.scaling, weights)
 
-    def first_state(self, members: Sequence[Member]) -> State:
+    def first_state(self, members: Sequence[Member]) -> FleetState:
         """Return the untrained state of a fleet: weights by each seed, heads at each constant."""
         networks = [
             build_network(
@@ -195,7 +194,7 @@ class Trainer:
         load(fleet, networks)
         return initial_state(fleet, self.precision)
 
-    def train_batch(self, state: State, learning_rates: Any, is_active: Any, batch: Batch) -> State:
+    def train_batch(self, state: FleetState, learning_rates: Any, is_active: Any, batch: Batch) -> FleetState:
         """Take one optimiser step of the active models.
 
         Args:
@@ -208,23 +207,23 @@ class Trainer:
         step = self.program(len(learning_rates)).step
         return step(state, learning_rates, is_active, batch.x_BMTF, batch.y_BMHC, batch.weight_BM)
 
-    def validation_losses(self, windows: FleetWindows, state: State) -> NDArray[np.float64]:
+    def validation_losses(self, windows: FleetWindows, state: FleetState) -> NDArray[np.float64]:
         """Return each model's mean loss over its validation windows, dropout off, shape (M,)."""
-        loss = self.program(len(state["window_sum"])).loss
+        loss = self.program(len(state.window_sum)).loss
         sums = [
-            loss(state["weights"], state["constants"], batch.x_BMTF, batch.y_BMHC, batch.weight_BM)
+            loss(state.weights, state.constants, batch.x_BMTF, batch.y_BMHC, batch.weight_BM)
             for batch in windows.span_batches("validation", VALIDATION_BATCH)
         ]
         totals = np.sum([[np.asarray(part, np.float64) for part in pair] for pair in sums], axis=0)
         return np.asarray(totals[0] / totals[1])
 
-    def best_weights(self, stacked: list[NDArray[Any]], index: int) -> list[NDArray[np.float32]]:
-        """Cut one model's trainable weights out of a fleet's, in the network's order."""
-        fleet = self.program(stacked[0].shape[0]).fleet
-        for variable, array in zip(fleet.trainable_variables, stacked, strict=True):
-            variable.assign(array)
+    def network_weights(self, weights: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
+        """Bring one model's trainable arrays from the order of a fleet's state into the network's."""
+        fleet = self.program(1).fleet
+        for variable, array in zip(fleet.trainable_variables, weights, strict=True):
+            variable.assign(array[None])
         wanted = {id(weight) for weight in self.network.trainable_variables}
-        arrays = unstack(fleet, index, self.network)
+        arrays = unstack(fleet, 0, self.network)
         return [a for a, weight in zip(arrays, self.network.weights, strict=True) if id(weight) in wanted]
 
     def program(self, num_models: int) -> _Program:
@@ -240,22 +239,15 @@ class Trainer:
 
 
 @dataclass
-class _Progress:
-    """How far one member is."""
+class _Running:
+    """One member of a fleet under way."""
 
     place: int
     member: Member
-    patience: Patience
-    untrained_loss: float
-    best: dict[str, list[NDArray[Any]]]
-    history: list[EpochRecord] = field(default_factory=list)
+    progress: Progress
+    best_weights: list[NDArray[Any]]
     resumed_from: int = 0
-    epoch: int = 0
-
-    @property
-    def is_over(self) -> bool:
-        settings = self.member.data.profile.training
-        return self.epoch >= settings.epochs or self.patience.is_out(settings)
+    is_active: bool = True
 
 
 class _FleetFit:
@@ -271,7 +263,7 @@ class _FleetFit:
     def run(self) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
         self._begin()
         yield from self._ended()
-        while self._progress:
+        while any(running.is_active for running in self._running):
             yield from self._run_epochs()
 
     def _begin(self) -> None:
@@ -281,19 +273,18 @@ class _FleetFit:
         self._compile()
         with self._clock("validate"):
             losses = self._trainer.validation_losses(self._windows, self._state)
-        self._progress = [
-            _Progress(
+        self._running = [
+            _Running(
                 place,
                 member,
-                Patience(self._settings.learning_rate, best_loss=float(losses[place])),
-                untrained_loss=float(losses[place]),
-                best=self._snapshot(place),
+                Progress(float(loss), LossPatience(self._settings.learning_rate, best_loss=float(loss))),
+                best_weights=self._state.take(place).weights,
             )
-            for place, member in enumerate(self._members)
+            for place, (member, loss) in enumerate(zip(self._members, losses, strict=True))
         ]
-        for index, progress in enumerate(self._progress):
-            if progress.member.checkpoint and progress.member.checkpoint.exists():
-                self._restore(index, progress)
+        for running in self._running:
+            if running.member.checkpoint and running.member.checkpoint.exists():
+                self._restore(running, running.member.checkpoint)
 
     def _compile(self) -> None:
         """Run a new program once and drop the result, so that later times hold no compilation."""
@@ -304,168 +295,120 @@ class _FleetFit:
             batch = next(self._windows.span_batches("train", self._settings.batch_size))
             rates, active = np.zeros(num, np.float32), np.ones(num, bool)
             state = self._trainer.train_batch(self._state, rates, active, batch)
-            _wait(state)
-            self._trainer.devices[num] = device_of(state["weights"][0])
+            np.asarray(state.window_sum)  # lets the device finish
+            self._trainer.devices[num] = device_of(state.weights[0])
 
     def _run_epochs(self) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
         """Run epochs until members leave the stack; batches are laid out for those inside."""
-        num_inside = len(self._progress)
         batches = self._windows.training_batches(
-            [progress.member.seed for progress in self._progress],
-            first_epochs=[progress.epoch + 1 for progress in self._progress],
-            num_epochs=max(self._settings.epochs - progress.epoch for progress in self._progress),
+            [running.member.seed for running in self._running],
+            first_epochs=[running.progress.epoch + 1 for running in self._running],
+            num_epochs=max(self._settings.epochs - running.progress.epoch for running in self._running),
         )
-        self._active = [True] * num_inside
-        while any(self._active):
+        while any(running.is_active for running in self._running):
             epoch_s = self._run_epoch(batches)
             yield from self._ended()
             if self._is_repacking_worth(epoch_s):
+                self._repack()
                 break
-        self._repack()
 
     def _run_epoch(self, batches: Iterator[Batch]) -> float:
         started = time.perf_counter()
-        rates = np.array([progress.patience.learning_rate for progress in self._progress], np.float32)
+        rates = np.array([running.progress.patience.learning_rate for running in self._running], np.float32)
         with self._clock("train"):
             train_losses = self._train(batches, rates)
         train_s = time.perf_counter() - started
         with self._clock("validate"):
             losses = self._trainer.validation_losses(self._windows, self._state)
         epoch_s = time.perf_counter() - started
-        for index, progress in enumerate(self._progress):
-            if self._active[index]:
-                loss, rate = float(losses[index]), float(rates[index])
-                self._note(index, progress, float(train_losses[index]), loss, (rate, train_s, epoch_s))
+        state = self._state.on_host()  # one transfer for all members
+        for index, running in enumerate(self._running):
+            if running.is_active:
+                record = EpochRecord(
+                    epoch=running.progress.epoch + 1,
+                    train_loss=float(train_losses[index]),
+                    validation_loss=float(losses[index]),
+                    learning_rate=float(rates[index]),
+                    seconds=epoch_s,
+                    windows_per_s=running.member.data.num_windows("train") / train_s,
+                    is_best=False,
+                )
+                self._note(running, record, state.take(index))
         return epoch_s
 
     def _train(self, batches: Iterator[Batch], rates: NDArray[np.float32]) -> NDArray[np.float64]:
-        num_models = len(self._progress)
-        zeros, active = np.zeros(num_models, np.float32), np.array(self._active)
-        self._state = {**self._state, "loss_sum": zeros, "window_sum": zeros}
-        num_windows = max(progress.member.data.num_windows("train") for progress in self._progress)
+        active = np.array([running.is_active for running in self._running])
+        self._state = self._state.with_empty_sums()
+        num_windows = max(running.member.data.num_windows("train") for running in self._running)
         for _ in range(num_batches(num_windows, self._settings.batch_size)):
             self._state = self._trainer.train_batch(self._state, rates, active, next(batches))
-        sums = np.asarray(self._state["loss_sum"], np.float64)
-        return np.divide(sums, np.asarray(self._state["window_sum"]), out=np.zeros_like(sums), where=active)
+        sums = np.asarray(self._state.loss_sum, np.float64)
+        return np.divide(sums, np.asarray(self._state.window_sum), out=np.zeros_like(sums), where=active)
 
-    def _note(
-        self, index: int, progress: _Progress, train_loss: float, loss: float, timing: tuple[float, ...]
-    ) -> None:
-        rate, train_s, epoch_s = timing
-        progress.epoch += 1
-        is_number = math.isfinite(loss) and math.isfinite(train_loss)
-        if is_number:
-            progress.patience = progress.patience.after(progress.epoch, loss, self._settings)
-        is_best = is_number and progress.patience.best_epoch == progress.epoch
-        if is_best:
-            progress.best = self._snapshot(index)
-        record = EpochRecord(
-            epoch=progress.epoch,
-            train_loss=train_loss,
-            validation_loss=loss,
-            learning_rate=rate,
-            seconds=epoch_s,
-            windows_per_s=progress.member.data.num_windows("train") / train_s,
-            is_best=is_best,
-        )
-        progress.history.append(record)
-        if is_number:
-            self._save(index, progress)
-            progress.member.on_epoch(record)
+    def _note(self, running: _Running, record: EpochRecord, part: FleetState) -> None:
+        running.progress = running.progress.after(record, self._settings)
+        judged = running.progress.history[-1]
+        if judged.is_best:
+            running.best_weights = part.weights
+        if judged.is_finite:
+            self._save(running, part)
+            running.member.on_epoch(judged)
 
     def _ended(self) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
         """Yield the members that are through, and leave them inactive."""
-        if not hasattr(self, "_active"):
-            self._active = [True] * len(self._progress)
-        for index, progress in enumerate(self._progress):
-            error = _divergence(progress)
-            if self._active[index] and (error or progress.is_over):
-                self._active[index] = False
-                yield progress.place, error or self._result(progress)
+        for running in self._running:
+            error = _divergence(running)
+            if running.is_active and (error or running.progress.is_over(self._settings)):
+                running.is_active = False
+                yield running.place, error or self._result(running)
 
-    def _result(self, progress: _Progress) -> TrainingResult:
-        share = 1.0 / len(self._members)
+    def _result(self, running: _Running) -> TrainingResult:
+        progress, device = running.progress, self._trainer.devices[len(self._members)]
         return TrainingResult(
-            history=tuple(progress.history),
+            history=progress.history,
             untrained_loss=progress.untrained_loss,
             best_epoch=progress.patience.best_epoch,
             best_validation_loss=progress.patience.best_loss,
             stopped_by="early stopping" if progress.patience.is_out(self._settings) else "epochs",
-            weights=self._trainer.best_weights([array[None] for array in progress.best["weights"]], 0),
-            resumed_from_epoch=progress.resumed_from,
-            seconds={stage: seconds * share for stage, seconds in self._seconds.items()},
-            device=self._trainer.devices[len(self._members)],
-            peak_memory_bytes=memory_of(self._trainer.devices[len(self._members)]).peak_bytes,
+            weights=self._trainer.network_weights(running.best_weights),
+            resumed_from_epoch=running.resumed_from,
+            seconds={stage: seconds / len(self._members) for stage, seconds in self._seconds.items()},
+            device=device,
+            peak_memory_bytes=memory_of(device).peak_bytes,
         )
 
     def _is_repacking_worth(self, epoch_s: float) -> bool:
         """Say whether a smaller program would save more time than its compilation takes."""
-        num_active = sum(self._active)
-        if num_active > len(self._active) // 2:
+        left = [
+            self._settings.epochs - running.progress.epoch for running in self._running if running.is_active
+        ]
+        if not left or len(left) > len(self._running) // 2:
             return False
-        num_left = (
-            max(
-                self._settings.epochs - progress.epoch
-                for progress, is_active in zip(self._progress, self._active, strict=True)
-                if is_active
-            )
-            if num_active
-            else 0
-        )
-        saved_share = 1.0 - num_active / len(self._active)
-        return num_left * epoch_s * saved_share > self._seconds["compile"]
+        saved_share = 1.0 - len(left) / len(self._running)
+        return max(left) * epoch_s * saved_share > self._seconds["compile"]
 
     def _repack(self) -> None:
         """Keep the members that still train, and their part of the state."""
-        kept = [index for index, is_active in enumerate(self._active) if is_active]
-        self._progress = [self._progress[index] for index in kept]
-        self._active = [True] * len(kept)
-        if not kept:
-            return
-        self._windows = FleetWindows([progress.member.data for progress in self._progress])
-        self._state = {
-            name: [np.asarray(array)[kept] for array in value] if name in _LISTS else np.asarray(value)[kept]
-            for name, value in self._state.items()
-        }
+        kept = [index for index, running in enumerate(self._running) if running.is_active]
+        self._running = [self._running[index] for index in kept]
+        self._windows = FleetWindows([running.member.data for running in self._running])
+        self._state = self._state.take(kept)
 
-    def _snapshot(self, index: int) -> dict[str, list[NDArray[Any]]]:
-        return {"weights": [np.array(np.asarray(array)[index]) for array in self._state["weights"]]}
-
-    def _save(self, index: int, progress: _Progress) -> None:
-        path = progress.member.checkpoint
+    def _save(self, running: _Running, part: FleetState) -> None:
+        path = running.member.checkpoint
         elapsed = time.perf_counter() - self._started
         if path is None or self._saving_s > CHECKPOINT_SHARE * elapsed:
             return
         started = time.perf_counter()
-        arrays: dict[str, Any] = {
-            name: [np.asarray(array)[index] for array in value]
-            if name in _LISTS
-            else np.asarray(value)[index]
-            for name, value in self._state.items()
-        }
-        notes = {
-            "history": [asdict(record) for record in progress.history],
-            "untrained_loss": progress.untrained_loss,
-            "patience": asdict(progress.patience),
-        }
-        arrays["best_weights"] = progress.best["weights"]
-        Checkpoint(self._identity(progress.member), progress.epoch, arrays, notes).save(path)
+        identity = self._identity(running.member)
+        Checkpoint(identity, part, running.best_weights, running.progress).save(path)
         self._saving_s += time.perf_counter() - started
 
-    def _restore(self, index: int, progress: _Progress) -> None:
-        assert progress.member.checkpoint is not None  # noqa: S101 - the caller has looked
-        stored = Checkpoint.load(progress.member.checkpoint, self._identity(progress.member))
-        for name, value in self._state.items():
-            if name in _LISTS:
-                places = zip(value, stored.arrays[name], strict=True)
-                self._state[name] = [_with(array, index, part) for array, part in places]
-            else:
-                self._state[name] = _with(value, index, stored.arrays[name])
-        progress.epoch = progress.resumed_from = stored.epoch
-        progress.history = [EpochRecord(**record) for record in stored.progress["history"]]
-        progress.untrained_loss = stored.progress["untrained_loss"]
-        progress.patience = Patience(**stored.progress["patience"])
-        progress.best = {"weights": stored.arrays["best_weights"]}
+    def _restore(self, running: _Running, path: Path) -> None:
+        stored = Checkpoint.load(path, self._identity(running.member))
+        self._state = self._state.put(running.place, stored.state)
+        running.progress, running.best_weights = stored.progress, stored.best_weights
+        running.resumed_from = stored.progress.epoch
 
     def _identity(self, member: Member) -> dict[str, Any]:
         return {
@@ -476,44 +419,25 @@ class _FleetFit:
             "backend": backend_name(),
         }
 
-    def _clock(self, stage: str) -> _Clock:
-        return _Clock(self._seconds, stage)
+    @contextmanager
+    def _clock(self, stage: str) -> Iterator[None]:
+        """Add the time of a block to a stage."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds[stage] += time.perf_counter() - started
 
 
-class _Clock:
-    """Adds the time of a block to a stage."""
-
-    def __init__(self, seconds: dict[str, float], stage: str) -> None:
-        self._seconds, self._stage = seconds, stage
-
-    def __enter__(self) -> None:
-        self._started = time.perf_counter()
-
-    def __exit__(self, *error: object) -> None:
-        self._seconds[self._stage] += time.perf_counter() - self._started
-
-
-def _divergence(progress: _Progress) -> DivergedError | None:
-    if not progress.history:
+def _divergence(running: _Running) -> DivergedError | None:
+    last = running.progress.history[-1] if running.progress.history else None
+    if last is None or last.is_finite:
         return None
-    last = progress.history[-1]
-    for stage, loss in (("training", last.train_loss), ("validation", last.validation_loss)):
-        if not math.isfinite(loss):
-            return DivergedError(
-                where=str(progress.member.data.series),
-                rule=f"the {stage} loss must be a finite number",
-                got=f"{loss} in epoch {last.epoch}",
-                fix="Lower learning_rate, set clip_norm, or train with --precision float32",
-            )
-    return None
-
-
-def _with(array: Any, index: int, part: Any) -> NDArray[Any]:
-    changed = np.array(array)
-    changed[index] = part
-    return changed
-
-
-def _wait(state: State) -> None:
-    """Let the device finish, so that a clock around it means something."""
-    np.asarray(state["window_sum"])
+    is_validation = math.isfinite(last.train_loss)
+    stage, loss = ("validation", last.validation_loss) if is_validation else ("training", last.train_loss)
+    return DivergedError(
+        where=str(running.member.data.series),
+        rule=f"the {stage} loss must be a finite number",
+        got=f"{loss} in epoch {last.epoch}",
+        fix="Lower learning_rate, set clip_norm, or train with --precision float32",
+    )
