@@ -57,7 +57,8 @@ class Workshop:
         for job in jobs:
             self.jobs.append(job)
             listen(SeriesStarted(job.series))
-            yield isolated(job.series, lambda job=job: self._work(job))
+            _, outcome = isolated(job.series, lambda job=job: self._work(job))
+            yield outcome
 
     def _work(self, job: Job) -> None:
         if job.series in self.broken:

@@ -1,6 +1,6 @@
 """Run folders: the folder of one profile over one universe, and `run.json`, its memory.
 
-    runs/aligned/       run.json, leaderboard.csv, report.html, timing.json, report/*.png, .lock
+    runs/aligned/       run.json, leaderboard.csv, report.html, timing.json, report/*.png, .lock, .lock-holder
       BTCUSDT-15m/      model.keras, metadata.json, history.csv, forecasts.json  (or error.txt)
 
 A run pins what it was started with: profile, source, and per series the newest candle and the digest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from v8 import machine
 from v8.engine.placement import Placement, choose_placement
 from v8.errors import ProfileError
 
@@ -58,8 +59,6 @@ def place(device: str, workers: str, fleet_size: str) -> Placement:
     Raises:
         ProfileError: If one is no number, or both are wanted at once.
     """
-    from v8 import machine
-
     may_have_gpu = device != "cpu" and machine.may_have_gpu()
     num_cores = machine.num_usable_cores()
     placement = choose_placement(workers, fleet_size, may_have_gpu=may_have_gpu, num_cores=num_cores)
@@ -71,10 +70,8 @@ def place(device: str, workers: str, fleet_size: str) -> Placement:
 
 
 def _require_gpu() -> None:
-    from v8.machine import has_gpu, proved_device
-
-    is_visible = has_gpu()
-    device = proved_device() if is_visible else "none visible"
+    is_visible = machine.has_gpu()
+    device = machine.proved_device() if is_visible else "none visible"
     if not device.startswith("GPU"):
         raise ProfileError(
             where="--device gpu",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,16 +27,17 @@ from v8.errors import SeriesError
 from v8.profile import Profile, load_profile
 
 if TYPE_CHECKING:
-    from v8.engine.events import Listener, Outcome
     from v8.engine.execution import Summary
     from v8.engine.placement import Placement
-    from v8.engine.plan import Job, Plan
+    from v8.engine.plan import Plan
     from v8.market.sources.source import CandleSource
 
 SMOKE_EPOCHS = 1
 """Epochs of a smoke run: it proves the way, not the model."""
 
 EXIT_DATA = 3
+
+DEFAULT_ENGINE = "local"
 
 
 def run(
@@ -132,6 +133,7 @@ def _budgeted(
 def _carry_out(plan: Plan, source: CandleSource, placement: Placement, trackers: Sequence[str]) -> Summary:
     from v8.artifacts.run_folder import RunFolder, RunIdentity
     from v8.commands.printing import open_display, print_summary
+    from v8.engine.engines import ENGINES
     from v8.engine.execution import execute
     from v8.engine.outputs import write_outputs
     from v8.engine.tracking.following import open_trackers
@@ -144,46 +146,13 @@ def _carry_out(plan: Plan, source: CandleSource, placement: Placement, trackers:
     with RunFolder(plan.path, identity) as folder:
         try:
             with open_display(plan) as show, open_trackers(trackers, tracked, show) as listen:
-                summary = execute(plan, folder, source, partial(_train_all, placement), listen)
+                train_all = partial(ENGINES[DEFAULT_ENGINE].train_all, placement)
+                summary = execute(plan, folder, source, train_all, listen)
         except KeyboardInterrupt:
             sys.stderr.write(f"interrupted: {plan.path} is saved. Continue with: {words}\n")
             raise
         print_summary(summary, plan.path, write_outputs(plan.path))
     return summary
-
-
-def _train_all(placement: Placement, jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
-    """Start TensorFlow only when there is something to train, and only where it is trained."""
-    num_workers = _num_workers(placement, len(jobs), listen)
-    if num_workers > 1:
-        from v8.engine import workers
-
-        return workers.train_all(jobs, listen, num_workers)
-    from v8.engine.quiet import quiet_start
-
-    with quiet_start():
-        from v8.engine import local
-        from v8.machine import has_gpu
-        from v8.training.probe import measured_fleet_size
-
-        is_on_gpu = has_gpu()  # looking for GPUs is the other moment TensorFlow talks
-        # A machine with a GPU's driver may still have a backend that cannot use it.
-        fleet_size = placement.fleet_size or (
-            measured_fleet_size(jobs[0].profile, len(jobs)) if is_on_gpu else 1
-        )
-    return local.train_all(jobs, listen, fleet_size)
-
-
-def _num_workers(placement: Placement, num_jobs: int, listen: Listener) -> int:
-    from v8.engine.core_probe import measured_workers
-    from v8.engine.events import Note
-
-    bound = min(placement.num_workers, num_jobs)
-    if not placement.is_measured or bound == 1:
-        return bound
-    chosen = measured_workers(bound)
-    listen(Note(f"Workers: {chosen} of at most {bound}, measured (--workers sets another number)."))
-    return chosen
 
 
 def _exit_on_failures(summary: Summary, run: Path, repo: str | None) -> None:

@@ -14,7 +14,7 @@ from v8.artifacts.series_artifact import ERROR_FILE, read_metadata, verify_model
 from v8.engine.events import Event, Listener, Note, Outcome, SeriesStarted, StageStarted
 from v8.engine.isolation import isolated
 from v8.engine.outputs import RunOutputs
-from v8.engine.plan import Job, Plan, PlannedSeries, current_plan
+from v8.engine.plan import Job, Plan, PlannedSeries, make_plan
 from v8.market.candles import Candles
 from v8.market.sources.source import CandleSource
 from v8.storage import write_text
@@ -64,12 +64,12 @@ def execute(
         ArtifactError: If a finished artefact was changed.
         KeyboardInterrupt: When interrupted; the folder then tells how far each series is.
     """
-    plan = current_plan(plan, folder)
+    plan = make_plan(plan.profile, [one.series for one in plan.series], folder.path)  # the folder is ours now
     _check_finished(plan, folder, listen)
     jobs, failures = _read_all(plan, folder, source, listen)
     num_trained, outputs = 0, RunOutputs(folder.path)
     try:
-        for outcome in train_all(jobs, _Recorder(folder, listen)) if jobs else ():
+        for outcome in train_all(jobs, _recording(folder, listen)) if jobs else ():
             _record(outcome, folder)
             listen(outcome)
             num_trained += outcome.reason is None
@@ -80,16 +80,15 @@ def execute(
     return Summary(num_trained, len(plan.series) - len(plan.todo), tuple(failures))
 
 
-class _Recorder:
-    """Passes events on and keeps the state of started series."""
+def _recording(folder: RunFolder, listen: Listener) -> Listener:
+    """Return a listener that keeps the state of started series and passes all events on."""
 
-    def __init__(self, folder: RunFolder, listen: Listener) -> None:
-        self._folder, self._listen = folder, listen
-
-    def __call__(self, event: Event) -> None:
+    def record(event: Event) -> None:
         if isinstance(event, SeriesStarted):
-            self._folder.set_state(event.series, status="running", reason=None)
-        self._listen(event)
+            folder.set_state(event.series, status="running", reason=None)
+        listen(event)
+
+    return record
 
 
 def _check_finished(plan: Plan, folder: RunFolder, listen: Listener) -> None:
@@ -140,12 +139,8 @@ def _read(
 ) -> tuple[Candles | None, Outcome]:
     pinned = folder.state(planned.series).candles
     end_s = pinned.last_open_s if pinned else None
-    found: list[Candles] = []
-    outcome = isolated(
-        planned.series,
-        lambda: found.append(source.candles(planned.series, plan.profile.newest_bars, end_s)),
-    )
-    return (found[0] if found else None), outcome
+    newest_bars = plan.profile.newest_bars
+    return isolated(planned.series, lambda: source.candles(planned.series, newest_bars, end_s))
 
 
 def _record(outcome: Outcome, folder: RunFolder) -> None:

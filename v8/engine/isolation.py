@@ -5,32 +5,38 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
+from typing import TypeVar
 
 from v8.artifacts.series_artifact import ERROR_FILE
 from v8.engine.events import Outcome
 from v8.errors import DataError, V8Error
 from v8.market.series import Series
 
+Made = TypeVar("Made")
 
-def isolated(series: Series, work: Callable[[], object]) -> Outcome:
+
+def isolated(series: Series, work: Callable[[], Made]) -> tuple[Made | None, Outcome]:
     """Do the work of one series; an error becomes its outcome, traceback included.
 
     Args:
         series: Which series.
         work: What to do.
+
+    Returns:
+        What the work returned, None after an error; and how it ended.
     """
     started = time.perf_counter()
     try:
-        work()
+        made = work()
     except Exception as error:  # noqa: BLE001 - this series must not stop the others
-        return Outcome(
+        return None, Outcome(
             series,
             reason=_reason(series, error),
             is_data_error=isinstance(error, DataError),
             trace=traceback.format_exc(),
             seconds=time.perf_counter() - started,
         )
-    return Outcome(series, seconds=time.perf_counter() - started)
+    return made, Outcome(series, seconds=time.perf_counter() - started)
 
 
 def _reason(series: Series, error: Exception) -> str:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from v8.artifacts.forecast_sample import sample_forecasts
 from v8.artifacts.series_artifact import MODEL_FILE, Finished, save_description
-from v8.data.dataset import SeriesData, prepare_series, table_columns
+from v8.data.dataset import prepare_series, table_columns
 from v8.data.shrinkage import Shrinkage
 from v8.engine.calibration import calibrate
 from v8.engine.events import EpochEnded, Listener, Note, Outcome, SeriesStarted, StageStarted
@@ -48,8 +48,6 @@ CHECKPOINT = Path(".training", "checkpoint.npz")
 
 MakeTrainer = Callable[..., Trainer]
 """Makes a trainer from what `Trainer` is made from."""
-
-_Ended = tuple[int, TrainingResult | DivergedError]
 
 
 def train_all(
@@ -119,36 +117,38 @@ class Workshop:
         self._fleet_size, todo = fleet_size, list(jobs)
         while todo:
             fleet, todo = todo[: self._fleet_size], todo[self._fleet_size :]
-            ready: list[_Apprentice] = []
+            ready: list[_PreparedSeries] = []
             for job in fleet:
                 self._check()
-                apprentice = _Apprentice(job, self._store, self._listen)
-                outcome = apprentice.prepare()
-                if outcome.reason:
+                self._listen(SeriesStarted(job.series))
+                prepare = partial(_PreparedSeries, job, self._store, self._listen)
+                prepared, outcome = isolated(job.series, prepare)
+                if prepared is None:
                     yield outcome
                 else:
-                    ready.append(apprentice)
+                    ready.append(prepared)
             if ready:
                 yield from self._trained(ready)
 
-    def _trained(self, fleet: list[_Apprentice]) -> Iterator[Outcome]:
+    def _trained(self, fleet: list[_PreparedSeries]) -> Iterator[Outcome]:
         """Train a fleet and finish each member when it ends; after an error go on with halves."""
         left = list(fleet)
-        results = self._trainer.fit_fleet([apprentice.member() for apprentice in fleet])
+        results = self._trainer.fit_fleet([prepared.member() for prepared in fleet])
         while left:
-            told: list[_Ended] = []
-            trouble = isolated(left[0].series, partial(_take, results, told))
-            if trouble.reason and len(fleet) == 1:
-                yield left[0].ended(trouble)
+            ended, trouble = isolated(left[0].series, partial(next, results))
+            if ended is None and len(fleet) == 1:
+                yield trouble
                 return
-            if trouble.reason:
-                yield from self._trained_in_halves(len(fleet), left, trouble.reason)
+            if ended is None:
+                yield from self._trained_in_halves(len(fleet), left, str(trouble.reason))
                 return
-            ((place, result),) = told
+            place, result = ended
             left.remove(fleet[place])
             yield fleet[place].finish(self._trainer, result, len(fleet))
 
-    def _trained_in_halves(self, num_series: int, left: list[_Apprentice], reason: str) -> Iterator[Outcome]:
+    def _trained_in_halves(
+        self, num_series: int, left: list[_PreparedSeries], reason: str
+    ) -> Iterator[Outcome]:
         size = halved(num_series)
         if is_out_of_memory(reason):
             self._fleet_size = min(self._fleet_size, size)
@@ -162,20 +162,24 @@ class Workshop:
             yield from self._trained(left[start : start + size])
 
 
-class _Apprentice:
-    """One series on its way from candles to artefact, with a clock per stage."""
+class _PreparedSeries:
+    """One series with its features and windows, on its way to an artefact; a clock runs per stage.
+
+    Args:
+        job: What to make.
+        store: Where features are kept.
+        listen: Told about stages and epochs.
+    """
 
     def __init__(self, job: Job, store: FeatureStore, listen: Listener) -> None:
         self.series = job.series
-        self._job, self._store, self._listen = job, store, listen
+        self._job, self._listen = job, listen
         self._checkpoint = job.folder / CHECKPOINT
         self._seconds = {"candles": job.candle_seconds}
-        self._prepared: list[SeriesData] = []
-
-    def prepare(self) -> Outcome:
-        """Compute features and windows; an error becomes the outcome."""
-        self._listen(SeriesStarted(self.series))
-        return self.ended(isolated(self.series, self._prepare))
+        with self._stage("features"):
+            table = store.table(job.candles, table_columns(job.profile))
+        with self._stage("windows"):
+            self._data = prepare_series(table, job.profile)
 
     def member(self) -> Member:
         """Return what the trainer needs of this series."""
@@ -184,23 +188,9 @@ class _Apprentice:
 
     def finish(self, trainer: Trainer, result: TrainingResult | DivergedError, num_series: int) -> Outcome:
         """Judge and save what was trained; an error becomes the outcome."""
-        return self.ended(isolated(self.series, lambda: self._finish(trainer, result, num_series)))
-
-    def ended(self, outcome: Outcome) -> Outcome:
-        """Return an outcome of this series with the time of all its stages."""
+        _, outcome = isolated(self.series, lambda: self._finish(trainer, result, num_series))
         stages = math.fsum(seconds for stage, seconds in self._seconds.items() if stage != "candles")
         return replace(outcome, seconds=stages)
-
-    @property
-    def _data(self) -> SeriesData:
-        return self._prepared[0]
-
-    def _prepare(self) -> None:
-        profile = self._job.profile
-        with self._stage("features"):
-            table = self._store.table(self._job.candles, table_columns(profile))
-        with self._stage("windows"):
-            self._prepared.append(prepare_series(table, profile))
 
     def _finish(self, trainer: Trainer, result: TrainingResult | DivergedError, num_series: int) -> None:
         """Make the artefact; the checkpoint goes once everything is saved."""
@@ -259,7 +249,3 @@ class _Apprentice:
         started = time.perf_counter()
         yield
         self._seconds[name] = time.perf_counter() - started
-
-
-def _take(results: Iterator[_Ended], told: list[_Ended]) -> None:
-    told.append(next(results))

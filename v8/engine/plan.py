@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from v8.artifacts.run_folder import RUN_FILE, RunFolder, SeriesState, Status, read_run
+from v8.artifacts.run_folder import RUN_FILE, SeriesState, Status, read_run
 from v8.artifacts.series_artifact import METADATA_FILE, MODEL_FILE
 from v8.data.dataset import table_columns
 from v8.data.splits import SPANS, rows_needed, split_rows
@@ -173,17 +173,6 @@ def smoke_bars(profile: Profile) -> int:
     """
     fewest = warmup_bars(table_columns(profile)) + rows_needed(profile)
     return fewest + SMOKE_SPARE_BARS
-
-
-def current_plan(plan: Plan, folder: RunFolder) -> Plan:
-    """Return the plan with the status that the opened folder tells."""
-    planned = [
-        PlannedSeries(
-            one.series, one.seed, _status(folder.state(one.series), folder.series_folder(one.series))
-        )
-        for one in plan.series
-    ]
-    return Plan(plan.profile, plan.path, tuple(planned))
 
 
 def _status(state: SeriesState | None, folder: Path) -> Status:

@@ -18,20 +18,19 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, cast
 
 from v8.engine.events import Event, Listener, Note, Outcome
 from v8.engine.interruption import deferred_interrupts
 from v8.engine.plan import Job
 from v8.engine.quiet import quiet_start
 from v8.machine import has_gpu
+from v8.market.series import Series
 from v8.profile import Profile
 
 TRIES = 2
@@ -44,13 +43,32 @@ STOP_S = 30.0
 """How long a worker may take to stop after its batch before it is killed."""
 
 
-@dataclass
 class _Worker:
     """A process, the parent's end of its pipe, and the series it works on or will get when ready."""
 
-    process: BaseProcess
-    pipe: Connection
-    job: Job | None = None
+    def __init__(self, job: Job) -> None:
+        self.job: Job | None = job
+        # A fork would copy a parent that holds locks and a thread pool; spawn starts clean.
+        context = multiprocessing.get_context("spawn")
+        self.pipe, there = context.Pipe()
+        self.process = context.Process(
+            target=_serve, args=(there, job.profile), name="v8-worker", daemon=True
+        )
+        with _deaf_to_interrupts():
+            self.process.start()
+        there.close()
+
+    def send_job(self) -> None:
+        """Hand over the series, if there is one."""
+        if self.job:
+            with suppress(ConnectionError):  # a dead worker is noticed when its pipe is next listened to
+                self.pipe.send(self.job)
+
+    @property
+    def cause_of_death(self) -> str:
+        """The signal that ended the process, or its exit code."""
+        code = self.process.exitcode or 0
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
 def train_all(jobs: Sequence[Job], listen: Listener, num_workers: int) -> Iterator[Outcome]:
@@ -64,25 +82,24 @@ def train_all(jobs: Sequence[Job], listen: Listener, num_workers: int) -> Iterat
     Yields:
         Each series' outcome as soon as it is known.
     """
-    crew = _Crew(jobs, listen)
+    pool = _WorkerPool(jobs, listen)
     with deferred_interrupts("stopping the workers after their batch; once more stops at once\n") as check:
         try:
-            crew.hire(min(num_workers, len(jobs)))
-            while crew.is_busy:
+            pool.start(min(num_workers, len(jobs)))
+            while pool.is_busy:
                 check()
-                yield from crew.news()
+                yield from pool.receive()
         finally:
-            crew.dismiss()
+            pool.stop()
 
 
-class _Crew:
+class _WorkerPool:
     """The workers of one run and the jobs that are still to be given out."""
 
     def __init__(self, jobs: Sequence[Job], listen: Listener) -> None:
         self._todo = deque(jobs)
-        self._profile = jobs[0].profile
         self._listen = listen
-        self._num_deaths: dict[str, int] = {}
+        self._num_deaths: Counter[Series] = Counter()
         self._workers: list[_Worker] = []
 
     @property
@@ -90,20 +107,17 @@ class _Crew:
         """Whether any series is still under way."""
         return any(worker.job for worker in self._workers)
 
-    def hire(self, num_workers: int) -> None:
+    def start(self, num_workers: int) -> None:
         """Start workers, each for one of the waiting series."""
-        for _ in range(num_workers):
-            worker = _start(self._profile)
-            worker.job = self._todo.popleft()
-            self._workers.append(worker)
+        self._workers += [_Worker(self._todo.popleft()) for _ in range(num_workers)]
 
-    def news(self) -> list[Outcome]:
-        """Pass on what workers tell within a moment; return the outcomes among it."""
+    def receive(self) -> list[Outcome]:
+        """Pass on what workers send within a moment; return the outcomes among it."""
         pipes: dict[Any, _Worker] = {worker.pipe: worker for worker in self._workers if worker.job}
-        outcomes = [self._hear(pipes[pipe]) for pipe in wait(list(pipes), timeout=POLL_S)]
+        outcomes = [self._receive_from(pipes[pipe]) for pipe in wait(list(pipes), timeout=POLL_S)]
         return [outcome for outcome in outcomes if outcome]
 
-    def dismiss(self) -> None:
+    def stop(self) -> None:
         """End every worker: the idle at once, the busy after their batch."""
         for worker in self._workers:
             worker.pipe.close()
@@ -115,45 +129,33 @@ class _Crew:
                 worker.process.kill()
                 worker.process.join()
 
-    def _hear(self, worker: _Worker) -> Outcome | None:
+    def _receive_from(self, worker: _Worker) -> Outcome | None:
         try:
             event: Event | None = worker.pipe.recv()
         except (EOFError, ConnectionError):
-            return self._replace(worker)
+            return self._replace(worker, cast(Job, worker.job))
         if event is None:
-            _hand_over(worker)
+            worker.send_job()
         elif isinstance(event, Outcome):
             worker.job = self._todo.popleft() if self._todo else None
-            _hand_over(worker)
+            worker.send_job()
             return event
         else:
             self._listen(event)
         return None
 
-    def _replace(self, worker: _Worker) -> Outcome | None:
+    def _replace(self, worker: _Worker, job: Job) -> Outcome | None:
         """Put a new worker in the place of a dead one and try its series again, once."""
-        job = worker.job
-        assert job is not None  # noqa: S101 - only busy workers are listened to
         worker.process.join()
         worker.pipe.close()
-        deaths = self._num_deaths[str(job.series)] = self._num_deaths.get(str(job.series), 0) + 1
-        if deaths < TRIES:
-            self._todo.appendleft(job)
-            self._listen(Note(f"{job.series}: its worker died ({_cause(worker.process)}); tried once more."))
         self._workers.remove(worker)
-        self.hire(min(1, len(self._todo)))
-        return None if deaths < TRIES else _lost(job, worker.process)
-
-
-def _start(profile: Profile) -> _Worker:
-    # A fork would copy a parent that holds locks and a thread pool; spawn starts clean.
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_serve, args=(there, profile), name="v8-worker", daemon=True)
-    with _deaf_to_interrupts():
-        process.start()
-    there.close()
-    return _Worker(process, here)
+        self._num_deaths[job.series] += 1
+        is_lost = self._num_deaths[job.series] == TRIES
+        if not is_lost:
+            self._todo.appendleft(job)
+            self._listen(Note(f"{job.series}: its worker died ({worker.cause_of_death}); tried once more."))
+        self.start(min(1, len(self._todo)))
+        return _lost(job, worker.cause_of_death) if is_lost else None
 
 
 @contextmanager
@@ -174,23 +176,12 @@ def _deaf_to_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _hand_over(worker: _Worker) -> None:
-    if worker.job:
-        with suppress(ConnectionError):  # a dead worker is noticed when its pipe is next listened to
-            worker.pipe.send(worker.job)
-
-
-def _lost(job: Job, process: BaseProcess) -> Outcome:
+def _lost(job: Job, cause: str) -> Outcome:
     reason = (
-        f"{job.series}: its worker must live until the artefact is saved; got {_cause(process)} "
-        f"{TRIES} times. Lower --workers if memory ran out, or look into the system's log."
+        f"{job.series}: its worker must live until the artefact is saved; got {cause} {TRIES} times. "
+        "Lower --workers if memory ran out, or look into the system's log."
     )
     return Outcome(job.series, reason=reason, trace=reason + "\n")
-
-
-def _cause(process: BaseProcess) -> str:
-    code = process.exitcode or 0
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
 def _serve(pipe: Connection, profile: Profile) -> None:

@@ -1,0 +1,76 @@
+"""Engines: who makes the artefacts of a run, and where.
+
+An engine is a function and a line in `ENGINES`. It gets the jobs, where they may run and a listener, and
+yields each series' outcome as it comes; `v8.engine.execution` does all that comes before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from v8.engine import workers
+from v8.engine.core_probe import measured_workers
+from v8.engine.events import Listener, Note, Outcome
+from v8.engine.placement import Placement
+from v8.engine.plan import Job
+from v8.engine.quiet import quiet_start
+from v8.machine import has_gpu
+from v8.registry import Registry
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A way to make the artefacts of a run.
+
+    Args:
+        name: What it is called.
+        sentence: Where it trains.
+        source: The modules that do it.
+        train_all: Yields the outcome of every job, in any order.
+    """
+
+    name: str
+    sentence: str
+    source: str
+    train_all: Callable[[Placement, Sequence[Job], Listener], Iterator[Outcome]]
+
+
+def _train_on_this_machine(placement: Placement, jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
+    """Start TensorFlow only where it trains: in the workers, or here when there are none."""
+    num_workers = _num_workers(placement, len(jobs), listen)
+    if num_workers > 1:
+        return workers.train_all(jobs, listen, num_workers)
+    with quiet_start():
+        from v8.engine import local  # noqa: PLC0415 - workers' parent must not start TensorFlow
+        from v8.training.probe import measured_fleet_size  # noqa: PLC0415
+
+        is_on_gpu = has_gpu()  # looking for GPUs is the other moment TensorFlow talks
+        # A machine with a GPU's driver may still have a backend that cannot use it.
+        fleet_size = placement.fleet_size or (
+            measured_fleet_size(jobs[0].profile, len(jobs)) if is_on_gpu else 1
+        )
+    return local.train_all(jobs, listen, fleet_size)
+
+
+def _num_workers(placement: Placement, num_jobs: int, listen: Listener) -> int:
+    bound = min(placement.num_workers, num_jobs)
+    if not placement.is_measured or bound == 1:
+        return bound
+    chosen = measured_workers(bound)
+    listen(Note(f"Workers: {chosen} of at most {bound}, measured (--workers sets another number)."))
+    return chosen
+
+
+ENGINES = Registry(
+    "engine",
+    [
+        Engine(
+            "local",
+            "Trains on this machine: all series in one program on a GPU, a process for each core on a CPU.",
+            "v8.engine.local, v8.engine.workers",
+            _train_on_this_machine,
+        )
+    ],
+)
+"""Every engine by its name."""
