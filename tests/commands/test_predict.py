@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from v8.artifacts.forecaster import Forecaster
 from v8.commands.app import app
-from v8.reports.forecast_plot import draw_forecast
+from v8.reports.pictures import draw_forecast
 
 THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 

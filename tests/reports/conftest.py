@@ -17,9 +17,8 @@ from pydantic import TypeAdapter
 from v8.artifacts.forecast_sample import ForecastSample
 from v8.artifacts.run_folder import RunRecord
 from v8.evaluation.judgement import Judgement
-from v8.reports.page import run_page
+from v8.reports.page import run_page, series_section
 from v8.reports.results import History, read_results
-from v8.reports.series_section import series_section
 from v8.storage import write_text
 from v8.tasks import TASKS
 

@@ -13,7 +13,7 @@ import pytest
 
 from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast
 from v8.errors import ArtifactError
-from v8.reports.page_script import plotly_library
+from v8.reports.document import plotly_library
 
 VOID = {"meta", "br", "hr", "link", "img", "input"}
 DEMO = "Simulated market: these numbers say nothing about real coins."

@@ -215,7 +215,7 @@ _PRINTERS: dict[str, Callable[[_Issued], None]] = {
 
 
 def _draw(issued: _Issued, file: Path) -> None:
-    from v8.reports.forecast_plot import draw_forecast
+    from v8.reports.pictures import draw_forecast
 
     draw_forecast(issued.candles, issued.forecast, file, notes=issued.lines())
     sys.stderr.write(f"Picture: {file}\n")

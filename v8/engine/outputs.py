@@ -13,9 +13,8 @@ from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import HISTORY_FILE, read_metadata
 from v8.reports.leaderboard import LEADERBOARD_FILE, LeaderboardRow, rank_results, write_leaderboard_csv
 from v8.reports.markup import Html
-from v8.reports.page import run_page
+from v8.reports.page import run_page, series_section
 from v8.reports.results import SeriesResult, read_history, read_results
-from v8.reports.series_section import series_section
 from v8.storage import write_json, write_text
 
 REPORT_FILE = "report.html"

@@ -1,7 +1,12 @@
-"""One self-contained page: its style, its charts and the policy that forbids everything else.
+"""One self-contained page: its style, its scripts, its charts and the policy that forbids everything else.
 
 Nothing is fetched. A content policy allows the page's own three scripts by their digest and no other, so
 even text that slipped through as markup could not run.
+
+A chart is drawn when it first becomes visible: those in a folded section when the section opens, so a page
+of forty series opens at once. The page counts what it draws and whatever goes wrong in `data-charts` and
+`data-errors` of its root element, where a test in a browser finds it. An address that ends in `#all` opens
+every section, one that ends in the name of a series opens that one.
 """
 
 from __future__ import annotations
@@ -10,14 +15,131 @@ import base64
 import hashlib
 import json
 from functools import cache
+from importlib.resources import files
 from typing import Final
 
 import plotly.graph_objects as go
 
 from v8.reports.markup import Html, element, join
-from v8.reports.page_script import DRAW, WATCH, plotly_library
-from v8.reports.page_style import STYLE
-from v8.reports.palette import named
+from v8.reports.palette import DARK, LIGHT, named, variables
+
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:"
+"""Styles are the page's own; images are what the chart library draws for "download as picture"."""
+
+WATCH: Final = Html("""
+(() => {
+  const root = document.documentElement;
+  root.dataset.errors = root.dataset.charts = 0;
+  const count = () => { root.dataset.errors = Number(root.dataset.errors) + 1; };
+  addEventListener("error", count);
+  addEventListener("unhandledrejection", count);
+  addEventListener("securitypolicyviolation", count);
+})();
+""")
+"""Counts errors; runs before anything else can fail."""
+
+DRAW: Final = Html("""
+(() => {
+  const root = document.documentElement;
+  const isTouch = matchMedia("(pointer: coarse)").matches;
+  const painted = (value, style) => {
+    if (typeof value === "string" && value[0] === "$")
+      return style.getPropertyValue("--" + value.slice(1)).trim() || value;
+    if (Array.isArray(value)) return value.map((each) => painted(each, style));
+    if (value === null || typeof value !== "object") return value;
+    return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, painted(each, style)]));
+  };
+  const draw = (box) => {
+    const text = box.parentElement.querySelector("script").textContent;
+    const figure = painted(JSON.parse(text), getComputedStyle(root));
+    if (isTouch) Object.assign(figure.layout, { dragmode: false, hovermode: "closest" });
+    const isNew = !box.classList.contains("drawn");
+    box.classList.add("drawn");
+    Plotly.react(box, figure.data, figure.layout, {
+      responsive: true, displaylogo: false, displayModeBar: isTouch ? false : "hover",
+      modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
+    }).then(() => { if (isNew) root.dataset.charts = Number(root.dataset.charts) + 1; });
+  };
+  const isFolded = (box) => { const fold = box.closest("details"); return fold !== null && !fold.open; };
+  const drawOpen = () => document.querySelectorAll(".plot:not(.drawn)").forEach((box) => {
+    if (!isFolded(box)) draw(box);
+  });
+  const unfold = () => {
+    const name = decodeURIComponent(location.hash.slice(1));
+    document.querySelectorAll("details").forEach((fold) => {
+      if (name === "all" || fold.id === name) fold.open = true;
+    });
+    drawOpen();
+    const target = document.getElementById(name);
+    if (target) target.scrollIntoView();
+  };
+  document.querySelectorAll("details").forEach((fold) => fold.addEventListener("toggle", drawOpen));
+  addEventListener("hashchange", unfold);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>
+    document.querySelectorAll(".plot.drawn").forEach(draw));
+  unfold();
+})();
+""")
+"""Draws charts; runs at the end of the page."""
+
+_COLOURS: Final = f"""
+:root {{ color-scheme: light dark; {variables(LIGHT)} }}
+@media (prefers-color-scheme: dark) {{ :root {{ {variables(DARK)} }} }}
+"""
+
+STYLE: Final = Html(
+    _COLOURS
+    + """* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 72rem; padding: 1.5rem 1rem 4rem; background: var(--paper);
+  color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .25rem; }
+h2 { font-size: 1.2rem; margin: 2.5rem 0 .5rem; }
+h3 { font-size: 1rem; margin: 1.5rem 0 .25rem; }
+p { max-width: 44rem; margin: .5rem 0; }
+.soft, caption, dt, figcaption { color: var(--soft); }
+.banner { background: var(--loud); color: #fff; font-weight: 700; font-size: 1.1rem; max-width: none;
+  padding: .9rem 1rem; border-radius: .5rem; margin: 0 0 1.25rem; }
+.scroll { overflow-x: auto; margin: .5rem 0; }
+table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
+caption { text-align: left; padding: .25rem 0; }
+p.soft { font-size: .85rem; }
+th, td { padding: .3rem .75rem .3rem 0; text-align: right; border-bottom: 1px solid var(--rule);
+  white-space: nowrap; }
+th { font-weight: 600; }
+thead th { color: var(--soft); vertical-align: bottom; }
+th:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); }
+details th:first-child { background: var(--card); }
+.wrapped thead th { white-space: normal; min-width: 4.5rem; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 15rem), 1fr)); gap: 1rem; }
+.cards div { background: var(--card); border: 1px solid var(--rule); border-radius: .5rem;
+  padding: .75rem 1rem; }
+.cards h3 { margin: 0; color: var(--soft); font-weight: 400; }
+.cards b { font-size: 1.8rem; line-height: 1.3; font-variant-numeric: tabular-nums; }
+.cards p { margin: 0; font-size: .85rem; color: var(--soft); }
+.reasons td { text-align: left; white-space: normal; min-width: 16rem; overflow-wrap: anywhere; }
+dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: .5rem 1.5rem;
+  margin: .5rem 0; font-size: .9rem; }
+dt { font-size: .8rem; } dd { margin: 0; overflow-wrap: anywhere; }
+details { background: var(--card); border: 1px solid var(--rule); border-radius: .5rem;
+  margin: .5rem 0; padding: 0 1rem; }
+details[open] { padding-bottom: 1rem; }
+summary { cursor: pointer; padding: .7rem 0; font-weight: 600; }
+summary span { font-weight: 400; color: var(--soft); margin-left: .5rem; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 19rem), 1fr)); gap: 1rem; }
+figure { margin: .75rem 0; min-width: 0; } figcaption { font-size: .85rem; }
+figure.wide { max-width: none; }
+.plot { width: 100%; } .plot .modebar { opacity: 0; } .plot:hover .modebar { opacity: 1; }
+.split { width: 100%; height: 1.1rem; display: block; border-radius: .25rem; }
+.split0 { fill: var(--other); } .split1 { fill: var(--purple); } .split2 { fill: var(--blue); }
+.embargo { fill: var(--loss); }
+.axis { stroke: var(--soft); }
+a { color: var(--blue); text-decoration: none; } a:hover { text-decoration: underline; }
+.bar { vertical-align: middle; margin-right: .4rem; }
+.good { fill: var(--blue); } .bad { fill: var(--orange); } .share { fill: var(--other); }
+@media print { body { max-width: none; } details { break-inside: avoid; } }
+"""
+)
+"""Light and dark, wide and narrow."""
 
 
 def document(title: str, body: Html) -> Html:
@@ -67,14 +189,13 @@ def plot(figure: go.Figure, label: str) -> Html:
 
 
 @cache
+def plotly_library() -> Html:
+    """Return plotly.js, as the installed `plotly` package carries it, about 5 MB."""
+    return Html((files("plotly") / "package_data" / "plotly.min.js").read_text("utf-8"))
+
+
+@cache
 def _policy() -> str:
-    digests = " ".join(f"'{_digest(script)}'" for script in (WATCH, plotly_library(), DRAW))
+    hashes = (hashlib.sha256(script.encode("utf-8")) for script in (WATCH, plotly_library(), DRAW))
+    digests = " ".join(f"'sha256-{base64.b64encode(each.digest()).decode()}'" for each in hashes)
     return f"{_POLICY}; script-src {digests}"
-
-
-def _digest(script: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode()
-
-
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:"
-"""Styles are the page's own; images are what the chart library draws for "download as picture"."""

@@ -1,7 +1,7 @@
 """The charts of reports, each drawn once: as a Plotly figure.
 
 A notebook shows it as it is, `v8.reports.document` puts its JSON on a page, where it follows the reader's
-light or dark setting, and `v8.reports.png` draws it into a file. Colours are the light ones of
+light or dark setting, and `v8.reports.pictures` draws it into a file. Colours are the light ones of
 `v8.reports.palette`. Plotly reads a little markup in labels, therefore names from files are escaped on
 their way in. Times are UTC.
 """

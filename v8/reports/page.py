@@ -1,35 +1,39 @@
 """The report of a run as one self-contained page, `report.html`.
 
-All text passes through `v8.reports.markup`, which escapes it; `v8.reports.document` makes the page.
+All text passes through `v8.reports.markup`, which escapes it; `v8.reports.document` makes the page. A series
+has a folded section: forecasts, errors by horizon, training, candles, time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
+from v8.artifacts.forecast_sample import ForecastSample
 from v8.artifacts.run_folder import RunRecord
 from v8.evaluation.baselines import BASELINES, NAIVE
+from v8.evaluation.judgement import MODEL, Judgement
+from v8.evaluation.metrics import StepDirection
 from v8.evaluation.significance import ALPHA
-from v8.reports.charts import skill_bar
+from v8.reports.charts import share_bar, skill_bar, split_bar
 from v8.reports.document import document, plot
-from v8.reports.figures import multiples_figure, stage_figure
-from v8.reports.leaderboard import (
-    LeaderboardRow,
-    TaskScore,
-    TaskSummary,
-    median,
-    rank_results,
-    summarise,
-)
+from v8.reports.figures import error_figure, learning_figure, multiples_figure, stage_figure
+from v8.reports.forecast_figure import forecast_figure
+from v8.reports.leaderboard import LeaderboardRow, TaskSummary, median, rank_results, summarise
 from v8.reports.markup import Html, element, facts, join, table
-from v8.reports.results import SeriesResult
+from v8.reports.results import History, SeriesResult
 from v8.tasks import TASKS
-from v8.wording import ABSENT, count, duration, number, p_value, percent
+from v8.wording import ABSENT, count, duration, number, p_value, percent, price
 
 DEMO_WARNING: Final = "Simulated market: these numbers say nothing about real coins."
 
-_LONGEST_BAR_SKILL: Final = 1.0
+_SPAN_KEYS: Final = ("first_open", "last_open", "rows", "num_windows")
+"""What the table of spans shows of each, in the order of its columns."""
+
+_DIRECTION_COLUMNS: Final = (
+    *("step", "hit rate", "95 %", "always up", "windows counted"),
+    *("worth, independent", "truth flat", "forecast flat"),
+)
 
 
 def run_page(run: RunRecord, results: Sequence[SeriesResult], sections: Mapping[str, Html]) -> Html:
@@ -42,35 +46,68 @@ def run_page(run: RunRecord, results: Sequence[SeriesResult], sections: Mapping[
     """
     rows = rank_results(results)
     by_name = {result.series: result for result in results}
-    ranked = [by_name[row.series] for row in rows]
-    body = join(
-        [
-            _banner(run, results),
-            element("h1", f"Run of profile {run.profile_name}"),
-            _opening(run, rows),
-            _failures(run),
-            _leaderboard(rows),
-            _reading_guide(results),
-            element("h2", "Series") if rows else Html(),
-            *(sections[row.series] for row in rows),
-            _time(ranked),
-            _provenance(run),
-        ]
-    )
-    return document(f"v8 run: {run.profile_name}", body)
-
-
-def _banner(run: RunRecord, results: Iterable[SeriesResult]) -> Html:
-    if not run.is_publishable or any(result.is_demo for result in results):
-        return element("p", DEMO_WARNING, class_="banner", role="alert")
-    return Html()
-
-
-def _opening(run: RunRecord, rows: Sequence[LeaderboardRow]) -> Html:
     failed = f" {len(run.reasons)} failed." if run.reasons else ""
-    state = f"{len(rows)} of {len(run.series)} series are finished.{failed}"
     cards = (_card(task, summary) for task, summary in summarise(rows).items())
-    return join([element("p", state), element("div", *cards, class_="cards")])
+    parts: list[str] = []
+    if not run.is_publishable or any(result.is_demo for result in results):
+        parts.append(element("p", DEMO_WARNING, class_="banner", role="alert"))
+    parts += [
+        element("h1", f"Run of profile {run.profile_name}"),
+        element("p", f"{len(rows)} of {len(run.series)} series are finished.{failed}"),
+        element("div", *cards, class_="cards"),
+    ]
+    if run.reasons:
+        failures = table(["Series", "Reason"], sorted(run.reasons.items()), class_="reasons")
+        parts += [element("h2", "Failed series"), failures]
+    if rows:
+        parts += _leaderboard(rows)
+    parts += _reading_guide(results)
+    if rows:
+        parts += [element("h2", "Series"), *(sections[row.series] for row in rows)]
+        label = "Wall time per stage and series, in seconds; members of one fleet share its time evenly."
+        stages = stage_figure({row.series: by_name[row.series].seconds for row in rows})
+        parts += [element("h2", "Time per stage"), plot(stages, label)]
+    parts += [element("h2", "Where these numbers come from"), _provenance(run)]
+    return document(f"v8 run: {run.profile_name}", join(parts))
+
+
+def series_section(result: SeriesResult, history: History, sample: ForecastSample | None) -> Html:
+    """Return the folded section of one series.
+
+    Args:
+        result: The finished series.
+        history: Its epochs; may be empty.
+        sample: Some of its forecasts; None beside models that were saved without.
+    """
+    judgement = result.judgement
+    charts = (
+        plot(error_figure([judgement], task), f"{TASKS[task].title}: mean absolute error ÷ naive's")
+        for task in judgement.tasks
+    )
+    verdicts = ", ".join(f"{TASKS[task].title} {judgement.verdict(task)}" for task in judgement.errors)
+    # What did not occur among the candles is left out: zeros, empty lists and None.
+    found = ((_spaced(name), _shown(value)) for name, value in result.candle_report.items() if value)
+    return element(
+        "details",
+        element("summary", result.series, element("span", verdicts)),
+        element("h3", "Forecasts of the test span's end"),
+        _forecasts(sample),
+        element("h3", "Error by step ahead"),
+        element("p", "A click on a name shows or hides its line.", class_="soft"),
+        element("div", *charts, class_="charts"),
+        *(_error_table(judgement, task) for task in judgement.errors),
+        element("h3", "Direction of the close"),
+        table(_DIRECTION_COLUMNS, map(_direction_cells, judgement.direction)),
+        element("h3", "Training"),
+        *_training(result, history),
+        element("h3", "Spans"),
+        *_split(result.split),
+        element("h3", f"Candles, from {result.source}"),
+        facts(found),
+        element("h3", "Time per stage"),
+        _time_table(result),
+        id=result.series,
+    )
 
 
 def _card(task: str, summary: TaskSummary) -> Html:
@@ -79,53 +116,35 @@ def _card(task: str, summary: TaskSummary) -> Html:
         f"{summary.num_beating} beat it, {summary.num_significantly_beating} by more than chance; "
         f"{summary.num_significantly_losing} lose to it by more than chance."
     )
-    return element(
-        "div",
-        element("h3", TASKS[task].title),
-        element("b", number(summary.median_multiple)),
-        element("p", said),
-    )
+    value = element("b", number(summary.median_multiple))
+    return element("div", element("h3", TASKS[task].title), value, element("p", said))
 
 
-def _failures(run: RunRecord) -> Html:
-    if not run.reasons:
-        return Html()
-    content = table(["Series", "Reason"], sorted(run.reasons.items()), class_="reasons")
-    return join([element("h2", "Failed series"), content])
-
-
-def _leaderboard(rows: Sequence[LeaderboardRow]) -> Html:
-    if not rows:
-        return Html()
+def _leaderboard(rows: Sequence[LeaderboardRow]) -> list[str]:
     tasks = list(summarise(rows))
     head = ["Series"]
     for task in tasks:
         head += [f"{TASKS[task].title} ÷ naive", "skill", "verdict", "p, corrected"]
     head += ["direction, step 1", "95 %", "best epoch", "epochs", "time"]
-    limit = _bar_limit(rows)
-    body = [_median_cells(rows), *(_row_cells(row, tasks, limit) for row in rows)]
+    # The largest skill in size, up to 1, so that one bad series does not flatten all others.
+    skills = [abs(score.skill) for row in rows for score in row.tasks.values() if score.skill is not None]
+    limit = min(1.0, max(skills, default=0.0)) or 1.0
+    label = (
+        "Mean absolute error as a multiple of the naive forecast's: left of 1 is better. Filled dots differ "
+        f"from 1 by more than chance (corrected p below {ALPHA:g}), hollow ones may be luck."
+    )
     note = (
         "Mean absolute error on the test span, over all steps and columns, in returns. Ordered by the "
         f"candles' error ÷ naive, best first. Longest bar: a skill of {limit:.3g}. p: chance of a "
         f"difference to naive this large if there were none (Diebold-Mariano), corrected for {len(rows)} "
         "series at once (Benjamini-Hochberg)."
     )
-    return join(
-        [
-            element("h2", "Leaderboard"),
-            _multiples(rows),
-            element("p", note, class_="soft"),
-            table(head, body, class_="wrapped"),
-        ]
-    )
-
-
-def _multiples(rows: Sequence[LeaderboardRow]) -> Html:
-    label = (
-        "Mean absolute error as a multiple of the naive forecast's: left of 1 is better. Filled dots differ "
-        f"from 1 by more than chance (corrected p below {ALPHA:g}), hollow ones may be luck."
-    )
-    return plot(multiples_figure(rows, x_title="error ÷ naive error"), label)
+    return [
+        element("h2", "Leaderboard"),
+        plot(multiples_figure(rows, x_title="error ÷ naive error"), label),
+        element("p", note, class_="soft"),
+        table(head, [_median_cells(rows), *(_cells(row, tasks, limit) for row in rows)], class_="wrapped"),
+    ]
 
 
 def _median_cells(rows: Sequence[LeaderboardRow]) -> list[str]:
@@ -139,74 +158,149 @@ def _median_cells(rows: Sequence[LeaderboardRow]) -> list[str]:
     return [*cells, duration(median(row.seconds for row in rows))]
 
 
-def _row_cells(row: LeaderboardRow, tasks: Iterable[str], limit: float) -> list[str]:
+def _cells(row: LeaderboardRow, tasks: Iterable[str], limit: float) -> list[str]:
     cells: list[str] = [element("a", row.series, href=f"#{row.series}")]
-    for task in tasks:
-        cells += _score_cells(row.tasks.get(task), limit)
-    interval = row.hit_rate_95
-    cells += [percent(row.hit_rate), ABSENT if interval is None else " to ".join(map(percent, interval))]
+    for score in map(row.tasks.get, tasks):
+        if score is None:
+            cells += [ABSENT, ABSENT, "no such task", ABSENT]
+            continue
+        bar = Html() if score.skill is None else skill_bar(score.skill, limit)
+        p = p_value(score.corrected_p_value)
+        cells += [number(score.multiple), join([bar, number(score.skill)]), score.verdict]
+        cells.append(element("b", p) if score.is_significant else p)
+    cells += [percent(row.hit_rate), _interval(row.hit_rate_95)]
     return [*cells, str(row.best_epoch), str(row.epochs_run), duration(row.seconds)]
 
 
-def _score_cells(score: TaskScore | None, limit: float) -> list[str]:
-    if score is None:
-        return [ABSENT, ABSENT, "no such task", ABSENT]
-    bar = Html() if score.skill is None else skill_bar(score.skill, limit)
-    p = p_value(score.corrected_p_value)
-    is_sure = element("b", p) if score.is_significant else p
-    return [number(score.multiple), join([bar, number(score.skill)]), score.verdict, is_sure]
-
-
-def _bar_limit(rows: Iterable[LeaderboardRow]) -> float:
-    """Return the largest skill in size, up to 1, so that one bad series does not flatten all others."""
-    skills = [abs(score.skill) for row in rows for score in row.tasks.values() if score.skill is not None]
-    return min(_LONGEST_BAR_SKILL, max(skills, default=0.0)) or _LONGEST_BAR_SKILL
-
-
-def _reading_guide(results: Iterable[SeriesResult]) -> Html:
+def _reading_guide(results: Iterable[SeriesResult]) -> list[Html]:
     shown = {name for one in results for errors in one.judgement.errors.values() for name in errors}
-    baselines = facts(
-        (name.replace("_", " "), baseline.sentence) for name, baseline in BASELINES.items() if name in shown
-    )
-    return join(
+    baselines = facts((_spaced(name), about.sentence) for name, about in BASELINES.items() if name in shown)
+    return [
+        element("h2", "How to read this"),
+        element(
+            "p",
+            "Every error stands beside forecasts that need no training. The naive one is "
+            f"“{_spaced(NAIVE)}”. Skill is 1 minus the error divided by the naive error: 1 is "
+            "perfect, 0 is naive, negative is worse than naive. The close of a coin is close to a random "
+            "walk, so 1.000 times naive is an honest result for it; ranges, bands and volatility can be "
+            "forecast better.",
+        ),
+        element(
+            "p",
+            "“Beats naive” compares two averages on one test span; p says how often chance alone would "
+            "part them as far. Windows overlap, so the test reckons with errors that move together, "
+            "and with many tests at once. Direction counts windows in which both forecast and truth "
+            "moved; its 95 % interval takes them for the fewer independent ones they are worth. "
+            "None of this is advice to trade.",
+        ),
+        baselines,
+    ]
+
+
+def _provenance(run: RunRecord) -> Html:
+    return facts(
         [
-            element("h2", "How to read this"),
-            element(
-                "p",
-                f"Every error stands beside forecasts that need no training. The naive one is "
-                f"“{NAIVE.replace('_', ' ')}”. Skill is 1 minus the error divided by the naive error: 1 is "
-                "perfect, 0 is naive, negative is worse than naive. The close of a coin is close to a random "
-                "walk, so 1.000 times naive is an honest result for it; ranges, bands and volatility can be "
-                "forecast better.",
-            ),
-            element(
-                "p",
-                "“Beats naive” compares two averages on one test span; p says how often chance alone would "
-                "part them as far. Windows overlap, so the test reckons with errors that move together, "
-                "and with many tests at once. Direction counts windows in which both forecast and truth "
-                "moved; its 95 % interval takes them for the fewer independent ones they are worth. "
-                "None of this is advice to trade.",
-            ),
-            baselines,
+            ("candle source", run.source),
+            ("started", run.created_at),
+            ("command", run.command),
+            ("profile digest", run.profile_digest),
+            *((f"version of {name}", str(value)) for name, value in run.versions.items()),
+            *((f"machine: {name.replace('_', ' ')}", str(value)) for name, value in run.machine.items()),
         ]
     )
 
 
-def _time(results: Sequence[SeriesResult]) -> Html:
-    if not results:
-        return Html()
-    figure = stage_figure({result.series: result.seconds for result in results})
-    label = "Wall time per stage and series, in seconds; members of one fleet share its time evenly."
-    return join([element("h2", "Time per stage"), plot(figure, label)])
+def _forecasts(sample: ForecastSample | None) -> Html:
+    if sample is None:
+        return element("p", "The v8 that saved this model kept no forecasts to show.")
+    num_steps = len(next(iter(sample.issued[0].values.values())))
+    every = "every bar" if num_steps == 1 else f"every {num_steps} bars"
+    note = (
+        f"Newest {len(sample.open_time_s)} candles of the test span, times in UTC. A forecast was issued "
+        f"{every}; each fan opens at the close it knew last and spans its low to high."
+    )
+    return plot(forecast_figure(sample), note)
 
 
-def _provenance(run: RunRecord) -> Html:
-    pairs = [
-        ("candle source", run.source),
-        ("started", run.created_at),
-        ("command", run.command),
-        ("profile digest", run.profile_digest),
-        *((f"version of {name}", str(value)) for name, value in run.versions.items()),
-        *((f"machine: {name.replace('_', ' ')}", str(value)) for name, value in run.machine.items()),
+def _error_table(judgement: Judgement, task: str) -> Html:
+    relative, absolute = ("of last close", "price") if TASKS[task].is_price else ("in %", "as is")
+    head = ["", f"MAE {relative}", f"RMSE {relative}", f"MAE {absolute}", f"RMSE {absolute}"]
+    head += ["model's skill, MAE", "p of it", "model's skill, RMSE"]
+    names = [MODEL, *(name for name in judgement.errors[task] if name != MODEL)]
+    columns = ", ".join(_spaced(column) for column in TASKS[task].columns)
+    rows = (_error_cells(judgement, task, name) for name in names)
+    return table(head, rows, caption=f"{TASKS[task].title}, over all steps and {columns}")
+
+
+def _error_cells(judgement: Judgement, task: str, forecaster: str) -> list[str]:
+    errors = judgement.errors[task][forecaster]
+    cells = [_spaced(forecaster)]
+    cells += [percent(grid.overall, 4) for grid in (errors.mae_return, errors.rmse_return)]
+    cells += [price(grid.overall) for grid in (errors.mae_price, errors.rmse_price)]
+    if forecaster == MODEL:
+        return [*cells, ABSENT, ABSENT, ABSENT]
+    absolute, squared = (judgement.skill(task, kind, forecaster) for kind in ("mae", "rmse"))
+    return [*cells, number(absolute), p_value(judgement.p_value(task, forecaster)), number(squared)]
+
+
+def _direction_cells(step: StepDirection) -> list[str]:
+    always_up = step.num_rises / step.num_counted if step.num_counted else None
+    counts = (step.num_counted, round(step.num_effective), step.num_flat_truth, step.num_flat_forecast)
+    shares = [percent(step.rate), _interval(step.interval), percent(always_up)]
+    return [str(step.step), *shares, *map(count, counts)]
+
+
+def _training(result: SeriesResult, history: History) -> Iterator[Html]:
+    kept = f"Weights of epoch {result.best_epoch} of {result.epochs_run} were kept."
+    if result.best_epoch == 0:
+        kept = f"None of {result.epochs_run} epochs beat the untrained network, which was kept."
+    yield element("p", kept)
+    if history:
+        curve = learning_figure(history, result.best_epoch)
+        yield plot(curve, "Loss per epoch and the epoch kept (dashed)")
+
+
+def _split(split: Mapping[str, Any]) -> Iterator[Html]:
+    spans = {name: span for name, span in split.items() if isinstance(span, Mapping)}
+    rows = []
+    for at, (name, span) in enumerate(spans.items()):
+        colour = element("rect", width=12, height=12, class_=f"split{at}")
+        swatch = element("svg", colour, width=12, height=12, class_="bar")
+        rows.append([join([swatch, name]), *(_shown(span.get(key)) for key in _SPAN_KEYS)])
+    ranges = {name: span["rows"] for name, span in spans.items() if _is_range(span.get("rows"))}
+    note = "Row by row in time order; red: the embargo, which no window may touch from both sides."
+    yield element("figure", element("figcaption", note), split_bar(ranges), class_="wide")
+    yield table(["span", *map(_spaced, _SPAN_KEYS)], rows)
+    yield facts((_spaced(name), _shown(value)) for name, value in split.items() if name not in spans)
+
+
+def _is_range(rows: object) -> bool:
+    return isinstance(rows, list) and len(rows) == 2 and all(isinstance(row, int) for row in rows)
+
+
+def _time_table(result: SeriesResult) -> Html:
+    total_s = result.total_seconds
+    rows = [
+        [_spaced(stage), join([share_bar(stage_s / total_s if total_s else 0.0), duration(stage_s)])]
+        for stage, stage_s in result.seconds.items()
     ]
-    return join([element("h2", "Where these numbers come from"), facts(pairs)])
+    return table(["stage", "wall time"], [*rows, ["all", duration(total_s)]])
+
+
+def _interval(ends: tuple[float, float] | None) -> str:
+    return ABSENT if ends is None else " to ".join(map(percent, ends))
+
+
+def _shown(value: object) -> str:
+    """Write a JSON value for people, nested ones on one line."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{_spaced(str(name))} {_shown(item)}" for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return "; ".join(_shown(item) for item in value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return count(value) if isinstance(value, int) else f"{value:.4g}"
+    return ABSENT if value is None else str(value)
+
+
+def _spaced(name: str) -> str:
+    return name.removeprefix("num_").replace("_", " ")

@@ -1,30 +1,63 @@
-"""The main charts of a run as PNG files, for READMEs and chats where a page cannot go.
+"""Charts as PNG files, for READMEs and chats where a page cannot go: those of a run, and one forecast.
 
-They show the same numbers as the page.
+They show the same numbers as the page. Whatever `v8.reports.figures` uses of Plotly is drawn here, and
+nothing else: lines, dots, fans, candles, upright and level lines. Drawings are made without pyplot, so
+nothing global changes and no display is needed.
+
+Shape legend: N known candles, H forecast bars.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import html
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
-from v8.artifacts.forecast_sample import ForecastSample
-from v8.columns import TASK_OHLC
-from v8.reports.figures import error_figure, multiples_figure, relative_losses_figure
-from v8.reports.forecast_figure import forecast_figure
+from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast
+from v8.columns import OHLC, TASK_OHLC
+from v8.errors import ArtifactError
+from v8.features.table import compute_columns
+from v8.market.candles import Candles
+from v8.reports.figures import error_figure, multiples_figure, relative_losses_figure, upright
+from v8.reports.forecast_figure import PANEL_FORMAT, forecast_figure
 from v8.reports.leaderboard import rank_results, summarise
-from v8.reports.png import write_png
+from v8.reports.palette import LIGHT
 from v8.reports.results import History, SeriesResult
+from v8.storage import write_bytes
 from v8.tasks import TASKS
 
-SKILL_FILE: Final = "skill.png"
-ERRORS_FILE: Final = "errors_by_step.png"
-LEARNING_FILE: Final = "learning_curves.png"
-FORECASTS_FILE: Final = "forecasts.png"
+SHOWN_BARS: Final = 60
+"""Known candles in the picture of one forecast; more become too thin to see."""
+
+_NUM_TICKS: Final = 7
+_DPI: Final = 150
+_FAN_OPACITY: Final = 0.18
+
+_POINTS: Final = 0.75
+"""Points of a pixel, Plotly's unit of widths and sizes."""
+
+_BODY_BARS: Final = 0.66
+"""Width of a candle's body, in bars."""
+
+_DASHES: Final[dict[str | None, Any]] = {
+    None: "-",
+    "solid": "-",
+    "dot": ":",
+    "dash": "--",
+    "dashdot": "-.",
+    "longdash": (0, (7, 2)),
+    "longdashdot": (0, (7, 2, 1, 2)),
+}
 
 
 def write_pictures(
@@ -52,27 +85,78 @@ def write_pictures(
     if rows:
         skill = multiples_figure(rows, x_title="filled: differs from 1 by more than chance")
         size = 8.0, 1.6 + 0.22 * len(rows)
-        pictures[SKILL_FILE] = "error ÷ naive error, below 1 is better", [skill], size
-        errors = [_median_errors(results, task) for task in summarise(rows)]
+        pictures["skill.png"] = "error ÷ naive error, below 1 is better", [skill], size
+        errors = []
+        for task in summarise(rows):
+            drawn = error_figure([one.judgement for one in results if task in one.judgement.errors], task)
+            errors.append(drawn.update_layout(title=TASKS[task].title, yaxis={"title": ""}))
         said = f"mean absolute error ÷ naive's by step, median over {len(results)} series"
-        pictures[ERRORS_FILE] = said, errors, (8.0 if len(errors) == 1 else 4.0 * len(errors), 4.0)
+        pictures["errors_by_step.png"] = said, errors, (8.0 if len(errors) == 1 else 4.0 * len(errors), 4.0)
     if any(histories.values()):
         losses = relative_losses_figure(histories.values())
-        pictures[LEARNING_FILE] = "validation loss ÷ that of the first epoch", [losses], (8.0, 4.0)
+        pictures["learning_curves.png"] = "validation loss ÷ that of the first epoch", [losses], (8.0, 4.0)
     if best:
-        pictures[FORECASTS_FILE] = f"{best.series}, end of the test span", [_forecasts(best)], (10.0, 4.0)
+        pictures["forecasts.png"] = (
+            f"{best.series}, end of the test span",
+            [_issued_on_the_way(best)],
+            (10.0, 4.0),
+        )
     for name, (said, figures, inches) in pictures.items():
-        write_png(folder / name, f"{title}: {said}", figures, inches=inches)
+        _write_png(folder / name, f"{title}: {said}", figures, inches=inches)
     return [folder / name for name in pictures]
 
 
-def _median_errors(results: Sequence[SeriesResult], task: str) -> go.Figure:
-    judgements = [one.judgement for one in results if task in one.judgement.errors]
-    figure = error_figure(judgements, task)
-    return figure.update_layout(title=TASKS[task].title, yaxis={"title": ""})
+def draw_forecast(candles: Candles, forecast: pd.DataFrame, file: Path, *, notes: Sequence[str] = ()) -> None:
+    """Draw a forecast beside the candles before it and write it as PNG, atomically.
+
+    Args:
+        candles: Checked candles up to the newest known one, N rows.
+        forecast: What `Forecaster.predict` returned for them, H rows.
+        file: Where to.
+        notes: Sentences under the picture.
+
+    Raises:
+        ArtifactError: If the file cannot be written.
+    """
+    figure = _issued_figure(candles, forecast)
+    title = f"{candles.series}: forecast issued at {forecast.index[0]:%Y-%m-%d %H:%M} UTC"
+    height = 6.4 if "yaxis2" in figure.layout else 5.0
+    try:
+        _write_png(file, title, [figure], inches=(10.0, height), notes=notes)
+    except OSError as error:
+        raise ArtifactError(
+            where=str(file),
+            rule="must be a file that can be written",
+            got=error.strerror or "an output error",
+            fix="Choose another place for --plot",
+        ) from error
 
 
-def _forecasts(sample: ForecastSample) -> go.Figure:
+def _write_png(
+    file: Path,
+    title: str,
+    figures: Sequence[go.Figure],
+    *,
+    inches: tuple[float, float],
+    notes: Sequence[str] = (),
+) -> None:
+    """Draw figures side by side, with notes below, atomically; the first one's legend is for all."""
+    sheet = Figure(figsize=inches, layout="constrained")
+    sheet.suptitle(title, fontsize=11)
+    said = "\n".join(notes)
+    sheet.supxlabel(said, x=0.01, ha="left", fontsize=7.5, color=LIGHT["soft"], parse_math=False)
+    heights = [3, 1] if any("yaxis2" in one.layout for one in figures) else [1]
+    panels = sheet.subplots(len(heights), len(figures), squeeze=False, sharex="col", height_ratios=heights)
+    for column, figure in zip(panels.T, figures, strict=True):
+        _draw(list(column), figure)
+    if figures[0].layout.showlegend is not False:
+        panels[0, 0].legend(fontsize=8, handlelength=3)
+    stream = io.BytesIO()
+    sheet.savefig(stream, dpi=_DPI, format="png")
+    write_bytes(file, stream.getvalue())
+
+
+def _issued_on_the_way(sample: ForecastSample) -> go.Figure:
     """Draw candles and the forecasts issued on the way; bars are numbered, the last one is 0."""
     candles = replace(
         sample,
@@ -82,3 +166,138 @@ def _forecasts(sample: ForecastSample) -> go.Figure:
     figure = forecast_figure(candles, places=range(1 - len(sample.open_time_s), 1))
     said = f"bars of {sample.bar_s // 60} minutes before the last one"
     return figure.update_layout(xaxis={"title": said})
+
+
+def _issued_figure(candles: Candles, forecast: pd.DataFrame) -> go.Figure:
+    """Number the bars, the newest known one 0; the ticks below tell their times."""
+    shown = candles.newest(SHOWN_BARS)
+    num_known, num_coming = len(shown), len(forecast)
+    sample = _sample(candles, shown, forecast)
+    figure = forecast_figure(sample, places=range(1 - num_known, num_coming + 1), has_candles=True)
+    figure.data[0].name = "known"
+    times = [*shown.to_frame().index, *forecast.index]
+    ticks = np.unique(np.linspace(0, len(times) - 1, _NUM_TICKS).round().astype(int)).tolist()
+    figure.update_xaxes(
+        range=[-num_known, num_coming + 1],
+        tickvals=[tick - num_known + 1 for tick in ticks],
+        ticktext=[f"{times[tick]:%d %b<br>%H:%M}" for tick in ticks],
+        showgrid=False,
+    )
+    figure.update_layout(yaxis={"title": "price, quote currency"})
+    figure.update_yaxes(rangemode="tozero", selector={"tickformat": PANEL_FORMAT})
+    figure.add_shape(upright(0.5, {"color": LIGHT["soft"], "dash": "dot", "width": 1}))
+    shade = upright(0.5, {"width": 0}) | {"type": "rect", "x1": num_coming + 1}
+    return figure.add_shape(shade, fillcolor=LIGHT["blue"], opacity=0.04)
+
+
+def _sample(candles: Candles, shown: Candles, forecast: pd.DataFrame) -> ForecastSample:
+    """Put what is known and one forecast after it side by side; nan where too little came before."""
+    tasks = [task for task in TASKS.values() if set(task.columns) <= set(forecast.columns)]
+    others = [column for task in tasks if task.name != TASK_OHLC for column in task.columns]
+    known = shown.to_frame()
+    for name, values in compute_columns(candles, others).items():
+        known[name] = values[-len(shown) :]
+    truth, coming = (
+        {
+            task.name: tuple(map(tuple, frame[list(task.columns)].to_numpy(np.float64).tolist()))
+            for task in tasks
+        }
+        for frame in (known, forecast)
+    )
+    return ForecastSample(
+        series=str(candles.series),
+        bar_s=candles.series.bar_s,
+        open_time_s=tuple(shown.open_time_s.tolist()),
+        truth=truth,
+        issued=(IssuedForecast(len(shown) - 1, coming),),
+    )
+
+
+def _draw(panels: list[Axes], figure: go.Figure) -> None:
+    layout = figure.layout
+    _decorate(panels[0], layout.yaxis, layout)
+    if "yaxis2" in layout:
+        _decorate(panels[1], layout.yaxis2, layout)
+    for trace in figure.data:
+        axes = panels[1] if trace.yaxis == "y2" else panels[0]
+        _draw_candles(axes, trace) if trace.type == "candlestick" else _draw_points(axes, trace)
+    if "yaxis2" in layout and layout.yaxis2.rangemode == "tozero":
+        panels[1].set_ylim(bottom=0)
+    panels[0].set_title(layout.title.text or "", fontsize=10)
+    panels[-1].set_xlabel(layout.xaxis.title.text or "")
+    if layout.xaxis.range:
+        panels[-1].set_xlim(*layout.xaxis.range)
+    if layout.xaxis.tickvals:
+        labels = [text.replace("<br>", "\n") for text in layout.xaxis.ticktext]
+        panels[-1].set_xticks(layout.xaxis.tickvals, labels, fontsize=8)
+
+
+def _decorate(axes: Axes, about: go.layout.YAxis, layout: go.Layout) -> None:
+    if layout.xaxis.showgrid is not False:
+        axes.grid(color=LIGHT["rule"], linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_ylabel(about.title.text or "")
+    if about.tickformat == ".2%":
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    if about.range:
+        axes.set_ylim(*about.range)
+    for shape in layout.shapes:
+        if shape.type == "rect":
+            axes.axvspan(shape.x0, shape.x1, color=shape.fillcolor, alpha=shape.opacity, linewidth=0)
+            continue
+        draw, at = (axes.axvline, shape.x0) if shape.x0 == shape.x1 else (axes.axhline, shape.y0)
+        style = _DASHES[shape.line.dash]
+        draw(at, color=shape.line.color, linewidth=shape.line.width * _POINTS, linestyle=style)
+
+
+def _draw_points(axes: Axes, trace: go.Scatter) -> None:
+    """Draw a line, an area or dots."""
+    x, y, line = _known(trace.x), _known(trace.y), trace.line
+    label = html.unescape(trace.name or "") if trace.showlegend is not False else None
+    if trace.fill == "toself":
+        axes.fill(x, y, color=line.color, alpha=_FAN_OPACITY, linewidth=0, label=label)
+    elif "lines" in trace.mode:
+        axes.plot(
+            x,
+            y,
+            color=line.color,
+            alpha=trace.opacity,
+            linewidth=line.width * _POINTS,
+            linestyle=_DASHES[line.dash],
+            marker="o" if trace.mode == "lines+markers" else None,
+            markersize=(trace.marker.size or 5) * _POINTS,
+            label=label,
+        )
+    else:
+        colour = trace.marker.color
+        fills = [colour if symbol == "circle" else "none" for symbol in trace.marker.symbol]
+        axes.scatter(x, y, facecolors=fills, edgecolors=colour, label=label)
+
+
+def _draw_candles(axes: Axes, trace: go.Candlestick) -> None:
+    opened, high, low, close = (np.array(trace[name], np.float64) for name in OHLC)
+    styles = [trace.increasing if rises else trace.decreasing for rises in close >= opened]
+    edges, fills = [one.line.color for one in styles], [one.fillcolor for one in styles]
+    axes.vlines(trace.x, low, high, colors=edges, linewidth=0.8)
+    # A body without height would be invisible; a thousandth of the range is a line.
+    least = 1e-3 * float(high.max() - low.min())
+    heights, bottoms = np.maximum(np.abs(close - opened), least), np.minimum(opened, close)
+    axes.bar(
+        trace.x,
+        heights,
+        _BODY_BARS,
+        bottoms,
+        color=fills,
+        edgecolor=edges,
+        linewidth=0.8,
+        zorder=3,
+        label=trace.name,
+    )
+
+
+def _known(values: Iterable[Any]) -> list[Any]:
+    """Return numbers, with nan for what is missing, or the names of rows as they were before escaping."""
+    return [
+        np.nan if each is None else html.unescape(each) if isinstance(each, str) else each for each in values
+    ]
