@@ -17,6 +17,7 @@ from v8.artifacts.run_folder import RunFolder, RunIdentity
 from v8.engine.local import train_all
 from v8.engine.outputs import write_outputs
 from v8.engine.plan import Job
+from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.profile import Profile
@@ -43,16 +44,17 @@ class ToyRun:
     plain: dict[str, np.ndarray]
 
 
-def _run_toy(profile: Profile, home: Path) -> ToyRun:
-    """Train one demo series, judge, save and report it, and load the file in plain Keras."""
-    candles, path = DemoSource().candles(SERIES, profile.newest_bars), home / "runs" / profile.name
+def _run_toy(profile: Profile, home: Path, candles: Candles | None = None) -> ToyRun:
+    """Train one series, demo's when none is given, judge, save and report it, load it in plain Keras."""
+    candles = candles or DemoSource().candles(SERIES, profile.newest_bars)
+    path = home / "runs" / profile.name
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("V8_HOME", str(home / "caches"))
-        job = Job(candles, profile, 7, path / str(SERIES), is_publishable=False, candle_seconds=0.0)
+        job = Job(candles, profile, 7, path / str(candles.series), is_publishable=False, candle_seconds=0.0)
         (outcome,) = train_all([job], lambda event: None)
     assert outcome.reason is None, outcome.trace
-    with RunFolder(path, RunIdentity(profile, "demo", False, "python -m v8 run")) as folder:
-        folder.set_state(SERIES, status="done")
+    with RunFolder(path, RunIdentity(profile, candles.source, False, "python -m v8 run")) as folder:
+        folder.set_state(candles.series, status="done")
     write_outputs(path)
     model = keras.saving.load_model(job.folder / "model.keras", safe_mode=True)
     window = np.ones((1, profile.lookback_bars, profile.num_features), np.float32)
@@ -65,5 +67,5 @@ def _run_toy(profile: Profile, home: Path) -> ToyRun:
 
 
 @pytest.fixture(scope="session")
-def run_toy() -> Callable[[Profile, Path], ToyRun]:
+def run_toy() -> Callable[..., ToyRun]:
     return _run_toy

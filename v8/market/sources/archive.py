@@ -13,16 +13,18 @@ import io
 import re
 import zipfile
 import zlib
-from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from pathlib import PurePosixPath
 
 import numpy as np
 import pandas as pd
 
 from v8.columns import OPEN_TIME
+from v8.errors import DataError
 from v8.market.open_times import US_PER_S, iso, read_open_times
 from v8.market.series import Series
 from v8.market.sources.tables import read_csv_table
+
+URL_VARIABLE = "V8_VISION_URL"
 
 MAX_ZIP_BYTES = 64 << 20
 MAX_CSV_BYTES = 128 << 20
@@ -36,152 +38,86 @@ MAX_CHECKSUM_BYTES = 4_096
 _CHECKSUM = re.compile(r"([0-9a-fA-F]{64})\s+\*?(\S+)\s*")
 
 
-class ForeignFileError(Exception):
-    """A file that is not what its name in the archive says.
-
-    Args:
-        rule: What must hold, as a clause.
-        got: What was found instead.
-    """
-
-    def __init__(self, rule: str, got: str) -> None:
-        super().__init__(rule, got)
-        self.rule, self.got = rule, got
-
-
-@dataclass(frozen=True, order=True)
-class Period:
-    """A month or a day of the archive.
-
-    Args:
-        first_day: Its first day, UTC.
-        is_month: Whether it is the whole month; else it is that day.
-    """
-
-    first_day: date
-    is_month: bool
-
-    @classmethod
-    def month_of(cls, time_s: int) -> Period:
-        """Return the month that a time lies in, seconds since the epoch."""
-        return cls(datetime.fromtimestamp(time_s, UTC).date().replace(day=1), is_month=True)
-
-    @property
-    def label(self) -> str:
-        """The period as file names write it.
-
-        >>> Period(date(2024, 8, 1), is_month=True).label, Period(date(2024, 8, 1), is_month=False).label
-        ('2024-08', '2024-08-01')
-        """
-        return f"{self.first_day:%Y-%m}" if self.is_month else f"{self.first_day:%Y-%m-%d}"
-
-    @property
-    def end_day(self) -> date:
-        """First day after the period."""
-        if not self.is_month:
-            return self.first_day + timedelta(days=1)
-        return (self.first_day + timedelta(days=31)).replace(day=1)
-
-    def month_before(self) -> Period:
-        """Return the month before the one this period lies in."""
-        return Period((self.first_day.replace(day=1) - timedelta(days=1)).replace(day=1), is_month=True)
-
-    def days(self) -> list[Period]:
-        """List the days of the period, oldest first."""
-        return days_between(self.first_day, self.end_day)
-
-
-@dataclass(frozen=True)
-class ArchiveFile:
-    """One zip of one series.
+def zip_path(series: Series, period: pd.Period) -> PurePosixPath:
+    """Return the path of a zip below the base address; `.CHECKSUM` behind it is that of its checksum.
 
     Args:
         series: Whose candles it holds.
         period: Which month or day.
+
+    >>> str(zip_path(Series("BTCUSDT", "4h"), pd.Period("2024-08", "M")))
+    'data/spot/monthly/klines/BTCUSDT/4h/BTCUSDT-4h-2024-08.zip'
     """
-
-    series: Series
-    period: Period
-
-    @property
-    def stem(self) -> str:
-        """File name without its ending."""
-        return f"{self.series}-{self.period.label}"
-
-    @property
-    def path(self) -> str:
-        """Path below the base address; with `.CHECKSUM` behind it, the path of its checksum."""
-        kind = "monthly" if self.period.is_month else "daily"
-        return f"data/spot/{kind}/klines/{self.series.symbol}/{self.series.timeframe}/{self.stem}.zip"
+    kind = "monthly" if period.freqstr == "M" else "daily"
+    folder = PurePosixPath("data/spot", kind, "klines", series.symbol, series.timeframe)
+    return folder / f"{series}-{period}.zip"
 
 
-def days_between(first: date, end: date) -> list[Period]:
-    """List the days from `first` up to but not including `end`, oldest first."""
-    return [Period(first + timedelta(days=n), is_month=False) for n in range((end - first).days)]
+def read_checksum(content: bytes, path: PurePosixPath, where: str) -> str:
+    """Read the sha256 that the .CHECKSUM of a zip promises, 64 small hex digits.
 
-
-def read_checksum(content: bytes, file: ArchiveFile) -> str:
-    """Read the sha256 that a .CHECKSUM promises, 64 small hex digits.
+    Args:
+        content: The .CHECKSUM.
+        path: Of the zip.
+        where: Address of the .CHECKSUM, for errors.
 
     Raises:
-        ForeignFileError: If it has another form or names another file.
+        DataError: If it has another form or names another file.
     """
     match = _CHECKSUM.fullmatch(content.decode("utf-8", "replace"))
-    if match is None or match[2] != f"{file.stem}.zip":
-        raise ForeignFileError(
-            f"must hold a sha256 and the name {file.stem}.zip", repr(content[:120].decode("utf-8", "replace"))
-        )
+    if match is None or match[2] != path.name:
+        got = repr(content[:120].decode("utf-8", "replace"))
+        raise _foreign(where, f"must hold a sha256 and the name {path.name}", got)
     return match[1].lower()
 
 
-def read_zip(content: bytes, file: ArchiveFile, where: str) -> pd.DataFrame:
+def read_zip(content: bytes, series: Series, period: pd.Period, where: str) -> pd.DataFrame:
     """Read the rows of a zip in memory.
 
     Args:
         content: The zip.
-        file: What it should hold.
+        series: Whose candles it should hold.
+        period: Of which month or day.
         where: Its address, for errors.
 
     Returns:
         Columns `open_time` and `OHLCV`, rows as they stand in the file.
 
     Raises:
-        ForeignFileError: If it is no zip, holds something else, or its rows belong to another period.
-        DataError: If what it holds is no candle table.
+        DataError: If it is no zip, holds something else than a candle table, or its rows belong to another
+            period.
     """
-    frame = read_csv_table(_member(content, file), file.series, where)
+    expected = f"{zip_path(series, period).stem}.csv"
+    frame = read_csv_table(_member(content, expected, where), series, where)
     if frame.empty:
-        raise ForeignFileError("must hold at least one row", "a header only")
-    _require_period(frame, file.period)
+        raise _foreign(where, "must hold at least one row", "a header only")
+    open_s = read_open_times(frame[OPEN_TIME]).open_us // US_PER_S
+    opened = open_s.astype("datetime64[s]")
+    first, end = (each.start_time.to_datetime64() for each in (period, period + 1))
+    is_outside = (opened < first) | (opened >= end)
+    if is_outside.any():
+        others = f"{int(is_outside.sum())} others, the first at {iso(int(open_s[np.argmax(is_outside)]))}"
+        raise _foreign(where, f"rows must open within {period}", others)
     return frame
 
 
-def _member(content: bytes, file: ArchiveFile) -> bytes:
-    expected = f"{file.stem}.csv"
+def _member(content: bytes, expected: str, where: str) -> bytes:
+    limit = min(MAX_CSV_BYTES, MAX_EXPANSION * len(content))
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            members = archive.infolist()
-            names = [member.filename for member in members]
-            if names != [expected]:
-                raise ForeignFileError(f"must hold the one file {expected}", f"{names[:5]}")
-            limit = min(MAX_CSV_BYTES, MAX_EXPANSION * len(content))
-            with archive.open(members[0]) as stream:
+            if (names := archive.namelist()) != [expected]:
+                raise _foreign(where, f"must hold the one file {expected}", f"{names[:5]}")
+            with archive.open(expected) as stream:
                 # Read by our limit, not by the size in the header: a bomb lies there.
                 text = stream.read(limit + 1)
-            if len(text) > limit:
-                raise ForeignFileError(f"must unpack to at most {limit} bytes", "more")
-            return text
     # RuntimeError is what zipfile raises for an encrypted member.
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise ForeignFileError("must be a sound zip", " ".join(str(error).split())) from error
+        raise _foreign(where, "must be a sound zip", " ".join(str(error).split())) from error
+    if len(text) > limit:
+        raise _foreign(where, f"must unpack to at most {limit} bytes", "more")
+    return text
 
 
-def _require_period(frame: pd.DataFrame, period: Period) -> None:
-    open_s = read_open_times(frame[OPEN_TIME]).open_us // US_PER_S
-    opened = open_s.astype("datetime64[s]")
-    is_outside = (opened < np.datetime64(period.first_day)) | (opened >= np.datetime64(period.end_day))
-    if is_outside.any():
-        raise ForeignFileError(
-            f"rows must open within {period.label}",
-            f"{int(is_outside.sum())} others, the first at {iso(int(open_s[np.argmax(is_outside)]))}",
-        )
+def _foreign(where: str, rule: str, got: str) -> DataError:
+    """Refuse a file that is not what its name in the archive says."""
+    return DataError(where=where, rule=rule, got=got, fix=f"Check that {URL_VARIABLE} is a candle archive")

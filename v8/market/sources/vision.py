@@ -14,8 +14,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from datetime import UTC, date, datetime, timedelta
 from itertools import islice
 from math import ceil
 from pathlib import Path
@@ -30,19 +28,16 @@ from v8.market.series import Series
 from v8.market.sources.archive import (
     MAX_CHECKSUM_BYTES,
     MAX_ZIP_BYTES,
-    ArchiveFile,
-    ForeignFileError,
-    Period,
-    days_between,
+    URL_VARIABLE,
     read_checksum,
     read_zip,
+    zip_path,
 )
 from v8.market.sources.downloads import Downloader
 
 DEFAULT_URL = "https://data.binance.vision"
-URL_VARIABLE = "V8_VISION_URL"
 
-FIRST_MONTH = Period(date(2017, 7, 1), is_month=True)
+FIRST_MONTH = pd.Period("2017-07", "M")
 """The exchange opened in July 2017; nothing can be older."""
 
 PROBES_AT_ONCE = 8
@@ -52,7 +47,8 @@ _SHORTEST_MONTH_S = 28 * 86_400
 _MOST_MONTHS_AT_ONCE = 12
 _NUM_CHECKSUM_TRIES = 3
 
-Tables = dict[Period, pd.DataFrame]
+Tables = dict[pd.Period, pd.DataFrame]
+"""Rows of each month or day that is there."""
 
 
 class VisionSource:
@@ -106,48 +102,42 @@ class _SeriesZips:
         self._base_url = base_url
         self._cache = cache
         self._downloader = downloader
-        self._promises: dict[Period, str | None] = {}
+        self._promises: dict[pd.Period, str | None] = {}
 
-    def url(self, period: Period) -> str:
+    def url(self, period: pd.Period) -> str:
         """Return the address of a zip."""
-        return f"{self._base_url}/{ArchiveFile(self.series, period).path}"
+        return f"{self._base_url}/{zip_path(self.series, period)}"
 
-    def newest(self, periods: Sequence[Period]) -> Period | None:
-        """Return the first of the periods, which come newest first, that is there."""
-        asked = []
-        for period in periods:
-            asked.append(period)
-            if self._cached(period) is not None:
-                break
-        there = self._downloader.map(self._is_there, asked)
-        return next((period for period, is_there in zip(asked, there, strict=True) if is_there), None)
+    def newest_month(self, last_s: int) -> pd.Period | None:
+        """Find the newest month that is there, at or before a time."""
+        months = _months_back(_period(last_s, "M"))
+        while probed := list(islice(months, PROBES_AT_ONCE)):
+            num_asked = next((n for n, month in enumerate(probed, 1) if self._cached(month)), len(probed))
+            there = self._downloader.map(self._is_there, probed[:num_asked])
+            if any(there):
+                return probed[there.index(True)]
+        return None
 
-    def tables(self, periods: Sequence[Period]) -> Tables:
+    def tables(self, periods: Sequence[pd.Period]) -> Tables:
         """Read many zips at once and return those that are there."""
         read = zip(periods, self._downloader.map(self._table, periods), strict=True)
         return {period: table for period, table in read if table is not None}
 
-    def _table(self, period: Period) -> pd.DataFrame | None:
-        if (content := self._cached(period)) is not None:
-            return self._read(period, content)
-        if (content := self._downloaded(period)) is None:
+    def _table(self, period: pd.Period) -> pd.DataFrame | None:
+        content = kept = self._cached(period)
+        if content is None and (content := self._downloaded(period)) is None:
             return None
-        table = self._read(period, content)
-        # Only what could be read is final: a bad zip may be mended by its publisher.
-        path, beside = self._places(period)
-        storage.write_bytes(path, content)
-        storage.write_text(beside, f"{storage.digest_bytes(content)}\n")
+        table = read_zip(content, self.series, period, self.url(period))
+        if kept is None:  # Only what could be read is final: a bad zip may be mended by its publisher.
+            path, beside = self._places(period)
+            storage.write_bytes(path, content)
+            storage.write_text(beside, f"{storage.digest_bytes(content)}\n")
         return table
 
-    def _read(self, period: Period, content: bytes) -> pd.DataFrame:
-        url = self.url(period)
-        with _refused(url):
-            return read_zip(content, ArchiveFile(self.series, period), url)
-
-    def _is_there(self, period: Period) -> bool:
+    def _is_there(self, period: pd.Period) -> bool:
         return self._cached(period) is not None or self._promised(period) is not None
 
-    def _cached(self, period: Period) -> bytes | None:
+    def _cached(self, period: pd.Period) -> bytes | None:
         """Return a zip from disk if it is whole; a damaged one is as good as none."""
         path, beside = self._places(period)
         try:
@@ -156,7 +146,7 @@ class _SeriesZips:
             return None
         return content if storage.digest_bytes(content) == promise.strip() else None
 
-    def _downloaded(self, period: Period) -> bytes | None:
+    def _downloaded(self, period: pd.Period) -> bytes | None:
         for _ in range(_NUM_CHECKSUM_TRIES):
             promise = self._promised(period)
             content = promise and self._downloader.fetch(self.url(period), max_bytes=MAX_ZIP_BYTES)
@@ -173,101 +163,73 @@ class _SeriesZips:
             fix=f"Try again later or set {URL_VARIABLE} to another mirror",
         )
 
-    def _promised(self, period: Period) -> str | None:
+    def _promised(self, period: pd.Period) -> str | None:
         if period not in self._promises:
-            url = f"{self.url(period)}.CHECKSUM"
+            url, path = f"{self.url(period)}.CHECKSUM", zip_path(self.series, period)
             content = self._downloader.fetch(url, max_bytes=MAX_CHECKSUM_BYTES)
-            with _refused(url):
-                file = ArchiveFile(self.series, period)
-                self._promises[period] = None if content is None else read_checksum(content, file)
+            self._promises[period] = None if content is None else read_checksum(content, path, url)
         return self._promises[period]
 
-    def _places(self, period: Period) -> tuple[Path, Path]:
-        path = self._cache / ArchiveFile(self.series, period).path
+    def _places(self, period: pd.Period) -> tuple[Path, Path]:
+        path = self._cache / zip_path(self.series, period)
         return path, path.with_name(f"{path.name}.sha256")
-
-
-@contextmanager
-def _refused(url: str) -> Iterator[None]:
-    """Turn what is wrong with a file of the archive into our error."""
-    try:
-        yield
-    except ForeignFileError as error:
-        fix = f"Check that {URL_VARIABLE} is a candle archive"
-        raise DataError(where=url, rule=error.rule, got=error.got, fix=fix) from error
-
-
-class _OlderMonths:
-    """The months before a month, newest first, until the archive has no more."""
-
-    def __init__(self, zips: _SeriesZips, newest: Period) -> None:
-        self._zips = zips
-        self._months = _months_back(newest.month_before())
-        self._absent: list[Period] = []
-
-    def tables(self, num_bars: int) -> Tables:
-        """Read at least one month, and about `num_bars` rows; empty when nothing is left."""
-        num_months = ceil(num_bars * self._zips.series.bar_s / _SHORTEST_MONTH_S)
-        while len(self._absent) < MOST_ABSENT_MONTHS:
-            months = list(islice(self._months, min(num_months, _MOST_MONTHS_AT_ONCE)))
-            found = self._filled(months, self._zips.tables(months))
-            if found or not months:
-                return found
-        return {}
-
-    def _filled(self, months: list[Period], tables: Tables) -> Tables:
-        """Look for absent months in daily zips, once an older month shows that they lie between two."""
-        days: list[Period] = []
-        for month in months:
-            if month not in tables:
-                self._absent.append(month)
-            else:
-                days += [day for absent in self._absent for day in absent.days()]
-                self._absent = []
-        return tables | self._zips.tables(days)
 
 
 def _collected(zips: _SeriesZips, num_bars: int, last_s: int, now_s: int) -> Candles:
     """Gather zips, newest first, until they hold enough candles or there are no more."""
-    newest = _newest_month(zips, last_s)
+    newest = zips.newest_month(last_s)
     if newest is None:
-        return _checked(zips, _new_listing(zips, last_s), now_s)
-    tables = _days_from(zips, newest.end_day, last_s) | zips.tables([newest])
-    older = _OlderMonths(zips, newest)
+        tables, older = _new_listing(zips, last_s), iter(())
+    else:
+        tables = _days_from(zips, (newest + 1).asfreq("D", "start"), last_s) | zips.tables([newest])
+        older = _months_back(newest - 1)
+    absent: list[pd.Period] = []
     while True:
-        found = _checked(zips, tables, now_s)
+        frame = pd.concat([tables[period] for period in sorted(tables, key=_start)], ignore_index=True)
+        found = check_candles(frame, zips.series, source=VisionSource.name, now_s=now_s)
         num_missing = num_bars - int((found.open_time_s <= last_s).sum())
         # What lies before a re-listing would be dropped again.
         if num_missing <= 0 or found.report.relisted_at is not None:
             return found
-        more = older.tables(num_missing)
+        more = _older(zips, older, absent, num_missing)
         if not more:
             return found
         tables |= more
 
 
-def _checked(zips: _SeriesZips, tables: Tables, now_s: int) -> Candles:
-    frame = pd.concat([tables[period] for period in sorted(tables)], ignore_index=True)
-    return check_candles(frame, zips.series, source=VisionSource.name, now_s=now_s)
+def _older(zips: _SeriesZips, months: Iterator[pd.Period], absent: list[pd.Period], num_bars: int) -> Tables:
+    """Read at least one month, and about `num_bars` rows; empty when the archive has no more.
+
+    Args:
+        zips: Of one series.
+        months: Those not asked for yet, newest first.
+        absent: Those not found since the last that was; they are looked for in daily zips once an older
+            month shows that they lie between two.
+        num_bars: Rows still missing.
+    """
+    num_months = min(ceil(num_bars * zips.series.bar_s / _SHORTEST_MONTH_S), _MOST_MONTHS_AT_ONCE)
+    found: Tables = {}
+    while not found and len(absent) < MOST_ABSENT_MONTHS and (asked := list(islice(months, num_months))):
+        found = zips.tables(asked)
+        days: list[pd.Period] = []
+        for month in asked:
+            absent.append(month)
+            if month in found:
+                days += [day for gone in absent[:-1] for day in _days(gone, gone)]
+                absent.clear()
+        found |= zips.tables(days)
+    return found
 
 
-def _newest_month(zips: _SeriesZips, last_s: int) -> Period | None:
-    months = _months_back(Period.month_of(last_s))
-    while probed := list(islice(months, PROBES_AT_ONCE)):
-        if found := zips.newest(probed):
-            return found
-    return None
-
-
-def _months_back(newest: Period) -> Iterator[Period]:
+def _months_back(newest: pd.Period) -> Iterator[pd.Period]:
     while newest >= FIRST_MONTH:
         yield newest
-        newest = newest.month_before()
+        newest -= 1
 
 
-def _days_from(zips: _SeriesZips, first: date, last_s: int) -> Tables:
+def _days_from(zips: _SeriesZips, first: pd.Period, last_s: int) -> Tables:
     """Read days in time order until a week of them is absent."""
-    days = days_between(first, _day_after(last_s))
+    days = _days(first, _period(last_s, "D"))
     found: Tables = {}
     num_absent = 0
     for start in range(0, len(days), MOST_ABSENT_DAYS):
@@ -282,17 +244,26 @@ def _days_from(zips: _SeriesZips, first: date, last_s: int) -> Tables:
 
 def _new_listing(zips: _SeriesZips, last_s: int) -> Tables:
     """Read the days of this month and the last: a symbol that young has no monthly zip yet."""
-    month = Period.month_of(last_s)
-    found = zips.tables(days_between(month.month_before().first_day, _day_after(last_s)))
+    month = _period(last_s, "M")
+    found = zips.tables(_days(month - 1, _period(last_s, "D")))
     if not found:
         raise DataError(
             where=f"{zips.series} from {VisionSource.name}",
             rule=f"needs a zip in the archive at or before {iso(last_s)}",
-            got=f"none at {zips.url(month)}, nor for any month since {FIRST_MONTH.label} or recent day",
+            got=f"none at {zips.url(month)}, nor for any month since {FIRST_MONTH} or recent day",
             fix=f"Check the symbol, the timeframe and {URL_VARIABLE}",
         )
     return found
 
 
-def _day_after(time_s: int) -> date:
-    return datetime.fromtimestamp(time_s, UTC).date() + timedelta(days=1)
+def _days(first: pd.Period, last: pd.Period) -> list[pd.Period]:
+    """List the days from the begin of a month or day to the end of another, oldest first."""
+    return list(pd.period_range(first.asfreq("D", "start"), last.asfreq("D", "end"), freq="D"))
+
+
+def _period(time_s: int, freq: str) -> pd.Period:
+    return pd.Period(pd.Timestamp(time_s, unit="s"), freq)
+
+
+def _start(period: pd.Period) -> pd.Timestamp:
+    return period.start_time
