@@ -165,8 +165,11 @@ def compute(columns: Iterable[str], candles: Mapping[str, Floats]) -> dict[str, 
     Returns:
         Per column, shape (N,), float64, with NaN in the rows of its own warm-up.
     """
-    known = dict(candles)
-    return {name: _without_warmup(name, _resolved(name, known)) for name in columns}
+    known, computed = dict(candles), {}
+    for name in columns:
+        computed[name] = _resolved(name, known).copy()
+        computed[name][: _warmup(name)] = np.nan
+    return computed
 
 
 def _resolved(name: str, known: dict[str, Floats]) -> Floats:
@@ -189,12 +192,6 @@ def _warmup(name: str) -> int:
 def _formula(name: str) -> Formula:
     """Return the formula of a stage, or of a feature that is no price of the candle itself."""
     return (FEATURES[name].formula if name in FEATURES else None) or _STAGES[name]
-
-
-def _without_warmup(name: str, values: Floats) -> Floats:
-    valid = values.copy()
-    valid[: _warmup(name)] = np.nan
-    return valid
 
 
 def _bars_until_forgotten(*newest_weights: float) -> int:
@@ -233,15 +230,6 @@ _OWN = "v8"
 _CLOSE_MOMENTS, _ROLLED_MOMENTS = "close_moments", "rolled_moments"
 
 
-def _deviation_stage(num_bars: int) -> str:
-    """Name the stage that holds the range deviation over some bars."""
-    return f"range_deviation_{num_bars}"
-
-
-def _realised_stage(num_bars: int) -> str:
-    return f"realised_deviation_{num_bars}"
-
-
 _STAGES: Final[dict[str, Formula]] = {
     _CLOSE_MOMENTS: Formula(
         formulas.close_moments, (c.CLOSE,), {"period_bars": c.BAND_PERIOD_BARS}, _BANDS_WARMUP
@@ -253,47 +241,29 @@ _STAGES: Final[dict[str, Formula]] = {
         _BANDS_WARMUP,
     ),
     **{
-        _deviation_stage(bars): Formula(
+        f"range_deviation_{bars}": Formula(
             ranges.range_deviation, (c.HIGH, c.LOW), {"period_bars": bars}, bars - 1
         )
         for bars in c.RANGE_BARS
     },
     **{
-        _realised_stage(bars): Formula(ranges.realised_deviation, (c.CLOSE,), {"period_bars": bars}, bars)
+        f"realised_deviation_{bars}": Formula(
+            ranges.realised_deviation, (c.CLOSE,), {"period_bars": bars}, bars
+        )
         for bars in c.REALISED_BARS
     },
 }
 """What several features share; computed once and never stored."""
 
 
-def _range(bars: int) -> Feature:
+def _deviation(name: str, bars: int, what: str, source: str) -> Feature:
+    """Share that the stage `name`_deviation over some bars has in the recent range."""
     return Feature(
-        c.range_column(bars),
+        f"{name}_{bars}",
         Kind.POSITIVE,
-        f"{_OF_SQUARED} log(high / low) of the last {bars} bars over 4 log 2, {_OF_RECENT}",
-        Formula(ranges.share_of_recent, (_deviation_stage(bars), c.RECENT_RANGE)),
-        _PARKINSON,
-    )
-
-
-def _realised(bars: int) -> Feature:
-    return Feature(
-        f"realised_{bars}",
-        Kind.POSITIVE,
-        f"{_OF_SQUARED} log return of the last {bars} bars, {_OF_RECENT}",
-        Formula(ranges.share_of_recent, (_realised_stage(bars), c.RECENT_RANGE)),
-        _OWN,
-    )
-
-
-def _move(bars: int) -> Feature:
-    return Feature(
-        f"move_{bars}",
-        Kind.CENTRED,
-        f"size of the log return over {bars} bars over the root of {bars}, at most {ranges.MAX_MOVE:g}, "
-        f"{_OF_RECENT}",
-        Formula(ranges.move, (c.CLOSE, c.RECENT_RANGE), {"period_bars": bars}, bars),
-        _OWN,
+        f"{_OF_SQUARED} {what}, {_OF_RECENT}",
+        Formula(ranges.share_of_recent, (f"{name}_deviation_{bars}", c.RECENT_RANGE)),
+        source,
     )
 
 
@@ -431,12 +401,28 @@ FEATURES: Final[Registry[Feature]] = Registry(
                 for bars, weight in zip(c.RANGE_BARS[1:], ranges.RECENT_WEIGHTS, strict=True)
             )
             + "; unitless",
-            Formula(ranges.recent_range, tuple(map(_deviation_stage, c.RANGE_BARS[1:]))),
+            Formula(ranges.recent_range, tuple(f"range_deviation_{bars}" for bars in c.RANGE_BARS[1:])),
             "Corsi 2009, doi:10.1093/jjfinec/nbp001",
         ),
-        *map(_range, c.RANGE_BARS),
-        *map(_realised, c.REALISED_BARS),
-        *map(_move, c.MOVE_BARS),
+        *(
+            _deviation("range", bars, f"log(high / low) of the last {bars} bars over 4 log 2", _PARKINSON)
+            for bars in c.RANGE_BARS
+        ),
+        *(
+            _deviation("realised", bars, f"log return of the last {bars} bars", _OWN)
+            for bars in c.REALISED_BARS
+        ),
+        *(
+            Feature(
+                f"move_{bars}",
+                Kind.CENTRED,
+                f"size of the log return over {bars} bars over the root of {bars}, at most "
+                f"{ranges.MAX_MOVE:g}, {_OF_RECENT}",
+                Formula(ranges.move, (c.CLOSE, c.RECENT_RANGE), {"period_bars": bars}, bars),
+                _OWN,
+            )
+            for bars in c.MOVE_BARS
+        ),
         *(feature for waves in c.DAY_WAVES for feature in _waves("day", ranges.DAY_S, waves)),
         *(feature for waves in c.WEEK_WAVES for feature in _waves("week", ranges.WEEK_S, waves)),
         *(feature for step in range(1, c.MAX_ROLLED_STEPS + 1) for feature in _rolled(step)),

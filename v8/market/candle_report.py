@@ -5,10 +5,8 @@ Every row that was read is counted once: `num_read` is `num_kept` plus all the c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
-
-from pydantic import TypeAdapter
 
 NUM_GAPS_LISTED = 10
 
@@ -112,9 +110,8 @@ class CandleReport:
         if self.num_unsorted:
             parts.append(f"sorted ({self.num_unsorted} rows out of order)")
         if len(self.time_units) > 1:
-            parts.append(
-                "times in " + " and ".join(f"{unit} ({count})" for unit, count in self.time_units.items())
-            )
+            units = " and ".join(f"{unit} ({count})" for unit, count in self.time_units.items())
+            parts.append(f"times in {units}")
         if self.num_gaps:
             longest = self.gaps[0]
             parts.append(
@@ -122,15 +119,10 @@ class CandleReport:
                 f"the longest {longest.num_missing} after {longest.after}"
             )
         if self.num_flat:
-            parts.append(
-                f"{self.num_flat} flat candles without volume kept (longest run {self.longest_flat_bars})"
-            )
+            run = f"longest run {self.longest_flat_bars}"
+            parts.append(f"{self.num_flat} flat candles without volume kept ({run})")
         return "; ".join(parts)
 
     def to_json(self) -> dict[str, Any]:
         """Return every count under its own name, ready for JSON."""
-        content: dict[str, Any] = _REPORT.dump_python(self, mode="json")
-        return content
-
-
-_REPORT = TypeAdapter(CandleReport)
+        return asdict(self)

@@ -21,7 +21,6 @@ _NUMBER_UNITS = (("seconds", 1e9), ("milliseconds", 1e12), ("microseconds", 1e15
 """Name and smallest number of each unit; the largest is five times that (2128)."""
 
 _RANGE = 5.0
-_TWELVE_HOUR_TEXT = "%Y-%m-%d %I-%p"
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,25 +74,20 @@ def _from_numbers(column: pd.Series) -> OpenTimes:
     for name, smallest in _NUMBER_UNITS:
         is_unit = (numbers >= smallest) & (numbers < smallest * _RANGE)
         if is_unit.any():
-            open_us[is_unit] = _to_microseconds(numbers[is_unit], smallest)
+            chosen = numbers[is_unit]
+            # Integers stay integers where float64 cannot hold them: in nanoseconds.
+            is_fine = smallest > 1e15
+            open_us[is_unit] = chosen // 1_000 if is_fine else np.rint(chosen * round(1e15 / smallest))
             is_readable |= is_unit
             units[name] = int(is_unit.sum())
     return OpenTimes(open_us, is_readable, units)
-
-
-def _to_microseconds(numbers: NDArray[np.int64] | NDArray[np.float64], smallest: float) -> NDArray[np.int64]:
-    """Scale numbers of one unit; integers stay integers because float64 cannot hold nanoseconds."""
-    if smallest > 1e15:
-        return np.asarray(numbers // 1_000, dtype=np.int64)
-    scaled = numbers * round(1e15 / smallest)
-    return np.asarray(np.rint(scaled), dtype=np.int64)
 
 
 def _from_text(column: pd.Series) -> OpenTimes:
     numbers = _from_numbers(pd.to_numeric(column, errors="coerce").astype("Float64"))
     dates = pd.to_datetime(column, format="ISO8601", utc=True, errors="coerce")
     is_open = dates.isna()
-    dates[is_open] = pd.to_datetime(column[is_open], format=_TWELVE_HOUR_TEXT, utc=True, errors="coerce")
+    dates[is_open] = pd.to_datetime(column[is_open], format="%Y-%m-%d %I-%p", utc=True, errors="coerce")
     # Digits are numbers, never compact dates: 1518048000 is also a date to a lenient reader.
     is_number = pd.to_numeric(column, errors="coerce").notna().to_numpy(dtype=np.bool_)
     read = _from_dates(dates.where(~is_number), "date text")

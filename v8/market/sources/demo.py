@@ -16,6 +16,7 @@ Shapes: N bars, newest first until the end; K volatility components; S steps wit
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -87,43 +88,38 @@ def _simulated(series: Series, num_bars: int) -> pd.DataFrame:
     """Simulate the newest bars of a series, oldest first, in the columns of `check_candles`."""
     seed = int.from_bytes(hashlib.sha256(f"v8 demo {series}".encode()).digest()[:16], "big")
     num_blocks = -(-num_bars // BLOCK_BARS)
-    draws = [_Draws(series, np.random.default_rng([seed, block])) for block in range(num_blocks)]
+    blocks = [_draw(series, np.random.default_rng([seed, block])) for block in range(num_blocks)]
+    draws = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+    level = float(10.0 ** np.random.default_rng([seed, seed]).uniform(-5.0, 5.0))
     open_s = END_S - series.bar_s * np.arange(1, num_blocks * BLOCK_BARS + 1, dtype=np.int64)
-    variance = _regimes(draws, np.random.default_rng([seed])) * _season(open_s)
-    columns = _candle_columns(series, draws, np.sqrt(variance), _level(seed))
+    is_wild_at_first = np.random.default_rng([seed]).random(_NUM_REGIMES) < 0.5
+    variance = _regimes(draws["has_switch"], draws["is_wild"], is_wild_at_first) * _season(open_s)
+    columns = _candle_columns(series, draws, np.sqrt(variance), level)
     frame = pd.DataFrame({OPEN_TIME: open_s, **columns})
     return frame.iloc[:num_bars][::-1].reset_index(drop=True)
 
 
-class _Draws:
-    """The random numbers of one block of bars, all drawn before any is used.
-
-    Args:
-        series: Its bar length sets how often regimes switch and jumps come.
-        rng: Generator of this block alone.
-    """
-
-    def __init__(self, series: Series, rng: np.random.Generator) -> None:
-        lasts_s = _SHORTEST_REGIME_S * _REGIME_RATIO ** np.arange(_NUM_REGIMES)
-        switch = -np.expm1(-series.bar_s / lasts_s)
-        self.has_switch = rng.random((BLOCK_BARS, _NUM_REGIMES)) < switch
-        self.is_wild = rng.random((BLOCK_BARS, _NUM_REGIMES)) < 0.5
-        self.steps = rng.standard_normal((BLOCK_BARS, NUM_STEPS))
-        self.reach_up = rng.standard_exponential((BLOCK_BARS, NUM_STEPS))
-        self.reach_down = rng.standard_exponential((BLOCK_BARS, NUM_STEPS))
-        self.jumps = rng.standard_normal(BLOCK_BARS) * (
-            rng.random(BLOCK_BARS) < -np.expm1(-_JUMPS_PER_DAY * series.bar_s / _DAY_S)
-        )
-        self.jump_step = rng.integers(NUM_STEPS, size=BLOCK_BARS)
-        self.turnover = rng.standard_normal(BLOCK_BARS)
+def _draw(series: Series, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+    """Draw the random numbers of one block of bars, in an order that never changes."""
+    lasts_s = _SHORTEST_REGIME_S * _REGIME_RATIO ** np.arange(_NUM_REGIMES)
+    return {
+        "has_switch": rng.random((BLOCK_BARS, _NUM_REGIMES)) < -np.expm1(-series.bar_s / lasts_s),
+        "is_wild": rng.random((BLOCK_BARS, _NUM_REGIMES)) < 0.5,
+        "steps": rng.standard_normal((BLOCK_BARS, NUM_STEPS)),
+        "reach_up": rng.standard_exponential((BLOCK_BARS, NUM_STEPS)),
+        "reach_down": rng.standard_exponential((BLOCK_BARS, NUM_STEPS)),
+        "jumps": rng.standard_normal(BLOCK_BARS)
+        * (rng.random(BLOCK_BARS) < -np.expm1(-_JUMPS_PER_DAY * series.bar_s / _DAY_S)),
+        "jump_step": rng.integers(NUM_STEPS, size=BLOCK_BARS),
+        "turnover": rng.standard_normal(BLOCK_BARS),
+    }
 
 
-def _regimes(draws: list[_Draws], rng: np.random.Generator) -> NDArray[np.float64]:
+def _regimes(
+    has_switch: NDArray[np.bool_], is_wild: NDArray[np.bool_], is_wild_at_first: NDArray[np.bool_]
+) -> NDArray[np.float64]:
     """Return the variance of each bar relative to the long run, shape (N,), mean 1."""
-    has_switch = np.concatenate([draw.has_switch for draw in draws])
-    is_wild = np.concatenate([draw.is_wild for draw in draws])
-    is_wild[0] = rng.random(_NUM_REGIMES) < 0.5
-    has_switch[0] = True
+    has_switch[0], is_wild[0] = True, is_wild_at_first
     rows = np.where(has_switch, np.arange(len(has_switch))[:, None], 0)
     since = np.maximum.accumulate(rows, axis=0)
     is_wild_now = np.take_along_axis(is_wild, since, axis=0)
@@ -139,15 +135,15 @@ def _season(open_s: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _candle_columns(
-    series: Series, draws: list[_Draws], relative: NDArray[np.float64], level: float
+    series: Series, draws: dict[str, NDArray[Any]], relative: NDArray[np.float64], level: float
 ) -> dict[str, NDArray[np.float64]]:
     """Draw the path within every bar and read its candle off it.
 
     Args:
         series: Whose bar length scales the steps.
-        draws: Blocks, newest first.
+        draws: Random numbers by name, newest first.
         relative: Volatility of each bar relative to the long run, shape (N,), newest first.
-        level: Last close, quote currency.
+        level: Last close, quote currency; between 0.00001 and 100,000.
 
     Returns:
         OHLCV, each of shape (N,), newest first.
@@ -155,21 +151,16 @@ def _candle_columns(
     bar_share = series.bar_s / _DAY_S
     spread = DAILY_VOLATILITY * np.sqrt(bar_share) * relative
     step_spread = (spread / np.sqrt(NUM_STEPS))[:, None]
-    steps = np.concatenate([draw.steps for draw in draws]) * step_spread
-    jump_step = np.concatenate([draw.jump_step for draw in draws])
-    jumps = np.concatenate([draw.jumps for draw in draws]) * _JUMP_SIZE * DAILY_VOLATILITY
-    steps[np.arange(len(steps)), jump_step] += jumps
+    steps = draws["steps"] * step_spread
+    steps[np.arange(len(steps)), draws["jump_step"]] += draws["jumps"] * _JUMP_SIZE * DAILY_VOLATILITY
     path = np.cumsum(steps, axis=1)
     log_end = np.log(level) - np.concatenate([[0.0], np.cumsum(path[:, -1])])
     opened, close = np.exp(log_end[1:]), np.exp(log_end[:-1])
     # The largest value of a Brownian path between two known ends has this law (its reflection principle).
     middle = path - steps / 2
-    up = np.concatenate([draw.reach_up for draw in draws])
-    down = np.concatenate([draw.reach_down for draw in draws])
-    highest = (middle + np.sqrt(steps**2 + 2 * step_spread**2 * up) / 2).max(axis=1)
-    lowest = (middle - np.sqrt(steps**2 + 2 * step_spread**2 * down) / 2).min(axis=1)
-    noise = np.concatenate([draw.turnover for draw in draws])
-    activity = relative**1.3 * np.exp(0.4 * noise + 0.3 * np.abs(path[:, -1]) / spread)
+    highest = (middle + np.sqrt(steps**2 + 2 * step_spread**2 * draws["reach_up"]) / 2).max(axis=1)
+    lowest = (middle - np.sqrt(steps**2 + 2 * step_spread**2 * draws["reach_down"]) / 2).min(axis=1)
+    activity = relative**1.3 * np.exp(0.4 * draws["turnover"] + 0.3 * np.abs(path[:, -1]) / spread)
     return {
         OPEN: opened,
         HIGH: np.maximum(opened * np.exp(highest), np.maximum(opened, close)),
@@ -177,8 +168,3 @@ def _candle_columns(
         CLOSE: close,
         VOLUME: _TURNOVER_PER_DAY * bar_share * activity / close,
     }
-
-
-def _level(seed: int) -> float:
-    """Choose the last close, between 0.00001 and 100,000 of quote currency."""
-    return float(10.0 ** np.random.default_rng([seed, seed]).uniform(-5.0, 5.0))

@@ -74,10 +74,6 @@ class Patience(Retry):
 PATIENCE: Final = Patience(NUM_TRIES - 1, status_forcelist=_PASSING, raise_on_status=False)
 
 
-class _CutError(Exception):
-    """An answer that ended early."""
-
-
 class Downloader:
     """A pool of threads with keep-alive connections.
 
@@ -127,15 +123,18 @@ class Downloader:
         """
         patience = self._patience
         while True:
-            try:
-                with self._answer(url) as answer:
-                    return None if answer.status_code == _NOT_FOUND else self._body(url, answer, max_bytes)
-            except _CutError as cut:  # the adapter's patience ends where a body begins
+            with self._answer(url) as answer:
+                if answer.status_code == _NOT_FOUND:
+                    return None
                 try:
-                    patience = patience.increment("GET", url, error=ProtocolError(str(cut)))
-                except MaxRetryError:
-                    raise self._gave_up(url, str(cut)) from cut
-                patience.sleep()
+                    return self._body(url, answer, max_bytes)
+                except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
+                    cut = error
+            try:  # the adapter's patience ends where a body begins
+                patience = patience.increment("GET", url, error=ProtocolError(_broken(cut)))
+            except MaxRetryError:
+                raise self._gave_up(url, _broken(cut)) from cut
+            patience.sleep()
 
     def _answer(self, url: str) -> requests.Response:
         """Ask until there is an answer that stays: 200 or 404."""
@@ -164,18 +163,15 @@ class Downloader:
 
     def _body(self, url: str, answer: requests.Response, max_bytes: int) -> bytes:
         content = bytearray()
-        try:
-            for piece in answer.iter_content(_CHUNK_BYTES):
-                content += piece
-                if len(content) > max_bytes:
-                    raise DataError(
-                        where=url,
-                        rule=f"a file of the archive has at most {max_bytes} bytes",
-                        got="more",
-                        fix=f"Check that {self._variable} is a candle archive",
-                    )
-        except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
-            raise _CutError(_broken(error)) from error
+        for piece in answer.iter_content(_CHUNK_BYTES):
+            content += piece
+            if len(content) > max_bytes:
+                raise DataError(
+                    where=url,
+                    rule=f"a file of the archive has at most {max_bytes} bytes",
+                    got="more",
+                    fix=f"Check that {self._variable} is a candle archive",
+                )
         return bytes(content)
 
     def _gave_up(self, url: str, reason: str) -> DataError:
@@ -192,5 +188,5 @@ def _broken(error: requests.RequestException) -> str:
 
 
 def _close(pool: ThreadPoolExecutor, session: requests.Session) -> None:
-    pool.shutdown(wait=True, cancel_futures=True)
+    pool.shutdown(cancel_futures=True)
     session.close()

@@ -17,11 +17,9 @@ from pathlib import Path
 import pandas as pd
 
 from v8.errors import DataError, ProfileError, listed
-from v8.market.candles import Candles, check_candles, require_num_bars
+from v8.market.candles import Candles, check_candles
 from v8.market.series import Series
 from v8.market.sources.tables import read_csv_table, read_parquet_table
-
-_SUFFIXES = (".csv", ".parquet")
 
 
 class FilesSource:
@@ -45,13 +43,14 @@ class FilesSource:
         Raises:
             DataError: If no file matches, or the rows cannot be trusted.
         """
-        require_num_bars(num_bars, series)
         frame = pd.concat([_table(path, series) for path in self._matching(series)], ignore_index=True)
         checked = check_candles(frame, series, source=self.name, now_s=int(self._now()))
         return checked.newest(num_bars, end_s)
 
     def _matching(self, series: Series) -> list[Path]:
-        tables = _tables_under(self._folder)
+        found = (path for path in self._folder.rglob("*") if path.suffix.lower() in (".csv", ".parquet"))
+        # Sorted, so that the order does not depend on the file system.
+        tables = sorted(path for path in found if path.is_file() and not path.name.startswith("."))
         matching = [path for path in tables if _names_series(path.stem, series)]
         if not matching:
             there = [str(path.relative_to(self._folder)) for path in tables]
@@ -78,12 +77,6 @@ def open_folder(data_dir: Path | None) -> FilesSource:
             fix="Add --data-dir FOLDER",
         )
     return FilesSource(data_dir)
-
-
-def _tables_under(folder: Path) -> list[Path]:
-    """List candle files in an order that does not depend on the file system."""
-    found = (path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES)
-    return sorted(path for path in found if path.is_file() and not path.name.startswith("."))
 
 
 def _names_series(stem: str, series: Series) -> bool:

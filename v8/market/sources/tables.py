@@ -131,38 +131,26 @@ def _header(text: str, where: str) -> tuple[int, list[str], bool]:
 def _wanted(names: list[str], series: Series, where: str) -> dict[str, str]:
     """Map the name of each column we need, as the file writes it, to our name."""
     plain = [_plain(name) for name in names]
+    symbol = series.symbol.lower()
+    assets = [symbol[:stop] for stop in range(1, len(symbol))]
+    volumes = [name for name in plain if name in {f"volume_{asset}" for asset in assets}]
     wanted = {}
-    for column, known in _known_names(plain, series).items():
+    for column, known in {
+        OPEN_TIME: TIME_NAMES,
+        **{name: (name,) for name in OHLC},
+        VOLUME: (VOLUME, *volumes),
+    }.items():
         found = next((name for name in known if name in plain), None)
         if found is None or plain.count(found) > 1:
             raise DataError(
                 where=where,
-                rule=f"needs one column {column} (or {', '.join(known)})"
-                if tuple(known) != (column,)
-                else f"needs one column {column}",
+                rule=f"needs one column {column}"
+                + (f" (or {', '.join(known)})" if known != (column,) else ""),
                 got=f"{plain.count(found) if found else 'none'} among {', '.join(names)}",
                 fix="Rename the columns in the header",
             )
         wanted[names[plain.index(found)]] = column
     return wanted
-
-
-def _known_names(plain: list[str], series: Series) -> dict[str, tuple[str, ...]]:
-    base_volumes = [
-        name
-        for name in plain
-        if name.startswith("volume_") and _is_base_asset(name.removeprefix("volume_"), series)
-    ]
-    return {
-        OPEN_TIME: TIME_NAMES,
-        **{name: (name,) for name in OHLC},
-        VOLUME: (VOLUME, *base_volumes),
-    }
-
-
-def _is_base_asset(asset: str, series: Series) -> bool:
-    symbol = series.symbol.lower()
-    return bool(asset) and symbol.startswith(asset) and symbol != asset
 
 
 def _plain(name: str) -> str:

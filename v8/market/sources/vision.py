@@ -179,7 +179,7 @@ def _collected(zips: _SeriesZips, num_bars: int, last_s: int, now_s: int) -> Can
     """Gather zips, newest first, until they hold enough candles or there are no more."""
     newest = zips.newest_month(last_s)
     if newest is None:
-        tables, older = _new_listing(zips, last_s), iter(())
+        tables, older = _new_listing(zips, last_s), _months_back(FIRST_MONTH - 1)
     else:
         tables = _days_from(zips, (newest + 1).asfreq("D", "start"), last_s) | zips.tables([newest])
         older = _months_back(newest - 1)
