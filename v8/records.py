@@ -52,20 +52,18 @@ def read_json_object(file: Path, *, fix: str) -> dict[str, Any]:
     Raises:
         ArtifactError: If the file is missing or is no JSON object.
     """
+
+    def refused(rule: str, got: str) -> ArtifactError:
+        return ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
+
     try:
         content = json.loads(file.read_text("utf-8"))
     except OSError as error:
-        raise ArtifactError(
-            where=str(file), rule="must be a file that can be read", got=error.strerror or "an error", fix=fix
-        ) from error
+        raise refused("must be a file that can be read", error.strerror or "an error") from error
     except (ValueError, RecursionError) as error:  # a stranger's file may be nested without end
-        raise ArtifactError(
-            where=str(file), rule="must be whole JSON", got=f"damage ({error})", fix=fix
-        ) from error
+        raise refused("must be whole JSON", f"damage ({error})") from error
     if not isinstance(content, dict):
-        raise ArtifactError(
-            where=str(file), rule="must hold a JSON object", got=type(content).__name__, fix=fix
-        )
+        raise refused("must hold a JSON object", type(content).__name__)
     return content
 
 
@@ -136,10 +134,6 @@ def first_fault(error: ValidationError) -> tuple[str, str, str]:
     elif first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         got = f"the unknown key {first['loc'][-1]!r}"
     else:
-        got = shortened(repr(first["input"]))
+        shown = repr(first["input"])
+        got = shown if len(shown) <= _MAX_SHOWN else f"{shown[: _MAX_SHOWN - 3]}..."
     return ".".join(str(part) for part in first["loc"]), f"{rule[:1].lower()}{rule[1:]}", got
-
-
-def shortened(shown: str) -> str:
-    """Cut a value that is shown in an error to a readable length."""
-    return shown if len(shown) <= _MAX_SHOWN else f"{shown[: _MAX_SHOWN - 3]}..."

@@ -18,9 +18,6 @@ from v8.market.candles import Candles, check_candles
 from v8.market.open_times import US_PER_S, iso, read_open_times
 from v8.market.series import TIMEFRAME_S, Series
 
-FRAME_SOURCE = "a frame"
-"""What stands for the source of candles that came as a frame."""
-
 
 def checked_candles(candles: Candles | pd.DataFrame, series: Series, now_s: int | None = None) -> Candles:
     """Return checked candles of a series.
@@ -40,10 +37,13 @@ def checked_candles(candles: Candles | pd.DataFrame, series: Series, now_s: int 
         if candles.series != series:
             raise _of_another_series(series, str(candles.series))
         return candles
-    frame = _with_open_time(candles)
+    frame = candles
+    is_indexed = isinstance(frame.index, pd.DatetimeIndex) or frame.index.name == OPEN_TIME
+    if is_indexed and OPEN_TIME not in frame:
+        frame = frame.reset_index(names=OPEN_TIME)
     _require_names(frame, series)
     _require_spacing(frame, series)
-    return check_candles(frame, series, source=FRAME_SOURCE, now_s=present_s(now_s))
+    return check_candles(frame, series, source="a frame", now_s=present_s(now_s))
 
 
 def require_unbroken(candles: Candles, lookback_bars: int, warmup_bars: int) -> None:
@@ -56,14 +56,11 @@ def require_unbroken(candles: Candles, lookback_bars: int, warmup_bars: int) -> 
     unbroken = int(np.count_nonzero(candles.segment == candles.segment[-1]))
     if unbroken >= needed:
         return
-    if unbroken < len(candles):
-        got = f"{unbroken} after the hole that ends at {iso(candles.open_time_s[-unbroken])}"
-    else:
-        got = str(unbroken)
+    hole = f" after the hole that ends at {iso(candles.open_time_s[-unbroken])}"
     raise DataError(
         where=str(candles.series),
         rule=f"needs {needed} unbroken candles at the end ({lookback_bars} lookback + {warmup_bars} warm-up)",
-        got=got,
+        got=f"{unbroken}{hole if unbroken < len(candles) else ''}",
         fix="Fetch the missing candles, or a longer history",
     )
 
@@ -96,27 +93,17 @@ def present_s(now_s: int | None) -> int:
     return int(time.time()) if now_s is None else now_s
 
 
-def _with_open_time(frame: pd.DataFrame) -> pd.DataFrame:
-    if OPEN_TIME in frame.columns:
-        return frame
-    if isinstance(frame.index, pd.DatetimeIndex) or frame.index.name == OPEN_TIME:
-        return frame.reset_index(names=OPEN_TIME)
-    return frame  # `check_candles` says that the column is missing
-
-
 def _require_names(frame: pd.DataFrame, series: Series) -> None:
     expected = {"symbol": series.symbol, "timeframe": series.timeframe, "series": str(series)}
     for key, name in expected.items():
         told = [str(value) for value in frame[key].unique()] if key in frame.columns else []
         told += [str(frame.attrs[key])] if key in frame.attrs else []
-        others = [value for value in told if _plain(key, value) != name]
+        if key == "symbol":  # as the exchange writes it: BTC/USDT, BTC-USDT and btcusdt are BTCUSDT
+            others = [value for value in told if re.sub(r"[/_-]", "", value).upper() != name]
+        else:
+            others = [value for value in told if value != name]
         if others:
             raise _of_another_series(series, f"{key} {listed(others)}")
-
-
-def _plain(key: str, value: str) -> str:
-    """Write a symbol as the exchange does: BTC/USDT, BTC-USDT and btcusdt are BTCUSDT."""
-    return re.sub(r"[/_-]", "", value).upper() if key == "symbol" else value
 
 
 def _require_spacing(frame: pd.DataFrame, series: Series) -> None:

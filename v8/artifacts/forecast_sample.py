@@ -89,17 +89,21 @@ def sample_forecasts(data: SeriesData, model: Mapping[str, NDArray[np.floating[A
     anchors, horizon = data.anchors["test"], data.profile.horizon_bars
     end = int(anchors[-1]) + horizon + 1
     first = max(0, end - SHOWN_BARS)
-    windows = _spread_windows(anchors, horizon, first + min(LEAD_IN_BARS, data.profile.lookback_bars) - 1)
+    first_anchor = first + min(LEAD_IN_BARS, data.profile.lookback_bars) - 1
+    windows = [len(anchors) - 1]  # one horizon apart, backwards from the newest
+    for window in range(len(anchors) - 2, -1, -1):
+        if anchors[window] >= first_anchor and anchors[windows[-1]] - anchors[window] >= horizon:
+            windows.append(window)
     return ForecastSample(
         series=str(data.series),
         bar_s=data.series.bar_s,
-        open_time_s=tuple(int(time_s) for time_s in data.table.open_time_s[first:end]),
+        open_time_s=tuple(data.table.open_time_s[first:end].tolist()),
         truth={task: _rows(data.table.select(TASKS[task].columns)[first:end]) for task in model},
         issued=tuple(
             IssuedForecast(
                 int(anchors[window]) - first, {task: _rows(values[window]) for task, values in model.items()}
             )
-            for window in windows
+            for window in reversed(windows)
         ),
     )
 
@@ -120,17 +124,6 @@ def read_sample(file: Path) -> ForecastSample | None:
         got = "rows and forecasts that do not fit together"
         raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
     return sample
-
-
-def _spread_windows(anchors: NDArray[np.int64], horizon: int, first_row: int) -> list[int]:
-    """Choose windows one horizon apart, backwards from the newest, none anchored before `first_row`."""
-    chosen = [len(anchors) - 1]
-    for window in range(len(anchors) - 2, -1, -1):
-        if anchors[window] < first_row:
-            break
-        if anchors[chosen[-1]] - anchors[window] >= horizon:
-            chosen.append(window)
-    return chosen[::-1]
 
 
 def _rows(values: NDArray[np.floating[Any]]) -> Rows:

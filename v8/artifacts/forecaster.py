@@ -106,12 +106,7 @@ class Forecaster:
     """
 
     def __init__(
-        self,
-        metadata: dict[str, Any],
-        model: Any,
-        *,
-        where: str = METADATA_FILE,
-        revision: str | None = None,
+        self, metadata: dict[str, Any], model: Any, *, where: str = METADATA_FILE, revision: str | None = None
     ) -> None:
         fix = "Restore the artefact's folder, download it again, or use the v8 that wrote it"
         recorded = checked(_RECORDED, metadata, where=where, fix=fix, rule=AS_WRITTEN)
@@ -128,11 +123,7 @@ class Forecaster:
 
     @classmethod
     def load(cls, folder: Path | str, *, revision: str | None = None) -> Forecaster:
-        """Load the artefact in `folder`: a series' folder of a run, or of a downloaded one.
-
-        Args:
-            folder: The folder.
-            revision: Commit of the Hub it was downloaded from; None for a local one.
+        """Load the artefact in `folder`: a series' folder of a run, or of one downloaded at a `revision`.
 
         Raises:
             ArtifactError: If a file is missing, changed, of an unknown format or no plain Keras file.
@@ -253,45 +244,35 @@ class Forecaster:
         is_wanted = (issued_s >= _seconds(start, 0)) & (issued_s <= _seconds(end, np.iinfo(np.int64).max))
         anchors = anchors[is_wanted][::stride]
         if not len(anchors):
-            raise self._no_window(issued_s, table)
+            got = f"{len(table)} candles after the warm-up, none of them with {self.lookback_bars} unbroken"
+            if len(issued_s):
+                got = f"forecasts issued from {iso(issued_s[0])} to {iso(issued_s[-1])} only"
+            raise DataError(
+                where=str(self.series),
+                rule=f"a back-test needs a window of {self.lookback_bars} unbroken candles after the warm-up "
+                f"of {self.warmup_bars}, between start and end",
+                got=got,
+                fix="Fetch a longer history, or widen the span",
+            )
         return self._forecast_after(table, anchors)
 
     def _forecast_after(self, table: FeatureTable, anchors: NDArray[np.int64]) -> pd.DataFrame:
         """Forecast from windows that end at some rows, as `forecast_history` returns it."""
-        chunks = [
-            self._columns(table, anchors[first : first + _CHUNK_WINDOWS])
-            for first in range(0, len(anchors), _CHUNK_WINDOWS)
-        ]
-        columns = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+        chunks = []
+        for first in range(0, len(anchors), _CHUNK_WINDOWS):
+            rows = anchors[first : first + _CHUNK_WINDOWS, None] + np.arange(1 - self.lookback_bars, 1)
+            chunks.append(self.forecast(table.select(self.features)[rows]))
+        columns = {
+            name: np.concatenate([chunk[task][:, :, number] for chunk in chunks]).astype(np.float64).ravel()
+            for task in chunks[0]
+            for number, name in enumerate(TASKS[task].columns)
+        }
         steps = np.arange(1, self.horizon_bars + 1)
         opens_NH = table.open_time_s[anchors][:, None] + steps * self.series.bar_s
         issued = _times(np.repeat(opens_NH[:, 0], self.horizon_bars), ISSUED_AT)
         ahead = pd.Index(np.tile(steps, len(anchors)), name=STEP)
         index = pd.MultiIndex.from_arrays([issued, ahead, _times(opens_NH.ravel(), OPEN_TIME)])
         return pd.DataFrame(columns, index=index)
-
-    def _columns(self, table: FeatureTable, anchors: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
-        """Forecast the windows that end at some rows: per column (N * H,), step after step."""
-        rows = anchors[:, None] + np.arange(1 - self.lookback_bars, 1)
-        forecast = self.forecast(table.select(self.features)[rows])
-        return {
-            name: values[:, :, number].astype(np.float64).ravel()
-            for task, values in forecast.items()
-            for number, name in enumerate(TASKS[task].columns)
-        }
-
-    def _no_window(self, issued_s: NDArray[np.int64], table: FeatureTable) -> DataError:
-        if len(issued_s):
-            got = f"forecasts issued from {iso(issued_s[0])} to {iso(issued_s[-1])} only"
-        else:
-            got = f"{len(table)} candles after the warm-up, none of them with {self.lookback_bars} unbroken"
-        return DataError(
-            where=str(self.series),
-            rule=f"a back-test needs a window of {self.lookback_bars} unbroken candles after the warm-up "
-            f"of {self.warmup_bars}, between start and end",
-            got=got,
-            fix="Fetch a longer history, or widen the span",
-        )
 
     def _require_fit(self, where: str) -> None:
         """Refuse a model whose shapes are not those that its metadata promises."""

@@ -104,13 +104,25 @@ def check_keras_file(file: Path) -> None:
             raise _foreign(file, "a file of another kind")
         with zipfile.ZipFile(file) as archive:
             _check_members(file, archive.infolist())
-            members = {name: _unpacked(file, archive, name) for name in sorted(KERAS_MEMBERS)}
+            # Python stops at the size that a member claims, and compares its checksum.
+            members = {name: archive.read(name) for name in sorted(KERAS_MEMBERS)}
+            for name, content in members.items():
+                if len(content) != (claimed := archive.getinfo(name).file_size):
+                    raise _foreign(file, f"a member {name} of {len(content):,} bytes that claims {claimed:,}")
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise _foreign(file, f"a damaged archive ({error})") from error
     except OSError as error:
         raise _foreign(file, error.strerror or "an input error") from error
     _check_config(file, members[CONFIG_MEMBER])
-    _check_weights(file, members[WEIGHTS_MEMBER])
+    weights, num_bytes = members[WEIGHTS_MEMBER], 0
+    try:
+        with h5py.File(io.BytesIO(weights), "r") as arrays:  # their list, not their numbers
+            num_bytes = _plain_bytes(file, arrays)
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        raise _foreign(file, f"a damaged {WEIGHTS_MEMBER}") from error
+    if num_bytes > len(weights):
+        said = f"a {WEIGHTS_MEMBER} of {len(weights):,} bytes that claims {num_bytes:,} of numbers"
+        raise _foreign(file, said)
 
 
 def load_keras_model(file: Path) -> Any:
@@ -147,14 +159,6 @@ def _fault_of(member: zipfile.ZipInfo) -> str | None:
         and (name == WEIGHTS_MEMBER or member.file_size <= MAX_TEXT_BYTES),
     }
     return next((fault for fault, is_kept in rules.items() if not is_kept), None)
-
-
-def _unpacked(file: Path, archive: zipfile.ZipFile, name: str) -> bytes:
-    """Unpack a member; Python stops at the size that it claims and compares its checksum."""
-    claimed, content = archive.getinfo(name).file_size, archive.read(name)
-    if len(content) != claimed:
-        raise _foreign(file, f"a member {name} of {len(content):,} bytes that claims {claimed:,}")
-    return content
 
 
 def _check_config(file: Path, content: bytes) -> None:
@@ -194,9 +198,8 @@ def _strange_class(node: dict[str, Any]) -> str | None:
         return None
     module, name = node.get("module"), node.get("class_name")
     registered = node.get("registered_name")
-    shown = (
-        ".".join(str(part)[:80] for part in (module, name) if part is not None) or "an object without class"
-    )
+    parts = [str(part)[:80] for part in (module, name) if part is not None]
+    shown = ".".join(parts) or "an object without class"
     if not isinstance(name, str) or not isinstance(module, str | None):
         return shown
     if registered not in (None, name):
@@ -205,19 +208,6 @@ def _strange_class(node: dict[str, Any]) -> str | None:
         return None if name in _VALUES else shown
     is_operation = bool(_OPERATIONS.fullmatch(module) and _CLASS_NAME.fullmatch(name))
     return None if is_operation or name in _STOCK.get(module, ()) else shown
-
-
-def _check_weights(file: Path, content: bytes) -> None:
-    """Look at the list of arrays, not at their numbers."""
-    try:
-        with h5py.File(io.BytesIO(content), "r") as weights:
-            num_bytes = _plain_bytes(file, weights)
-    except (OSError, RuntimeError, KeyError, ValueError) as error:
-        raise _foreign(file, f"a damaged {WEIGHTS_MEMBER}") from error
-    if num_bytes > len(content):
-        raise _foreign(
-            file, f"a {WEIGHTS_MEMBER} of {len(content):,} bytes that claims {num_bytes:,} of numbers"
-        )
 
 
 def _plain_bytes(file: Path, weights: Any) -> int:

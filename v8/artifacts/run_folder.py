@@ -130,7 +130,7 @@ class RunIdentity:
 
 
 class RunFolder(FolderLock):
-    """An open run folder, held by this process until it is closed.
+    """An open run folder, held by this process until it is closed; `record` is what its `run.json` holds.
 
     Args:
         path: The folder; made when missing.
@@ -145,31 +145,26 @@ class RunFolder(FolderLock):
         super().__init__(path)
         self.path = path
         try:
-            self._record = self._continued(identity) if self._file.exists() else _new_record(identity)
+            self.record = self._continued(identity) if self._file.exists() else _new_record(identity)
             self.release_running()
         except BaseException:
             self.release()
             raise
 
-    @property
-    def record(self) -> RunRecord:
-        """What `run.json` holds now."""
-        return self._record
-
     def state(self, series: Series) -> SeriesState:
         """Return how far a series is; `pending` when the run has not met it yet."""
-        return self._record.series.get(str(series), SeriesState())
+        return self.record.series.get(str(series), SeriesState())
 
     def set_state(self, series: Series, **changes: Any) -> None:
         """Change fields of one series' state and save `run.json`."""
-        self._record.series[str(series)] = replace(self.state(series), **changes)
+        self.record.series[str(series)] = replace(self.state(series), **changes)
         self._save()
 
     def release_running(self) -> None:
         """Say of series that were cut off that they wait again; their checkpoints keep their epochs."""
-        for name, state in self._record.series.items():
+        for name, state in self.record.series.items():
             if state.status == "running":
-                self._record.series[name] = replace(state, status="pending")
+                self.record.series[name] = replace(state, status="pending")
         self._save()
 
     def pin(self, series: Series, candles: CandlePin) -> None:
@@ -193,12 +188,20 @@ class RunFolder(FolderLock):
         return self.path / RUN_FILE
 
     def _save(self) -> None:
-        write_json(self._file, asdict(self._record))
+        write_json(self._file, asdict(self.record))
 
     def _continued(self, identity: RunIdentity) -> RunRecord:
         record = read_run(self.path)
         if record.profile_digest != identity.profile.digest:
-            raise _changed_profile(self.path, record.profile, identity.profile)
+            old, new = _flat(record.profile), _flat(identity.profile.model_dump(mode="json"))
+            keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+            changes = [f"{key} {old.get(key)!r} -> {new.get(key)!r}" for key in keys]
+            raise ProfileError(
+                where=str(self.path),
+                rule="a run is continued with the profile and budget it was started with",
+                got=f"other values: {listed(changes)}" if changes else "a profile of another format",
+                fix="Undo the change, or start a new run beside it with --fresh",
+            )
         if record.source != identity.source:
             raise ArtifactError(
                 where=str(self.path),
@@ -287,18 +290,6 @@ def _is_run_of(path: Path, name: str, *, is_fresh: bool) -> bool:
         return False
     # A profile may itself be called aligned-2; its runs are not ours.
     return str(read_run(path).profile.get("name")) in (name, name.removesuffix("-smoke"))
-
-
-def _changed_profile(path: Path, before: Mapping[str, Any], profile: Profile) -> ProfileError:
-    old, new = _flat(before), _flat(profile.model_dump(mode="json"))
-    keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
-    changes = [f"{key} {old.get(key)!r} -> {new.get(key)!r}" for key in keys]
-    return ProfileError(
-        where=str(path),
-        rule="a run is continued with the profile and budget it was started with",
-        got=f"other values: {listed(changes)}" if changes else "a profile of another format",
-        fix="Undo the change, or start a new run beside it with --fresh",
-    )
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -133,7 +133,15 @@ def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
         },
         "profile": profile.model_dump(mode="json"),
         "profile_digest": profile.digest,
-        "features": _features(profile.features),
+        "features": [
+            {
+                "name": name,
+                "kind": FEATURES[name].kind.value,
+                "definition": text,
+                "digest": definition_digest(name),
+            }
+            for name, text in definitions(profile.features).items()
+        ],
         "warmup_bars": warmup_bars(profile.features),
         "lookback_bars": profile.lookback_bars,
         "horizon_bars": profile.horizon_bars,
@@ -166,16 +174,3 @@ def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
         "machine": describe_machine(),
         "model_sha256": model_sha256,
     }
-
-
-def _features(names: tuple[str, ...]) -> list[dict[str, str]]:
-    meanings = definitions(names)
-    return [
-        {
-            "name": name,
-            "kind": FEATURES[name].kind.value,
-            "definition": meanings[name],
-            "digest": definition_digest(name),
-        }
-        for name in names
-    ]

@@ -14,7 +14,6 @@ import typer
 from v8.errors import listed
 
 if TYPE_CHECKING:
-    from v8.hub.publish import Published
     from v8.hub.staging import Choice, Staged
 
 
@@ -37,23 +36,23 @@ def publish(
     ] = False,
 ) -> None:
     """Publish a run's models with card, leaderboard and manifest; unchanged content changes nothing."""
+    from v8.commands.printing import print_lines, print_table
+    from v8.hub.client import check_repo_name
     from v8.hub.staging import Choice
 
     choice = Choice(is_partial=partial, is_only_skilled=only_skilled)
-    if dry_run:
-        _show_plan(run, repo, choice)
-    else:
+    if not dry_run:
         publish_run(run, repo, choice, is_private=private)
+        return
+    check_repo_name(repo)
+    with _staged(run, repo, choice) as staged:
+        rows = [(file.path, f"{file.size_bytes:,}", file.sha256[:12]) for file in staged.files]
+        print_table(f"Plan for {repo} (nothing is sent)", ("file", "bytes", "sha256"), rows)
+        print_lines(*_summary(staged, repo))
 
 
 def publish_run(run: Path, repo: str, choice: Choice | None = None, *, is_private: bool = False) -> None:
-    """Stage a run, publish it and print where it is.
-
-    Args:
-        run: A run folder.
-        repo: `user/name`.
-        choice: Which of its models; None publishes a complete run.
-        is_private: Whether a new repository is one that only the user can see.
+    """Stage a run, publish it and print where it is; without a choice it has to be complete.
 
     Raises:
         PublishError: If it may not or cannot be published.
@@ -67,16 +66,19 @@ def publish_run(run: Path, repo: str, choice: Choice | None = None, *, is_privat
     with _staged(run, repo, choice or Choice()) as staged:
         print_lines(*_summary(staged, repo))
         published = send(staged, repo, is_private=is_private, retries=RetryPolicy(tell=_tell))
-        print_lines(*_ending(published))
+        sent = published.sent
+        if sent is None:
+            print_lines(f"Nothing has changed since {published.url}")
+            return
+        if sent.deletions:
+            print_lines(f"Removed files of an earlier run: {listed(sent.deletions)}.")
+        print_lines(
+            f"Sent {len(sent.additions)} files, {sent.num_bytes:,} bytes.", f"Published: {published.url}"
+        )
 
 
 def check_publishing(repo: str, source: str, *, is_publishable: bool) -> None:
     """Refuse before hours of training what publishing would refuse after them.
-
-    Args:
-        repo: `user/name`.
-        source: Name of the candle source.
-        is_publishable: Whether its candles are real.
 
     Raises:
         PublishError: If the source is simulated, or the token cannot write the repository.
@@ -87,17 +89,6 @@ def check_publishing(repo: str, source: str, *, is_publishable: bool) -> None:
 
     check_source(source, is_publishable=is_publishable)
     check_access(repo, RetryPolicy(tell=_tell))
-
-
-def _show_plan(run: Path, repo: str, choice: Choice) -> None:
-    from v8.commands.printing import print_lines, print_table
-    from v8.hub.client import check_repo_name
-
-    check_repo_name(repo)
-    with _staged(run, repo, choice) as staged:
-        rows = [(file.path, f"{file.size_bytes:,}", file.sha256[:12]) for file in staged.files]
-        print_table(f"Plan for {repo} (nothing is sent)", ("file", "bytes", "sha256"), rows)
-        print_lines(*_summary(staged, repo))
 
 
 @contextmanager
@@ -115,18 +106,6 @@ def _summary(staged: Staged, repo: str) -> list[str]:
         *held_back,
         f"{len(staged.manifest.series)} models of {staged.manifest.profile_name} for {repo}: "
         f"{len(staged.files)} files, {num_bytes:,} bytes, one commit.",
-    ]
-
-
-def _ending(published: Published) -> list[str]:
-    if published.sent is None:
-        return [f"Nothing has changed since {published.url}"]
-    sent = published.sent
-    removed = [f"Removed files of an earlier run: {listed(sent.deletions)}."] if sent.deletions else []
-    return [
-        *removed,
-        f"Sent {len(sent.additions)} files, {sent.num_bytes:,} bytes.",
-        f"Published: {published.url}",
     ]
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from v8.commands.options import OfflineOption, RevisionOption
-
-if TYPE_CHECKING:
-    from v8.hub.pull import Pulled
 
 
 def pull(
@@ -26,24 +23,19 @@ def pull(
     from v8.hub.pull import pull as fetch
 
     pulled = fetch(repo, series or (), revision=revision, is_offline=offline)
-    rows = [_row(pulled, name) for name in pulled.series]
+    files = {name: pulled.manifest.files_of(name) for name in pulled.series}
+    spans = [(name, pulled.manifest.data[name]) for name in pulled.series]
+    rows = [
+        (name, span.last_open, span.source, f"{sum(file.size_bytes for file in files[name]):,}")
+        for name, span in spans
+    ]
     title = f"{repo} at {pulled.revision}, profile {pulled.manifest.profile_name}"
     print_table(title, ("series", "data until", "candles from", "bytes"), rows)
-    print_lines(*_ending(pulled))
-
-
-def _row(pulled: Pulled, series: str) -> tuple[str, str, str, str]:
-    span = pulled.manifest.data[series]
-    size = sum(file.size_bytes for file in pulled.manifest.files_of(series))
-    return series, span.last_open, span.source, f"{size:,}"
-
-
-def _ending(pulled: Pulled) -> list[str]:
-    num_files = sum(len(pulled.manifest.files_of(name)) for name in pulled.series)
-    why = [f"Not confirmed by the Hub, because {pulled.why_cached}."] if pulled.why_cached else []
-    return [
-        *why,
+    if pulled.why_cached:
+        print_lines(f"Not confirmed by the Hub, because {pulled.why_cached}.")
+    num_files = sum(map(len, files.values()))
+    print_lines(
         f"{num_files} files have the published sha256; {pulled.num_downloaded} of them were downloaded now.",
         f"Folder: {pulled.folder}",
-        f'In Python: v8.load("{pulled.repo}", "{pulled.series[0]}", revision="{pulled.revision}")',
-    ]
+        f'In Python: v8.load("{repo}", "{pulled.series[0]}", revision="{pulled.revision}")',
+    )

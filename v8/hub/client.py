@@ -14,9 +14,9 @@ import os
 import re
 import threading
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
 from itertools import islice
@@ -41,8 +41,6 @@ from v8.storage import digest_file, digest_git_blob
 
 DEFAULT_ENDPOINT: Final = "https://huggingface.co"
 TOKEN_PAGE: Final = f"{DEFAULT_ENDPOINT}/settings/tokens"
-
-MAX_NAME_LENGTH: Final = 96
 
 _NAME_PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
 _REPO_NAME: Final = re.compile(f"{_NAME_PART}/{_NAME_PART}")
@@ -126,7 +124,9 @@ class HubRepo(ABC):
         return {file.path: file for file in files}
 
     def _understood(self, error: BaseException) -> V8Error | PassingTroubleError:
-        causes = list(_causes(error))  # uploads of large files wrap what went wrong
+        causes = [error]  # uploads of large files wrap what went wrong
+        while inner := causes[-1].__cause__ or causes[-1].__context__:
+            causes.append(inner)
         for cause in causes:
             if isinstance(cause, PassingTroubleError):
                 return cause
@@ -165,13 +165,6 @@ def _refusal(error: HfHubHTTPError, status: int) -> Refusal:
     return Refusal.TOKEN if status == 401 else Refusal.OTHER
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and what it was raised from or during, innermost last."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
 def is_listed(path: Path, entry: RepoFile | None) -> bool:
     """Compare a file with the id under which the Hub lists it: git's sha1, or the sha256 of a large one."""
     if entry is None or entry.size != path.stat().st_size:
@@ -192,7 +185,7 @@ def check_repo_name(name: str) -> None:
     Raises:
         PublishError: If it is no `user/name` that the Hub allows.
     """
-    is_allowed = len(name) <= MAX_NAME_LENGTH and not name.endswith(".git")
+    is_allowed = len(name) <= 96 and not name.endswith(".git")
     if not is_allowed or not _REPO_NAME.fullmatch(name) or "--" in name or ".." in name:
         raise PublishError(
             where="--repo",
@@ -202,38 +195,32 @@ def check_repo_name(name: str) -> None:
         )
 
 
-@dataclass
-class Stored:
-    """How many large files have been stored so far."""
-
-    num_files: int = 0
-
-
 @contextmanager
-def strict_client(timeout_s: float, *, shows_progress: bool = False) -> Iterator[Stored]:
+def strict_client(timeout_s: float, *, shows_progress: bool = False) -> Iterator[Counter[str]]:
     """Give the client time limits and take its retries away, until the block ends.
 
     The client is one for the whole process, so threads wait here for each other. It stays the one that the
     user's own factory made, with its proxies and certificates; the next one is as patient as before.
+    What it yields counts the requests that succeeded by their method: each PUT has stored a large file.
 
     Args:
         timeout_s: Longest silence of one request, in seconds.
         shows_progress: Whether to show the client's progress bars; they are for terminals only.
     """
     with _ONE_AT_A_TIME:
-        client, stored, had_bars = get_session(), Stored(), not are_progress_bars_disabled()
-        client.send = _strict(client.send, timeout_s, stored)  # type: ignore[method-assign]
+        client, succeeded, had_bars = get_session(), Counter[str](), not are_progress_bars_disabled()
+        client.send = _strict(client.send, timeout_s, succeeded)  # type: ignore[method-assign]
         if not shows_progress:
             disable_progress_bars()
         try:
-            yield stored
+            yield succeeded
         finally:
             if had_bars:
                 enable_progress_bars()
             close_session()
 
 
-def _strict(send: Callable[..., Any], timeout_s: float, stored: Stored) -> Callable[..., Any]:
+def _strict(send: Callable[..., Any], timeout_s: float, succeeded: Counter[str]) -> Callable[..., Any]:
     limits = dict.fromkeys(("connect", "read", "write", "pool"), timeout_s)
 
     def send_strictly(request: Any, **options: Any) -> Any:
@@ -245,7 +232,7 @@ def _strict(send: Callable[..., Any], timeout_s: float, stored: Stored) -> Calla
             trouble = PassingTroubleError(f"no answer ({type(error).__name__})")
         else:
             if response.status_code not in _BUSY and response.status_code < 500:
-                stored.num_files += request.method == "PUT" and response.is_success
+                succeeded[request.method] += response.is_success
                 return response
             trouble = PassingTroubleError(f"status {response.status_code}", _asked_wait_s(response))
             response.close()

@@ -184,11 +184,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, content: Any, *, where: str = MANIFEST_FILE) -> Manifest:
-        """Check what a manifest's file holds.
-
-        Args:
-            content: The value, as `json` loads it.
-            where: The file, for error messages.
+        """Check what the file `where` holds.
 
         Raises:
             ArtifactError: If it is of an unknown format, incomplete, or names a file that no published
@@ -199,7 +195,15 @@ class Manifest:
         )
         keys = {name: value for name, value in content.items() if name != "format"}
         manifest = checked(_MANIFEST, keys, where=where, fix=_FIX)
-        _check_files(manifest, where)
+        names, expected = [file.path for file in manifest.files], {*ROOT_FILES}
+        for series in manifest.series:
+            expected.update(f"{series_folder(series)}/{name}" for name in SERIES_FILES)
+        if strange := sorted(expected.symmetric_difference(names)):
+            rule = f"lists {', '.join(ROOT_FILES)} and {len(SERIES_FILES)} files of every series in data"
+            raise ArtifactError(where=where, rule=rule, got=f"a difference in {listed(strange)}", fix=_FIX)
+        if names != sorted(set(names)):
+            rule = "lists each file once, ascending by path"
+            raise ArtifactError(where=where, rule=rule, got="another order or a repetition", fix=_FIX)
         return manifest
 
 
@@ -219,18 +223,3 @@ def list_files(folder: Path) -> tuple[ListedFile, ...]:
     """List every file below `folder` but the manifest, ascending by path."""
     paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     return tuple(ListedFile.read(folder, path) for path in paths if path != MANIFEST_FILE)
-
-
-def _check_files(manifest: Manifest, where: str) -> None:
-    """Refuse a list of files that lacks one of a series in data, or has one of another."""
-    expected = {*ROOT_FILES}
-    for series in manifest.series:
-        expected.update(f"{series_folder(series)}/{name}" for name in SERIES_FILES)
-    names = [file.path for file in manifest.files]
-    strange = sorted(expected.symmetric_difference(names))
-    if strange:
-        rule = f"lists {', '.join(ROOT_FILES)} and {len(SERIES_FILES)} files of every series in data"
-        raise ArtifactError(where=where, rule=rule, got=f"a difference in {listed(strange)}", fix=_FIX)
-    if names != sorted(set(names)):
-        rule = "lists each file once, ascending by path"
-        raise ArtifactError(where=where, rule=rule, got="another order or a repetition", fix=_FIX)

@@ -9,7 +9,7 @@ from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.series_artifact import METADATA_FILE
 from v8.errors import ArtifactError, PullError, listed
 from v8.hub.manifest import MODELS_FOLDER
-from v8.hub.pull import pull
+from v8.hub.pull import Pulled, pull
 from v8.registry import nearest
 
 _REPO = re.compile(r"[^/\\\s]+/[^/\\\s]+")
@@ -30,8 +30,31 @@ def open_forecaster(
         ArtifactError: If the folder does not hold that series, or its files cannot be trusted.
         PullError: If the Hub does not hand it out.
     """
-    if Path(source).is_dir():
-        return _open_local(Path(source), series, revision)
+    folder, commit = Path(source), None
+    if not folder.is_dir():
+        pulled = _pulled(source, series, revision, is_offline=is_offline)
+        folder, commit = pulled.artifact(pulled.series[0]), pulled.revision
+    elif revision is not None:
+        raise ArtifactError(
+            where=str(folder),
+            rule="a revision belongs to a repository on the Hub",
+            got=f"the revision {revision!r} of a folder",
+            fix="Leave it out, or write the repository as user/name from where no such folder exists",
+        )
+    elif not (folder / METADATA_FILE).exists():
+        return Forecaster.load(_series_folder(folder, series))
+    forecaster = Forecaster.load(folder, revision=commit)
+    if series not in (None, str(forecaster.series)):
+        raise ArtifactError(
+            where=str(folder),
+            rule=f"must hold the model of {series}",
+            got=f"the one of {forecaster.series}",
+            fix="Check the folder, or leave the series out",
+        )
+    return forecaster
+
+
+def _pulled(source: str | Path, series: str | None, revision: str | None, *, is_offline: bool) -> Pulled:
     if not isinstance(source, str) or not _REPO.fullmatch(source):
         raise ArtifactError(
             where=str(source),
@@ -46,30 +69,14 @@ def open_forecaster(
             got="none",
             fix="Name one, for example BTCUSDT-15m; `python -m v8 pull --repo` lists all",
         )
-    pulled = pull(source, [series], revision=revision, is_offline=is_offline)
-    forecaster = Forecaster.load(pulled.artifact(series), revision=pulled.revision)
-    return _of_series(forecaster, series, str(pulled.artifact(series)))
-
-
-def _open_local(folder: Path, series: str | None, revision: str | None) -> Forecaster:
-    """Open a forecaster from a run folder, a downloaded repository or the folder of one series."""
-    if revision is not None:
-        raise ArtifactError(
-            where=str(folder),
-            rule="a revision belongs to a repository on the Hub",
-            got=f"the revision {revision!r} of a folder",
-            fix="Leave it out, or write the repository as user/name from where no such folder exists",
-        )
-    if (folder / METADATA_FILE).exists():
-        return _of_series(Forecaster.load(folder), series, str(folder))
-    return Forecaster.load(_series_folder(folder, series))
+    return pull(source, [series], revision=revision, is_offline=is_offline)
 
 
 def _series_folder(folder: Path, series: str | None) -> Path:
-    finished = {path.parent.name: path.parent for path in sorted(folder.glob(f"*/{METADATA_FILE}"))}
-    finished = finished or {
-        path.parent.name: path.parent for path in sorted(folder.glob(f"{MODELS_FOLDER}/*/{METADATA_FILE}"))
-    }
+    for pattern in (f"*/{METADATA_FILE}", f"{MODELS_FOLDER}/*/{METADATA_FILE}"):
+        finished = {path.parent.name: path.parent for path in sorted(folder.glob(pattern))}
+        if finished:
+            break
     if series in finished:
         return finished[series]
     if series is None and len(finished) == 1:
@@ -83,14 +90,3 @@ def _series_folder(folder: Path, series: str | None) -> Path:
         got=f"{'none' if series is None else repr(series)[:80]} of {listed(list(finished)) or 'none'}",
         fix=fix,
     )
-
-
-def _of_series(forecaster: Forecaster, series: str | None, where: str) -> Forecaster:
-    if series not in (None, str(forecaster.series)):
-        raise ArtifactError(
-            where=where,
-            rule=f"must hold the model of {series}",
-            got=f"the one of {forecaster.series}",
-            fix="Check the folder, or leave the series out",
-        )
-    return forecaster

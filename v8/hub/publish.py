@@ -4,20 +4,25 @@ One try looks at the repository, sends what differs as one commit on top of what
 again. After any trouble the next try begins by looking, so an answer that got lost is found as the
 commit it belonged to. Files of a published run that this one does not have are removed in the same
 commit; older commits keep them. Files of other kinds stay untouched.
+
+The client's `upload_folder` may split into several commits, so `create_commit` is called, with the parent
+commit it builds on: then the Hub itself refuses a second one.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+from huggingface_hub.hf_api import RepoFile
+
 from v8.errors import PublishError, listed
-from v8.hub.client import is_listed, strict_client
+from v8.hub.client import TOKEN_PAGE, HubRepo, Refusal, is_listed, strict_client
 from v8.hub.manifest import CARD_FILE, MANIFEST_FILE, is_published_path
-from v8.hub.remote import RemoteState, WritableRepo
 from v8.hub.retries import RetryPolicy
 from v8.hub.staging import Staged
 
@@ -25,6 +30,9 @@ _ORDINARY: Final = frozenset({".gitattributes", CARD_FILE, "LICENSE", "LICENSE.m
 """What a repository without a published run may hold: what the Hub's own page creates."""
 
 PUBLISH_RETRIES: Final = RetryPolicy()
+
+_CREATE_ONE: Final = f"Create one with write access at {TOKEN_PAGE}"
+_HOW_TO_LOG_IN: Final = f"{_CREATE_ONE}, then set HF_TOKEN or run `hf auth login`"
 
 
 @dataclass(frozen=True)
@@ -88,13 +96,13 @@ def publish(
     Raises:
         PublishError: If it cannot be, in one sentence; then nothing half done is left.
     """
-    with strict_client(retries.timeout_s, shows_progress=sys.stderr.isatty()) as stored:
+    with strict_client(retries.timeout_s, shows_progress=sys.stderr.isatty()) as succeeded:
         remote = WritableRepo(repo, retries)
         remote.check_access()
         remote.create(is_private=is_private)
         commit = SingleCommit(staged, remote)
-        revision = retries.insist(repo, commit.attempt, lambda: stored.num_files)
-        return Published(remote.commit_url(revision), revision, commit.sent)
+        revision = retries.insist(repo, commit.attempt, lambda: succeeded["PUT"])
+        return Published(f"{remote.endpoint}/{repo}/commit/{revision}", revision, commit.sent)
 
 
 @dataclass
@@ -148,4 +156,119 @@ def _check_ours(repo: str, state: RemoteState) -> None:
             rule="a run goes into a new repository, or one that holds a published run",
             got=f"one with other files: {listed(strange)}",
             fix="Choose another name in --repo",
+        )
+
+
+@dataclass(frozen=True)
+class RemoteState:
+    """A repository at one commit.
+
+    Args:
+        revision: The commit, 40 hex digits.
+        is_private: Whether strangers cannot see it.
+        files: Every file by its path, as the Hub lists it.
+    """
+
+    revision: str
+    is_private: bool
+    files: Mapping[str, RepoFile]
+
+
+class WritableRepo(HubRepo):
+    """A model repository to publish into.
+
+    Raises:
+        PublishError: If there is no token, or it has a form no token has.
+    """
+
+    def __init__(self, name: str, retries: RetryPolicy) -> None:
+        super().__init__(name, retries)
+        if not self._token:
+            raise PublishError(
+                where="HF_TOKEN",
+                rule="publishing needs an access token of the Hugging Face Hub",
+                got="none",
+                fix=_HOW_TO_LOG_IN,
+            )
+
+    def check_access(self) -> None:
+        """Refuse a token that is wrong, may not write, or belongs to somebody else.
+
+        Raises:
+            PublishError: If so, or if the Hub does not answer.
+        """
+        about = self.insist(self._api.whoami)
+        role = about.get("auth", {}).get("accessToken", {}).get("role")
+        if role == "read":
+            raise self._forbidden("a token that may only read")
+        owners = [about["name"], *(org["name"] for org in about.get("orgs", []))]
+        if self.name.partition("/")[0] not in owners:
+            raise self._forbidden(f"the token of {about['name']}")
+
+    def create(self, *, is_private: bool) -> None:
+        """Make the repository when it does not exist.
+
+        Raises:
+            PublishError: If it may not be made, or is public and must not be.
+        """
+        self.insist(lambda: self._api.create_repo(self.name, private=is_private or None, exist_ok=True))
+        if is_private and not self.insist(self.look).is_private:
+            raise PublishError(
+                where=self.name,
+                rule="with --private the repository must be private",
+                got="a public one that exists already",
+                fix="Make it private in its settings on the Hub, choose another name, or drop --private",
+            )
+
+    def look(self) -> RemoteState:
+        """Return what the repository holds now.
+
+        Raises:
+            PublishError: If it does not exist, or the token may not see it.
+            PassingTroubleError: If the Hub does not answer.
+        """
+        info = self.ask(lambda: self._api.model_info(self.name))
+        revision = str(info.sha)
+        return RemoteState(revision, bool(info.private), self.ask(lambda: self.files(revision)))
+
+    def commit(
+        self, title: str, additions: Mapping[str, Path], deletions: Iterable[str], *, parent: str
+    ) -> None:
+        """Write local files and delete paths in one commit on top of `parent`.
+
+        Raises:
+            PublishError: If it is refused for good.
+            PassingTroubleError: If no answer came, or there is a newer commit: look before trying again.
+        """
+        adding = [CommitOperationAdd(path, str(file)) for path, file in additions.items()]
+        deleting = [CommitOperationDelete(path, is_folder=False) for path in deletions]
+        self.ask(
+            lambda: self._api.create_commit(
+                self.name, [*adding, *deleting], commit_message=title, parent_commit=parent
+            )
+        )
+
+    def refused(self, refusal: Refusal, said: str) -> PublishError:
+        """Return the error that the user reads."""
+        where, rule, got = self.name, "the Hub must take the commit", said
+        fix = "Nothing was published; mend it and repeat the same command"
+        if refusal is Refusal.FORBIDDEN:
+            return self._forbidden("a token that may not write there")
+        if refusal is Refusal.TOKEN:
+            where, rule = "HF_TOKEN", "must be a valid access token of the Hugging Face Hub"
+            got, fix = "one that the Hub does not know", _HOW_TO_LOG_IN
+        elif refusal in (Refusal.REPOSITORY, Refusal.REVISION, Refusal.FILE):
+            rule = "the repository must be one that exists and that the token may see"
+            got = "the answer that there is none"
+            fix = "Check the name in --repo and the permissions of the token"
+        elif refusal is Refusal.OFFLINE:
+            fix = "Unset HF_HUB_OFFLINE"
+        return PublishError(where=where, rule=rule, got=got, fix=fix)
+
+    def _forbidden(self, got: str) -> PublishError:
+        return PublishError(
+            where=self.name,
+            rule=f"needs a token that may write repositories of {self.name.partition('/')[0]}",
+            got=got,
+            fix=f"{_CREATE_ONE} and set HF_TOKEN, or choose a --repo of your own",
         )

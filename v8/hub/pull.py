@@ -9,7 +9,8 @@
 5. Model files are looked into without loading them (`v8.artifacts.model_file`).
 
 Nothing is written outside the client's cache. Without an answer from the Hub, or with HF_HUB_OFFLINE, a
-revision that the cache holds whole is used and named; a part of one is refused.
+revision that the cache holds whole is used and named; a part of one is refused. The client's downloads serve
+what is in its cache when the Hub refuses, so whether a revision may be read is asked first.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from huggingface_hub import constants, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.hf_api import RepoFile
 
 from v8.artifacts.model_file import MAX_TEXT_BYTES, MAX_UNPACKED_BYTES, check_keras_file
 from v8.artifacts.series_artifact import MODEL_FILE
-from v8.errors import ArtifactError, PullError, listed
-from v8.hub.client import is_listed, strict_client
+from v8.errors import ArtifactError, PullError, V8Error, listed
+from v8.hub.client import TOKEN_PAGE, HubRepo, Refusal, is_listed, strict_client
 from v8.hub.manifest import MANIFEST_FILE, ListedFile, Manifest, read_manifest, series_folder
-from v8.hub.reading import ReadableRevision
 from v8.hub.retries import RetryPolicy, UnreachableError
 from v8.registry import nearest
 from v8.storage import digest_file
@@ -36,9 +37,13 @@ from v8.storage import digest_file
 PULL_RETRIES: Final = RetryPolicy(timeout_s=30.0, waits_s=(1.0, 2.0, 4.0), longest_wait_s=60.0)
 """Somebody waits for the model, and there may be a copy of it in the cache."""
 
-MAIN: Final = "main"
+MAX_MANIFEST_BYTES: Final = 4 << 20
+"""A larger manifest is refused unread; 40 series need 40 kB."""
+
+MAX_LISTED_FILES: Final = 5_000
+"""Files of a repository that are looked at; a published fleet of 40 has 163."""
+
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
-_TRUE: Final = frozenset({"1", "ON", "YES", "TRUE"})
 
 
 @dataclass(frozen=True)
@@ -94,9 +99,9 @@ def pull(
             Hub does not answer and the cache does not hold all that is needed.
         ArtifactError: If a file is not what was published, or must not be loaded.
     """
-    is_offline = is_offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE
+    is_offline = is_offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
     with strict_client(retries.timeout_s):
-        source = ReadableRevision(repo, revision or MAIN, retries)
+        source = ReadableRevision(repo, revision or "main", retries)
         pulled = _pulled_from_cache(source, series) if is_offline else _pulled(source, series)
     for name in pulled.series:
         check_keras_file(pulled.artifact(name) / MODEL_FILE)
@@ -134,7 +139,10 @@ def _pulled_instead(source: ReadableRevision, series: Sequence[str], why: str) -
 def _completed(source: ReadableRevision, manifest_file: Path, series: Sequence[str]) -> Pulled:
     """Download what the cache lacks of some series of a commit."""
     folder, commit = manifest_file.parent, manifest_file.parent.name
-    manifest = _read(source, manifest_file, commit)
+    try:
+        manifest = read_manifest(manifest_file)
+    except ArtifactError:  # it may have been damaged, so it is downloaded once more
+        manifest = read_manifest(source.file(MANIFEST_FILE, commit, is_anew=True))
     names, missing = _missing(source, manifest, folder, series)
     if missing:
         listing = source.listing(commit)
@@ -151,7 +159,15 @@ def _missing(
     source: ReadableRevision, manifest: Manifest, folder: Path, series: Sequence[str]
 ) -> tuple[tuple[str, ...], list[ListedFile]]:
     """Return the series that are meant, and those of their files that are not whole in the cache."""
-    names = _chosen(source.name, manifest, series)
+    for name in series:
+        if name not in manifest.series:
+            raise PullError(
+                where=source.name,
+                rule=f"a series is one of the {len(manifest.series)} published: {listed(manifest.series)}",
+                got=repr(name)[:80],
+                fix=f"Did you mean {nearest(name, manifest.series)}",
+            )
+    names = tuple(dict.fromkeys(series)) or manifest.series
     files = [file for name in names for file in manifest.files_of(name)]
     return names, [file for file in files if not file.is_whole_in(folder)]
 
@@ -176,26 +192,6 @@ def _pulled_from_cache(source: ReadableRevision, series: Sequence[str]) -> Pulle
             fix="Pull it again with the Hub in reach: without --offline and HF_HUB_OFFLINE",
         )
     return Pulled(source.name, commit, folder, manifest, names, why_cached="the Hub was not asked")
-
-
-def _read(source: ReadableRevision, file: Path, commit: str) -> Manifest:
-    """Read a manifest; one that cannot be read is downloaded once more, for it may have been damaged."""
-    try:
-        return read_manifest(file)
-    except ArtifactError:
-        return read_manifest(source.file(MANIFEST_FILE, commit, is_anew=True))
-
-
-def _chosen(repo: str, manifest: Manifest, series: Sequence[str]) -> tuple[str, ...]:
-    for name in series:
-        if name not in manifest.series:
-            raise PullError(
-                where=repo,
-                rule=f"a series is one of the {len(manifest.series)} published: {listed(manifest.series)}",
-                got=repr(name)[:80],
-                fix=f"Did you mean {nearest(name, manifest.series)}",
-            )
-    return tuple(dict.fromkeys(series)) or manifest.series
 
 
 def _require_listed(
@@ -228,3 +224,90 @@ def _fetch(source: ReadableRevision, file: ListedFile, commit: str, folder: Path
         fix="Repeat the same command, it downloads this file anew; if that does not help, its owner has to "
         "publish the run again",
     )
+
+
+class ReadableRevision(HubRepo):
+    """One revision of one repository.
+
+    Args:
+        repo: `user/name`.
+        revision: Branch, tag or commit.
+        retries: How often to ask again.
+
+    Raises:
+        PullError: If the user's token has a form that no token has.
+    """
+
+    def __init__(self, repo: str, revision: str, retries: RetryPolicy) -> None:
+        super().__init__(repo, retries)
+        self.revision, self.cache = revision, cache_folder()
+
+    def require_manifest(self) -> None:
+        """Refuse a revision that does not exist, may not be read, or has no manifest of a sensible size.
+
+        The download would serve a copy from the cache instead of saying so.
+        """
+        url = hf_hub_url(self.name, MANIFEST_FILE, revision=self.revision, endpoint=self.endpoint)
+        found = self.insist(lambda: self._api.get_hf_file_metadata(url=url))
+        if found.size is None or found.size > MAX_MANIFEST_BYTES:
+            raise ArtifactError(
+                where=f"{self.name}, {MANIFEST_FILE}",
+                rule=f"a manifest has at most {MAX_MANIFEST_BYTES:,} bytes",
+                got=f"{found.size:,}" if found.size else "no size",
+                fix="Pull from a repository that v8 published",
+            )
+
+    def file(self, path: str, revision: str, *, is_anew: bool = False) -> Path:
+        """Download a file into the cache, unless it is there."""
+        found = self.insist(
+            lambda: self._api.hf_hub_download(
+                self.name, path, revision=revision, cache_dir=self.cache, force_download=is_anew
+            )
+        )
+        return Path(found)
+
+    def listing(self, commit: str) -> dict[str, RepoFile]:
+        """Return the files of a commit by their paths, as the Hub lists them."""
+        return self.insist(lambda: self.files(commit, MAX_LISTED_FILES))
+
+    def cached_manifest(self) -> Path | None:
+        """Return the manifest of the revision as the cache knows it."""
+        found = try_to_load_from_cache(self.name, MANIFEST_FILE, cache_dir=self.cache, revision=self.revision)
+        return Path(found) if isinstance(found, str) else None
+
+    def refused(self, refusal: Refusal, said: str) -> V8Error:
+        """Return the error that the user reads."""
+        where, rule = self.name, "must be a repository that exists and that this user may read"
+        got = "the answer that there is none"
+        fix = "Repeat the same command later; what was downloaded is kept"
+        if refusal is Refusal.TOKEN:
+            where, rule = "HF_TOKEN", "must be a valid access token of the Hugging Face Hub"
+            got = "one that the Hub does not know"
+            fix = f"Unset it for public models, or create one at {TOKEN_PAGE}"
+        elif refusal is Refusal.REVISION:
+            where = f"{self.name}, revision {self.revision}"
+            rule = "must be a branch, a tag or a whole commit of the repository"
+            fix = f"Look at {self.endpoint}/{self.name}/commits/main, or leave it out for the newest"
+        elif refusal is Refusal.FORBIDDEN:
+            got, fix = "the answer that this user may not read it", "Ask its owner for access"
+        elif refusal is Refusal.REPOSITORY and self._token:
+            fix = "Check its name, the path if a folder was meant, and whose the token is"
+        elif refusal is Refusal.REPOSITORY:
+            got += ", and no token was sent"
+            fix = "Check its name, or the path if a folder was meant; to read a private one set HF_TOKEN"
+        elif refusal is Refusal.FILE:
+            rule = f"must be a run that v8 published, with a {MANIFEST_FILE} and all that it lists"
+            got, fix = "the answer that a file is not there", "Check the name and the revision"
+        else:
+            rule, got = "the Hub must hand out the model", said
+        kind = UnreachableError if refusal is Refusal.OFFLINE else PullError
+        return kind(where=where, rule=rule, got=got, fix=fix)
+
+
+def cache_folder() -> Path:
+    """Return the client's cache, from the environment as it is now and not as it was at import."""
+    if chosen := os.environ.get("HF_HUB_CACHE"):
+        return Path(chosen).expanduser()
+    if home := os.environ.get("HF_HOME"):
+        return Path(home).expanduser() / "hub"
+    return Path(constants.HF_HUB_CACHE)

@@ -94,23 +94,26 @@ def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
         metadata = []
         for name in sorted(record.series.keys() - held_back.keys()):
             content = read_metadata(run / name)
-            reason = _reason_to_hold_back(content, choice)
-            if reason:
-                held_back[name] = reason
-            else:
-                metadata.append(content)
-                _stage_artifact(run / name, folder / series_folder(name), content)
+            result = read_results([content])[0]
+            check_source(result.source, is_publishable=not result.is_demo)
+            if choice.is_only_skilled and (losing := result.judgement.loses):
+                held_back[name] = f"it loses to the naive forecast: {', '.join(losing)}"
+                continue
+            _stage_artifact(run / name, folder / series_folder(name), content)
+            metadata.append(content)
     if not metadata:
-        raise _nothing_left(run, held_back)
+        reasons = [f"{name}, because {reason}" for name, reason in held_back.items()]
+        raise PublishError(
+            where=str(run),
+            rule="publishing needs at least one model",
+            got=f"none: {listed(reasons)}" if reasons else "a run without series",
+            fix="Train further, or publish without --only-skilled",
+        )
     return _described(folder, repo, record, metadata, held_back)
 
 
 def check_source(source: str, *, is_publishable: bool) -> None:
-    """Refuse a simulated market.
-
-    Raises:
-        PublishError: If the candles of this source are no real ones.
-    """
+    """Refuse a simulated market with a `PublishError`."""
     if not is_publishable:
         raise PublishError(
             where=f"--source {source}",
@@ -137,15 +140,6 @@ def _unfinished(run: Path, record: RunRecord, choice: Choice) -> dict[str, str]:
     return found
 
 
-def _reason_to_hold_back(metadata: Mapping[str, Any], choice: Choice) -> str | None:
-    result = read_results([metadata])[0]
-    check_source(result.source, is_publishable=not result.is_demo)
-    losing = result.judgement.loses
-    return (
-        f"it loses to the naive forecast: {', '.join(losing)}" if choice.is_only_skilled and losing else None
-    )
-
-
 def _stage_artifact(source: Path, target: Path, metadata: Mapping[str, Any]) -> None:
     """Copy an artefact, so that nobody changes it while it is sent, and check the copy."""
     target.mkdir(parents=True)
@@ -153,16 +147,6 @@ def _stage_artifact(source: Path, target: Path, metadata: Mapping[str, Any]) -> 
         shutil.copyfile(source / name, target / name)
     check_keras_file(verify_model_file(target, dict(metadata)))
     write_text(target / README_FILE, artifact_readme(metadata))
-
-
-def _nothing_left(run: Path, held_back: Mapping[str, str]) -> PublishError:
-    reasons = [f"{name}, because {reason}" for name, reason in held_back.items()]
-    return PublishError(
-        where=str(run),
-        rule="publishing needs at least one model",
-        got=f"none: {listed(reasons)}" if reasons else "a run without series",
-        fix="Train further, or publish without --only-skilled",
-    )
 
 
 def _described(

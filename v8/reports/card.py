@@ -113,17 +113,11 @@ _TEST: Final = (
 )
 _NO_TEST: Final = "The test spans hold too few windows to say what is more than chance."
 
-_YAML_WIDTH = 1_000
-"""One metric a line, so that a change of the card is easy to see."""
-
 
 def model_card(
-    repo: str,
-    run: RunRecord,
-    metadata: Sequence[Mapping[str, Any]],
-    held_back: Mapping[str, str],
+    repo: str, run: RunRecord, metadata: Sequence[Mapping[str, Any]], held_back: Mapping[str, str]
 ) -> str:
-    """Write the card of a run.
+    """Write the card of a run in Markdown with YAML front matter.
 
     Args:
         repo: `user/name`, for the examples.
@@ -131,14 +125,12 @@ def model_card(
         metadata: One mapping per published series, as `metadata.json` holds it; at least one.
         held_back: Per series that is not published: why, as a clause.
 
-    Returns:
-        Markdown with YAML front matter.
-
     Raises:
         ArtifactError: If a key is missing or damaged.
     """
     results, first = read_results(metadata), metadata[0]
     rows, tasks = rank_results(results), [first["tasks"][task] for task in TASKS if task in first["tasks"]]
+    lines = "".join(f"- {series}: {reason}\n" for series, reason in sorted(held_back.items()))
     is_tested = any(score.p_value is not None for row in rows for score in row.tasks.values())
     return _CARD.format(
         front_matter=_front_matter(run.profile_name, results, rows),
@@ -150,7 +142,7 @@ def model_card(
         summary=_summary(rows),
         significance=_TEST.format(num_series=len(rows)) if is_tested else _NO_TEST,
         leaderboard=_leaderboard(rows, is_tested=is_tested),
-        held_back=_held_back(held_back),
+        held_back=f"Not published:\n\n{lines}\n" if held_back else "",
         repo=repo,
         series=rows[0].series,
         data=_data(metadata),
@@ -169,9 +161,8 @@ def _front_matter(profile: str, results: Sequence[SeriesResult], rows: Sequence[
         eval_results=[result for row in rows for result in _eval_results(row, test_spans[row.series])],
     )
     content = data.to_dict()  # type: ignore[no-untyped-call]
-    return yaml.safe_dump(
-        content, sort_keys=False, allow_unicode=True, width=_YAML_WIDTH, default_flow_style=None
-    )
+    # One metric a line, so that a change of the card is easy to see.
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1_000, default_flow_style=None)
 
 
 def _eval_results(row: LeaderboardRow, test: Mapping[str, Any]) -> Iterator[EvalResult]:
@@ -218,14 +209,10 @@ def _leaderboard(rows: Sequence[LeaderboardRow], *, is_tested: bool) -> str:
     tasks = list(summarise(rows))
     columns = ("skill", "p") if is_tested else ("skill",)
     header = ["series", *(name for task in tasks for name in (TASKS[task].title, *columns)), "direction"]
-    cells = [
-        [
-            _name(row),
-            *(cell for task in tasks for cell in _cells(row.tasks.get(task))[: 1 + len(columns)]),
-            _direction(row),
-        ]
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        errors = (cell for task in tasks for cell in _cells(row.tasks.get(task))[: 1 + len(columns)])
+        cells.append([_name(row), *errors, _direction(row)])
     return markdown_table(header, cells)
 
 
@@ -247,11 +234,6 @@ def _direction(row: LeaderboardRow) -> str:
     return f"{percent(row.hit_rate)} ({percent(low)} to {percent(high)})"
 
 
-def _held_back(held_back: Mapping[str, str]) -> str:
-    lines = [f"- {series}: {reason}\n" for series, reason in sorted(held_back.items())]
-    return "".join(["Not published:\n\n", *lines, "\n"]) if lines else ""
-
-
 def _data(metadata: Sequence[Mapping[str, Any]]) -> str:
     header = ("series", "source", "first candle", "last candle", "candles", "test span from", "test windows")
     rows = [
@@ -269,12 +251,9 @@ def _data(metadata: Sequence[Mapping[str, Any]]) -> str:
     return markdown_table(header, rows)
 
 
-def _making(
-    run: RunRecord,
-    metadata: Sequence[Mapping[str, Any]],
-    results: Sequence[SeriesResult],
-) -> str:
-    trainings = [content["training"] for content in metadata]
+def _making(run: RunRecord, metadata: Sequence[Mapping[str, Any]], results: Sequence[SeriesResult]) -> str:
+    trainings, memory = [content["training"] for content in metadata], run.machine.get("memory_bytes")
+    machine = f"{run.machine['cpu']}, {run.machine['num_cores']} cores"
     num_parameters = _distinct(f"{content['num_parameters']:,}" for content in metadata)
     losses = ", ".join(f"{task} {about['loss']}" for task, about in run.profile["tasks"].items())
     fewest, most = (count(pick(result.epochs_run for result in results)) for pick in (min, max))
@@ -285,18 +264,12 @@ def _making(
         ("epochs run", fewest if fewest == most else f"{fewest} to {most}"),
         ("number format", _distinct(training["precision"] for training in trainings)),
         ("computed on", _distinct(training["device"] for training in trainings)),
-        ("machine", _machine(run.machine)),
+        ("machine", f"{machine}, {memory / 2**30:.0f} GiB of memory" if memory else machine),
         ("time", f"{duration(math.fsum(result.total_seconds for result in results))} over all models"),
         ("run started", run.created_at),
         ("versions", ", ".join(f"{name} {version}" for name, version in run.versions.items())),
     ]
     return markdown_table(("what", "value"), rows)
-
-
-def _machine(machine: Mapping[str, Any]) -> str:
-    memory = machine.get("memory_bytes")
-    parts = [str(machine["cpu"]), f"{machine['num_cores']} cores"]
-    return ", ".join([*parts, f"{memory / 2**30:.0f} GiB of memory"] if memory else parts)
 
 
 def _distinct(values: Iterable[str]) -> str:
