@@ -1,42 +1,66 @@
-"""TensorFlow's start-up chatter, kept off the terminal; every process that starts it uses this."""
+"""TensorFlow's chatter, kept off the terminal; every process that starts it uses this."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import sys
-import tempfile
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 
 _CHATTER = re.compile(
-    r"^(WARNING: All log messages before absl::InitializeLog"
-    r"|[IWE]\d{4} .* (cudart_stub|cuda_platform|cpu_feature_guard)\.cc:)"
+    rb"^(WARNING: All log messages before absl::InitializeLog"
+    rb"|[IWE]\d{4} .* ((cudart_stub|cuda_platform|cpu_feature_guard)\.cc:|\w+\.cc:\d+\] oneDNN ))"
 )
-"""Lines with which TensorFlow says that it found no CUDA; they ignore its own log level."""
+"""Lines about missing CUDA and the processor; they ignore TensorFlow's own log level, and some come late."""
 
 
 @contextmanager
 def quiet_start() -> Iterator[None]:
-    """Keep TensorFlow's start-up chatter off the terminal while the block imports it.
+    """Keep TensorFlow's chatter off standard error while the block imports it, and from then on.
 
-    Everything else that is written to standard error meanwhile appears when the block ends. A
-    `TF_CPP_MIN_LOG_LEVEL` in the environment stands, and then all is shown as it comes.
+    A `TF_CPP_MIN_LOG_LEVEL` in the environment stands, and then all is shown as it comes.
     """
     if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
         yield
         return
+    with suppress(OSError):  # without a standard error there is nothing to keep quiet
+        _filter_native_lines()
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-    sys.stderr.flush()
-    with tempfile.TemporaryFile() as held:
-        original = os.dup(2)  # native code writes to the descriptor, past sys.stderr
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        finally:
-            del os.environ["TF_CPP_MIN_LOG_LEVEL"]  # TensorFlow has read it; a child must be quiet by itself
-            os.dup2(original, 2)
-            os.close(original)
-            held.seek(0)
-            lines = held.read().decode("utf-8", "replace").splitlines(keepends=True)
-            sys.stderr.write("".join(line for line in lines if not _CHATTER.match(line)))
+    try:
+        yield
+    finally:
+        del os.environ["TF_CPP_MIN_LOG_LEVEL"]  # TensorFlow has read it; a child must be quiet by itself
+
+
+@cache
+def _filter_native_lines() -> None:
+    """Let a thread pass on what native code writes to the descriptor, but for chatter.
+
+    Python's own standard error goes past it, so that no last words are lost with the thread.
+    """
+    original = os.dup(2)
+    source, sink = os.pipe()
+    os.dup2(sink, 2)
+    os.close(sink)
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = open(  # noqa: SIM115 - it lives as long as the process
+            original, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
+        )
+
+    def pass_on() -> None:
+        with os.fdopen(source, "rb") as lines:
+            for line in lines:
+                if not _CHATTER.match(line):
+                    os.write(original, line)
+
+    def finish() -> None:
+        os.dup2(original, 2)
+        passing.join(timeout=1.0)  # children that outlive this process hold the pipe open
+
+    passing = threading.Thread(target=pass_on, daemon=True)
+    passing.start()
+    atexit.register(finish)
