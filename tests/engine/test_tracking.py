@@ -126,13 +126,14 @@ def test_event_files_are_written_without_tensorflow(tmp_path: Path) -> None:
         "import sys\n"
         "from pathlib import Path\n"
         "from v8.engine.tracking.tensorboard import EventFiles\n"
-        f"files = EventFiles(Path({str(tmp_path)!r}))\n"
+        "from v8.engine.tracking.tracker import TrackedRun\n"
+        f"files = EventFiles(TrackedRun(Path({str(tmp_path)!r}), {{}}, 'demo'))\n"
         "files.log('BTCUSDT-15m', 1, {'loss/train': 0.5})\n"
         "files.finish('BTCUSDT-15m')\n"
         "print('tensorflow' in sys.modules)"
     )
     assert run_python(code) == "False"
-    assert len(list((tmp_path / "BTCUSDT-15m").iterdir())) == 1
+    assert len(list((tmp_path / "tensorboard" / "BTCUSDT-15m").iterdir())) == 1
 
 
 def test_wandb_without_a_login_is_refused_and_told_of_the_offline_mode(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ Rules of this module:
   the same order of additions wherever it lies, so a windowed indicator is bit-identical however much
   history was loaded before the window.
 - Arrays are float64 of shape (N,), one contiguous piece of candles, oldest first. Prices are in quote
-  currency and positive; volume is in base currency and not negative.
+  currency and positive; volume is in base currency and not negative. `period_bars` counts the bars that a
+  window holds, the newest included, and is at least 2.
 - Every result is finite for such input, once its warm-up is over. Where a formula divides zero by zero
   (a flat market, a coin nobody trades) its docstring names the value that stands instead, and why.
 
@@ -30,10 +31,6 @@ def rsi(close: Floats, period_bars: int) -> Floats:
 
     100 * average gain / (average gain + average loss), both smoothed with weight 1 / period. Only gains
     so far give 100, only losses 0, and a market that has not moved at all 50: neither side is stronger.
-
-    Args:
-        close: Shape (N,), quote currency.
-        period_bars: Wilder's period, in bars.
 
     Returns:
         Shape (N,), between 0 and 100, unitless.
@@ -59,15 +56,7 @@ def macd(close: Floats, fast_bars: int, slow_bars: int) -> Floats:
 
 
 def macd_signal(macd_line: Floats, signal_bars: int) -> Floats:
-    """Smooth the MACD line exponentially.
-
-    Args:
-        macd_line: Shape (N,), quote currency.
-        signal_bars: Span of the average, in bars.
-
-    Returns:
-        Shape (N,), quote currency.
-    """
+    """Smooth the MACD line exponentially, in quote currency like it; the span is in bars."""
     return ewm_mean(macd_line, 2.0 / (signal_bars + 1))
 
 
@@ -77,10 +66,6 @@ def close_moments(close: Floats, period_bars: int) -> Floats:
     Two passes over the differences from the newest close of each window. The differences keep every
     digit of a price near 1e-5 as well as of one near 1e5, and make both results exactly zero for a flat
     window; running sums, which are faster, lose up to half of the digits.
-
-    Args:
-        close: Shape (N,), quote currency.
-        period_bars: Window, in bars, at least 2.
 
     Returns:
         Shape (2, N), quote currency: average minus close, and sample standard deviation (divisor
@@ -151,12 +136,6 @@ def atr(high: Floats, low: Floats, close: Floats, period_bars: int) -> Floats:
     The true range is max(high, previous close) - min(low, previous close) (Wilder, 1978); the first bar
     has no previous close and therefore none.
 
-    Args:
-        high: Shape (N,), quote currency.
-        low: Shape (N,), quote currency.
-        close: Shape (N,), quote currency.
-        period_bars: Bars averaged.
-
     Returns:
         Shape (N,), quote currency, not negative; the first `period_bars` rows are NaN.
     """
@@ -166,11 +145,7 @@ def atr(high: Floats, low: Floats, close: Floats, period_bars: int) -> Floats:
 
 
 def roc(close: Floats, period_bars: int) -> Floats:
-    """Compute the rate of change in percent.
-
-    Args:
-        close: Shape (N,), quote currency.
-        period_bars: Bars between the two closes.
+    """Compute the rate of change between closes that lie `period_bars` apart.
 
     Returns:
         Shape (N,), percent of the earlier close; the first `period_bars` rows are NaN.
@@ -186,10 +161,6 @@ def volume_norm(volume: Floats, period_bars: int) -> Floats:
 
     A window without any trade counts as ordinary: 1, the value of a volume equal to its average.
 
-    Args:
-        volume: Shape (N,), base currency.
-        period_bars: Bars averaged, the newest included.
-
     Returns:
         Shape (N,), unitless, between 0 and `period_bars`; the first `period_bars` - 1 rows are NaN.
     """
@@ -197,15 +168,7 @@ def volume_norm(volume: Floats, period_bars: int) -> Floats:
 
 
 def ewm_mean(values: Floats, newest_weight: float) -> Floats:
-    """Smooth exponentially, starting at the first value: y = (1 - w) * y + w * x.
-
-    Args:
-        values: Shape (N,), any unit.
-        newest_weight: w, between 0 and 1.
-
-    Returns:
-        Shape (N,), unit of `values`; a constant stays exactly constant.
-    """
+    """Smooth values of any unit from the first on: y = (1 - w) * y + w * x; a constant stays exactly so."""
     import pandas as pd  # noqa: PLC0415 - profiles name indicators, and reading one must not wait for pandas
 
     smooth = pd.Series(values).ewm(alpha=newest_weight, adjust=False).mean()
@@ -213,15 +176,7 @@ def ewm_mean(values: Floats, newest_weight: float) -> Floats:
 
 
 def moving_mean(values: Floats, period_bars: int) -> Floats:
-    """Average the newest `period_bars` values.
-
-    Args:
-        values: Shape (N,), any unit.
-        period_bars: Window, in bars, at least 2.
-
-    Returns:
-        Shape (N,), unit of `values`; the first `period_bars` - 1 rows are NaN.
-    """
+    """Average the newest values, of any unit; the first `period_bars` - 1 rows are NaN."""
     means = np.full(len(values), np.nan)
     if len(values) >= period_bars:
         means[period_bars - 1 :] = _added(sliding_window_view(values, period_bars).T) / period_bars
@@ -237,11 +192,5 @@ def _added(arrays: Iterable[Floats]) -> Floats:
 
 
 def ratio(part: Floats, whole: Floats, *, where_zero: float) -> Floats:
-    """Divide, with a value of its own where the divisor is zero.
-
-    Args:
-        part: Shape (N,).
-        whole: Shape (N,).
-        where_zero: Result where `whole` is zero.
-    """
+    """Divide part by whole, with a result of its own where the whole is zero."""
     return np.divide(part, whole, out=np.full(len(whole), where_zero), where=whole != 0.0)

@@ -81,13 +81,7 @@ class Feature:
 
 
 def warmup_bars(columns: Iterable[str]) -> int:
-    """Return how many first rows of a contiguous piece are not valid in at least one column.
-
-    Args:
-        columns: Keys of `FEATURES`.
-
-    Returns:
-        Bars; 0 when only prices are named.
+    """Return how many first rows of a contiguous piece are not valid in at least one column, in bars.
 
     >>> warmup_bars(["close", "roc", "volatility"])
     19
@@ -104,11 +98,8 @@ def definitions(columns: Iterable[str]) -> dict[str, str]:
 def definition_digest(name: str) -> str:
     """Identify what a column or stage means: its name, parameters, version and those of its inputs.
 
-    Args:
-        name: A feature, a stage or a candle column; the last is its own definition.
-
     Returns:
-        64 hex digits, or the name of a candle column.
+        64 hex digits, or the name of a candle column, which is its own definition.
     """
     if name in _CANDLE_COLUMNS:
         return name
@@ -125,13 +116,7 @@ def definition_digest(name: str) -> str:
 
 
 def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
-    """Accept a list of column names that are known and named once.
-
-    Args:
-        columns: Names in the wanted order.
-
-    Returns:
-        The same names.
+    """Return names, in the wanted order, that are known and named once.
 
     Raises:
         DataError: If the list is empty, repeats a name or holds an unknown one.

@@ -42,11 +42,6 @@ WAVE_DECIMALS: Final = 9
 def range_deviation(high: Floats, low: Floats, period_bars: int) -> Floats:
     """Estimate the deviation of one bar's log return from the ranges of the newest bars (Parkinson).
 
-    Args:
-        high: Shape (N,), quote currency.
-        low: Shape (N,), quote currency.
-        period_bars: Bars averaged.
-
     Returns:
         Shape (N,), unitless, not negative.
     """
@@ -55,11 +50,7 @@ def range_deviation(high: Floats, low: Floats, period_bars: int) -> Floats:
 
 
 def realised_deviation(close: Floats, period_bars: int) -> Floats:
-    """Root of the mean squared log return of the newest bars.
-
-    Args:
-        close: Shape (N,), quote currency.
-        period_bars: Returns averaged.
+    """Root of the mean squared log return of the newest `period_bars` returns.
 
     Returns:
         Shape (N,), unitless, not negative; the first `period_bars` rows are NaN.
@@ -91,12 +82,7 @@ def recent_range(shortest: Floats, short: Floats, long: Floats, longest: Floats)
 
 
 def share_of_recent(deviation: Floats, recent: Floats) -> Floats:
-    """Divide by the recent range; 1 in a market that stands still.
-
-    Args:
-        deviation: Shape (N,), unitless.
-        recent: Result of `recent_range`, shape (N,).
-    """
+    """Divide a deviation by `recent_range`, both unitless; 1 in a market that stands still."""
     return ratio(deviation, recent, where_zero=1.0)
 
 
@@ -168,22 +154,10 @@ def rolled_moments(close: Floats, period_bars: int, num_steps: int) -> Floats:
 
 
 def rolled_middle(moments: Floats, recent: Floats, step: int) -> Floats:
-    """Distance of the roll-forward middle band from the last close, in recent ranges, without its sign.
-
-    Args:
-        moments: Result of `rolled_moments`, shape (2, num_steps, N).
-        recent: Result of `recent_range`, shape (N,).
-        step: Steps ahead, from 1.
-    """
+    """Distance of the middle of `rolled_moments` from the last close, in recent ranges, without its sign."""
     return np.minimum(ratio(np.abs(moments[0, step - 1]), recent, where_zero=0.0), MAX_ROLLED)
 
 
 def rolled_deviation(moments: Floats, recent: Floats, step: int) -> Floats:
-    """Deviation of the roll-forward bands, in recent ranges.
-
-    Args:
-        moments: Result of `rolled_moments`, shape (2, num_steps, N).
-        recent: Result of `recent_range`, shape (N,).
-        step: Steps ahead, from 1.
-    """
+    """Deviation of `rolled_moments`, in recent ranges; steps ahead count from 1."""
     return np.minimum(ratio(moments[1, step - 1], recent, where_zero=0.0), MAX_ROLLED)

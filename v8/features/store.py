@@ -65,8 +65,6 @@ GROUP_ROWS: Final = 16_384
 _INDEX_KEY = "v8_features"
 _FORMAT_KEY = "v8_features_format"
 _INDEX_START = f'{{"{_FORMAT_KEY}":'.encode("ascii")
-_MAGIC = b"PAR1"
-_DIGEST_DIGITS = 64
 _BLOCK_BYTES = 8192
 _FLOAT = np.dtype("<f4")
 
@@ -131,27 +129,32 @@ class FeatureStore:
             table = self._from_folder(candles, names)
         else:
             self.stats.remembered_tables += 1
-        self._remember(digest, table)
+        self._remembered[digest] = table
+        if len(self._remembered) > self._num_remembered:
+            self._remembered.popitem(last=False)
         return table
 
     def path(self, candles: Candles) -> Path:
         """Return where the columns of these candles lie; the file need not exist."""
         return self.folder / str(candles.series) / f"{candles.digest}.parquet"
 
-    def _remember(self, digest: str, table: FeatureTable) -> None:
-        self._remembered[digest] = table
-        if len(self._remembered) > self._num_remembered:
-            self._remembered.popitem(last=False)
-
     def _from_folder(self, candles: Candles, names: tuple[str, ...]) -> FeatureTable:
         rows = valid_rows(candles, names)
-        columns = self._kept(candles)
-        missing = [name for name in names if name not in columns]
-        self.stats.computed_columns += len(missing)
-        self.stats.reused_columns += len(names) - len(missing)
-        if missing:
-            columns.update(compute_columns(candles, missing))
-            self._keep(candles, columns)
+        try:
+            columns = self._kept(candles)
+            missing = [name for name in names if name not in columns]
+            self.stats.computed_columns += len(missing)
+            self.stats.reused_columns += len(names) - len(missing)
+            if missing:
+                columns.update(compute_columns(candles, missing))
+                storage.write_bytes(self.path(candles), _parquet(candles, columns))
+        except OSError as error:
+            raise DataError(
+                where=f"feature store {self.folder}",
+                rule="must be a folder that can be read and written",
+                got=error.strerror or repr(error),
+                fix="Make room there, or name another folder in V8_HOME",
+            ) from error
         return assemble(candles, rows, {name: columns[name] for name in names})
 
     def _kept(self, candles: Candles) -> dict[str, Column]:
@@ -160,26 +163,10 @@ class FeatureStore:
             return _read(_mapped(path), candles)
         except FileNotFoundError:
             return {}
-        except OSError as error:
-            raise self._unusable(error) from error
         except _DamagedError as damage:
             _log.warning("%s: %s; its columns are computed again and the file is replaced", path, damage)
             self.stats.damaged_files.append(path)
             return {}
-
-    def _keep(self, candles: Candles, columns: Mapping[str, Column]) -> None:
-        try:
-            storage.write_bytes(self.path(candles), _parquet(candles, columns))
-        except OSError as error:
-            raise self._unusable(error) from error
-
-    def _unusable(self, error: OSError) -> DataError:
-        return DataError(
-            where=f"feature store {self.folder}",
-            rule="must be a folder that can be read and written",
-            got=error.strerror or repr(error),
-            fix="Make room there, or name another folder in V8_HOME",
-        )
 
 
 def _parquet(candles: Candles, columns: Mapping[str, Column]) -> bytes:
@@ -255,35 +242,30 @@ def _read(content: mmap | bytes, candles: Candles) -> dict[str, Column]:
     if index["candles"] != candles.digest:
         raise _DamagedError("it holds columns of other candles")
     lengths = [rows.stop - rows.start for rows in _groups(len(candles))]
-    return {
-        name: _read_column(content, index["starts"][name], lengths)
-        for name, definition in index["definitions"].items()
-        if name in FEATURES and definition == definition_digest(name)
-    }
+    columns = {}
+    for name, definition in index["definitions"].items():
+        if name in FEATURES and definition == definition_digest(name):
+            places = zip(lengths, index["starts"][name], strict=True)
+            # A page's header has any length, so a column may begin at any byte; NumPy is no slower for it.
+            runs = [np.frombuffer(content, _FLOAT, length, start) for length, start in places]
+            columns[name] = runs[0] if len(runs) == 1 else np.concatenate(runs)
+    return columns
 
 
 def _read_index(content: mmap | bytes) -> dict[str, Any]:
     start = content.rfind(_INDEX_START)
-    if start < 0 or content[-len(_MAGIC) :] != _MAGIC:
+    if start < 0 or content[-4:] != b"PAR1":
         raise _DamagedError("it is cut off or was not written by this store")
     try:
         index, length = json.JSONDecoder().raw_decode(content[start:].decode("latin-1"))
         runs = memoryview(content)[: index["num_bytes"]]
-        checksum = content[start - _DIGEST_DIGITS : start].decode("latin-1")
+        checksum = content[start - 64 : start].decode("latin-1")
         is_whole = checksum == _checksum(runs, content[start : start + length])
     except (KeyError, TypeError, ValueError) as error:
         raise _DamagedError("its index cannot be read") from error
     if not is_whole:
         raise _DamagedError("it does not match its checksum")
     return cast(dict[str, Any], index)
-
-
-def _read_column(content: mmap | bytes, starts: Sequence[int], lengths: Sequence[int]) -> Column:
-    # A page's header has any length, so a column may begin at any byte; NumPy is no slower for it.
-    runs = [
-        np.frombuffer(content, _FLOAT, length, start) for length, start in zip(lengths, starts, strict=True)
-    ]
-    return runs[0] if len(runs) == 1 else np.concatenate(runs)
 
 
 def _groups(num_rows: int) -> list[slice]:

@@ -85,13 +85,7 @@ class FeatureTable:
         return self.arrays[name]
 
     def select(self, names: Sequence[str]) -> NDArray[np.float32]:
-        """Copy columns by their names, rows contiguous in memory.
-
-        Args:
-            names: Columns of this table in the wanted order, each once.
-
-        Returns:
-            Shape (N, len(names)), float32.
+        """Copy columns in the order of their names: shape (N, len(names)), float32, rows contiguous.
 
         Raises:
             DataError: If a name is repeated or not in the table.
@@ -100,14 +94,7 @@ class FeatureTable:
 
 
 def compute_table(candles: Candles, columns: Sequence[str]) -> FeatureTable:
-    """Compute a FeatureTable without any store, as a Forecaster does.
-
-    Args:
-        candles: Checked candles of one Series.
-        columns: Keys of `FEATURES`, each once.
-
-    Returns:
-        The same table, to the bit, as `FeatureStore.table` gives.
+    """Compute a FeatureTable without any store, as a Forecaster does: `FeatureStore.table`'s to the bit.
 
     Raises:
         DataError: If a name is unknown or repeated, or no piece outlasts the warm-up.
@@ -118,14 +105,7 @@ def compute_table(candles: Candles, columns: Sequence[str]) -> FeatureTable:
 
 
 def valid_rows(candles: Candles, columns: Sequence[str]) -> list[slice]:
-    """List what the warm-up leaves of every contiguous piece.
-
-    Args:
-        candles: Checked candles.
-        columns: Known column names.
-
-    Returns:
-        At least one row slice, none empty, in order.
+    """List what the warm-up leaves of every contiguous piece: at least one slice, none empty, in order.
 
     Raises:
         DataError: If no contiguous piece is longer than the warm-up.
@@ -145,11 +125,7 @@ def valid_rows(candles: Candles, columns: Sequence[str]) -> list[slice]:
 
 
 def compute_columns(candles: Candles, columns: Sequence[str]) -> dict[str, Column]:
-    """Compute columns piece by piece.
-
-    Args:
-        candles: Checked candles, N rows.
-        columns: Known names, each once.
+    """Compute columns of N candles piece by piece.
 
     Returns:
         Per name, shape (N,), float32, NaN in the warm-up of every piece and finite after it.
@@ -165,18 +141,18 @@ def compute_columns(candles: Candles, columns: Sequence[str]) -> dict[str, Colum
         computed = compute(lasting, {name: values[piece] for name, values in raw.items()})
         for name, values in computed.items():
             results[name][piece] = values
-            _check_finite(candles.series, name, results[name][piece][warmup_bars([name]) :])
+            if not np.isfinite(results[name][piece][warmup_bars([name]) :]).all():
+                raise DataError(
+                    where=f"features of {candles.series}",
+                    rule="every value is a finite number in single precision (up to 3.4e38)",
+                    got=f"others in {name}",
+                    fix="Check the prices and volumes of these candles with `python -m v8 data`",
+                )
     return results
 
 
 def assemble(candles: Candles, rows: Sequence[slice], columns: Mapping[str, Column]) -> FeatureTable:
-    """Drop the warm-up; without a gap nothing is copied.
-
-    Args:
-        candles: Checked candles, N rows.
-        rows: What `valid_rows` found for these columns.
-        columns: Known names in the wanted order, each as `compute_columns` gives it.
-    """
+    """Drop what `valid_rows` left out of columns of `compute_columns`; without a gap nothing is copied."""
     return FeatureTable(
         candles.series,
         _joined(candles.open_time_s, rows),
@@ -187,21 +163,12 @@ def assemble(candles: Candles, rows: Sequence[slice], columns: Mapping[str, Colu
 
 
 def table_digest(candles: Candles, columns: tuple[str, ...]) -> str:
-    """Identify a table by its candles, its columns and what they mean: 64 hex digits.
-
-    The table itself is not read: it follows from these.
-    """
+    """Identify a table by what it follows from, its candles, its columns and their meaning: 64 hex digits."""
     return digest_bytes(candles.digest.encode("ascii"), _meaning(columns))
 
 
 def pieces(segment: NDArray[np.int32]) -> list[slice]:
-    """List the contiguous pieces as row slices.
-
-    Args:
-        segment: Shape (N,), int32, one more after every hole.
-
-    Returns:
-        Slices in order that cover all rows.
+    """List the contiguous pieces as slices, in order, that cover all rows.
 
     >>> pieces(np.array([0, 0, 1], dtype=np.int32))
     [slice(0, 2, None), slice(2, 3, None)]
@@ -214,16 +181,6 @@ def pieces(segment: NDArray[np.int32]) -> list[slice]:
 
 def _joined(array: NDArray[Number], rows: Sequence[slice]) -> NDArray[Number]:
     return array[rows[0]] if len(rows) == 1 else np.concatenate([array[each] for each in rows])
-
-
-def _check_finite(series: Series, name: str, values: Column) -> None:
-    if not np.isfinite(values).all():
-        raise DataError(
-            where=f"features of {series}",
-            rule="every value is a finite number in single precision (up to 3.4e38)",
-            got=f"others in {name}",
-            fix="Check the prices and volumes of these candles with `python -m v8 data`",
-        )
 
 
 @cache

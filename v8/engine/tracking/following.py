@@ -66,8 +66,16 @@ class Follower:
     def __call__(self, event: Event) -> None:
         """Pass an event on in the tracker's terms."""
         if isinstance(event, EpochEnded):
-            self._steps[event.series] = event.record.epoch
-            self._attempt(lambda: self._tracker.log(str(event.series), event.record.epoch, _curves(event)))
+            record = event.record
+            curves = {
+                "loss/train": record.train_loss,
+                "loss/validation": record.validation_loss,
+                "learning_rate": record.learning_rate,
+                "speed/windows_per_s": record.windows_per_s,
+                "speed/epoch_s": record.seconds,
+            }
+            self._steps[event.series] = record.epoch
+            self._attempt(lambda: self._tracker.log(str(event.series), record.epoch, curves))
         elif isinstance(event, Outcome):
             if event.reason is None:
                 self._attempt(lambda: self._log_result(event.series))
@@ -94,17 +102,6 @@ class Follower:
         except (TrackerError, OSError, ArtifactError) as error:
             self._is_well = False
             self._listen(Note(f"--track {self._name} stopped, the run goes on: {error}"))
-
-
-def _curves(event: EpochEnded) -> dict[str, float]:
-    record = event.record
-    return {
-        "loss/train": record.train_loss,
-        "loss/validation": record.validation_loss,
-        "learning_rate": record.learning_rate,
-        "speed/windows_per_s": record.windows_per_s,
-        "speed/epoch_s": record.seconds,
-    }
 
 
 def _results(metadata: Mapping[str, Any]) -> dict[str, float]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -26,14 +25,10 @@ _FILE_VERSION = "brain.Event:2"
 
 
 class EventFiles:
-    """Writes one event file per series and call.
+    """Writes one event file per series and call into a folder of the run."""
 
-    Args:
-        folder: Where to; made when missing.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, run: TrackedRun) -> None:
+        self._folder = run.path / TENSORBOARD_FOLDER
         self._writers: dict[str, RecordWriter] = {}
 
     def log(self, series: str, step: int, values: Mapping[str, float]) -> None:
@@ -59,8 +54,3 @@ class EventFiles:
         writer = RecordWriter(stream)
         writer.write(Event(wall_time=now_s, file_version=_FILE_VERSION).SerializeToString())
         return writer
-
-
-def open_tracker(run: TrackedRun) -> EventFiles:
-    """Write curves into the run folder."""
-    return EventFiles(run.path / TENSORBOARD_FOLDER)

@@ -84,7 +84,7 @@ TRACKERS: Final[Registry[TrackerKind]] = Registry(
             "tensorboard",
             "event files in the folder `tensorboard` of the run",
             "https://www.tensorflow.org/tensorboard",
-            later("v8.engine.tracking.tensorboard:open_tracker"),
+            later("v8.engine.tracking.tensorboard:EventFiles"),
             package="tensorboard",
         ),
         TrackerKind(

@@ -12,7 +12,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pandas as pd
 
@@ -22,6 +24,7 @@ from v8.market.series import Series
 from v8.market.sources.tables import read_csv_table, read_parquet_table
 
 
+@dataclass(frozen=True)
 class FilesSource:
     """Candles from files of the user.
 
@@ -30,12 +33,11 @@ class FilesSource:
         now: Clock in seconds since the epoch; rows of a bar that is still running are dropped.
     """
 
-    name = "files"
-    is_publishable = True
+    name: ClassVar = "files"
+    is_publishable: ClassVar = True
 
-    def __init__(self, folder: Path, *, now: Callable[[], float] = time.time) -> None:
-        self._folder = folder
-        self._now = now
+    folder: Path
+    now: Callable[[], float] = time.time
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles of the files that match; see `CandleSource`.
@@ -44,19 +46,19 @@ class FilesSource:
             DataError: If no file matches, or the rows cannot be trusted.
         """
         frame = pd.concat([_table(path, series) for path in self._matching(series)], ignore_index=True)
-        checked = check_candles(frame, series, source=self.name, now_s=int(self._now()))
+        checked = check_candles(frame, series, source=self.name, now_s=int(self.now()))
         return checked.newest(num_bars, end_s)
 
     def _matching(self, series: Series) -> list[Path]:
-        found = (path for path in self._folder.rglob("*") if path.suffix.lower() in (".csv", ".parquet"))
+        found = (path for path in self.folder.rglob("*") if path.suffix.lower() in (".csv", ".parquet"))
         # Sorted, so that the order does not depend on the file system.
         tables = sorted(path for path in found if path.is_file() and not path.name.startswith("."))
         matching = [path for path in tables if _names_series(path.stem, series)]
         if not matching:
-            there = [str(path.relative_to(self._folder)) for path in tables]
+            there = [str(path.relative_to(self.folder)) for path in tables]
             raise DataError(
                 where=f"{series} from {self.name}",
-                rule=f"needs a .csv or .parquet file with {series} in its name under {self._folder}",
+                rule=f"needs a .csv or .parquet file with {series} in its name under {self.folder}",
                 got=listed(there) if there else "no candle file at all",
                 fix="Rename the file or choose another --data-dir",
             )

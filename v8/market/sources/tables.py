@@ -85,14 +85,7 @@ def read_csv_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
 
 
 def read_parquet_table(path: Path, series: Series) -> pd.DataFrame:
-    """Read a Parquet file into the columns that `check_candles` wants.
-
-    Args:
-        path: The file; its open times may be a column or the index.
-        series: Whose candles these are.
-
-    Returns:
-        Columns `open_time` and `OHLCV`, rows as they stand in the file.
+    """Do the same with a Parquet file, whose open times may be a column or the index.
 
     Raises:
         DataError: If it is no Parquet, or a column cannot be found by name.

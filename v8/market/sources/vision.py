@@ -14,9 +14,12 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from math import ceil
 from pathlib import Path
+from typing import ClassVar
 
 import pandas as pd
 
@@ -51,31 +54,24 @@ Tables = dict[pd.Period, pd.DataFrame]
 """Rows of each month or day that is there."""
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class VisionSource:
     """Candles from the exchange archive, or from a mirror of it.
 
     Args:
         base_url: Address above `data/`; None reads `V8_VISION_URL`, or else the exchange's own.
         cache: Folder of verified zips; None for `vision` in v8's cache folder.
-        downloader: What fetches; None for one with the usual limits.
+        downloader: What fetches.
         now: Clock in seconds since the epoch.
     """
 
-    name = "vision"
-    is_publishable = True
+    name: ClassVar = "vision"
+    is_publishable: ClassVar = True
 
-    def __init__(
-        self,
-        *,
-        base_url: str | None = None,
-        cache: Path | None = None,
-        downloader: Downloader | None = None,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._base_url = base_url
-        self._cache = cache
-        self._downloader = downloader or Downloader(URL_VARIABLE)
-        self._now = now
+    base_url: str | None = None
+    cache: Path | None = None
+    downloader: Downloader = field(default_factory=partial(Downloader, URL_VARIABLE))
+    now: Callable[[], float] = time.time
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles of the archive; see `CandleSource`.
@@ -84,43 +80,43 @@ class VisionSource:
             DataError: If the archive has none, cannot be reached, or holds something else.
         """
         require_num_bars(num_bars, series)
-        now_s = int(self._now())
+        now_s = int(self.now())
         last_s = now_s if end_s is None else min(end_s, now_s)
-        base_url = (self._base_url or os.environ.get(URL_VARIABLE) or DEFAULT_URL).rstrip("/")
+        base_url = (self.base_url or os.environ.get(URL_VARIABLE) or DEFAULT_URL).rstrip("/")
         # Archives must not mix, whoever runs them: each address has a cache of its own.
         address = base_url.partition("://")[2] or base_url
-        cache = (self._cache or storage.home() / "vision") / re.sub(r"[^A-Za-z0-9.-]+", "_", address)
-        zips = _SeriesZips(series, base_url, cache, self._downloader)
+        cache = (self.cache or storage.home() / "vision") / re.sub(r"[^A-Za-z0-9.-]+", "_", address)
+        zips = _SeriesZips(series, base_url, cache, self.downloader)
         return _collected(zips, num_bars, last_s, now_s).newest(num_bars, last_s)
 
 
+@dataclass(frozen=True, eq=False)
 class _SeriesZips:
     """The zips of one series during one call: on disk, or else in the archive."""
 
-    def __init__(self, series: Series, base_url: str, cache: Path, downloader: Downloader) -> None:
-        self.series = series
-        self._base_url = base_url
-        self._cache = cache
-        self._downloader = downloader
-        self._promises: dict[pd.Period, str | None] = {}
+    series: Series
+    base_url: str
+    cache: Path
+    downloader: Downloader
+    _promises: dict[pd.Period, str | None] = field(default_factory=dict)
 
     def url(self, period: pd.Period) -> str:
         """Return the address of a zip."""
-        return f"{self._base_url}/{zip_path(self.series, period)}"
+        return f"{self.base_url}/{zip_path(self.series, period)}"
 
     def newest_month(self, last_s: int) -> pd.Period | None:
         """Find the newest month that is there, at or before a time."""
         months = _months_back(_period(last_s, "M"))
         while probed := list(islice(months, PROBES_AT_ONCE)):
             num_asked = next((n for n, month in enumerate(probed, 1) if self._cached(month)), len(probed))
-            there = self._downloader.map(self._is_there, probed[:num_asked])
+            there = self.downloader.map(self._is_there, probed[:num_asked])
             if any(there):
                 return probed[there.index(True)]
         return None
 
     def tables(self, periods: Sequence[pd.Period]) -> Tables:
         """Read many zips at once and return those that are there."""
-        read = zip(periods, self._downloader.map(self._table, periods), strict=True)
+        read = zip(periods, self.downloader.map(self._table, periods), strict=True)
         return {period: table for period, table in read if table is not None}
 
     def _table(self, period: pd.Period) -> pd.DataFrame | None:
@@ -149,7 +145,7 @@ class _SeriesZips:
     def _downloaded(self, period: pd.Period) -> bytes | None:
         for _ in range(_NUM_CHECKSUM_TRIES):
             promise = self._promised(period)
-            content = promise and self._downloader.fetch(self.url(period), max_bytes=MAX_ZIP_BYTES)
+            content = promise and self.downloader.fetch(self.url(period), max_bytes=MAX_ZIP_BYTES)
             if not promise or not content:
                 return None
             if storage.digest_bytes(content) == promise:
@@ -166,12 +162,12 @@ class _SeriesZips:
     def _promised(self, period: pd.Period) -> str | None:
         if period not in self._promises:
             url, path = f"{self.url(period)}.CHECKSUM", zip_path(self.series, period)
-            content = self._downloader.fetch(url, max_bytes=MAX_CHECKSUM_BYTES)
+            content = self.downloader.fetch(url, max_bytes=MAX_CHECKSUM_BYTES)
             self._promises[period] = None if content is None else read_checksum(content, path, url)
         return self._promises[period]
 
     def _places(self, period: pd.Period) -> tuple[Path, Path]:
-        path = self._cache / zip_path(self.series, period)
+        path = self.cache / zip_path(self.series, period)
         return path, path.with_name(f"{path.name}.sha256")
 
 
