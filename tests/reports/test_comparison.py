@@ -12,7 +12,17 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from v8.reports.comparison_page import comparison_csv, comparison_page, write_comparison
+from v8.reports.comparison_page import (
+    UNITS,
+    budget_sentence,
+    cautions,
+    claim_table,
+    comparison_csv,
+    comparison_page,
+    cost_table,
+    ratio_table,
+    write_comparison,
+)
 from v8.reports.comparison_results import (
     FIGURES,
     Comparison,
@@ -21,14 +31,6 @@ from v8.reports.comparison_results import (
     Spread,
     figures_of,
     ratios_of,
-)
-from v8.reports.comparison_tables import (
-    UNITS,
-    budget_sentence,
-    cautions,
-    claim_table,
-    cost_table,
-    ratio_table,
 )
 
 SECONDS = {

@@ -77,7 +77,13 @@ def compare_profiles(
 ) -> None:
     """Measure profiles side by side on the same candles: time per stage, speed, memory, skill."""
     names = [*(profiles or ()), *(more_profiles or ())] or list(DEFAULT_PROFILES)
-    budget = _budget(epochs, is_full=full)
+    if full and epochs is not None:
+        raise ProfileError(
+            where="--full",
+            rule="runs each profile's own epochs",
+            got=f"--epochs {epochs} beside it",
+            fix="Leave one of them out",
+        )
     chosen = [load_profile(name) for name in names]
     all_series = chosen_series(series or DEFAULT_SERIES)
 
@@ -101,7 +107,7 @@ def compare_profiles(
         is_demo=not opened.is_publishable,
         series=tuple(str(one) for one in all_series),
         num_bars={one.name: one.newest_bars if bars is None else bars for one in chosen},
-        epochs=budget,
+        epochs=None if full else DEFAULT_EPOCHS if epochs is None else epochs,
         num_repeats=repeat,
         baseline=baseline_profile or chosen[-1].name,
         num_workers=measured_workers(num_workers) if placement.is_measured else num_workers,
@@ -119,35 +125,23 @@ def compare_profiles(
     _show(compare(planned, chosen, source=opened, out=out, training=training, tell=print_lines), out)
 
 
-def _budget(epochs: int | None, *, is_full: bool) -> int | None:
-    if is_full and epochs is not None:
-        raise ProfileError(
-            where="--full",
-            rule="runs each profile's own epochs",
-            got=f"--epochs {epochs} beside it",
-            fix="Leave one of them out",
-        )
-    return None if is_full else DEFAULT_EPOCHS if epochs is None else epochs
-
-
 def _show(comparison: Comparison, out: Path) -> None:
     """Write the files of a comparison and print its tables."""
     from v8.commands.printing import print_lines, print_reasons, print_table
-    from v8.reports import comparison_tables as text
-    from v8.reports.comparison_page import write_comparison
-    from v8.reports.comparison_results import assumption
+    from v8.reports.comparison_page import TextTable, budget_sentence, cautions, contents, write_comparison
+    from v8.reports.markup import Html
     from v8.reports.page import DEMO_WARNING
 
     files = write_comparison(out, comparison)
-    tables = [text.cost_table(comparison), text.ratio_table(comparison), text.claim_table(comparison)]
-    for shown in tables if comparison.measurements else ():
-        if shown:
-            print_table(shown.title, shown.head, shown.rows)
     print_lines(*([DEMO_WARNING] if comparison.is_demo else []))
-    print_lines(text.budget_sentence(comparison), *text.cautions(comparison))
-    print_lines(assumption(comparison), text.download_sentence(comparison))
+    print_lines(budget_sentence(comparison), *cautions(comparison))
+    for part in (part for _, parts in contents(comparison) for part in parts if not isinstance(part, Html)):
+        if isinstance(part, TextTable):
+            print_table(*part)
+        else:
+            print_lines(part)
     if comparison.failures:
         print_reasons("Failed profiles", sorted(comparison.failures.items()))
-    print_lines(f"Written: {', '.join(str(path) for path in files)}")
+    print_lines(f"Written: {', '.join(map(str, files))}")
     if comparison.failures:
         raise typer.Exit(SeriesError.exit_code)

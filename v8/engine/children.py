@@ -104,7 +104,7 @@ class _Child:
 
     def __init__(self, order: Order, limit_s: float) -> None:
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - closed with the process
-        self._started, self._is_late = time.perf_counter(), False
+        self._started, self._limit_s = time.perf_counter(), limit_s
         # A session of its own: Ctrl-C reaches this process alone, which then tells the other to stop.
         self._process = subprocess.Popen(
             [sys.executable, "-m", "v8.engine.measuring"],
@@ -115,19 +115,16 @@ class _Child:
             text=True,
             start_new_session=True,
         )
-        self._limit = threading.Timer(limit_s, self._give_up)
+        self._limit = threading.Timer(limit_s, self._process.kill)
         self._limit.daemon = True
         self._limit.start()
-        assert self._process.stdin  # noqa: S101 - it was started with pipes
         with suppress(BrokenPipeError):
-            self._process.stdin.write(order.model_dump_json() + "\n")
-            self._process.stdin.flush()
+            print(order.model_dump_json(), file=self._process.stdin, flush=True)
 
     def answer(self, tell: Tell) -> Answer:
         """Listen until the process ends."""
-        assert self._process.stdout  # noqa: S101 - it was started with pipes
         measured, refusal, start_s = [], None, 0.0
-        for line in self._process.stdout:
+        for line in self._process.stdout or ():
             content = json.loads(line) if line.startswith("{") else {}
             if "ready" in content:
                 start_s = content["ready"] - self._started
@@ -137,8 +134,8 @@ class _Child:
                 measured.append(content["measured"])
             refusal = content.get("refused", refusal)
         exit_code = self._process.wait()
-        if self._is_late:
-            refusal = f"a measuring process took more than {self._limit.interval:g} s"
+        if exit_code and time.perf_counter() - self._started >= self._limit_s:
+            refusal = f"a measuring process took more than {self._limit_s:g} s"
         self._errors.seek(0)
         return Answer(tuple(measured), refusal, start_s, exit_code, self._errors.read())
 
@@ -152,14 +149,9 @@ class _Child:
             except subprocess.TimeoutExpired:
                 self._process.kill()
 
-    def _give_up(self) -> None:
-        self._is_late = True
-        self._process.kill()
-
 
 def _send(**content: Any) -> None:
-    sys.stdout.write(json.dumps(content, default=asdict) + "\n")
-    sys.stdout.flush()
+    print(json.dumps(content, default=asdict), flush=True)  # noqa: T201 - to the process that asked
 
 
 def _end_with_parent() -> None:

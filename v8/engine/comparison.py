@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pydantic import TypeAdapter
 
@@ -27,8 +27,6 @@ RUNS_FOLDER: Final = "runs"
 """Where the run folder of every measurement is kept, beside the comparison."""
 
 LAST_WORDS_CHARACTERS: Final = 600
-
-_MEASUREMENT: Final = TypeAdapter(Measurement)
 
 
 def compare(
@@ -75,9 +73,8 @@ def compare(
             tell(f"repeat {repeat} of {planned.num_repeats}: {name}")
             run = str(locate_run(out / RUNS_FOLDER, name, is_fresh=True))
             wanted = {"measure": "training", **training, "pins": pins[name], "run": run}
-            (answer,) = ask(
-                [Order(profile=profile, measurements=[wanted])], tell=lambda said: tell(f"  {said}")
-            )
+            order = Order(profile=profile, measurements=[wanted])
+            (answer,) = ask([order], tell=lambda said: tell(f"  {said}"))
             found, reason = _heard(answer, profile, repeat=repeat, own_epochs=own_epochs[name])
             measurements += [found] if found else []
             if reason:
@@ -117,9 +114,9 @@ def _check_names(names: Sequence[str], baseline: str) -> None:
 
 def _read_candles(
     planned: Comparison, source: CandleSource, tell: Callable[[str], None]
-) -> tuple[dict[str, dict[str, dict[str, Any]]], dict[str, float]]:
+) -> tuple[dict[str, dict[str, Wanted]], dict[str, float]]:
     """Read the candles of every series once, as long as the longest profile wants them, and pin them."""
-    pins: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in planned.num_bars}
+    pins: dict[str, dict[str, Wanted]] = {name: {} for name in planned.num_bars}
     seconds = {}
     for series in planned.series:
         tell(f"{series}: reading candles")
@@ -131,7 +128,7 @@ def _read_candles(
     return pins, seconds
 
 
-def _heard(answer: Answer, profile: Profile, **known: int) -> tuple[Measurement | None, str | None]:
+def _heard(answer: Answer, profile: Profile, **known: float) -> tuple[Measurement | None, str | None]:
     """Return what a process measured, beside what is known without it, and why something failed."""
     if answer.refusal:
         return None, answer.refusal
@@ -142,10 +139,6 @@ def _heard(answer: Answer, profile: Profile, **known: int) -> tuple[Measurement 
     reasons = "; ".join(trained["failures"].values()) or None
     if trained["measurement"] is None:
         return None, reasons
-    content = {
-        "profile": profile.name,
-        "horizon_bars": profile.horizon_bars,
-        **known,
-        **trained["measurement"],
-    }
-    return _MEASUREMENT.validate_python({**content, "import_s": round(answer.start_s, 4)}), reasons
+    known |= {"horizon_bars": profile.horizon_bars, "import_s": round(answer.start_s, 4)}
+    found = {"profile": profile.name, **known, **trained["measurement"]}
+    return TypeAdapter(Measurement).validate_python(found), reasons

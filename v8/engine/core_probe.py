@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -62,7 +62,8 @@ def measured_workers(
     chosen, speed = 1, speed_of(1) if num_cores > 1 else 1.0
     while chosen < num_cores:
         tried = min(2 * chosen, num_cores)
-        faster = _first_at_least(WORTHWHILE_GAIN * speed, partial(speed_of, tried))
+        speeds = map(speed_of, [tried] * NUM_TRIES)
+        faster = next((each for each in speeds if each >= WORTHWHILE_GAIN * speed), None)
         if faster is None:
             break
         chosen, speed = tried, faster
@@ -70,16 +71,11 @@ def measured_workers(
     return max(1, min(chosen, free // WORKER_BYTES))
 
 
-def _first_at_least(wanted: float, measure: Callable[[], float]) -> float | None:
-    speeds = (measure() for _ in range(NUM_TRIES))
-    return next((speed for speed in speeds if speed >= wanted), None)
-
-
 def threads_speed(num_threads: int) -> float:
     """Return passes of arithmetic per second of processor time, of a number of threads at once."""
-    start, speeds = threading.Barrier(num_threads), [0.0] * num_threads
+    start = threading.Barrier(num_threads)
 
-    def work(place: int) -> None:
+    def work(_: int) -> float:
         numbers = np.linspace(0.0, 1.0, _NUM_NUMBERS, dtype=np.float32)
         result = np.empty_like(numbers)
         start.wait()
@@ -87,11 +83,7 @@ def threads_speed(num_threads: int) -> float:
         while time.perf_counter() < end:
             np.exp(numbers, out=result)  # NumPy lets other threads run meanwhile
             num_passes += 1
-        speeds[place] = num_passes / max(time.thread_time() - begun, 1e-9)
+        return num_passes / max(time.thread_time() - begun, 1e-9)
 
-    threads = [threading.Thread(target=work, args=(place,)) for place in range(num_threads)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return math.fsum(speeds)
+    with ThreadPoolExecutor(num_threads) as threads:
+        return math.fsum(threads.map(work, range(num_threads)))

@@ -17,10 +17,15 @@ from v8.profile import Profile
 def report_of(findings: Findings, profile: Profile, seconds: float) -> dict[str, Any]:
     """Turn findings into the document that `--json` prints."""
     rate, ceiling = _best_rate(findings), _ceiling_gflop_per_s(findings)
-    flop = training_flop_per_window(profile)
+    share = ceiling_pct(rate, training_flop_per_window(profile), ceiling) if rate and ceiling else None
+    advice = {
+        "--precision": _precision_advice(findings),
+        "--fleet-size": _fleet_advice(findings),
+        "--workers": _workers_advice(findings),
+    }
     return {
         "verdict": _verdict(findings),
-        "recommended": [_precision_advice(findings), _fleet_advice(findings), _workers_advice(findings)],
+        "recommended": [{"flag": flag, "value": value, "why": why} for flag, (value, why) in advice.items()],
         "profile": profile.name,
         "machine": describe_machine(),
         "driver": findings.driver,
@@ -32,7 +37,7 @@ def report_of(findings: Findings, profile: Profile, seconds: float) -> dict[str,
             "num_measured": len(findings.workers),
             "windows_per_s": findings.workers_rate,
             "ceiling_gflop_per_s": ceiling,
-            "ceiling_pct": None if rate is None or ceiling is None else ceiling_pct(rate, flop, ceiling),
+            "ceiling_pct": share,
         },
         "notes": findings.notes,
         "seconds": round(seconds, 1),
@@ -57,41 +62,37 @@ def _verdict(findings: Findings) -> dict[str, str]:
     return {"state": state, "device": device, "why": f"results lie on {device}{place}; {times}"}
 
 
-def _precision_advice(findings: Findings) -> dict[str, str]:
+def _precision_advice(findings: Findings) -> tuple[str, str]:
     precision, gains = findings.best_precision, findings.precision_gains
     if not gains:
-        return _advice("--precision", "float32", "no 16-bit format could be measured")
+        return "float32", "no 16-bit format could be measured"
     shown = ", ".join(f"{name} {gain:.2f}" for name, gain in gains.items())
     network = "the profile's network" if findings.has_gpu else "a small network of the same width"
     why = f"speed of our layers on {network} as a multiple of float32: {shown}"
     auto = findings.backend.get("auto_precision", precision)
-    return _advice("--precision", precision, why if auto == precision else f"{why}; auto takes {auto}")
+    return precision, why if auto == precision else f"{why}; auto takes {auto}"
 
 
-def _fleet_advice(findings: Findings) -> dict[str, str]:
+def _fleet_advice(findings: Findings) -> tuple[str, str]:
     if not findings.has_gpu:
         why = "on a CPU a fleet multiplies many small matrices where one model multiplies larger ones"
-        return _advice("--fleet-size", "1", f"{why}; workers use the cores")
+        return "1", f"{why}; workers use the cores"
     one = findings.rate("ours", findings.best_precision)
     large = findings.rate("ours", findings.best_precision, num_models=LARGE_FLEET)
     if one is None or large is None:
-        return _advice("--fleet-size", "1", f"a fleet of {LARGE_FLEET} could not be measured")
+        return "1", f"a fleet of {LARGE_FLEET} could not be measured"
     why = f"{LARGE_FLEET} models at once: {large:,.0f} windows/s; one alone: {one:,.0f}"
-    return _advice("--fleet-size", str(LARGE_FLEET if large > one else 1), why)
+    return str(LARGE_FLEET if large > one else 1), why
 
 
-def _workers_advice(findings: Findings) -> dict[str, str]:
+def _workers_advice(findings: Findings) -> tuple[str, str]:
     if findings.has_gpu:
-        return _advice("--workers", "1", "one process fills the GPU with a fleet")
+        return "1", "one process fills the GPU with a fleet"
     one, together = findings.rate("ours", "float32"), findings.workers_rate
-    if one is None or together is None:
-        return _advice("--workers", str(findings.num_workers), "one a usable core; not measured")
-    why = f"one single-threaded process a core: {together:,.0f} windows/s together, {one:,.0f} the first"
-    return _advice("--workers", str(findings.num_workers), why)
-
-
-def _advice(flag: str, value: str, why: str) -> dict[str, str]:
-    return {"flag": flag, "value": value, "why": why}
+    why = "one a usable core; not measured"
+    if one and together:
+        why = f"one single-threaded process a core: {together:,.0f} windows/s together, {one:,.0f} the first"
+    return str(findings.num_workers), why
 
 
 def _best_rate(findings: Findings) -> float | None:

@@ -6,7 +6,6 @@ use, so this process never starts TensorFlow and a crash in there is a note.
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -39,7 +38,7 @@ BUSY_SHARE = 0.5
 """Load per core from which other programs disturb a measurement."""
 
 ALL_THREADS, ONE_THREAD = "all threads", "one thread"
-HALVES = ("mixed_bfloat16", "mixed_float16")
+FORMATS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 Line: TypeAlias = dict[str, Any]
 """One measurement as JSON values, see `v8.training.probe`."""
@@ -81,25 +80,22 @@ class Findings:
     @property
     def workers_rate(self) -> float | None:
         """Windows/s of the worker processes together, extrapolated to all cores where not all were run."""
-        if not self.workers:
-            return None
         together = sum(float(step["windows_per_s"]) for step in self.workers)
-        return together * self.num_workers / len(self.workers)
+        return together * self.num_workers / len(self.workers) if self.workers else None
 
     @property
     def best_precision(self) -> str:
         """The format to train in."""
-        times = self.precision_gains
-        best = max(times, key=lambda name: times[name], default="float32")
         enough = GAIN_TO_CHANGE if self.has_gpu else GAIN_TO_CHANGE_IN_SHORT
-        return best if times.get(best, 0.0) >= enough else "float32"
+        gains = self.precision_gains
+        best = max(gains, key=lambda name: gains[name], default="float32")
+        return best if gains.get(best, 0.0) >= enough else "float32"
 
     @property
     def precision_gains(self) -> dict[str, float]:
         """Each measured 16-bit format's speed over float32's; on a CPU those of the small network."""
-        is_short = not self.has_gpu
-        base = self.rate("ours", "float32", is_short=is_short)
-        rates = {each: self.rate("ours", each, is_short=is_short) for each in HALVES}
+        rates = {each: self.rate("ours", each, is_short=not self.has_gpu) for each in FORMATS}
+        base = rates.pop("float32")
         return {name: rate / base for name, rate in rates.items() if rate and base}
 
 
@@ -119,12 +115,15 @@ def examine(profile: Profile, seconds: float, count_workers: Callable[[], int]) 
             f"other programs were at work before the start (load {busy:.1f} on {num_cores} cores); "
             "all speeds are too low, and their ratios uncertain"
         )
-    _tell("stock layers, all threads")
     matmul = {"measure": "matmul", "seconds": seconds / 2}
-    stock = {"measure": "stock", "precision": "float32", "seconds": seconds}
-    _measure(findings, profile, [[{"measure": "backend"}, matmul, stock]])
+    stock = _formats("stock", seconds)
+    _measure(findings, profile, "stock layers, all threads", [[{"measure": "backend"}, matmul, stock[0]]])
     if findings.has_gpu:
-        _examine_gpu(findings, profile, seconds)
+        ours = _formats("ours", seconds)
+        _measure(findings, profile, "our layers on the GPU, in every format", [ours])
+        _measure(findings, profile, "stock layers in 16-bit formats on the GPU", [stock[1:]])
+        large = {**ours[0], "precision": findings.best_precision, "num_models": LARGE_FLEET}
+        _measure(findings, profile, f"a fleet of {LARGE_FLEET}", [[large]])
     else:
         findings.num_workers = count_workers()
         _examine_cpu(findings, profile, seconds)
@@ -133,18 +132,17 @@ def examine(profile: Profile, seconds: float, count_workers: Callable[[], int]) 
 
 def ask_driver() -> dict[str, Any]:
     """Ask nvidia-smi for driver, GPUs and their memory in MiB; say why when it cannot answer."""
-    path = shutil.which("nvidia-smi")
-    if path is None:
-        return {"is_found": False, "why": "nvidia-smi is not on the PATH", "gpus": []}
-    query = "--query-gpu=driver_version,name,memory.total"
+    query = ("--query-gpu=driver_version,name,memory.total", "--format=csv,noheader,nounits")
     try:
-        done = subprocess.run(  # noqa: S603 - the driver's own program, found on the PATH
-            [path, query, "--format=csv,noheader,nounits"],
+        done = subprocess.run(  # noqa: S603 - the driver's own program
+            ["nvidia-smi", *query],  # noqa: S607 - found on the PATH
             capture_output=True,
             text=True,
             timeout=SMI_LIMIT_S,
             check=False,
         )
+    except FileNotFoundError:
+        return {"is_found": False, "why": "nvidia-smi is not on the PATH", "gpus": []}
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"is_found": False, "why": f"nvidia-smi: {error}", "gpus": []}
     rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
@@ -170,27 +168,17 @@ def failure_of(answer: Answer, wanted: Sequence[Wanted]) -> str | None:
     return f"not measured: {unmeasured}; exit code {answer.exit_code}, last words: {said[-1]}"
 
 
-def _examine_gpu(findings: Findings, profile: Profile, seconds: float) -> None:
-    """Measure everything in full, then a large fleet in the format that was fastest."""
-    _tell("our layers and 16-bit formats on the GPU")
-    for wanted in (_formats("ours", seconds), _formats("stock", seconds)[1:]):
-        _measure(findings, profile, [wanted])
-    _tell(f"a fleet of {LARGE_FLEET}")
-    large = {"precision": findings.best_precision, "num_models": LARGE_FLEET, "seconds": seconds}
-    _measure(findings, profile, [[{"measure": "ours", **large}]])
-
-
 def _examine_cpu(findings: Findings, profile: Profile, seconds: float) -> None:
     """Measure worker processes at once in float32; then the 16-bit formats on a small network."""
     num_probed = min(findings.num_workers, MOST_PROBED_WORKERS)
-    _tell(f"our layers, {num_probed} single-threaded processes at once; then 16-bit formats in short")
-    matmul = {"measure": "matmul", "seconds": seconds / 2}
-    wanted = [[matmul, _formats("ours", seconds)[0]] for _ in range(num_probed)]
+    one = [{"measure": "matmul", "seconds": seconds / 2}, _formats("ours", seconds)[0]]
+    wanted = [[*one] for _ in range(num_probed)]
     # The short ones follow in processes that have started anyway, one path a core: compiling the whole
     # network in every format would take a minute.
     wanted[0] += _formats("ours", seconds / 2, is_short=True)
     wanted[-1] += _formats("stock", seconds / 2, is_short=True)
-    for answer in _measure(findings, profile, wanted, ONE_THREAD):
+    what = f"our layers, {num_probed} single-threaded processes at once; then 16-bit formats in short"
+    for answer in _measure(findings, profile, what, wanted, ONE_THREAD):
         findings.workers += [line for line in answer.measured if not line.get("is_short", True)]
     if num_probed < findings.num_workers:
         findings.notes.append(
@@ -203,14 +191,19 @@ def _examine_cpu(findings: Findings, profile: Profile, seconds: float) -> None:
 
 
 def _formats(path: str, seconds: float, **options: Any) -> list[Wanted]:
-    formats = ("float32", *HALVES)
-    return [{"measure": path, "precision": each, "seconds": seconds, **options} for each in formats]
+    return [{"measure": path, "precision": each, "seconds": seconds, **options} for each in FORMATS]
 
 
 def _measure(
-    findings: Findings, profile: Profile, wanted: Sequence[list[Wanted]], threads: str = ALL_THREADS
+    findings: Findings,
+    profile: Profile,
+    what: str,
+    wanted: Sequence[list[Wanted]],
+    threads: str = ALL_THREADS,
 ) -> list[Answer]:
     """Let processes measure at once; in the tables the first stands for what all of them did."""
+    sys.stderr.write(f"measuring {what}\n")
+    sys.stderr.flush()
     answers = ask([Order(profile=profile, measurements=each) for each in wanted], limit_s=PROBE_LIMIT_S)
     for answer, asked in zip(answers, wanted, strict=True):
         for line in answer.measured:
@@ -223,8 +216,3 @@ def _measure(
         failure = failure_of(answer, asked)
         findings.notes += [failure] if failure else []
     return answers
-
-
-def _tell(what: str) -> None:
-    sys.stderr.write(f"measuring {what}\n")
-    sys.stderr.flush()

@@ -9,14 +9,15 @@ the candles to saving, and measures every stage.
 
 from __future__ import annotations
 
-import csv
 import statistics
 import tempfile
-import time
+import timeit
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from v8.artifacts.run_folder import CandlePin, RunFolder, RunIdentity
 from v8.artifacts.series_artifact import HISTORY_FILE, read_metadata
@@ -30,7 +31,6 @@ from v8.errors import ProfileError
 from v8.evaluation.judgement import Judgement
 from v8.features.store import FeatureStore
 from v8.machine import has_gpu, process_memory
-from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.models.cost import training_flop_per_window
@@ -89,25 +89,27 @@ def measure_training(
     candles = open_source(source, data_dir=Path(data_dir) if data_dir else None)
     chosen = {Series.parse(name): CandlePin(**pin) for name, pin in pins.items()}
     plan = make_plan(profile, list(chosen), Path(run))
-    identity = RunIdentity(profile, candles.name, candles.is_publishable, command)
     fleet_size = min(fleet_size or (len(chosen) if has_gpu() else 1), len(chosen))
     with tempfile.TemporaryDirectory() as place:
         store = FeatureStore(Path(place), num_remembered=0)
-        with RunFolder(plan.path, identity) as folder:
+        with RunFolder(
+            plan.path, RunIdentity(profile, candles.name, candles.is_publishable, command)
+        ) as folder:
             for series, pin in chosen.items():
                 folder.pin(series, pin)
             train = partial(train_all, fleet_size=fleet_size, store=store)
             summary = execute(plan, folder, candles, train, _say)
         failures = {str(one.series): one.reason or "" for one in summary.failures}
-        finished = {series: pin for series, pin in chosen.items() if str(series) not in failures}
-        warm_s = {
-            series: _warm_s(store, candles.candles(series, profile.newest_bars, pin.last_open_s), profile)
-            for series, pin in finished.items()
-        }
-    folders = {plan.path / str(series): seconds for series, seconds in warm_s.items()}
+        warm_s = {}
+        for series, pin in chosen.items():
+            if str(series) not in failures:
+                rows = candles.candles(series, profile.newest_bars, pin.last_open_s)
+                # As the next run with this profile would; the median of three.
+                again = partial(store.table, rows, table_columns(profile))
+                warm_s[plan.path / str(series)] = statistics.median(timeit.repeat(again, number=1, repeat=3))
     return {
         "failures": failures,
-        "measurement": _measurement(profile, folders, fleet_size) if folders else None,
+        "measurement": _measurement(profile, warm_s, fleet_size) if warm_s else None,
     }
 
 
@@ -127,41 +129,27 @@ def _measurement(profile: Profile, warm_s: Mapping[Path, float], fleet_size: int
     metadata = {folder: read_metadata(folder) for folder in warm_s}
     first = next(iter(metadata.values()))
     return {
-        "models": [
-            _model(folder, content, warm_s[folder], fleet_size) for folder, content in metadata.items()
-        ],
+        "models": [_model(folder, found, warm_s[folder], fleet_size) for folder, found in metadata.items()],
         "num_parameters": first["num_parameters"],
         "flop_per_window": training_flop_per_window(profile),
-        "precision": first["training"]["precision"],
-        "device": first["training"]["device"],
+        **{name: first["training"][name] for name in ("precision", "device")},
         "fleet_size": fleet_size,
         "peak_process_bytes": peak_bytes,
-        "peak_device_bytes": max(content["training"]["peak_memory_bytes"] for content in metadata.values()),
+        "peak_device_bytes": max(found["training"]["peak_memory_bytes"] for found in metadata.values()),
         "matmul_gflop_per_s": matmul_speed(MATMUL_S).gflop_per_s,
     }
 
 
 def _model(folder: Path, metadata: Mapping[str, Any], warm_s: float, fleet_size: int) -> ModelMeasurement:
     judgement = Judgement.from_json(metadata["judgement"], where=f"metadata of {metadata['series']}")
-    with (folder / HISTORY_FILE).open(encoding="utf-8", newline="") as stream:  # of the whole fleet
-        epoch_s = statistics.median(float(row["seconds"]) for row in csv.DictReader(stream)) / fleet_size
+    fleet_epoch_s = pd.read_csv(folder / HISTORY_FILE)["seconds"].median()
     return ModelMeasurement(
         series=metadata["series"],
         seconds={**metadata["seconds"], WARM: round(warm_s, 6)},
-        epoch_s=round(epoch_s, 6),
+        epoch_s=round(fleet_epoch_s / fleet_size, 6),
         **{name: metadata["training"][name] for name in ("windows_per_s", "epochs_run", "best_epoch")},
         multiples={task: judgement.multiple(task) for task in judgement.errors},
     )
-
-
-def _warm_s(store: FeatureStore, candles: Candles, profile: Profile) -> float:
-    """Read a series' features again, as the next run with this profile would; the median of three."""
-    taken = []
-    for _ in range(3):
-        started = time.perf_counter()
-        store.table(candles, table_columns(profile))
-        taken.append(time.perf_counter() - started)
-    return statistics.median(taken)
 
 
 def _say(event: Event) -> None:

@@ -1,29 +1,96 @@
-"""A comparison as files: `compare.json` holds everything, `compare.csv` and `compare.html` the figures."""
+"""A comparison for readers: what the terminal prints, and the files that hold the same.
+
+`compare.json` holds everything, `compare.csv` the figures; `compare.html` shows the tables and sentences of
+the terminal between its charts.
+"""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Final, NamedTuple
 
+import pandas as pd
 import plotly.graph_objects as go
 
-from v8.reports import comparison_tables as text
-from v8.reports.comparison_results import FIGURES, Comparison, assumption, figures_of, ratios_of
+from v8.reports.comparison_results import (
+    CLAIMS,
+    FIGURES,
+    PROJECTED_MODELS,
+    Comparison,
+    FigureKind,
+    Spread,
+    assumption,
+    figures_of,
+    ratios_of,
+)
 from v8.reports.document import document, plot
 from v8.reports.figures import dot_figure, stage_figure
-from v8.reports.markup import Html, element, facts, join, table
-from v8.reports.page import DEMO_WARNING
+from v8.reports.markup import Html, element, join, table
+from v8.reports.page import DEMO_WARNING, provenance
 from v8.storage import write_json, write_text
 from v8.tasks import TASKS
-from v8.wording import number
+from v8.wording import ABSENT, count, duration, number, plural
 
-_STAGES = (
+CLAIM_NOTE: Final = (
+    "Claims of the lineage's guides, for an unnamed Colab GPU and the profile's own epochs: no log, no "
+    "machine, no data. They are not measurements and are shown to be compared with."
+)
+
+UNITS: Final[Mapping[str, Callable[[float], str]]] = {
+    "s": lambda value: f"{value * 1e3:.3g} ms" if value < 1 else duration(value),
+    "/s": lambda value: f"{value:,.0f}",
+    "bytes": lambda value: f"{value / 1e6:,.0f} MB",
+    "flop": lambda value: f"{value / 1e6:,.0f} MFLOP",
+    "%": lambda value: f"{value:.1f} %",
+    "epochs": count,
+    "": lambda value: count(value) if value == int(value) else f"{value:.3f}",
+}
+"""How a figure of each unit is written."""
+
+_STAGES: Final = (
     *("import", "candles", "features_cold", "windows", "build", "compile"),
     *("train", "validate", "judge", "save"),
 )
 """Stages of the stacked bars, in the order in which they happen."""
+
+
+class TextTable(NamedTuple):
+    """A table whose cells are ready to be read.
+
+    Args:
+        title: What it shows.
+        head: Titles of the columns; the first column names the rows.
+        rows: One list of cells per row.
+    """
+
+    title: str
+    head: list[str]
+    rows: list[list[str]]
+
+
+def contents(comparison: Comparison) -> Iterator[tuple[str, list[str | TextTable]]]:
+    """Tell what was found as sections: a heading, and sentences, tables, and markup for the page alone."""
+    if comparison.failures:
+        reasons = sorted(comparison.failures.items())
+        yield "Failed", [table(["Profile", "Reason"], reasons, class_="reasons")]
+    if comparison.measurements:
+        label = "Seconds of one model, with the import and compilation its process pays once; medians over"
+        yield "Time", [plot(_stage_figure(comparison), f"{label} repeats."), ratio_table(comparison)]
+        label = "Mean absolute error ÷ naive's on the test span, each series and task: left of 1 is better."
+        yield "Skill", [plot(_skill_figure(comparison), label)]
+    downloaded = (
+        f"Candles of {len(comparison.series)} series from {comparison.source}: "
+        f"{duration(sum(comparison.download_s.values()))} to download, or to read again what was downloaded "
+        "before."
+    )
+    costs = [cost_table(comparison)] if comparison.measurements else []
+    yield "Cost and skill", [*costs, assumption(comparison), downloaded]
+    if claims := claim_table(comparison):
+        yield "What the guides claimed", [claims]
+    if comparison.measurements:
+        yield "Every measurement", [_measurements(comparison)]
+    yield "Where these numbers come from", [provenance(comparison)]
 
 
 def write_comparison(folder: Path, comparison: Comparison) -> list[Path]:
@@ -45,72 +112,39 @@ def write_comparison(folder: Path, comparison: Comparison) -> list[Path]:
 
 def comparison_csv(comparison: Comparison) -> str:
     """Return one line per profile and figure: median, smallest and largest, and its ratio to the baseline."""
-    stream = io.StringIO()
     ends = ("median", "low", "high")
     columns = ["profile", "figure", "unit", *ends, *(f"ratio_{end}" for end in ends)]
-    writer = csv.DictWriter(stream, columns, lineterminator="\n")
-    writer.writeheader()
+    lines = []
     for profile in comparison.profiles:
         ratios = ratios_of(comparison, profile)
         for name, spread in figures_of(comparison, profile).items():
-            ratio = (
-                {f"ratio_{end}": value for end, value in vars(ratios[name]).items()} if name in ratios else {}
-            )
-            writer.writerow(
-                {"profile": profile, "figure": name, "unit": FIGURES[name].unit, **vars(spread), **ratio}
-            )
-    return stream.getvalue()
+            ratio = vars(ratios[name]).values() if name in ratios else [None] * 3
+            lines.append([profile, name, FIGURES[name].unit, *vars(spread).values(), *ratio])
+    return pd.DataFrame(lines, columns=columns, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
 def comparison_page(comparison: Comparison) -> Html:
-    """Return the whole page."""
-    failures = sorted(comparison.failures.items())
+    """Return the page; charts on it need a browser, tables do not."""
+    said = (budget_sentence(comparison), *cautions(comparison))
     body = [
         element("p", DEMO_WARNING, class_="banner", role="alert") if comparison.is_demo else Html(),
         element("h1", f"Profiles compared: {', '.join(comparison.num_bars)}"),
-        *(element("p", said) for said in (text.budget_sentence(comparison), *text.cautions(comparison))),
-        *(
-            [element("h2", "Failed"), table(["Profile", "Reason"], failures, class_="reasons")]
-            if failures
-            else []
-        ),
-        *(_measured(comparison) if comparison.measurements else ()),
-        element("h2", "Where these numbers come from"),
-        _provenance(comparison),
+        *(element("p", sentence) for sentence in said),
     ]
+    for heading, parts in contents(comparison):
+        body += [element("h2", heading), *map(_on_page, parts)]
     return document("v8: profiles compared", join(body))
 
 
-def _measured(comparison: Comparison) -> Iterator[Html]:
-    yield element("h2", "Time")
-    yield plot(
-        _stage_figure(comparison),
-        "Seconds of one model, with the import and compilation its process pays once; medians over repeats.",
-    )
-    yield from _text_table(text.ratio_table(comparison))
-    yield element("h2", "Skill")
-    yield plot(
-        _skill_figure(comparison),
-        "Mean absolute error ÷ naive's on the test span, each series and task: left of 1 is better.",
-    )
-    yield element("h2", "Cost and skill")
-    yield from _text_table(text.cost_table(comparison))
-    yield element("p", assumption(comparison), class_="soft")
-    yield element("p", text.download_sentence(comparison), class_="soft")
-    if claims := text.claim_table(comparison):
-        yield element("h2", "What the guides claimed")
-        yield from _text_table(claims)
-    yield element("h2", "Every measurement")
-    yield _measurements(comparison)
-
-
-def _text_table(content: text.TextTable) -> tuple[Html, Html]:
-    return element("p", content.title, class_="soft"), table(content.head, content.rows)
+def _on_page(part: str | TextTable) -> Html:
+    if isinstance(part, TextTable):
+        return join([_on_page(part.title), table(part.head, part.rows)])
+    return part if isinstance(part, Html) else element("p", part, class_="soft")
 
 
 def _stage_figure(comparison: Comparison) -> go.Figure:
-    names = [f"{stage}_s" for stage in _STAGES]
     found = {profile: figures_of(comparison, profile) for profile in comparison.profiles}
+    names = [f"{stage}_s" for stage in _STAGES]
     return stage_figure(
         {
             profile: {FIGURES[name].title: figures[name].median for name in names}
@@ -129,42 +163,122 @@ def _skill_figure(comparison: Comparison) -> go.Figure:
 
 def _measurements(comparison: Comparison) -> Html:
     tasks = _tasks(comparison)
-    columns = {
-        "profile": "{one.profile}",
-        "repeat": "{one.repeat}",
-        "series": "{model.series}",
-        "train s": "{model.seconds[train]:.2f}",
-        "validate s": "{model.seconds[validate]:.2f}",
-        "windows/s": "{model.windows_per_s:,.0f}",
-        "epochs": "{model.epochs_run}",
-        "best": "{model.best_epoch}",
-        **{f"{task} ÷ naive": f"{{multiples[{task}]}}" for task in tasks},
-        "matmul GFLOP/s": "{one.matmul_gflop_per_s:,.0f}",
-        "precision": "{one.precision}",
-        "device": "{one.device}",
-    }
-    rows = []
-    for one in comparison.measurements:
-        for model in one.models:
-            multiples = {task: number(model.multiples.get(task)) for task in tasks}
-            rows.append(
-                [shape.format(one=one, model=model, multiples=multiples) for shape in columns.values()]
-            )
-    return table(columns, rows)
+    columns = ("profile", "repeat", "series", "train s", "validate s", "windows/s", "epochs", "best")
+    rows = [
+        [
+            one.profile,
+            str(one.repeat),
+            model.series,
+            *(f"{model.seconds[stage]:.2f}" for stage in ("train", "validate")),
+            f"{model.windows_per_s:,.0f}",
+            str(model.epochs_run),
+            str(model.best_epoch),
+            *(number(model.multiples.get(task)) for task in tasks),
+            f"{one.matmul_gflop_per_s:,.0f}",
+            one.precision,
+            one.device,
+        ]
+        for one in comparison.measurements
+        for model in one.models
+    ]
+    multiples = (f"{task} ÷ naive" for task in tasks)
+    return table([*columns, *multiples, "matmul GFLOP/s", "precision", "device"], rows)
 
 
 def _tasks(comparison: Comparison) -> list[str]:
     """List the tasks that any measured model has."""
-    models = [model for one in comparison.measurements for model in one.models]
-    return [task for task in TASKS if any(task in model.multiples for model in models)]
+    found = {task for one in comparison.measurements for model in one.models for task in model.multiples}
+    return [task for task in TASKS if task in found]
 
 
-def _provenance(comparison: Comparison) -> Html:
-    pairs = {
-        "candle source": comparison.source,
-        "started": comparison.created_at,
-        "command": comparison.command,
-    }
-    pairs |= {f"version of {name}": value for name, value in comparison.versions.items()}
-    pairs |= {f"machine: {name.replace('_', ' ')}": str(value) for name, value in comparison.machine.items()}
-    return facts(pairs.items())
+def cost_table(comparison: Comparison) -> TextTable:
+    """Return every figure of every profile, with its spread where there are several repeats."""
+    num_repeats = comparison.num_repeats
+    title = f"Cost and skill: median over {plural(num_repeats, 'repeat')}, seconds are the mean of "
+    title += f"{len(comparison.series)} series" + (" (smallest to largest)" if num_repeats > 1 else "")
+    return _figure_table(title, comparison, figures_of, lambda kind: UNITS[kind.unit])
+
+
+def ratio_table(comparison: Comparison) -> TextTable:
+    """Return the figures of every profile as multiples of the baseline profile's."""
+    title = f"As multiples of {comparison.baseline}, within the same repeat"
+    return _figure_table(title, comparison, ratios_of, lambda _: "× {:.2f}".format)
+
+
+def claim_table(comparison: Comparison) -> TextTable | None:
+    """Return the claims about the compared profiles beside what was measured; None without any."""
+    rows = []
+    for name in comparison.profiles:
+        if name in CLAIMS:
+            claim, figures = CLAIMS[name], figures_of(comparison, name)
+            own_epochs = comparison.of(name)[0].own_epochs
+            one_model, all_models = (
+                " to ".join(map(duration, ends)) for ends in (claim.model_s, claim.all_s)
+            )
+            measured = f"{duration(figures['epoch_s'].median * own_epochs)} for {plural(own_epochs, 'epoch')}"
+            projected = duration(figures["projected_40_s"].median)
+            rows.append([name, one_model, measured, all_models, projected, claim.ancestor])
+    head = ["", "claimed: one model", "measured speed: one model"]
+    head += [f"claimed: {PROJECTED_MODELS} models", f"projected: {PROJECTED_MODELS} models", "program"]
+    note = f"{CLAIM_NOTE} The figures beside them are for {_bars(comparison)} candles a series."
+    return TextTable(note, head, rows) if rows else None
+
+
+def budget_sentence(comparison: Comparison) -> str:
+    """Say what was trained, and what that is too little for."""
+    names = ", ".join(comparison.series)
+    what = f"{len(comparison.series)} series ({names}), {_bars(comparison)} newest candles each"
+    if comparison.epochs is None:
+        return f"Every profile trained its own epochs with early stopping on {what}."
+    return (
+        f"Budget: at most {plural(comparison.epochs, 'epoch')} on {what}. That measures speed; skill and "
+        "epochs to best need --full."
+    )
+
+
+def cautions(comparison: Comparison) -> list[str]:
+    """Say what the figures must not be taken for; nothing when there is nothing to say."""
+    said = []
+    horizons = {name: comparison.of(name)[0].horizon_bars for name in comparison.profiles}
+    if len(set(horizons.values())) > 1:
+        told = ", ".join(f"{name} {bars}" for name, bars in horizons.items())
+        said.append(
+            f"The profiles look differently far ahead, in bars: {told}. Near bars are easier, so error ÷ "
+            "naive compares only profiles of equal horizon."
+        )
+    if comparison.num_repeats == 1:
+        said.append(
+            "One repeat has no spread: whatever else the machine did during a profile's turn counts as that "
+            "profile's cost. --repeat 3 shows how much that is."
+        )
+    return said
+
+
+def _figure_table(
+    title: str,
+    comparison: Comparison,
+    spreads_of: Callable[[Comparison, str], dict[str, Spread]],
+    writer_of: Callable[[FigureKind], Callable[[float], str]],
+) -> TextTable:
+    found = [spreads_of(comparison, name) for name in comparison.profiles]
+    rows = [
+        [
+            f"{kind.title} per second" if kind.unit == "/s" else kind.title,
+            *(_shown(spreads.get(name), writer_of(kind)) for spreads in found),
+        ]
+        for name, kind in FIGURES.items()
+        if any(name in spreads for spreads in found)
+    ]
+    return TextTable(title, ["", *comparison.profiles], rows)
+
+
+def _shown(spread: Spread | None, write: Callable[[float], str]) -> str:
+    if spread is None:
+        return ABSENT
+    if spread.low == spread.high:
+        return write(spread.median)
+    return f"{write(spread.median)} ({write(spread.low)} to {write(spread.high)})"
+
+
+def _bars(comparison: Comparison) -> str:
+    return " or ".join(f"{number:,}" for number in sorted(set(comparison.num_bars.values())))

@@ -7,10 +7,11 @@ machine that becomes slower does not favour whoever was measured first.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import fsum
+from statistics import fmean, median
 from typing import Any, Final
 
 from pydantic_core import to_jsonable_python
@@ -142,9 +143,8 @@ class Comparison:
 
     def of(self, profile: str) -> list[Measurement]:
         """Return the measurements of a profile, first repeat first."""
-        return sorted(
-            (one for one in self.measurements if one.profile == profile), key=lambda one: one.repeat
-        )
+        those = (one for one in self.measurements if one.profile == profile)
+        return sorted(those, key=lambda one: one.repeat)
 
     def to_json(self) -> Any:
         """Return measurements, figures and ratios as plain JSON values."""
@@ -169,6 +169,10 @@ class Spread:
     high: float
 
 
+Reading = Callable[[Measurement, int], float | None]
+"""Computes a figure of a measurement and the processes that a run has at work; None where it has none."""
+
+
 @dataclass(frozen=True)
 class FigureKind:
     """A figure of a measurement.
@@ -176,13 +180,13 @@ class FigureKind:
     Args:
         title: What it is, for people.
         unit: "s", "/s", "bytes", "%", "flop", "epochs" or "" for a plain number.
-        of: Computes it of a measurement and the processes that a run has at work; None where it has none.
+        of: How it is computed.
         is_ratioed: Whether it is compared with the baseline profile's.
     """
 
     title: str
     unit: str
-    of: Callable[[Measurement, int], float | None]
+    of: Reading
     is_ratioed: bool = False
 
 
@@ -214,8 +218,8 @@ CLAIMS: Final[dict[str, Claim]] = {
 def projected_s(one: Measurement, num_workers: int) -> float:
     """Return the seconds that 40 models would take with the profile's own epochs; see `assumption`."""
     # The first model of a process also pays for what the others find ready, so the median counts.
-    fixed_s = statistics.median(model.stages_s - model.epochs_run * model.epoch_s for model in one.models)
-    epoch_s = statistics.fmean(model.epoch_s for model in one.models)
+    fixed_s = median(model.stages_s - model.epochs_run * model.epoch_s for model in one.models)
+    epoch_s = fmean(model.epoch_s for model in one.models)
     rounds = PROJECTED_MODELS / (1 if one.device.startswith("GPU") else num_workers)
     return one.import_s + _compile_s(one) + rounds * (fixed_s + one.own_epochs * epoch_s)
 
@@ -225,62 +229,57 @@ def _compile_s(one: Measurement, _: int = 0) -> float:
 
 
 def _ceiling_pct(one: Measurement, _: int) -> float:
-    windows_per_s = one.fleet_size * statistics.median(model.windows_per_s for model in one.models)
+    windows_per_s = one.fleet_size * median(model.windows_per_s for model in one.models)
     return ceiling_pct(windows_per_s, one.flop_per_window, one.matmul_gflop_per_s)
 
 
-def _its(name: str) -> Callable[[Measurement, int], float]:
+def _its(name: str) -> Reading:
     return lambda one, _: float(getattr(one, name))
 
 
-def _mean(name: str) -> Callable[[Measurement, int], float]:
-    return lambda one, _: statistics.fmean(getattr(model, name) for model in one.models)
+def _over_models(middle: Callable[[Iterable[float]], float], name: str) -> Reading:
+    return lambda one, _: middle(getattr(model, name) for model in one.models)
 
 
-def _median(name: str) -> Callable[[Measurement, int], float]:
-    return lambda one, _: statistics.median(getattr(model, name) for model in one.models)
+def _stage(name: str) -> Reading:
+    return lambda one, _: fmean(model.seconds.get(name, 0.0) for model in one.models)
 
 
-def _stage(name: str) -> Callable[[Measurement, int], float]:
-    return lambda one, _: statistics.fmean(model.seconds.get(name, 0.0) for model in one.models)
+_ratioed = partial(FigureKind, is_ratioed=True)
 
 
-def _multiple(task: str) -> Callable[[Measurement, int], float | None]:
+def _multiple(task: str) -> Reading:
     def of(one: Measurement, _: int) -> float | None:
         known = [value for model in one.models if (value := model.multiples.get(task)) is not None]
-        return statistics.median(known) if known else None
+        return median(known) if known else None
 
     return of
 
 
 FIGURES: Final[dict[str, FigureKind]] = {
-    "import_s": FigureKind("import, once a process", "s", _its("import_s"), is_ratioed=True),
-    "compile_s": FigureKind("compile, once a process", "s", _compile_s, is_ratioed=True),
+    "import_s": _ratioed("import, once a process", "s", _its("import_s")),
+    "compile_s": _ratioed("compile, once a process", "s", _compile_s),
     "candles_s": FigureKind("candles, from the cache", "s", _stage("candles")),
     "features_cold_s": FigureKind("features, cold", "s", _stage("features")),
     "features_warm_s": FigureKind("features, warm", "s", _stage(WARM)),
     "windows_s": FigureKind("windows", "s", _stage("windows")),
     "build_s": FigureKind("build", "s", _stage("build")),
-    "train_s": FigureKind("train", "s", _stage("train"), is_ratioed=True),
+    "train_s": _ratioed("train", "s", _stage("train")),
     "validate_s": FigureKind("validate", "s", _stage("validate")),
     "judge_s": FigureKind("evaluate", "s", _stage("judge")),
     "save_s": FigureKind("save", "s", _stage("save")),
-    "model_s": FigureKind("one model, without import and compile", "s", _mean("stages_s"), is_ratioed=True),
-    "epoch_s": FigureKind("one epoch, validation included", "s", _mean("epoch_s"), is_ratioed=True),
-    "windows_per_s": FigureKind("training windows", "/s", _median("windows_per_s"), is_ratioed=True),
-    "ceiling_pct": FigureKind("of the matmul ceiling", "%", _ceiling_pct, is_ratioed=True),
-    "epochs_to_best": FigureKind("epochs to best", "epochs", _median("best_epoch")),
+    "model_s": _ratioed("one model, without import and compile", "s", _over_models(fmean, "stages_s")),
+    "epoch_s": _ratioed("one epoch, validation included", "s", _over_models(fmean, "epoch_s")),
+    "windows_per_s": _ratioed("training windows", "/s", _over_models(median, "windows_per_s")),
+    "ceiling_pct": _ratioed("of the matmul ceiling", "%", _ceiling_pct),
+    "epochs_to_best": FigureKind("epochs to best", "epochs", _over_models(median, "best_epoch")),
     "horizon_bars": FigureKind("steps ahead", "", _its("horizon_bars")),
-    "num_parameters": FigureKind("parameters", "", _its("num_parameters"), is_ratioed=True),
-    "flop_per_window": FigureKind("operations per window", "flop", _its("flop_per_window"), is_ratioed=True),
-    "peak_process_bytes": FigureKind(
-        "peak memory of the process", "bytes", _its("peak_process_bytes"), is_ratioed=True
-    ),
+    "num_parameters": _ratioed("parameters", "", _its("num_parameters")),
+    "flop_per_window": _ratioed("operations per window", "flop", _its("flop_per_window")),
+    "peak_process_bytes": _ratioed("peak memory of the process", "bytes", _its("peak_process_bytes")),
     "peak_device_bytes": FigureKind("peak memory of the device", "bytes", _its("peak_device_bytes")),
     **{f"{task}_multiple": FigureKind(f"{task}: error ÷ naive", "", _multiple(task)) for task in TASKS},
-    "projected_40_s": FigureKind(
-        f"{PROJECTED_MODELS} models with its own epochs, projected", "s", projected_s, is_ratioed=True
-    ),
+    "projected_40_s": _ratioed(f"{PROJECTED_MODELS} models with its own epochs, projected", "s", projected_s),
 }
 """Every figure of a comparison in the order of its tables; seconds per model unless it says otherwise."""
 
@@ -294,14 +293,14 @@ def figures_of(comparison: Comparison, profile: str) -> dict[str, Spread]:
 def ratios_of(comparison: Comparison, profile: str) -> dict[str, Spread]:
     """Return figures of a profile over those of the baseline profile, both of one repeat."""
     baselines = {one.repeat: one for one in comparison.of(comparison.baseline)}
+    pairs = [(one, baselines[one.repeat]) for one in comparison.of(profile) if one.repeat in baselines]
 
-    def ratio(kind: FigureKind, one: Measurement) -> float | None:
-        ours, theirs = (kind.of(each, comparison.num_workers) for each in (one, baselines[one.repeat]))
+    def ratio(kind: FigureKind, pair: tuple[Measurement, Measurement]) -> float | None:
+        ours, theirs = (kind.of(one, comparison.num_workers) for one in pair)
         return ours / theirs if ours is not None and theirs else None
 
-    measured = [one for one in comparison.of(profile) if one.repeat in baselines]
     ratioed = {name: kind for name, kind in FIGURES.items() if kind.is_ratioed}
-    return _spreads({name: [ratio(kind, one) for one in measured] for name, kind in ratioed.items()})
+    return _spreads({name: [ratio(kind, pair) for pair in pairs] for name, kind in ratioed.items()})
 
 
 def assumption(comparison: Comparison) -> str:
@@ -315,11 +314,9 @@ def assumption(comparison: Comparison) -> str:
     )
 
 
-def _spreads(found: Mapping[str, Sequence[float | None]]) -> dict[str, Spread]:
+def _spreads(found: Mapping[str, Iterable[float | None]]) -> dict[str, Spread]:
     """Return median, smallest and largest of the numbers that each figure has; nothing without any."""
     known = {name: [value for value in values if value is not None] for name, values in found.items()}
     return {
-        name: Spread(statistics.median(values), min(values), max(values))
-        for name, values in known.items()
-        if values
+        name: Spread(median(values), min(values), max(values)) for name, values in known.items() if values
     }

@@ -16,6 +16,7 @@ from v8.evaluation.judgement import MODEL, Judgement
 from v8.evaluation.metrics import StepDirection
 from v8.evaluation.significance import ALPHA
 from v8.reports.charts import share_bar, skill_bar, split_bar
+from v8.reports.comparison_results import Comparison
 from v8.reports.document import document, plot
 from v8.reports.figures import error_figure, learning_figure, multiples_figure, stage_figure
 from v8.reports.forecast_figure import forecast_figure
@@ -67,7 +68,7 @@ def run_page(run: RunRecord, results: Sequence[SeriesResult], sections: Mapping[
         label = "Wall time per stage and series, in seconds; members of one fleet share its time evenly."
         stages = stage_figure({row.series: by_name[row.series].seconds for row in rows})
         parts += [element("h2", "Time per stage"), plot(stages, label)]
-    parts += [element("h2", "Where these numbers come from"), _provenance(run)]
+    parts += [element("h2", "Where these numbers come from"), provenance(run)]
     return document(f"v8 run: {run.profile_name}", join(parts))
 
 
@@ -197,15 +198,17 @@ def _reading_guide(results: Iterable[SeriesResult]) -> list[Html]:
     ]
 
 
-def _provenance(run: RunRecord) -> Html:
+def provenance(made: RunRecord | Comparison) -> Html:
+    """List where the numbers of a page come from."""
+    digest = [("profile digest", made.profile_digest)] if isinstance(made, RunRecord) else []
     return facts(
         [
-            ("candle source", run.source),
-            ("started", run.created_at),
-            ("command", run.command),
-            ("profile digest", run.profile_digest),
-            *((f"version of {name}", str(value)) for name, value in run.versions.items()),
-            *((f"machine: {name.replace('_', ' ')}", str(value)) for name, value in run.machine.items()),
+            ("candle source", made.source),
+            ("started", made.created_at),
+            ("command", made.command),
+            *digest,
+            *((f"version of {name}", str(value)) for name, value in made.versions.items()),
+            *((f"machine: {name.replace('_', ' ')}", str(value)) for name, value in made.machine.items()),
         ]
     )
 

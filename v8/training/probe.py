@@ -112,7 +112,21 @@ class StepSpeed:
 
 
 Work = Callable[[int], Any]
-"""Does a number of repetitions and waits for the last of them."""
+"""Does a number of repetitions, waits for the last of them and returns a tensor that it left."""
+
+
+def _chain(step: Callable[[Any], Any], state: Any, left: Callable[[Any], Any] = lambda state: state) -> Work:
+    """Repeat a step that takes its own result, so that no repetition runs beside another."""
+
+    def work(num_repetitions: int) -> Any:
+        nonlocal state
+        for _ in range(num_repetitions):
+            state = step(state)
+        tensor = left(state)
+        ops.convert_to_numpy(tensor[(0,) * len(tensor.shape)])
+        return tensor
+
+    return work
 
 
 def describe_backend() -> BackendReport:
@@ -132,21 +146,14 @@ def matmul_speed(seconds: float, *, size: int | None = None) -> MatmulSpeed:
     """
     size = size or (GPU_MATMUL_SIZE if has_gpu() else CPU_MATMUL_SIZE)
     draws = np.random.default_rng(0)
-    # Each product is the next one's input, so that none runs beside another. A reflection is
-    # orthogonal: it neither grows nor shrinks what it is applied to, however often.
+    # A reflection is orthogonal: it neither grows nor shrinks what it is applied to, however often.
     axis = draws.standard_normal((size, 1), np.float32)
     axis /= np.linalg.norm(axis)
     reflection = ops.convert_to_tensor(np.eye(size, dtype=np.float32) - 2 * axis * axis.T)
     product = ops.convert_to_tensor(draws.standard_normal((size, size), np.float32))
-
-    def work(num_products: int) -> None:
-        nonlocal product
-        for _ in range(num_products):
-            product = ops.matmul(product, reflection)
-        ops.convert_to_numpy(product[0, 0])
-
+    work = _chain(lambda product: ops.matmul(product, reflection), product)
     rate = median_rate(work, seconds)
-    return MatmulSpeed(rate * 2 * size**3 / 1e9, size, 1e3 / rate, device_of(product))
+    return MatmulSpeed(rate * 2 * size**3 / 1e9, size, 1e3 / rate, device_of(work(0)))
 
 
 def step_speed(
@@ -175,16 +182,9 @@ def step_speed(
     state = work(NUM_WARMING_STEPS)
     compile_s = time.perf_counter() - started
     windows_per_s = median_rate(work, seconds) * num_models * profile.training.batch_size
+    gflop_per_s, device = windows_per_s * training_flop_per_window(profile) / 1e9, device_of(state)
     return StepSpeed(
-        path=path,
-        precision=precision,
-        num_models=num_models,
-        is_short=is_short,
-        windows_per_s=windows_per_s,
-        gflop_per_s=windows_per_s * training_flop_per_window(profile) / 1e9,
-        compile_s=compile_s,
-        device=device_of(state),
-        how=how,
+        path, precision, num_models, is_short, windows_per_s, gflop_per_s, compile_s, device, how
     )
 
 
@@ -192,18 +192,13 @@ def _stock_steps(profile: Profile, precision: str, num_models: int) -> tuple[Wor
     network = stock_network(profile, precision)
     x_BMTF, y_BMHC = random_batch(profile, num_models)
     x_BTF, y_BHC = x_BMTF[:, 0], {task: values[:, 0] for task, values in y_BMHC.items()}
-
-    def work(num_steps: int) -> Any:
-        for _ in range(num_steps):
-            network.train_on_batch(x_BTF, y_BHC)  # returns numbers, so it waits for the device
-        return network.trainable_variables[0].value
-
+    weights = network.trainable_variables[0]
+    work = _chain(lambda _: network.train_on_batch(x_BTF, y_BHC), None, lambda _: weights.value)
     return work, f"stock keras.layers, jit_compile={network.jit_compile}"
 
 
 def _our_steps(profile: Profile, precision: str, num_models: int) -> tuple[Work, str]:
     program = Trainer(profile, precision=precision).program(num_models)
-    state = initial_state(program.fleet, precision)
     x_BMTF, y_BMHC = random_batch(profile, num_models)
     batch = (
         np.full(num_models, profile.training.learning_rate, np.float32),
@@ -212,17 +207,11 @@ def _our_steps(profile: Profile, precision: str, num_models: int) -> tuple[Work,
         {task: ops.convert_to_tensor(values) for task, values in y_BMHC.items()},
         np.ones(x_BMTF.shape[:2], np.float32),
     )
-
-    def work(num_steps: int) -> Any:
-        nonlocal state
-        for _ in range(num_steps):
-            state = program.step(state, *batch)
-        np.asarray(state.window_sum)
-        return state.window_sum
-
-    twins = {kind.__name__ for kind in (StackedBidirectional, StackedLSTM, StackedGRU)}
-    kinds = Counter(type(layer).__name__ for layer in program.fleet.layers)
-    shown = ", ".join(f"{number} {kind}" for kind, number in kinds.items() if kind in twins)
+    state = initial_state(program.fleet, precision)
+    work = _chain(lambda state: program.step(state, *batch), state, lambda state: state.window_sum)
+    ours = (StackedBidirectional, StackedLSTM, StackedGRU)
+    kinds = Counter(type(layer).__name__ for layer in program.fleet.layers if isinstance(layer, ours))
+    shown = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
     return work, f"our recurrence ({shown}), one XLA program"
 
 
@@ -251,17 +240,9 @@ def measured_fleet_size(
 def _products_per_s(profile: Profile, num_models: int) -> float:
     units = profile.network.first_units
     draws = np.random.default_rng(0)
-    state = ops.convert_to_tensor(
-        draws.standard_normal((num_models, profile.training.batch_size, units), np.float32)
-    )
-    kernel = ops.convert_to_tensor(draws.standard_normal((num_models, units, 4 * units), np.float32))
-
-    def work(num_products: int) -> None:
-        nonlocal state
-        for _ in range(num_products):  # each waits for the one before, as the steps of a sequence do
-            state = ops.tanh(ops.matmul(state, kernel)[:, :, :units])
-        ops.convert_to_numpy(state[0, 0, 0])
-
+    shapes = ((num_models, profile.training.batch_size, units), (num_models, units, 4 * units))
+    state, kernel = (ops.convert_to_tensor(draws.standard_normal(shape, np.float32)) for shape in shapes)
+    work = _chain(lambda state: ops.tanh(ops.matmul(state, kernel)[:, :, :units]), state)
     work(1)
     return num_models * median_rate(work, FLEET_PROBE_S)
 
@@ -280,14 +261,10 @@ def stock_network(profile: Profile, precision: str) -> keras.Model:
 
 def shortened(profile: Profile) -> Profile:
     """Return the profile with one LSTM and one dense layer only, as wide as the first: quick to compile."""
-    content, width = profile.model_dump(), (profile.network.first_units,)
-    content["network"] = {
-        "family": "lstm_dense",
-        "encoder_units": width,
-        "dense_units": width,
-        "dropout": content["network"].get("dropout", 0.0),
-    }
-    return Profile.model_validate(content)
+    width = (profile.network.first_units,)
+    sizes = {"encoder_units": width, "dense_units": width}
+    network = {"family": "lstm_dense", **sizes, "dropout": getattr(profile.network, "dropout", 0.0)}
+    return Profile.model_validate({**profile.model_dump(), "network": network})
 
 
 def random_batch(
