@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 ABSENT: Final = "–"
@@ -85,7 +85,7 @@ def plural(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(header: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
     r"""Write a table in Markdown; bars within cells are escaped.
 
     >>> print(markdown_table(("a", "b"), [("1", "x|y")]))

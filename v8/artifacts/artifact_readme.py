@@ -7,7 +7,7 @@ what comes out, how good it was beside the naive forecast, and what it has seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from v8.evaluation.judgement import Judgement
@@ -26,23 +26,9 @@ _EXPONENTIAL = {
 
 
 def artifact_readme(metadata: Mapping[str, Any]) -> str:
-    """Write the README of an artefact.
-
-    Args:
-        metadata: The content of its `metadata.json`.
-
-    Returns:
-        Markdown.
-    """
-    parts = [
-        _introduction(metadata),
-        _quality(metadata),
-        _data(metadata),
-        _with_v8(metadata),
-        _with_keras(metadata),
-        _features(metadata),
-    ]
-    return "\n\n".join(parts) + "\n"
+    """Write the README of an artefact, in Markdown, from the content of its `metadata.json`."""
+    parts = (_introduction, _quality, _data, _with_v8, _with_keras, _features)
+    return "\n\n".join(part(metadata) for part in parts) + "\n"
 
 
 def _introduction(metadata: Mapping[str, Any]) -> str:
@@ -113,15 +99,10 @@ forecast = forecaster.predict(candles)
 
 def _with_keras(metadata: Mapping[str, Any]) -> str:
     horizon = metadata["horizon_bars"]
-    rows = [
-        (
-            f'`forecast["{task}"]`',
-            f"(N, {horizon}, {len(about['columns'])})",
-            ", ".join(about["columns"]),
-            about["unit"],
-        )
-        for task, about in metadata["tasks"].items()
-    ]
+    rows = []
+    for task, about in metadata["tasks"].items():
+        shape, columns = f"(N, {horizon}, {len(about['columns'])})", ", ".join(about["columns"])
+        rows.append((f'`forecast["{task}"]`', shape, columns, about["unit"]))
     return f"""## Use it with plain Keras
 
 `features` is a frame with the columns of the table below, one row a closed candle, oldest first, no
@@ -150,21 +131,20 @@ Step k, from 1, is the k-th bar after the window's last one."""
 
 
 def _features(metadata: Mapping[str, Any]) -> str:
-    names = [feature["name"] for feature in metadata["features"]]
     rows = [
         (str(place), f"`{feature['name']}`", feature["definition"].partition(": ")[2])
         for place, feature in enumerate(metadata["features"])
     ]
-    notes = "\n".join(f"- {note}" for note in _notes(names, metadata))
+    notes = "\n".join(f"- {note}" for note in _notes(metadata))
     return f"## Features\n\n{markdown_table(('place', 'name', 'definition'), rows)}\n\n{notes}"
 
 
-def _notes(names: Sequence[str], metadata: Mapping[str, Any]) -> Iterator[str]:
+def _notes(metadata: Mapping[str, Any]) -> Iterator[str]:
     """Say what a definition's sentence leaves open."""
-    lookback_bars = metadata["lookback_bars"]
+    lookback, names = metadata["lookback_bars"], [feature["name"] for feature in metadata["features"]]
     yield (
-        f"Compute them on at least {_needed_bars(metadata)} candles, {lookback_bars} of the window and "
-        f"{warmup_bars(names)} before it, then keep the last {lookback_bars} rows. Start anew after a "
+        f"Compute them on at least {_needed_bars(metadata)} candles, {lookback} of the window and "
+        f"{warmup_bars(names)} before it, then keep the last {lookback} rows. Start anew after a "
         "missing candle."
     )
     if any("sample " in feature["definition"] for feature in metadata["features"]):

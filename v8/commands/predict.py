@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -76,9 +75,19 @@ def predict(
     is_any_age = allow_old or not candle_source.is_publishable
     forecast = forecaster.predict(candles, max_age_bars=None if is_any_age else forecaster.horizon_bars - 1)
     issued = _Issued(forecaster, candles, forecast, repo or str(folder))
-    _PRINTERS[output_format](issued)
+    if output_format == "table":
+        _print_table(issued)
+    elif output_format == "json":
+        _print_json(issued)
+    else:  # numbers with all their digits; what is said about them goes to standard error
+        numbers = forecast.set_axis(issued.opens())
+        numbers.to_csv(sys.stdout, index_label="open_time", lineterminator="\n")
+        sys.stderr.write("\n".join(issued.lines()) + "\n")
     if plot:
-        _draw(issued, plot)
+        from v8.reports.pictures import draw_forecast
+
+        draw_forecast(candles, forecast, plot, notes=issued.lines())
+        sys.stderr.write(f"Picture: {plot}\n")
 
 
 def _check_words(folder: Path | None, repo: str | None, output_format: str, plot: Path | None) -> None:
@@ -177,12 +186,6 @@ def _print_table(issued: _Issued) -> None:
     print_lines(*issued.lines())
 
 
-def _print_csv(issued: _Issued) -> None:
-    """Print the numbers with all their digits; what is said about them goes to standard error."""
-    issued.forecast.set_axis(issued.opens()).to_csv(sys.stdout, index_label="open_time", lineterminator="\n")
-    sys.stderr.write("\n".join(issued.lines()) + "\n")
-
-
 def _print_json(issued: _Issued) -> None:
     forecaster, report = issued.forecaster, issued.candles.report
     rows = zip(issued.opens(), issued.forecast.to_dict("records"), strict=True)
@@ -205,17 +208,3 @@ def _print_json(issued: _Issued) -> None:
         "forecast": [{"open_time": opens, **values} for opens, values in rows],
     }
     sys.stdout.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
-
-
-_PRINTERS: dict[str, Callable[[_Issued], None]] = {
-    "table": _print_table,
-    "csv": _print_csv,
-    "json": _print_json,
-}
-
-
-def _draw(issued: _Issued, file: Path) -> None:
-    from v8.reports.pictures import draw_forecast
-
-    draw_forecast(issued.candles, issued.forecast, file, notes=issued.lines())
-    sys.stderr.write(f"Picture: {file}\n")

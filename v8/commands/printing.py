@@ -6,10 +6,10 @@ Nothing but text and line ends goes to anything that is not a terminal.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -17,23 +17,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
-from v8.engine.events import (
-    STAGES,
-    EpochEnded,
-    Event,
-    Listener,
-    Note,
-    Outcome,
-    SeriesStarted,
-    StageStarted,
-)
+from v8.engine.events import STAGES, EpochEnded, Event, Listener, Note, Outcome, SeriesStarted, StageStarted
 from v8.engine.execution import Summary
 from v8.engine.plan import ASSUMED_FLOP_PER_S_PER_CORE, Plan, estimate_work
 from v8.engine.quiet import quiet_start
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.reports.leaderboard import LeaderboardRow, TaskScore
-from v8.wording import duration
+from v8.wording import duration, percent
 
 PLAIN_WIDTH = 160
 """Columns of tables that go to a file or pipe, which has no width of its own."""
@@ -49,12 +40,11 @@ def make_console() -> Console:
     return Console(width=PLAIN_WIDTH, color_system=None, force_terminal=False, highlight=False)
 
 
-def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table; numbers should come as text, ready to read."""
     first, *others = header
-    columns = [Column(first, overflow="fold")]
-    columns += [Column(name, justify="right", overflow="fold") for name in others]
-    _print_cells(title, columns, rows)
+    numbers = [Column(name, justify="right", overflow="fold") for name in others]
+    _print_cells(title, [Column(first, overflow="fold"), *numbers], rows)
 
 
 def print_reasons(title: str, rows: Sequence[tuple[str, str]]) -> None:
@@ -131,26 +121,31 @@ def print_summary(summary: Summary, run: Path, rows: Sequence[LeaderboardRow]) -
 
 def print_leaderboard(rows: Sequence[LeaderboardRow]) -> None:
     """Print errors as multiples of the naive forecast's: below 1 is better than naive."""
+    if not rows:
+        print_lines("No series is finished.")
+        return
     tasks = list(dict.fromkeys(task for row in rows for task in row.tasks))
     header = ("series", *(f"{task} / naive" for task in tasks), "direction", "best epoch", "seconds")
     cells = [
         (
             row.series,
             *(_multiple(row.tasks[task]) if task in row.tasks else "" for task in tasks),
-            "" if row.hit_rate is None else f"{100 * row.hit_rate:.1f} %",
+            "" if row.hit_rate is None else percent(row.hit_rate),
             f"{row.best_epoch} of {row.epochs_run}",
             f"{row.seconds:.1f}",
         )
         for row in rows
     ]
-    if not cells:
-        print_lines("No series is finished.")
-        return
     demo = " - DEMO MARKET, simulated, not a real coin" if any(row.source == "demo" for row in rows) else ""
-    print_table(
-        f"Leaderboard: mean absolute error / naive forecast's, below 1 is better{demo}", header, cells
-    )
-    print_lines(_legend(rows))
+    title = f"Leaderboard: mean absolute error / naive forecast's, below 1 is better{demo}"
+    print_table(title, header, cells)
+    legend = "No significance: the test spans hold too few windows."
+    if any(score.p_value is not None for row in rows for score in row.tasks.values()):
+        legend = (
+            "* differs from the naive forecast by more than chance: Diebold-Mariano test, p < 0.05, "
+            f"corrected for {len(rows)} series at once (Benjamini-Hochberg)."
+        )
+    print_lines(legend)
 
 
 def print_lines(*lines: str) -> None:
@@ -160,58 +155,41 @@ def print_lines(*lines: str) -> None:
     sys.stdout.flush()
 
 
+@dataclass
 class _Tally:
-    """Which series are at work, how many have ended, and how long the others may take.
+    """Which of `num_series` series are at work, how many have ended, and how long the others may take."""
 
-    Args:
-        num_series: Series to be made.
-    """
-
-    def __init__(self, num_series: int) -> None:
-        self._num_series = num_series
-        self._started: set[Series] = set()
-        self._at_work: set[Series] = set()
-        self._num_ended = 0
-        self._num_side_by_side = 1
-        self._finished_s: list[float] = []
+    num_series: int
+    num_ended: int = 0
+    num_side_by_side: int = 1
+    started: set[Series] = field(default_factory=set)
+    at_work: set[Series] = field(default_factory=set)
+    finished_s: list[float] = field(default_factory=list)
 
     def start(self, series: Series) -> None:
         """Count a series in; again, when its worker died and another one starts it."""
-        self._started.add(series)
-        self._at_work.add(series)
-        self._num_side_by_side = max(self._num_side_by_side, len(self._at_work))
+        self.started.add(series)
+        self.at_work.add(series)
+        self.num_side_by_side = max(self.num_side_by_side, len(self.at_work))
 
     def end(self, outcome: Outcome) -> None:
         """Count a series out; only a finished one tells how long series take."""
-        self._at_work.discard(outcome.series)
-        self._num_ended += 1
+        self.at_work.discard(outcome.series)
+        self.num_ended += 1
         if outcome.reason is None:
-            self._finished_s.append(outcome.seconds)
+            self.finished_s.append(outcome.seconds)
 
-    @property
-    def started(self) -> str:
-        """Say which of all series this is, by start."""
-        return f"{len(self._started)} of {self._num_series}"
-
-    @property
-    def ended(self) -> str:
-        """Say how many of all series have ended."""
-        return f"{self._num_ended} of {self._num_series} ended"
-
-    @property
     def state(self) -> list[str]:
         """Say how many still train, and about how long the rest takes; nothing when nothing is left."""
-        num_left = self._num_series - self._num_ended
-        said = [f"{len(self._at_work)} still training"] if self._at_work else []
-        if self._finished_s and num_left:
-            said.append(f"about {duration(self._left_s(num_left), is_estimate=True)} left")
+        num_left = self.num_series - self.num_ended
+        said = [f"{len(self.at_work)} still training"] if self.at_work else []
+        if self.finished_s and num_left:
+            # Those at work count as half done: some have just begun, some have almost ended.
+            one_s = sum(self.finished_s) / len(self.finished_s)
+            num_whole = num_left - len(self.at_work) / 2
+            left_s = one_s * num_whole / min(self.num_side_by_side, num_left)
+            said.append(f"about {duration(left_s, is_estimate=True)} left")
         return said
-
-    def _left_s(self, num_left: int) -> float:
-        """Take those at work as half done: some have just begun, some have almost ended."""
-        one_s = sum(self._finished_s) / len(self._finished_s)
-        num_whole = num_left - len(self._at_work) / 2
-        return one_s * num_whole / min(self._num_side_by_side, num_left)
 
 
 class _PlainDisplay:
@@ -221,22 +199,21 @@ class _PlainDisplay:
         self._tally = _Tally(len(plan.todo))
 
     def __call__(self, event: Event) -> None:
-        line = self._line(event)
-        if line:
-            print_lines(line)
-
-    def _line(self, event: Event) -> str:
+        tally = self._tally
         if isinstance(event, Note):
-            return event.text
-        if isinstance(event, SeriesStarted):
-            self._tally.start(event.series)
-            return f"{event.series}: started ({self._tally.started})"
-        if isinstance(event, EpochEnded):
-            return f"{event.series}: epoch {event.record.epoch} of {event.num_epochs}, {_losses(event)}"
-        if isinstance(event, Outcome):
-            self._tally.end(event)
-            return f"{_ending(event)} ({', '.join([self._tally.ended, *self._tally.state])})"
-        return f"{event.series}: reading candles" if event.stage == "candles" else ""
+            print_lines(event.text)
+        elif isinstance(event, SeriesStarted):
+            tally.start(event.series)
+            print_lines(f"{event.series}: started ({len(tally.started)} of {tally.num_series})")
+        elif isinstance(event, EpochEnded):
+            epoch = f"epoch {event.record.epoch} of {event.num_epochs}"
+            print_lines(f"{event.series}: {epoch}, {_losses(event)}")
+        elif isinstance(event, Outcome):
+            tally.end(event)
+            state = [f"{tally.num_ended} of {tally.num_series} ended", *tally.state()]
+            print_lines(f"{_ending(event)} ({', '.join(state)})")
+        elif event.stage == "candles":
+            print_lines(f"{event.series}: reading candles")
 
 
 class _LiveDisplay:
@@ -252,21 +229,24 @@ class _LiveDisplay:
     def __call__(self, event: Event) -> None:
         if isinstance(event, Note):
             self._progress.console.print(escape(event.text))
-        elif isinstance(event, StageStarted):
-            self._show_stage(event)
         elif isinstance(event, SeriesStarted):
             self._start(event.series)
-        elif isinstance(event, EpochEnded):
-            self._update(
-                event.series, total=event.num_epochs, completed=event.record.epoch, told=_losses(event)
-            )
-        else:
+        elif isinstance(event, Outcome):
             self._end(event)
+        elif isinstance(event, StageStarted) and event.stage == "candles":
+            self._progress.update(self._candles, advance=1, told=str(event.series))
+        elif event.series in self._bars:
+            bar = self._bars[event.series]
+            if isinstance(event, StageStarted):
+                self._progress.update(bar, description=f"{event.series} {event.stage}")
+            else:
+                done = event.record.epoch
+                self._progress.update(bar, total=event.num_epochs, completed=done, told=_losses(event))
 
     def _start(self, series: Series) -> None:
         self._tally.start(series)
         self._progress.update(self._candles, visible=False)
-        self._progress.update(self._all, visible=True, told=", ".join(self._tally.state))
+        self._progress.update(self._all, visible=True, told=", ".join(self._tally.state()))
         if series not in self._bars and len(self._bars) < MAX_BARS:
             self._bars[series] = self._progress.add_task(str(series), total=None, told="")
 
@@ -274,22 +254,12 @@ class _LiveDisplay:
         self._tally.end(outcome)
         if outcome.series in self._bars:
             self._progress.remove_task(self._bars.pop(outcome.series))
-        self._progress.update(self._all, advance=1, told=", ".join(self._tally.state))
+        self._progress.update(self._all, advance=1, told=", ".join(self._tally.state()))
         # Last, so that no bar of an ended series is drawn below the line that says so.
         self._progress.console.print(escape(_ending(outcome)))
 
-    def _show_stage(self, event: StageStarted) -> None:
-        if event.stage == "candles":
-            self._progress.update(self._candles, advance=1, told=str(event.series))
-        else:
-            self._update(event.series, description=f"{event.series} {event.stage}")
 
-    def _update(self, series: Series, **changes: Any) -> None:
-        if series in self._bars:
-            self._progress.update(self._bars[series], **changes)
-
-
-def _print_cells(title: str, columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
+def _print_cells(title: str, columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> None:
     print_lines(title)
     table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
     for row in rows:
@@ -303,15 +273,6 @@ def _multiple(score: TaskScore) -> str:
     return f"- {mark}" if score.multiple is None else f"{score.multiple:.3f}{mark}"
 
 
-def _legend(rows: Sequence[LeaderboardRow]) -> str:
-    if any(score.p_value is not None for row in rows for score in row.tasks.values()):
-        return (
-            "* differs from the naive forecast by more than chance: Diebold-Mariano test, p < 0.05, "
-            f"corrected for {len(rows)} series at once (Benjamini-Hochberg)."
-        )
-    return "No significance: the test spans hold too few windows."
-
-
 def _losses(event: EpochEnded) -> str:
     record = event.record
     return (
@@ -321,6 +282,5 @@ def _losses(event: EpochEnded) -> str:
 
 
 def _ending(outcome: Outcome) -> str:
-    if outcome.reason:
-        return f"failed: {outcome.reason}"
-    return f"{outcome.series}: done in {outcome.seconds:.1f} s"
+    done = f"{outcome.series}: done in {outcome.seconds:.1f} s"
+    return f"failed: {outcome.reason}" if outcome.reason else done

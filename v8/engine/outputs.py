@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from v8.artifacts.forecast_sample import FORECASTS_FILE, ForecastSample, read_sample
+from v8.artifacts.forecast_sample import FORECASTS_FILE, read_sample
 from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import HISTORY_FILE, read_metadata
 from v8.reports.leaderboard import LEADERBOARD_FILE, LeaderboardRow, rank_results, write_leaderboard_csv
@@ -79,17 +79,6 @@ class _Finished:
 
     result: SeriesResult
     section: Html
-
-
-def read_samples(run: Path, names: Iterable[str]) -> dict[str, ForecastSample]:
-    """Read the forecasts to show of every series that has some."""
-    found = {name: read_sample(run / name / FORECASTS_FILE) for name in names}
-    return {name: sample for name, sample in found.items() if sample}
-
-
-def finished_metadata(run: Path, record: RunRecord) -> list[dict[str, Any]]:
-    """Read the metadata of every finished series, in the order of the run."""
-    return [read_metadata(run / name) for name, state in record.series.items() if state.status == "done"]
 
 
 def _timing(record: RunRecord, results: Iterable[SeriesResult]) -> dict[str, Any]:

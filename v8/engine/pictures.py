@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from v8.artifacts.forecast_sample import FORECASTS_FILE, read_sample
 from v8.artifacts.run_folder import read_run
-from v8.artifacts.series_artifact import HISTORY_FILE
-from v8.engine.outputs import finished_metadata, read_samples
+from v8.artifacts.series_artifact import HISTORY_FILE, read_metadata
 from v8.reports.page import DEMO_WARNING
 from v8.reports.pictures import write_pictures
 from v8.reports.results import read_history, read_results
@@ -27,10 +27,9 @@ def draw_pictures(run: Path) -> list[Path]:
         ArtifactError: If the run or a finished artefact is damaged.
     """
     record = read_run(run)
-    results = read_results(finished_metadata(run, record))
-    names = [result.series for result in results]
+    names = [name for name, state in record.series.items() if state.status == "done"]
+    results = read_results(read_metadata(run / name) for name in names)
     histories = {name: read_history(run / name / HISTORY_FILE) for name in names}
-    title = record.profile_name
-    if not record.is_publishable:
-        title = f"{DEMO_WARNING}\n{title}"
-    return write_pictures(run / PICTURES_FOLDER, title, results, histories, read_samples(run, names))
+    samples = {name: sample for name in names if (sample := read_sample(run / name / FORECASTS_FILE))}
+    title = record.profile_name if record.is_publishable else f"{DEMO_WARNING}\n{record.profile_name}"
+    return write_pictures(run / PICTURES_FOLDER, title, results, histories, samples)

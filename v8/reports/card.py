@@ -17,7 +17,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from v8.artifacts.run_folder import RunRecord
 from v8.evaluation.judgement import LOSES
 from v8.evaluation.significance import ALPHA
-from v8.reports.leaderboard import LeaderboardRow, TaskScore, rank_results, summarise
+from v8.reports.leaderboard import LeaderboardRow, rank_results, summarise
 from v8.reports.results import SeriesResult, read_results
 from v8.tasks import TASKS
 from v8.wording import ABSENT, count, duration, markdown_table, number, p_value, percent, plural
@@ -209,29 +209,19 @@ def _leaderboard(rows: Sequence[LeaderboardRow], *, is_tested: bool) -> str:
     tasks = list(summarise(rows))
     columns = ("skill", "p") if is_tested else ("skill",)
     header = ["series", *(name for task in tasks for name in (TASKS[task].title, *columns)), "direction"]
-    cells = []
-    for row in rows:
-        errors = (cell for task in tasks for cell in _cells(row.tasks.get(task))[: 1 + len(columns)])
-        cells.append([_name(row), *errors, _direction(row)])
-    return markdown_table(header, cells)
+    return markdown_table(header, [_cells(row, tasks, is_tested=is_tested) for row in rows])
 
 
-def _name(row: LeaderboardRow) -> str:
+def _cells(row: LeaderboardRow, tasks: Iterable[str], *, is_tested: bool) -> Iterator[str]:
     losing = [TASKS[task].title.lower() for task, score in row.tasks.items() if score.verdict == LOSES]
-    return f"{row.series} **loses to naive: {', '.join(losing)}**" if losing else row.series
-
-
-def _cells(score: TaskScore | None) -> tuple[str, str, str]:
-    if score is None:
-        return ABSENT, ABSENT, ABSENT
-    return number(score.multiple), number(score.skill), p_value(score.corrected_p_value)
-
-
-def _direction(row: LeaderboardRow) -> str:
-    if row.hit_rate is None or row.hit_rate_95 is None:
-        return ABSENT
-    low, high = row.hit_rate_95
-    return f"{percent(row.hit_rate)} ({percent(low)} to {percent(high)})"
+    yield f"{row.series} **loses to naive: {', '.join(losing)}**" if losing else row.series
+    for score in map(row.tasks.get, tasks):
+        yield number(score and score.multiple)
+        yield number(score and score.skill)
+        if is_tested:
+            yield p_value(score and score.corrected_p_value)
+    low, high = map(percent, row.hit_rate_95 or (None, None))
+    yield f"{percent(row.hit_rate)} ({low} to {high})" if row.hit_rate_95 else ABSENT
 
 
 def _data(metadata: Sequence[Mapping[str, Any]]) -> str:

@@ -24,19 +24,17 @@ def skill_bar(skill: float, limit: float) -> Html:
         limit: Skill at the end of the drawing, above 0; a bar that is longer ends in a point.
     """
     middle, half = _BAR_WIDTH / 2, _BAR_WIDTH / 2 - 4
+    side, style = (1, "good") if skill >= 0 else (-1, "bad")
     length = round(min(1.0, abs(skill) / limit) * half, 1)
-    side = 1 if skill >= 0 else -1
-    style = "good" if skill >= 0 else "bad"
-    bar = element(
-        "rect", x=min(middle, middle + side * length), y=3, width=length, height=_BAR_HEIGHT - 6, class_=style
-    )
-    end = middle + side * half
-    tip = f"M{end} 1 l{side * 4} {_BAR_HEIGHT / 2 - 1} l{-side * 4} {_BAR_HEIGHT / 2 - 1} z"
-    return _bar(
+    x = min(middle, middle + side * length)
+    parts = [
         element("line", x1=middle, x2=middle, y1=0, y2=_BAR_HEIGHT, class_="axis"),
-        bar,
-        element("path", d=tip, class_=style) if abs(skill) > limit else Html(),
-    )
+        element("rect", x=x, y=3, width=length, height=_BAR_HEIGHT - 6, class_=style),
+    ]
+    if abs(skill) > limit:
+        tip = f"l{side * 4} {_BAR_HEIGHT / 2 - 1} l{-side * 4} {_BAR_HEIGHT / 2 - 1} z"
+        parts.append(element("path", d=f"M{middle + side * half} 1 {tip}", class_=style))
+    return _bar(*parts)
 
 
 def share_bar(share: float) -> Html:
@@ -52,14 +50,17 @@ def split_bar(spans: Mapping[str, tuple[int, int]]) -> Html:
         spans: Per span, its first row and the row after its last one.
     """
     num_rows = max((end for _, end in spans.values()), default=0) or 1
-    parts = [_split_part("embargo", 0, num_rows, num_rows, "embargo")]
-    parts += [
-        _split_part(f"split{at}", first, end, num_rows, f"{name}: rows {first:,} to {end - 1:,}")
-        for at, (name, (first, end)) in enumerate(spans.items())
-    ]
+    parts = [("embargo", 0, num_rows, "embargo")]
+    for at, (name, (first, end)) in enumerate(spans.items()):
+        parts.append((f"split{at}", first, end, f"{name}: rows {first:,} to {end - 1:,}"))
+    drawn = []
+    for style, first, end, label in parts:
+        x, width = (round(rows / num_rows * _SPLIT_WIDTH, 2) for rows in (first, end - first))
+        place = {"x": x, "y": 0, "width": width, "height": _SPLIT_HEIGHT, "class_": style}
+        drawn.append(element("rect", element("title", label), **place))
     return element(
         "svg",
-        *parts,
+        *drawn,
         viewBox=f"0 0 {_SPLIT_WIDTH} {_SPLIT_HEIGHT}",
         preserveAspectRatio="none",
         role="img",
@@ -69,17 +70,5 @@ def split_bar(spans: Mapping[str, tuple[int, int]]) -> Html:
 
 
 def _bar(*parts: Html) -> Html:
-    return element(
-        "svg",
-        *parts,
-        width=_BAR_WIDTH,
-        height=_BAR_HEIGHT,
-        viewBox=f"0 0 {_BAR_WIDTH} {_BAR_HEIGHT}",
-        aria_hidden="true",
-        class_="bar",
-    )
-
-
-def _split_part(style: str, first: int, end: int, num_rows: int, label: str) -> Html:
-    x, width = (round(rows / num_rows * _SPLIT_WIDTH, 2) for rows in (first, end - first))
-    return element("rect", element("title", label), x=x, y=0, width=width, height=_SPLIT_HEIGHT, class_=style)
+    size = {"width": _BAR_WIDTH, "height": _BAR_HEIGHT, "viewBox": f"0 0 {_BAR_WIDTH} {_BAR_HEIGHT}"}
+    return element("svg", *parts, **size, aria_hidden="true", class_="bar")

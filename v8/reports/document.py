@@ -143,12 +143,7 @@ a { color: var(--blue); text-decoration: none; } a:hover { text-decoration: unde
 
 
 def document(title: str, body: Html) -> Html:
-    """Return a whole page.
-
-    Args:
-        title: Its title, as text.
-        body: Everything a reader sees.
-    """
+    """Return a whole page, whose body is everything a reader sees."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -172,19 +167,14 @@ def plot(figure: go.Figure, label: str) -> Html:
     """
     plain = figure.to_plotly_json()
     del plain["layout"]["template"]  # an empty one; only a figure without any gets Plotly's own
+    height = figure.layout.height
     content = json.dumps(named(plain), separators=(",", ":"), allow_nan=False)
     return element(
         "figure",
         element("figcaption", label),
         # Nothing in a script is unescaped by the browser, so the one sign that could end it is written out.
         element("script", Html(content.replace("<", "\\u003c")), type="application/json"),
-        element(
-            "div",
-            class_="plot",
-            role="img",
-            aria_label=label,
-            style=f"min-height:{figure.layout.height}px",
-        ),
+        element("div", class_="plot", role="img", aria_label=label, style=f"min-height:{height}px"),
     )
 
 

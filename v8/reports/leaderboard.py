@@ -16,12 +16,12 @@ import io
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from v8.columns import TASK_OHLC
-from v8.evaluation.judgement import BEATS, LOSES, Judgement
+from v8.evaluation.judgement import BEATS, LOSES
 from v8.evaluation.significance import ALPHA, corrected_p_values
 from v8.reports.results import SeriesResult
 from v8.storage import write_text
@@ -29,7 +29,6 @@ from v8.tasks import TASKS
 
 LEADERBOARD_FILE: Final = "leaderboard.csv"
 
-_FIRST_COLUMNS: Final = ("series", "source")
 _SCORE_COLUMNS: Final = {
     "mae_multiple_of_naive": "multiple",
     "mae_skill": "skill",
@@ -126,7 +125,13 @@ def rank_results(results: Iterable[SeriesResult]) -> list[LeaderboardRow]:
     Returns:
         Rows in the order stated at the top of this module.
     """
-    return sorted(_corrected([_row(result) for result in results]), key=_rank)
+    judged = list(results)
+    corrected: dict[tuple[str, str], float | None] = {}
+    for task in TASKS:
+        having = [result for result in judged if task in result.judgement.errors]
+        p_values = corrected_p_values([result.judgement.p_value(task) for result in having])
+        corrected |= {(result.series, task): p for result, p in zip(having, p_values, strict=True)}
+    return sorted((_row(result, corrected) for result in judged), key=_rank)
 
 
 def summarise(rows: Sequence[LeaderboardRow]) -> dict[str, TaskSummary]:
@@ -153,44 +158,33 @@ def write_leaderboard_csv(path: Path, rows: Sequence[LeaderboardRow]) -> None:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     task_columns = [f"{task}_{column}" for task in TASKS for column in _SCORE_COLUMNS]
-    writer.writerow([*_FIRST_COLUMNS, *task_columns, *_LAST_COLUMNS])
+    writer.writerow(["series", "source", *task_columns, *_LAST_COLUMNS])
     writer.writerows(_cells(row) for row in rows)
     write_text(path, stream.getvalue())
 
 
-def _row(result: SeriesResult) -> LeaderboardRow:
-    judgement = result.judgement
-    first_step = judgement.direction[0]
+def _row(result: SeriesResult, corrected: Mapping[tuple[str, str], float | None]) -> LeaderboardRow:
+    judgement, first_step = result.judgement, result.judgement.direction[0]
     return LeaderboardRow(
         series=result.series,
         source=result.source,
-        tasks={task: _score(judgement, task) for task in judgement.errors},
+        tasks={
+            task: TaskScore(
+                multiple=judgement.multiple(task),
+                skill=judgement.skill(task),
+                verdict=judgement.verdict(task),
+                p_value=judgement.p_value(task),
+                corrected_p_value=corrected[result.series, task],
+            )
+            for task in TASKS
+            if task in judgement.errors
+        },
         hit_rate=first_step.rate,
         hit_rate_95=first_step.interval,
         best_epoch=result.best_epoch,
         epochs_run=result.epochs_run,
         seconds=result.total_seconds,
     )
-
-
-def _score(judgement: Judgement, task: str) -> TaskScore:
-    return TaskScore(
-        multiple=judgement.multiple(task),
-        skill=judgement.skill(task),
-        verdict=judgement.verdict(task),
-        p_value=judgement.p_value(task),
-    )
-
-
-def _corrected(rows: list[LeaderboardRow]) -> list[LeaderboardRow]:
-    """Correct the p-values of each task over the rows that have it."""
-    scores: list[dict[str, TaskScore]] = [{} for _ in rows]
-    for task in TASKS:
-        places = [place for place, row in enumerate(rows) if task in row.tasks]
-        corrected = corrected_p_values([rows[place].tasks[task].p_value for place in places])
-        for place, value in zip(places, corrected, strict=True):
-            scores[place][task] = replace(rows[place].tasks[task], corrected_p_value=value)
-    return [replace(row, tasks=tasks) for row, tasks in zip(rows, scores, strict=True)]
 
 
 def _rank(row: LeaderboardRow) -> tuple[float, str]:
@@ -210,8 +204,8 @@ def _summarise_task(scores: Sequence[TaskScore]) -> TaskSummary:
 
 
 def _cells(row: LeaderboardRow) -> list[object]:
-    scores = [row.tasks.get(task, TaskScore(None, None, "")) for task in TASKS]
-    task_cells = [getattr(score, name) for score in scores for name in _SCORE_COLUMNS.values()]
-    low, high = row.hit_rate_95 or (None, None)
-    last = [row.hit_rate, low, high, row.best_epoch, row.epochs_run, round(row.seconds, 3)]
-    return ["" if cell is None else cell for cell in [row.series, row.source, *task_cells, *last]]
+    scores = [row.tasks.get(task) for task in TASKS]
+    task_cells = [getattr(score, name, None) for score in scores for name in _SCORE_COLUMNS.values()]
+    ends = row.hit_rate_95 or (None, None)
+    last = [row.hit_rate, *ends, row.best_epoch, row.epochs_run, round(row.seconds, 3)]
+    return [row.series, row.source, *task_cells, *last]

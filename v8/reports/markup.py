@@ -51,33 +51,18 @@ def table(
     caption: str | None = None,
     class_: str | None = None,
 ) -> Html:
-    """Build a table whose first column names its rows, in a box that scrolls on narrow screens.
-
-    Args:
-        head: Titles of the columns.
-        rows: Cells, as markup or text.
-        caption: What the table shows.
-        class_: Class of the table.
-    """
-    titles = element("tr", *(element("th", title, scope="col") for title in head))
-    body = (element("tr", *_cells(row)) for row in rows)
-    content = element(
-        "table", _caption(caption), element("thead", titles), element("tbody", *body), class_=class_
-    )
+    """Build a table whose first column names its rows, in a box that scrolls on narrow screens."""
+    parts = [] if caption is None else [element("caption", caption)]
+    parts.append(element("thead", element("tr", *(element("th", title, scope="col") for title in head))))
+    body = []
+    for first, *others in rows:
+        cells = (element("td", cell) for cell in others)
+        body.append(element("tr", element("th", first, scope="row"), *cells))
+    content = element("table", *parts, element("tbody", *body), class_=class_)
     return element("div", content, class_="scroll")
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> Html:
     """Build a list of names and values."""
-    return element(
-        "dl", *(element("div", element("dt", name), element("dd", value)) for name, value in pairs)
-    )
-
-
-def _cells(row: Iterable[str]) -> list[Html]:
-    first, *others = row
-    return [element("th", first, scope="row"), *(element("td", cell) for cell in others)]
-
-
-def _caption(caption: str | None) -> Html:
-    return element("caption", caption) if caption else Html()
+    items = (element("div", element("dt", name), element("dd", value)) for name, value in pairs)
+    return element("dl", *items)
