@@ -216,10 +216,10 @@ def _cells(row: LeaderboardRow, tasks: Iterable[str], *, is_tested: bool) -> Ite
     losing = [TASKS[task].title.lower() for task, score in row.tasks.items() if score.verdict == LOSES]
     yield f"{row.series} **loses to naive: {', '.join(losing)}**" if losing else row.series
     for score in map(row.tasks.get, tasks):
-        yield number(score and score.multiple)
-        yield number(score and score.skill)
+        yield number(score.multiple if score else None)
+        yield number(score.skill if score else None)
         if is_tested:
-            yield p_value(score and score.corrected_p_value)
+            yield p_value(score.corrected_p_value if score else None)
     low, high = map(percent, row.hit_rate_95 or (None, None))
     yield f"{percent(row.hit_rate)} ({low} to {high})" if row.hit_rate_95 else ABSENT
 

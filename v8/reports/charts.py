@@ -56,8 +56,8 @@ def split_bar(spans: Mapping[str, tuple[int, int]]) -> Html:
     drawn = []
     for style, first, end, label in parts:
         x, width = (round(rows / num_rows * _SPLIT_WIDTH, 2) for rows in (first, end - first))
-        place = {"x": x, "y": 0, "width": width, "height": _SPLIT_HEIGHT, "class_": style}
-        drawn.append(element("rect", element("title", label), **place))
+        title = element("title", label)
+        drawn.append(element("rect", title, x=x, y=0, width=width, height=_SPLIT_HEIGHT, class_=style))
     return element(
         "svg",
         *drawn,
@@ -70,5 +70,5 @@ def split_bar(spans: Mapping[str, tuple[int, int]]) -> Html:
 
 
 def _bar(*parts: Html) -> Html:
-    size = {"width": _BAR_WIDTH, "height": _BAR_HEIGHT, "viewBox": f"0 0 {_BAR_WIDTH} {_BAR_HEIGHT}"}
-    return element("svg", *parts, **size, aria_hidden="true", class_="bar")
+    box, width, height = f"0 0 {_BAR_WIDTH} {_BAR_HEIGHT}", _BAR_WIDTH, _BAR_HEIGHT
+    return element("svg", *parts, width=width, height=height, viewBox=box, aria_hidden="true", class_="bar")
