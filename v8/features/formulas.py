@@ -17,7 +17,7 @@ The formulas are those of the lineage (V7, V8_STABLE, V8_ALIGNED).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import reduce
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -76,7 +76,7 @@ def close_moments(close: Floats, period_bars: int) -> Floats:
         return moments
     *earlier, newest = sliding_window_view(close, period_bars).T
     differences = [closes - newest for closes in earlier]
-    mean = _added(differences) / period_bars
+    mean = reduce(np.add, differences) / period_bars
     squares = mean * mean  # the newest close's own difference is zero
     for difference in differences:
         np.subtract(difference, mean, out=difference)
@@ -87,12 +87,9 @@ def close_moments(close: Floats, period_bars: int) -> Floats:
 
 
 def bollinger_band(close: Floats, moments: Floats, stds: float) -> Floats:
-    """Place a Bollinger band around the simple average (Bollinger on Bollinger Bands, 2001).
+    """Place a Bollinger band `stds` sample deviations of `close_moments` above the simple average.
 
-    Args:
-        close: Shape (N,), quote currency.
-        moments: Result of `close_moments`, shape (2, N).
-        stds: Sample standard deviations above the average; negative for the lower band.
+    Negative for the lower band (Bollinger on Bollinger Bands, 2001).
 
     Returns:
         Shape (N,), quote currency; the close itself in a flat market.
@@ -101,12 +98,7 @@ def bollinger_band(close: Floats, moments: Floats, stds: float) -> Floats:
 
 
 def relative_deviation(close: Floats, moments: Floats, stds: float) -> Floats:
-    """Divide deviations by the simple average: volatility (1) or the width between the bands (4).
-
-    Args:
-        close: Shape (N,), quote currency.
-        moments: Result of `close_moments`, shape (2, N).
-        stds: Sample standard deviations to divide.
+    """Divide so many sample deviations of `close_moments` by the simple average: volatility (1) or width (4).
 
     Returns:
         Shape (N,), unitless, not negative; 0 in a flat market.
@@ -117,11 +109,8 @@ def relative_deviation(close: Floats, moments: Floats, stds: float) -> Floats:
 def band_position(moments: Floats, stds: float) -> Floats:
     """Say where the close lies between the lower band (0) and the upper band (1).
 
-    Bands that coincide (a flat market) put the close in their middle: 0.5.
-
-    Args:
-        moments: Result of `close_moments`, shape (2, N), quote currency.
-        stds: Sample standard deviations from the average to either band.
+    The bands are `stds` sample deviations of `close_moments` from the average. Where they coincide (a flat
+    market) the close is in their middle: 0.5.
 
     Returns:
         Shape (N,), unitless; may leave 0..1.
@@ -179,16 +168,8 @@ def moving_mean(values: Floats, period_bars: int) -> Floats:
     """Average the newest values, of any unit; the first `period_bars` - 1 rows are NaN."""
     means = np.full(len(values), np.nan)
     if len(values) >= period_bars:
-        means[period_bars - 1 :] = _added(sliding_window_view(values, period_bars).T) / period_bars
+        means[period_bars - 1 :] = reduce(np.add, sliding_window_view(values, period_bars).T) / period_bars
     return means
-
-
-def _added(arrays: Iterable[Floats]) -> Floats:
-    first, *others = arrays
-    total = first.copy()
-    for array in others:
-        total += array
-    return total
 
 
 def ratio(part: Floats, whole: Floats, *, where_zero: float) -> Floats:

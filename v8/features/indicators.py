@@ -288,19 +288,15 @@ FEATURES: Final[Registry[Feature]] = Registry(
         Feature(c.HIGH, Kind.PRICE, "highest traded price of the bar, quote currency"),
         Feature(c.LOW, Kind.PRICE, "lowest traded price of the bar, quote currency"),
         Feature(c.CLOSE, Kind.PRICE, "last traded price of the bar, quote currency"),
-        Feature(
-            c.BB_UPPER,
-            Kind.PRICE,
-            f"{_AVERAGE} plus {_STDS:g} times their sample deviation, quote currency",
-            Formula(formulas.bollinger_band, (c.CLOSE, _CLOSE_MOMENTS), {"stds": _STDS}),
-            _BOLLINGER,
-        ),
-        Feature(
-            c.BB_LOWER,
-            Kind.PRICE,
-            f"{_AVERAGE} minus {_STDS:g} times their sample deviation, quote currency",
-            Formula(formulas.bollinger_band, (c.CLOSE, _CLOSE_MOMENTS), {"stds": -_STDS}),
-            _BOLLINGER,
+        *(
+            Feature(
+                name,
+                Kind.PRICE,
+                f"{_AVERAGE} {sign} {_STDS:g} times their sample deviation, quote currency",
+                Formula(formulas.bollinger_band, (c.CLOSE, _CLOSE_MOMENTS), {"stds": stds}),
+                _BOLLINGER,
+            )
+            for name, sign, stds in ((c.BB_UPPER, "plus", _STDS), (c.BB_LOWER, "minus", -_STDS))
         ),
         Feature(
             "macd",

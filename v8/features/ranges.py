@@ -87,12 +87,7 @@ def share_of_recent(deviation: Floats, recent: Floats) -> Floats:
 
 
 def move(close: Floats, recent: Floats, period_bars: int) -> Floats:
-    """Size of the move over some bars, in multiples of what the recent range makes usual.
-
-    Args:
-        close: Shape (N,), quote currency.
-        recent: Result of `recent_range`, shape (N,), unitless.
-        period_bars: Bars between the two closes; the usual size grows with their root.
+    """Size of the move over some bars, in multiples of the usual one: `recent` times the root of the bars.
 
     Returns:
         Shape (N,), unitless, from 0 to `MAX_MOVE`; the first `period_bars` rows are NaN.

@@ -361,11 +361,7 @@ def _without_repetition(rows: _Rows) -> _Rows:
 def _most_precise(
     rows: _Rows, is_rounded: NDArray[np.bool_], starts: NDArray[np.intp], sizes: NDArray[np.intp]
 ) -> NDArray[np.intp]:
-    """Find the row with the most decimals in every rounded group; larger values decide a tie.
-
-    Returns:
-        Row numbers, shape (groups,); only those of rounded groups mean anything.
-    """
+    """Find the row of each rounded group with the most decimals; larger values win ties."""
     group = np.repeat(np.arange(len(starts)), sizes)
     members = np.flatnonzero(is_rounded[group])
     values = rows.values[members]
@@ -379,10 +375,7 @@ def _most_precise(
 
 
 def _require_timeframe(rows: _Rows) -> None:
-    """Refuse coarser candles that happen to lie on the grid of a finer timeframe.
-
-    Too few rows to tell pass.
-    """
+    """Refuse coarser candles that happen to lie on the grid of a finer timeframe; too few to tell pass."""
     steps_s, bar_s = np.diff(rows.open_us) // US_PER_S, rows.series.bar_s
     if len(steps_s) >= _FEWEST_STEPS_TO_JUDGE and np.median(steps_s) != bar_s:
         raise DataError(

@@ -6,38 +6,43 @@ daily zips. The base address is `V8_VISION_URL`, read at each call.
 
 A zip that was downloaded and verified is final: it is kept under the cache folder, by base address,
 and never asked for again. That something is absent is never remembered, because archives grow.
+
+    {base}/data/spot/{monthly|daily}/klines/{SYM}/{TF}/{SYM}-{TF}-{YYYY-MM[-DD]}.zip   and .CHECKSUM
+
+A zip is trusted when its sha256 is the one in its .CHECKSUM, and read when it holds exactly one file
+of the expected name, of a plausible size, whose rows lie within its month or day. Nothing is ever
+unpacked to disk.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import time
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from math import ceil
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
+import numpy as np
 import pandas as pd
 
 from v8 import storage
+from v8.columns import OPEN_TIME
 from v8.errors import DataError
 from v8.market.candles import Candles, check_candles, require_num_bars
-from v8.market.open_times import iso
+from v8.market.open_times import US_PER_S, iso, read_open_times
 from v8.market.series import Series
-from v8.market.sources.archive import (
-    MAX_CHECKSUM_BYTES,
-    MAX_ZIP_BYTES,
-    URL_VARIABLE,
-    read_checksum,
-    read_zip,
-    zip_path,
-)
 from v8.market.sources.downloads import Downloader
+from v8.market.sources.tables import read_csv_table
 
+URL_VARIABLE = "V8_VISION_URL"
 DEFAULT_URL = "https://data.binance.vision"
 
 FIRST_MONTH = pd.Period("2017-07", "M")
@@ -49,6 +54,17 @@ MOST_ABSENT_MONTHS = 12
 _SHORTEST_MONTH_S = 28 * 86_400
 _MOST_MONTHS_AT_ONCE = 12
 _NUM_CHECKSUM_TRIES = 3
+
+MAX_ZIP_BYTES = 64 << 20
+MAX_CSV_BYTES = 128 << 20
+"""A month of one-minute candles is about 6 MB of text."""
+
+MAX_EXPANSION = 100
+"""Text of candles shrinks by a factor of 3 to 6; zeros of a bomb by 1,000."""
+
+MAX_CHECKSUM_BYTES = 4_096
+
+_CHECKSUM = re.compile(r"([0-9a-fA-F]{64})\s+\*?(\S+)\s*")
 
 Tables = dict[pd.Period, pd.DataFrame]
 """Rows of each month or day that is there."""
@@ -102,14 +118,17 @@ class _SeriesZips:
 
     def url(self, period: pd.Period) -> str:
         """Return the address of a zip."""
-        return f"{self.base_url}/{zip_path(self.series, period)}"
+        return f"{self.base_url}/{_zip_path(self.series, period)}"
 
     def newest_month(self, last_s: int) -> pd.Period | None:
         """Find the newest month that is there, at or before a time."""
         months = _months_back(_period(last_s, "M"))
         while probed := list(islice(months, PROBES_AT_ONCE)):
             num_asked = next((n for n, month in enumerate(probed, 1) if self._cached(month)), len(probed))
-            there = self.downloader.map(self._is_there, probed[:num_asked])
+            there = self.downloader.map(
+                lambda month: self._cached(month) is not None or self._promised(month) is not None,
+                probed[:num_asked],
+            )
             if any(there):
                 return probed[there.index(True)]
         return None
@@ -123,15 +142,12 @@ class _SeriesZips:
         content = kept = self._cached(period)
         if content is None and (content := self._downloaded(period)) is None:
             return None
-        table = read_zip(content, self.series, period, self.url(period))
+        table = _read_zip(content, self.series, period, self.url(period))
         if kept is None:  # Only what could be read is final: a bad zip may be mended by its publisher.
             path, beside = self._places(period)
             storage.write_bytes(path, content)
             storage.write_text(beside, f"{storage.digest_bytes(content)}\n")
         return table
-
-    def _is_there(self, period: pd.Period) -> bool:
-        return self._cached(period) is not None or self._promised(period) is not None
 
     def _cached(self, period: pd.Period) -> bytes | None:
         """Return a zip from disk if it is whole; a damaged one is as good as none."""
@@ -161,13 +177,13 @@ class _SeriesZips:
 
     def _promised(self, period: pd.Period) -> str | None:
         if period not in self._promises:
-            url, path = f"{self.url(period)}.CHECKSUM", zip_path(self.series, period)
+            url, path = f"{self.url(period)}.CHECKSUM", _zip_path(self.series, period)
             content = self.downloader.fetch(url, max_bytes=MAX_CHECKSUM_BYTES)
-            self._promises[period] = None if content is None else read_checksum(content, path, url)
+            self._promises[period] = None if content is None else _read_checksum(content, path, url)
         return self._promises[period]
 
     def _places(self, period: pd.Period) -> tuple[Path, Path]:
-        path = self.cache / zip_path(self.series, period)
+        path = self.cache / _zip_path(self.series, period)
         return path, path.with_name(f"{path.name}.sha256")
 
 
@@ -181,7 +197,10 @@ def _collected(zips: _SeriesZips, num_bars: int, last_s: int, now_s: int) -> Can
         older = _months_back(newest - 1)
     absent: list[pd.Period] = []
     while True:
-        frame = pd.concat([tables[period] for period in sorted(tables, key=_start)], ignore_index=True)
+        frame = pd.concat(
+            [tables[period] for period in sorted(tables, key=lambda period: period.start_time)],
+            ignore_index=True,
+        )
         found = check_candles(frame, zips.series, source=VisionSource.name, now_s=now_s)
         num_missing = num_bars - int((found.open_time_s <= last_s).sum())
         # What lies before a re-listing would be dropped again.
@@ -261,5 +280,59 @@ def _period(time_s: int, freq: str) -> pd.Period:
     return pd.Period(pd.Timestamp(time_s, unit="s"), freq)
 
 
-def _start(period: pd.Period) -> pd.Timestamp:
-    return period.start_time
+def _zip_path(series: Series, period: pd.Period) -> PurePosixPath:
+    """Return the path of a zip below the base address; `.CHECKSUM` behind it is that of its checksum.
+
+    >>> str(_zip_path(Series("BTCUSDT", "4h"), pd.Period("2024-08", "M")))
+    'data/spot/monthly/klines/BTCUSDT/4h/BTCUSDT-4h-2024-08.zip'
+    """
+    kind = "monthly" if period.freqstr == "M" else "daily"
+    folder = PurePosixPath("data/spot", kind, "klines", series.symbol, series.timeframe)
+    return folder / f"{series}-{period}.zip"
+
+
+def _read_checksum(content: bytes, path: PurePosixPath, where: str) -> str:
+    """Read the sha256 that the .CHECKSUM of a zip promises, 64 small hex digits."""
+    match = _CHECKSUM.fullmatch(content.decode("utf-8", "replace"))
+    if match is None or match[2] != path.name:
+        got = repr(content[:120].decode("utf-8", "replace"))
+        raise _foreign(where, f"must hold a sha256 and the name {path.name}", got)
+    return match[1].lower()
+
+
+def _read_zip(content: bytes, series: Series, period: pd.Period, where: str) -> pd.DataFrame:
+    """Read the columns `open_time` and `OHLCV` of a zip in memory, rows as they stand in the file."""
+    expected = f"{_zip_path(series, period).stem}.csv"
+    frame = read_csv_table(_member(content, expected, where), series, where)
+    if frame.empty:
+        raise _foreign(where, "must hold at least one row", "a header only")
+    open_s = read_open_times(frame[OPEN_TIME]).open_us // US_PER_S
+    opened = open_s.astype("datetime64[s]")
+    first, end = (each.start_time.to_datetime64() for each in (period, period + 1))
+    is_outside = (opened < first) | (opened >= end)
+    if is_outside.any():
+        others = f"{int(is_outside.sum())} others, the first at {iso(int(open_s[np.argmax(is_outside)]))}"
+        raise _foreign(where, f"rows must open within {period}", others)
+    return frame
+
+
+def _member(content: bytes, expected: str, where: str) -> bytes:
+    limit = min(MAX_CSV_BYTES, MAX_EXPANSION * len(content))
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            if (names := archive.namelist()) != [expected]:
+                raise _foreign(where, f"must hold the one file {expected}", f"{names[:5]}")
+            with archive.open(expected) as stream:
+                # Read by our limit, not by the size in the header: a bomb lies there.
+                text = stream.read(limit + 1)
+    # RuntimeError is what zipfile raises for an encrypted member.
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise _foreign(where, "must be a sound zip", " ".join(str(error).split())) from error
+    if len(text) > limit:
+        raise _foreign(where, f"must unpack to at most {limit} bytes", "more")
+    return text
+
+
+def _foreign(where: str, rule: str, got: str) -> DataError:
+    """Refuse a file that is not what its name in the archive says."""
+    return DataError(where=where, rule=rule, got=got, fix=f"Check that {URL_VARIABLE} is a candle archive")
