@@ -132,7 +132,7 @@ class TrainedRun:
 
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
-    from v8.artifacts.run_folder import RunFolder, RunIdentity
+    from v8.artifacts.run_folder import RunFolder, RunRecord
     from v8.engine.local import train_all
     from v8.engine.plan import Job
 
@@ -148,6 +148,6 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
         job = Job(candles, profile, 7, run.folder, is_publishable=True, candle_seconds=0.0)
         (outcome,) = train_all([job], lambda event: None)
     assert outcome.reason is None, outcome.trace
-    with RunFolder(run.path, RunIdentity(profile, "files", True, "python -m v8 run")) as folder:
+    with RunFolder(run.path, RunRecord.begin(profile, "files", True, "python -m v8 run")) as folder:
         folder.set_state(series, status="done")
     return run

@@ -11,27 +11,32 @@ from typing import Any
 import pytest
 
 from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.run_folder import CandlePin, RunFolder, RunIdentity, locate_run, read_run
+from v8.artifacts.run_folder import CandlePin, RunFolder, RunRecord, locate_run, read_run
 from v8.artifacts.series_artifact import read_metadata
 from v8.errors import ArtifactError, DataError, ProfileError
 from v8.lock import FolderLock
 from v8.market.series import Series
+from v8.profile import Profile
 from v8.storage import digest_file, write_json
 
 BTC = Series("BTCUSDT", "15m")
 PIN = CandlePin("2024-01-01T00:00:00+00:00", "2024-01-01T02:30:00+00:00", 11, "a" * 64)
 
 
+def started(profile: Profile) -> RunRecord:
+    return RunRecord.begin(profile, "files", True, "python -m v8.run")
+
+
 @pytest.fixture
-def identity(make_profile: Any) -> RunIdentity:
-    return RunIdentity(make_profile(), "files", True, "python -m v8.run")
+def begun(make_profile: Any) -> RunRecord:
+    return started(make_profile())
 
 
-def test_a_run_is_continued_with_the_states_it_had(tmp_path: Path, identity: RunIdentity) -> None:
-    with RunFolder(tmp_path / "tiny", identity) as folder:
+def test_a_run_is_continued_with_the_states_it_had(tmp_path: Path, begun: RunRecord) -> None:
+    with RunFolder(tmp_path / "tiny", begun) as folder:
         folder.pin(BTC, PIN)
         folder.set_state(BTC, status="failed", reason="no luck")
-    with RunFolder(tmp_path / "tiny", identity) as folder:
+    with RunFolder(tmp_path / "tiny", begun) as folder:
         assert folder.state(BTC).candles == PIN
         assert (folder.state(BTC).status, folder.state(BTC).reason) == ("failed", "no luck")
         assert folder.state(Series("ETHUSDT", "1h")).status == "pending"
@@ -42,15 +47,15 @@ def test_the_pin_ends_at_the_newest_candle() -> None:
     assert PIN.last_open_s == 1_704_076_200
 
 
-def test_a_series_that_was_cut_off_waits_again(tmp_path: Path, identity: RunIdentity) -> None:
-    with RunFolder(tmp_path / "tiny", identity) as folder:
+def test_a_series_that_was_cut_off_waits_again(tmp_path: Path, begun: RunRecord) -> None:
+    with RunFolder(tmp_path / "tiny", begun) as folder:
         folder.set_state(BTC, status="running")
-    with RunFolder(tmp_path / "tiny", identity) as folder:
+    with RunFolder(tmp_path / "tiny", begun) as folder:
         assert folder.state(BTC).status == "pending"
 
 
-def test_other_candles_than_the_pinned_ones_are_refused(tmp_path: Path, identity: RunIdentity) -> None:
-    with RunFolder(tmp_path / "tiny", identity) as folder:
+def test_other_candles_than_the_pinned_ones_are_refused(tmp_path: Path, begun: RunRecord) -> None:
+    with RunFolder(tmp_path / "tiny", begun) as folder:
         folder.pin(BTC, PIN)
         folder.pin(BTC, PIN)
         with pytest.raises(
@@ -59,24 +64,26 @@ def test_other_candles_than_the_pinned_ones_are_refused(tmp_path: Path, identity
             folder.pin(BTC, replace(PIN, digest="b" * 64))
 
 
-def test_another_profile_is_refused_and_its_keys_named(tmp_path: Path, identity: RunIdentity) -> None:
-    with RunFolder(tmp_path / "tiny", identity):
+def test_another_profile_is_refused_and_its_keys_named(
+    tmp_path: Path, begun: RunRecord, make_profile: Any
+) -> None:
+    with RunFolder(tmp_path / "tiny", begun):
         pass
-    other = replace(identity, profile=identity.profile.with_budget(newest_bars=800))
+    other = started(make_profile().with_budget(newest_bars=800))
     with pytest.raises(ProfileError, match=r"other values: newest_bars 700 -> 800\. .*--fresh"):
         RunFolder(tmp_path / "tiny", other)
 
 
-def test_another_source_is_refused(tmp_path: Path, identity: RunIdentity) -> None:
-    with RunFolder(tmp_path / "tiny", identity):
+def test_another_source_is_refused(tmp_path: Path, begun: RunRecord) -> None:
+    with RunFolder(tmp_path / "tiny", begun):
         pass
     with pytest.raises(ArtifactError, match=r"started with --source files .*got --source demo"):
-        RunFolder(tmp_path / "tiny", replace(identity, source="demo"))
+        RunFolder(tmp_path / "tiny", replace(begun, source="demo"))
 
 
-def test_one_writer_at_a_time_and_the_other_is_named(tmp_path: Path, identity: RunIdentity) -> None:
+def test_one_writer_at_a_time_and_the_other_is_named(tmp_path: Path, begun: RunRecord) -> None:
     with (
-        RunFolder(tmp_path / "tiny", identity),
+        RunFolder(tmp_path / "tiny", begun),
         pytest.raises(ArtifactError, match=r"one run at a time writes a run folder; got process \d+ at work"),
     ):
         FolderLock(tmp_path / "tiny")
@@ -84,10 +91,10 @@ def test_one_writer_at_a_time_and_the_other_is_named(tmp_path: Path, identity: R
         pass
 
 
-def test_a_refused_run_lets_the_folder_go(tmp_path: Path, identity: RunIdentity) -> None:
+def test_a_refused_run_lets_the_folder_go(tmp_path: Path, begun: RunRecord) -> None:
     write_json(tmp_path / "tiny" / "run.json", {"format": 1})
     with pytest.raises(ArtifactError, match="must be as v8 wrote it"):
-        RunFolder(tmp_path / "tiny", identity)
+        RunFolder(tmp_path / "tiny", begun)
     with FolderLock(tmp_path / "tiny"):
         pass
 
@@ -109,14 +116,14 @@ def test_a_damaged_run_file_is_refused_by_its_name(tmp_path: Path, content: str,
 
 
 def test_g11_fresh_runs_take_the_next_number_and_the_newest_is_continued(
-    tmp_path: Path, identity: RunIdentity
+    tmp_path: Path, begun: RunRecord
 ) -> None:
     def located(is_fresh: bool) -> str:
         return locate_run(tmp_path, "tiny", is_fresh=is_fresh).name
 
     assert located(True) == located(False) == "tiny"
     for name in ("tiny", "tiny-2", "tiny-10"):
-        with RunFolder(tmp_path / name, identity):
+        with RunFolder(tmp_path / name, begun):
             pass
     assert located(False) == "tiny-10"
     assert located(True) == "tiny-11"
@@ -130,9 +137,9 @@ def test_a_folder_that_is_no_run_is_neither_continued_nor_used(tmp_path: Path) -
 
 
 def test_runs_of_a_profile_whose_name_ends_in_a_number_are_not_taken_over(
-    tmp_path: Path, identity: RunIdentity, make_profile: Any
+    tmp_path: Path, make_profile: Any
 ) -> None:
-    with RunFolder(tmp_path / "tiny-2", replace(identity, profile=make_profile(name="tiny-2"))):
+    with RunFolder(tmp_path / "tiny-2", started(make_profile(name="tiny-2"))):
         pass
     assert locate_run(tmp_path, "tiny", is_fresh=False).name == "tiny"
 

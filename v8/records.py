@@ -43,11 +43,7 @@ class Settings(BaseModel):
 
 
 def read_json_object(file: Path, *, fix: str) -> dict[str, Any]:
-    """Read a JSON object that v8 wrote.
-
-    Args:
-        file: The file.
-        fix: What the user can do when it is damaged, a sentence without its final stop.
+    """Read a JSON object that v8 wrote; `fix` says what the user can do when it is damaged.
 
     Raises:
         ArtifactError: If the file is missing or is no JSON object.
@@ -70,12 +66,7 @@ def read_json_object(file: Path, *, fix: str) -> dict[str, Any]:
 def check_format(content: Any, known: tuple[int, ...], *, what: str, where: str, fix: str) -> None:
     """Refuse a file of a format that this v8 does not read.
 
-    Args:
-        content: The file's content; its key `format` tells.
-        known: Formats that are read, the newest last.
-        what: Kind of file, for the error: "run".
-        where: The file, for the error.
-        fix: What the user can do, a sentence without its final stop.
+    Its key `format` tells; of the `known` formats the newest is the last. The error calls it `what`: "run".
 
     Raises:
         ArtifactError: If it is of another format, or tells none.
@@ -92,12 +83,8 @@ def checked(
 ) -> Record:
     """Make a record of what JSON holds.
 
-    Args:
-        kind: The record's type.
-        content: Plain JSON values, as `json` loads them.
-        where: The file, or the file and a key of it, for the error.
-        fix: What the user can do, a sentence without its final stop.
-        rule: What the whole must be; None says of the key at fault what it must be.
+    The error begins with `where`, a file or a file and a key of it, and says by `rule` what the whole must
+    be; without one it says what the key at fault must be.
 
     Raises:
         ArtifactError: If a key is missing or its value is out of its range; the first such key is named.

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.run_folder import RunFolder, RunIdentity
+from v8.artifacts.run_folder import RunFolder, RunRecord
 from v8.engine.local import train_all
 from v8.engine.outputs import write_outputs
 from v8.engine.plan import Job
@@ -53,7 +53,7 @@ def _run_toy(profile: Profile, home: Path, candles: Candles | None = None) -> To
         job = Job(candles, profile, 7, path / str(candles.series), is_publishable=False, candle_seconds=0.0)
         (outcome,) = train_all([job], lambda event: None)
     assert outcome.reason is None, outcome.trace
-    with RunFolder(path, RunIdentity(profile, candles.source, False, "python -m v8 run")) as folder:
+    with RunFolder(path, RunRecord.begin(profile, candles.source, False, "python -m v8 run")) as folder:
         folder.set_state(candles.series, status="done")
     write_outputs(path)
     model = keras.saving.load_model(job.folder / "model.keras", safe_mode=True)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from judging import judge_arrays
 
-from v8.artifacts.run_folder import RunFolder, RunIdentity
+from v8.artifacts.run_folder import RunFolder, RunRecord
 from v8.engine.events import Event, Listener, Note, Outcome, SeriesStarted
 from v8.engine.execution import execute
 from v8.engine.isolation import isolated
@@ -97,7 +97,7 @@ def plan(make_profile: Any, tmp_path: Path) -> Plan:
 
 
 def opened(plan: Plan) -> RunFolder:
-    return RunFolder(plan.path, RunIdentity(plan.profile, "market", True, "python -m v8.run"))
+    return RunFolder(plan.path, RunRecord.begin(plan.profile, "market", True, "python -m v8.run"))
 
 
 def statuses(plan: Plan) -> dict[str, str]:

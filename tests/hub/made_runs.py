@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from judging import judge_arrays, rolled
 
-from v8.artifacts.run_folder import RunFolder, RunIdentity, SeriesState
+from v8.artifacts.run_folder import RunFolder, RunRecord, SeriesState
 from v8.artifacts.series_artifact import HISTORY_FILE, METADATA_FILE, MODEL_FILE
 from v8.evaluation.judgement import Judgement
 from v8.features.indicators import definitions
@@ -76,8 +76,8 @@ class RunMaker:
         """
         self._num_made += 1
         path = self._folder / f"run-{self._num_made}"
-        identity = RunIdentity(load_profile("aligned"), source, source != "demo", "python -m v8 run")
-        with RunFolder(path, identity) as run:
+        begun = RunRecord.begin(load_profile("aligned"), source, source != "demo", "python -m v8 run")
+        with RunFolder(path, begun) as run:
             for name, state in (unfinished or {}).items():
                 run.record.series[name] = state
             for name in series:

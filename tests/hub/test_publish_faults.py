@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from v8.errors import PublishError
+from v8.hub.client import RetryPolicy
 from v8.hub.manifest import MANIFEST_FILE
 from v8.hub.publish import Published, check_access, publish
-from v8.hub.retries import RetryPolicy
 from v8.hub.staging import Choice, Staged, stage_run
 
 REPO = "someone/fleet"

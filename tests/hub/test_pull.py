@@ -16,10 +16,10 @@ import keras
 import pytest
 
 from v8.errors import ArtifactError, PullError, V8Error
+from v8.hub.client import RetryPolicy
 from v8.hub.manifest import Manifest
 from v8.hub.publish import publish
 from v8.hub.pull import Pulled, pull
-from v8.hub.retries import RetryPolicy
 from v8.hub.staging import Choice, stage_run
 
 REPO, SERIES = "someone/fleet", "BTCUSDT-15m"

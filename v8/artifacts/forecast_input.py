@@ -68,13 +68,9 @@ def require_unbroken(candles: Candles, lookback_bars: int, warmup_bars: int) -> 
 def require_recent(candles: Candles, max_age_bars: int, now_s: int | None = None) -> None:
     """Refuse candles after which too many bars have closed.
 
-    Args:
-        candles: Checked candles.
-        max_age_bars: Most bars that may have closed since the newest candle closed.
-        now_s: The present, seconds since the epoch, UTC; None for this machine's clock.
-
     Raises:
-        DataError: If the newest candle is older.
+        DataError: If more than `max_age_bars` bars have closed since the newest candle closed, at `now_s`
+            (seconds since the epoch, UTC; None for this machine's clock).
     """
     series, now_s = candles.series, present_s(now_s)
     closed_s = int(candles.open_time_s[-1]) + series.bar_s

@@ -80,12 +80,7 @@ _SAMPLE: Final = TypeAdapter(ForecastSample)
 
 
 def sample_forecasts(data: SeriesData, model: Mapping[str, NDArray[np.floating[Any]]]) -> ForecastSample:
-    """Cut a sample out of the forecasts of a test span.
-
-    Args:
-        data: The series.
-        model: Per task, forecasts of every test window, shape (W, H, C), as the judge got them.
-    """
+    """Cut a sample out of the model's forecasts of every test window, per task of shape (W, H, C)."""
     anchors, horizon = data.anchors["test"], data.profile.horizon_bars
     end = int(anchors[-1]) + horizon + 1
     first = max(0, end - SHOWN_BARS)
@@ -136,20 +131,13 @@ def _columns(truth: Mapping[str, Rows]) -> dict[str, list[str]]:
 
 
 def _is_whole(sample: ForecastSample) -> bool:
-    num_rows = len(sample.open_time_s)
-    horizons = {len(rows) for one in sample.issued for rows in one.values.values()}
+    parts, num_rows = [sample.truth, *(one.values for one in sample.issued)], len(sample.open_time_s)
+    widths = {task: {len(columns)} for task, columns in _columns(sample.truth).items()}
+    horizons = {len(rows) for part in parts[1:] for rows in part.values()}
     return (
-        TASK_OHLC in sample.truth
+        TASK_OHLC in widths
+        and all({task: set(map(len, rows)) for task, rows in part.items()} == widths for part in parts)
+        and all(len(rows) == num_rows for rows in sample.truth.values())
         and len(horizons) == 1
-        and all(len(rows) == num_rows and _has_columns(task, rows) for task, rows in sample.truth.items())
-        and all(
-            one.values.keys() == sample.truth.keys()
-            and 0 <= one.last_known < num_rows - max(horizons)
-            and all(_has_columns(task, rows) for task, rows in one.values.items())
-            for one in sample.issued
-        )
+        and all(one.last_known < num_rows - max(horizons) for one in sample.issued)
     )
-
-
-def _has_columns(task: str, rows: Rows) -> bool:
-    return task in TASKS and all(len(row) == len(TASKS[task].columns) for row in rows)

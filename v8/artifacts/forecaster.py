@@ -269,9 +269,10 @@ class Forecaster:
         }
         steps = np.arange(1, self.horizon_bars + 1)
         opens_NH = table.open_time_s[anchors][:, None] + steps * self.series.bar_s
-        issued = _times(np.repeat(opens_NH[:, 0], self.horizon_bars), ISSUED_AT)
-        ahead = pd.Index(np.tile(steps, len(anchors)), name=STEP)
-        index = pd.MultiIndex.from_arrays([issued, ahead, _times(opens_NH.ravel(), OPEN_TIME)])
+        opens = pd.to_datetime(opens_NH.ravel(), unit="s", utc=True)
+        issued = opens[:: self.horizon_bars].repeat(self.horizon_bars)
+        names = [ISSUED_AT, STEP, OPEN_TIME]
+        index = pd.MultiIndex.from_arrays([issued, np.tile(steps, len(anchors)), opens], names=names)
         return pd.DataFrame(columns, index=index)
 
     def _require_fit(self, where: str) -> None:
@@ -290,10 +291,6 @@ class Forecaster:
                 got=f"{', '.join(map(str, window))} to {found}",
                 fix="Restore the artefact's folder, or download it again",
             )
-
-
-def _times(seconds: NDArray[np.int64], name: str) -> pd.DatetimeIndex:
-    return pd.DatetimeIndex(pd.to_datetime(seconds, unit="s", utc=True), name=name)
 
 
 def _seconds(moment: str | pd.Timestamp | None, default: int) -> int:

@@ -114,15 +114,7 @@ def check_keras_file(file: Path) -> None:
     except OSError as error:
         raise _foreign(file, error.strerror or "an input error") from error
     _check_config(file, members[CONFIG_MEMBER])
-    weights, num_bytes = members[WEIGHTS_MEMBER], 0
-    try:
-        with h5py.File(io.BytesIO(weights), "r") as arrays:  # their list, not their numbers
-            num_bytes = _plain_bytes(file, arrays)
-    except (OSError, RuntimeError, KeyError, ValueError) as error:
-        raise _foreign(file, f"a damaged {WEIGHTS_MEMBER}") from error
-    if num_bytes > len(weights):
-        said = f"a {WEIGHTS_MEMBER} of {len(weights):,} bytes that claims {num_bytes:,} of numbers"
-        raise _foreign(file, said)
+    _check_weights(file, members[WEIGHTS_MEMBER])
 
 
 def load_keras_model(file: Path) -> Any:
@@ -208,6 +200,18 @@ def _strange_class(node: dict[str, Any]) -> str | None:
         return None if name in _VALUES else shown
     is_operation = bool(_OPERATIONS.fullmatch(module) and _CLASS_NAME.fullmatch(name))
     return None if is_operation or name in _STOCK.get(module, ()) else shown
+
+
+def _check_weights(file: Path, content: bytes) -> None:
+    """Look at the list of arrays, not at their numbers."""
+    try:
+        with h5py.File(io.BytesIO(content), "r") as weights:
+            num_bytes = _plain_bytes(file, weights)
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        raise _foreign(file, f"a damaged {WEIGHTS_MEMBER}") from error
+    if num_bytes > len(content):
+        claim = f"a {WEIGHTS_MEMBER} of {len(content):,} bytes that claims {num_bytes:,} of numbers"
+        raise _foreign(file, claim)
 
 
 def _plain_bytes(file: Path, weights: Any) -> int:

@@ -98,6 +98,22 @@ class RunRecord:
     machine: dict[str, Any]
     series: dict[str, SeriesState]
 
+    @classmethod
+    def begin(cls, profile: Profile, source: str, is_publishable: bool, command: str) -> RunRecord:
+        """Record what a run is started with, and must be continued with, here and now."""
+        return cls(
+            format=RUN_FORMAT,
+            profile=profile.model_dump(mode="json"),
+            profile_digest=profile.digest,
+            source=source,
+            is_publishable=is_publishable,
+            command=command,
+            created_at=now_iso(),
+            versions=versions(),
+            machine=describe_machine(),
+            series={},
+        )
+
     @property
     def profile_name(self) -> str:
         """Name of the profile."""
@@ -112,40 +128,23 @@ class RunRecord:
 _RECORD: Final = TypeAdapter(RunRecord)
 
 
-@dataclass(frozen=True)
-class RunIdentity:
-    """What a run is started with and must be continued with.
-
-    Args:
-        profile: What to train.
-        source: Name of the candle source.
-        is_publishable: False for the demo market.
-        command: The command line, so that it can be repeated.
-    """
-
-    profile: Profile
-    source: str
-    is_publishable: bool
-    command: str
-
-
 class RunFolder(FolderLock):
     """An open run folder, held by this process until it is closed; `record` is what its `run.json` holds.
 
     Args:
         path: The folder; made when missing.
-        identity: What the run is started or continued with.
+        begun: What the run is started or continued with.
 
     Raises:
         ProfileError: If the folder belongs to another profile.
         ArtifactError: If it belongs to another source, is damaged, or another process writes it.
     """
 
-    def __init__(self, path: Path, identity: RunIdentity) -> None:
+    def __init__(self, path: Path, begun: RunRecord) -> None:
         super().__init__(path)
         self.path = path
         try:
-            self.record = self._continued(identity) if self._file.exists() else _new_record(identity)
+            self.record = self._continued(begun) if self._file.exists() else begun
             self.release_running()
         except BaseException:
             self.release()
@@ -190,10 +189,10 @@ class RunFolder(FolderLock):
     def _save(self) -> None:
         write_json(self._file, asdict(self.record))
 
-    def _continued(self, identity: RunIdentity) -> RunRecord:
+    def _continued(self, begun: RunRecord) -> RunRecord:
         record = read_run(self.path)
-        if record.profile_digest != identity.profile.digest:
-            old, new = _flat(record.profile), _flat(identity.profile.model_dump(mode="json"))
+        if record.profile_digest != begun.profile_digest:
+            old, new = _flat(record.profile), _flat(begun.profile)
             keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
             changes = [f"{key} {old.get(key)!r} -> {new.get(key)!r}" for key in keys]
             raise ProfileError(
@@ -202,11 +201,11 @@ class RunFolder(FolderLock):
                 got=f"other values: {listed(changes)}" if changes else "a profile of another format",
                 fix="Undo the change, or start a new run beside it with --fresh",
             )
-        if record.source != identity.source:
+        if record.source != begun.source:
             raise ArtifactError(
                 where=str(self.path),
                 rule=f"the run was started with --source {record.source} and is continued with it",
-                got=f"--source {identity.source}",
+                got=f"--source {begun.source}",
                 fix="Use the same source, or start a new run beside it with --fresh",
             )
         return record
@@ -228,13 +227,8 @@ def read_run(path: Path) -> RunRecord:
 def locate_run(runs: Path, name: str, *, is_fresh: bool) -> Path:
     """Return the folder that a call works in.
 
-    The runs of one name are `name`, `name-2`, `name-3` ...; a call continues the newest of them, and a
-    fresh one takes the next free number.
-
-    Args:
-        runs: Folder of all runs.
-        name: Profile name, with `-smoke` for smoke runs.
-        is_fresh: Whether to start a new run beside the others.
+    The runs of one name, that of a profile with `-smoke` for smoke runs, are `name`, `name-2`, `name-3` ...
+    A call continues the newest of them, and a fresh one takes the next free number.
     """
     taken = {1: runs / name} if (runs / name).exists() else {}
     for path in runs.glob(f"{name}-*"):
@@ -265,21 +259,6 @@ def changed_candles(series: Series, pinned: CandlePin, found: CandlePin, folder:
 def now_iso() -> str:
     """Return the time now, ISO 8601 in UTC, whole seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _new_record(identity: RunIdentity) -> RunRecord:
-    return RunRecord(
-        format=RUN_FORMAT,
-        profile=identity.profile.model_dump(mode="json"),
-        profile_digest=identity.profile.digest,
-        source=identity.source,
-        is_publishable=identity.is_publishable,
-        command=identity.command,
-        created_at=now_iso(),
-        versions=versions(),
-        machine=describe_machine(),
-        series={},
-    )
 
 
 def _is_run_of(path: Path, name: str, *, is_fresh: bool) -> bool:

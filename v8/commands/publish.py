@@ -59,8 +59,8 @@ def publish_run(run: Path, repo: str, choice: Choice | None = None, *, is_privat
         ArtifactError: If the run is damaged.
     """
     from v8.commands.printing import print_lines
+    from v8.hub.client import RetryPolicy
     from v8.hub.publish import publish as send
-    from v8.hub.retries import RetryPolicy
     from v8.hub.staging import Choice
 
     with _staged(run, repo, choice or Choice()) as staged:
@@ -83,8 +83,8 @@ def check_publishing(repo: str, source: str, *, is_publishable: bool) -> None:
     Raises:
         PublishError: If the source is simulated, or the token cannot write the repository.
     """
+    from v8.hub.client import RetryPolicy
     from v8.hub.publish import check_access
-    from v8.hub.retries import RetryPolicy
     from v8.hub.staging import check_source
 
     check_source(source, is_publishable=is_publishable)

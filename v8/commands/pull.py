@@ -24,11 +24,10 @@ def pull(
 
     pulled = fetch(repo, series or (), revision=revision, is_offline=offline)
     files = {name: pulled.manifest.files_of(name) for name in pulled.series}
-    spans = [(name, pulled.manifest.data[name]) for name in pulled.series]
-    rows = [
-        (name, span.last_open, span.source, f"{sum(file.size_bytes for file in files[name]):,}")
-        for name, span in spans
-    ]
+    rows = []
+    for name in pulled.series:
+        span, num_bytes = pulled.manifest.data[name], sum(file.size_bytes for file in files[name])
+        rows.append((name, span.last_open, span.source, f"{num_bytes:,}"))
     title = f"{repo} at {pulled.revision}, profile {pulled.manifest.profile_name}"
     print_table(title, ("series", "data until", "candles from", "bytes"), rows)
     if pulled.why_cached:

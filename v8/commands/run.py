@@ -131,7 +131,7 @@ def _budgeted(
 
 
 def _carry_out(plan: Plan, source: CandleSource, placement: Placement, trackers: Sequence[str]) -> Summary:
-    from v8.artifacts.run_folder import RunFolder, RunIdentity
+    from v8.artifacts.run_folder import RunFolder, RunRecord
     from v8.commands.printing import open_display, print_summary
     from v8.engine.engines import ENGINES
     from v8.engine.execution import execute
@@ -141,9 +141,9 @@ def _carry_out(plan: Plan, source: CandleSource, placement: Placement, trackers:
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is a Ctrl-C
     words = _words_to_continue()
-    identity = RunIdentity(plan.profile, source.name, source.is_publishable, words)
+    begun = RunRecord.begin(plan.profile, source.name, source.is_publishable, words)
     tracked = TrackedRun(plan.path, plan.profile.model_dump(mode="json"), source.name)
-    with RunFolder(plan.path, identity) as folder:
+    with RunFolder(plan.path, begun) as folder:
         try:
             with open_display(plan) as show, open_trackers(trackers, tracked, show) as listen:
                 train_all = partial(ENGINES[DEFAULT_ENGINE].train_all, placement)

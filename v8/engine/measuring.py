@@ -19,7 +19,7 @@ from typing import Any
 
 import pandas as pd
 
-from v8.artifacts.run_folder import CandlePin, RunFolder, RunIdentity
+from v8.artifacts.run_folder import CandlePin, RunFolder, RunRecord
 from v8.artifacts.series_artifact import HISTORY_FILE, read_metadata
 from v8.data.dataset import table_columns
 from v8.engine.children import Order, say, serve
@@ -93,7 +93,7 @@ def measure_training(
     with tempfile.TemporaryDirectory() as place:
         store = FeatureStore(Path(place), num_remembered=0)
         with RunFolder(
-            plan.path, RunIdentity(profile, candles.name, candles.is_publishable, command)
+            plan.path, RunRecord.begin(profile, candles.name, candles.is_publishable, command)
         ) as folder:
             for series, pin in chosen.items():
                 folder.pin(series, pin)

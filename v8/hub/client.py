@@ -2,7 +2,7 @@
 
 The client is `huggingface_hub`, unmodified, but three of its habits are not wanted here. It waits for
 ever, so every request gets a time limit. It retries some requests and not others, and once the answer
-to a commit is lost it can commit twice, so it does not retry at all: `v8.hub.retries` does, after looking
+to a commit is lost it can commit twice, so it does not retry at all: `RetryPolicy` does, after looking
 at what is there. And its errors hold the request, which holds the token: ours are raised outside of them.
 
 It speaks `httpx` in its first major version and `httpx2` in its second, and neither is named here.
@@ -13,10 +13,12 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
 from itertools import islice
@@ -36,7 +38,6 @@ from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
 from v8.errors import PublishError, V8Error
-from v8.hub.retries import PassingTroubleError, RetryPolicy
 from v8.storage import digest_file, digest_git_blob
 
 DEFAULT_ENDPOINT: Final = "https://huggingface.co"
@@ -71,14 +72,84 @@ class Refusal(Enum):
     OTHER = "anything else, in the words of the Hub"
 
 
+class PassingTroubleError(Exception):
+    """The Hub did not answer, or asked to come back later. What it did meanwhile has to be looked at.
+
+    Args:
+        text: What happened, as a clause without secrets.
+        wait_s: How long the Hub asks to wait, in seconds; None when it did not say.
+    """
+
+    def __init__(self, text: str, wait_s: float | None = None) -> None:
+        super().__init__(text)
+        self.text, self.wait_s = text, wait_s
+
+
+class UnreachableError(PublishError):
+    """The trouble did not pass. Publishing ends with it; pulling looks into the cache."""
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How long to wait for a Hub that has trouble.
+
+    Args:
+        timeout_s: Longest silence of one request, in seconds.
+        waits_s: Pauses between tries when the Hub does not say how long, in seconds; as many as there
+            are, so often is tried again. A try that moved something starts the count anew.
+        longest_wait_s: The Hub may ask for a pause up to this, in seconds.
+        sleep: What waits, in seconds.
+        tell: What is told about each pause.
+    """
+
+    timeout_s: float = 120.0
+    waits_s: tuple[float, ...] = (2.0, 4.0, 8.0, 16.0)
+    longest_wait_s: float = 300.0
+    sleep: Callable[[float], None] = time.sleep
+    tell: Callable[[str], None] = lambda text: None
+
+    def insist(self, where: str, ask: Callable[[], Found], progress: Callable[[], int] = lambda: 0) -> Found:
+        """Call `ask` until it returns.
+
+        Args:
+            where: The repository or host, for messages.
+            ask: What to try; a `PassingTroubleError` of it means trying again.
+            progress: Counts what was moved for good so far.
+
+        Raises:
+            UnreachableError: If the trouble does not pass, or the Hub asks for a longer pause than ours.
+        """
+        num_failed, moved = 0, progress()
+        while True:
+            try:
+                return ask()
+            except PassingTroubleError as error:
+                trouble = error
+            if progress() > moved:
+                num_failed, moved = 0, progress()
+            wait_s = self._next_wait_s(where, trouble, num_failed)
+            num_failed += 1
+            self.tell(f"{where}: {trouble.text}; trying again in {wait_s:g} s")
+            self.sleep(wait_s)
+
+    def _next_wait_s(self, where: str, trouble: PassingTroubleError, num_failed: int) -> float:
+        if num_failed >= len(self.waits_s):
+            rule, when = "the Hub must answer", "later"
+            got = f"{trouble.text}, {num_failed + 1} times in a row"
+        else:
+            wait_s = self.waits_s[num_failed] if trouble.wait_s is None else trouble.wait_s
+            if wait_s <= self.longest_wait_s:
+                return wait_s
+            rule, when = f"waits at most {self.longest_wait_s:g} s for the Hub", "after that time"
+            got = f"{trouble.text} and the request to wait {wait_s:g} s"
+        fix = f"Nothing is lost; repeat the same command {when}, it sends only what is missing"
+        raise UnreachableError(where=where, rule=rule, got=got, fix=fix)
+
+
 class HubRepo(ABC):
     """One model repository, asked with the user's token: HF_TOKEN, or the one of `hf auth login`, or none.
 
     Use it inside `strict_client`. The token appears in no message.
-
-    Args:
-        name: `user/name`.
-        retries: How often to ask again.
 
     Raises:
         PublishError: If it cannot be the name of a repository.
@@ -96,12 +167,7 @@ class HubRepo(ABC):
 
     @abstractmethod
     def refused(self, refusal: Refusal, said: str) -> V8Error:
-        """Return the error that the user reads.
-
-        Args:
-            refusal: What the Hub refused.
-            said: Its own words, one line without the token.
-        """
+        """Return the error that the user reads; `said` is in the words of the Hub, without the token."""
 
     def insist(self, ask: Callable[[], Found]) -> Found:
         """Call the client again and again as `RetryPolicy.insist` does."""

@@ -21,9 +21,8 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 from huggingface_hub.hf_api import RepoFile
 
 from v8.errors import PublishError, listed
-from v8.hub.client import TOKEN_PAGE, HubRepo, Refusal, is_listed, strict_client
+from v8.hub.client import TOKEN_PAGE, HubRepo, Refusal, RetryPolicy, is_listed, strict_client
 from v8.hub.manifest import CARD_FILE, MANIFEST_FILE, is_published_path
-from v8.hub.retries import RetryPolicy
 from v8.hub.staging import Staged
 
 _ORDINARY: Final = frozenset({".gitattributes", CARD_FILE, "LICENSE", "LICENSE.md", "LICENSE.txt"})
@@ -71,10 +70,6 @@ class Published:
 def check_access(repo: str, retries: RetryPolicy = PUBLISH_RETRIES) -> None:
     """Refuse early what publishing would refuse late: no token, a wrong one, or one that may not write.
 
-    Args:
-        repo: `user/name`.
-        retries: How long to wait for the Hub.
-
     Raises:
         PublishError: If publishing cannot work.
     """
@@ -87,11 +82,7 @@ def publish(
 ) -> Published:
     """Make a repository hold a staged run, in one commit, or in none when it does already.
 
-    Args:
-        staged: The run.
-        repo: `user/name`; made when it does not exist.
-        is_private: Whether strangers must not see it.
-        retries: How long to wait for the Hub.
+    The repository is made when it does not exist; with `is_private` strangers must not see it.
 
     Raises:
         PublishError: If it cannot be, in one sentence; then nothing half done is left.

@@ -28,9 +28,16 @@ from huggingface_hub.hf_api import RepoFile
 from v8.artifacts.model_file import MAX_TEXT_BYTES, MAX_UNPACKED_BYTES, check_keras_file
 from v8.artifacts.series_artifact import MODEL_FILE
 from v8.errors import ArtifactError, PullError, V8Error, listed
-from v8.hub.client import TOKEN_PAGE, HubRepo, Refusal, is_listed, strict_client
+from v8.hub.client import (
+    TOKEN_PAGE,
+    HubRepo,
+    Refusal,
+    RetryPolicy,
+    UnreachableError,
+    is_listed,
+    strict_client,
+)
 from v8.hub.manifest import MANIFEST_FILE, ListedFile, Manifest, read_manifest, series_folder
-from v8.hub.retries import RetryPolicy, UnreachableError
 from v8.registry import nearest
 from v8.storage import digest_file
 
@@ -91,9 +98,6 @@ def pull(
         is_offline: Whether to use the cache only, as HF_HUB_OFFLINE=1 does.
         retries: How often to try again.
 
-    Returns:
-        Where the models lie, and of which commit they are.
-
     Raises:
         PullError: If there is no such repository, revision or series, the token does not open it, or the
             Hub does not answer and the cache does not hold all that is needed.
@@ -145,7 +149,7 @@ def _completed(source: ReadableRevision, manifest_file: Path, series: Sequence[s
         manifest = read_manifest(source.file(MANIFEST_FILE, commit, is_anew=True))
     names, missing = _missing(source, manifest, folder, series)
     if missing:
-        listing = source.listing(commit)
+        listing = source.insist(lambda: source.files(commit, MAX_LISTED_FILES))
         if not is_listed(manifest_file, listing.get(MANIFEST_FILE)):
             manifest = read_manifest(source.file(MANIFEST_FILE, commit, is_anew=True))
             names, missing = _missing(source, manifest, folder, series)
@@ -227,16 +231,7 @@ def _fetch(source: ReadableRevision, file: ListedFile, commit: str, folder: Path
 
 
 class ReadableRevision(HubRepo):
-    """One revision of one repository.
-
-    Args:
-        repo: `user/name`.
-        revision: Branch, tag or commit.
-        retries: How often to ask again.
-
-    Raises:
-        PullError: If the user's token has a form that no token has.
-    """
+    """One revision of one repository: a branch, a tag or a commit."""
 
     def __init__(self, repo: str, revision: str, retries: RetryPolicy) -> None:
         super().__init__(repo, retries)
@@ -265,10 +260,6 @@ class ReadableRevision(HubRepo):
             )
         )
         return Path(found)
-
-    def listing(self, commit: str) -> dict[str, RepoFile]:
-        """Return the files of a commit by their paths, as the Hub lists them."""
-        return self.insist(lambda: self.files(commit, MAX_LISTED_FILES))
 
     def cached_manifest(self) -> Path | None:
         """Return the manifest of the revision as the cache knows it."""

@@ -75,13 +75,7 @@ class Staged:
 
 
 def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
-    """Lay out a run for publishing.
-
-    Args:
-        run: A run folder.
-        folder: An empty folder to lay it out in.
-        repo: Name of the repository, for the card's examples.
-        choice: Which models to publish.
+    """Lay out a run in an empty folder for publishing; the examples of its card name the repository.
 
     Raises:
         PublishError: If the run was made on the demo market, has unfinished series, or no model is left.
