@@ -22,7 +22,7 @@ NUM_BARS = 5_000
 
 
 class TideSource:
-    """A price that swings around 100 with two tides and a little noise, oldest bar at the epoch's 1.5e9 s."""
+    """A price that swings around 100 with two tides and a little noise, from July 2017 on."""
 
     name = "tide"
     is_publishable = False

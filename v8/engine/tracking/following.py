@@ -77,18 +77,17 @@ class Follower:
             self._steps[event.series] = record.epoch
             self._attempt(lambda: self._tracker.log(str(event.series), record.epoch, curves))
         elif isinstance(event, Outcome):
+            name, step = str(event.series), self._steps.get(event.series, 0)
             if event.reason is None:
-                self._attempt(lambda: self._log_result(event.series))
+                self._attempt(
+                    lambda: self._tracker.log(name, step, _results(read_metadata(self._run / name)))
+                )
             self._finish(event.series)
 
     def close(self) -> None:
         """Close what is open."""
         for series in list(self._steps):
             self._finish(series)
-
-    def _log_result(self, series: Series) -> None:
-        values = _results(read_metadata(self._run / str(series)))
-        self._tracker.log(str(series), self._steps.get(series, 0), values)
 
     def _finish(self, series: Series) -> None:
         self._steps.pop(series, None)

@@ -101,10 +101,7 @@ TRACKERS: Final[Registry[TrackerKind]] = Registry(
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Refuse what cannot be tracked with, before anything starts.
-
-    Args:
-        names: As given on the command line.
+    """Refuse names of the command line that cannot be tracked with, before anything starts.
 
     Raises:
         ProfileError: If a name is unknown, its package is not installed, or the tracker itself refuses.

@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Final, TypeVar
 
 import requests
@@ -92,7 +93,10 @@ class Downloader:
         self._session.headers.update({"User-Agent": f"v8/{VERSION}", "Accept-Encoding": "identity"})
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, HTTPAdapter(pool_maxsize=num_workers, max_retries=patience))
-        self._finalizer = weakref.finalize(self, _close, self._pool, self._session)
+        resources = ExitStack()
+        resources.callback(self._session.close)
+        resources.callback(self._pool.shutdown, cancel_futures=True)
+        self._finalizer = weakref.finalize(self, resources.close)
 
     def close(self) -> None:
         """End the threads and their connections; also happens when the object is forgotten."""
@@ -185,8 +189,3 @@ class Downloader:
 
 def _broken(error: requests.RequestException) -> str:
     return f"a broken connection ({type(error).__name__})"
-
-
-def _close(pool: ThreadPoolExecutor, session: requests.Session) -> None:
-    pool.shutdown(cancel_futures=True)
-    session.close()
