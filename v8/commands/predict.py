@@ -124,14 +124,7 @@ def _check_market(forecaster: Forecaster, source: CandleSource) -> None:
 
 @dataclass(frozen=True)
 class _Issued:
-    """A forecast with all that is said about it.
-
-    Args:
-        forecaster: Whose it is.
-        candles: What it was made from.
-        forecast: One row a bar to come.
-        place: Where the model lies, as the user named it.
-    """
+    """A forecast, one row a bar to come, with all that is said about it; `place` is as the user named it."""
 
     forecaster: Forecaster
     candles: Candles
@@ -163,26 +156,19 @@ class _Issued:
         ]
         if self.candles.source == "demo":
             lines.append("Demo market: simulated candles; this forecast says nothing about real prices.")
-        judged = [
-            f"{task} {number(told['multiple_of_naive'])} ({told['verdict']})"
-            for task, told in self.quality().items()
-        ]
-        lines.append(f"Error on its test span as a multiple of the naive forecast's: {', '.join(judged)}.")
-        return lines
+        quality = self.quality().items()
+        judged = (f"{task} {number(told['multiple_of_naive'])} ({told['verdict']})" for task, told in quality)
+        return [*lines, f"Error on its test span as a multiple of the naive forecast's: {', '.join(judged)}."]
 
 
 def _print_table(issued: _Issued) -> None:
     from v8.commands.printing import print_lines, print_table
 
-    rows = [
-        (opens, *(f"{value:.7g}" for value in values))
-        for opens, values in zip(issued.opens(), issued.forecast.to_numpy(), strict=True)
-    ]
-    print_table(
-        f"{issued.forecaster.series}: forecast issued at {issued.opens()[0]}",
-        ("open time", *issued.forecast.columns),
-        rows,
-    )
+    opens, forecast = issued.opens(), issued.forecast
+    shown = (map("{:.7g}".format, values) for values in forecast.to_numpy())
+    rows = [(time, *values) for time, values in zip(opens, shown, strict=True)]
+    title = f"{issued.forecaster.series}: forecast issued at {opens[0]}"
+    print_table(title, ("open time", *forecast.columns), rows)
     print_lines(*issued.lines())
 
 

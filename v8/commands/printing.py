@@ -59,14 +59,9 @@ def open_display(plan: Plan) -> Iterator[Listener]:
     if not console.is_terminal:
         yield _PlainDisplay(plan)
         return
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[told]}"),
-        TimeElapsedColumn(),
-        console=console,
-    ) as progress:
+    told = TextColumn("{task.fields[told]}")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), told, TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
         yield _LiveDisplay(plan, progress)
 
 
@@ -82,17 +77,10 @@ def print_plan(plan: Plan, source: CandleSource) -> None:
 
         parameters = num_parameters(build_network(profile, seed=0))
     windows = "/".join(f"{number:,}" for number in work.num_windows.values())
-    rows = [
-        (
-            str(one.series),
-            one.status,
-            str(one.seed),
-            f"{work.num_rows:,}",
-            windows,
-            duration(0 if one.status == "done" else work.seconds, is_estimate=True),
-        )
-        for one in plan.series
-    ]
+    rows = []
+    for one in plan.series:
+        takes = duration(0 if one.status == "done" else work.seconds, is_estimate=True)
+        rows.append((one.series, one.status, one.seed, f"{work.num_rows:,}", windows, takes))
     header = ("series", "state", "seed", "rows", "windows train/validation/test", "estimated time")
     print_table(f"Plan of {plan.path} (nothing is done)", header, rows)
     print_lines(
@@ -126,16 +114,12 @@ def print_leaderboard(rows: Sequence[LeaderboardRow]) -> None:
         return
     tasks = list(dict.fromkeys(task for row in rows for task in row.tasks))
     header = ("series", *(f"{task} / naive" for task in tasks), "direction", "best epoch", "seconds")
-    cells = [
-        (
-            row.series,
-            *(_multiple(row.tasks[task]) if task in row.tasks else "" for task in tasks),
-            "" if row.hit_rate is None else percent(row.hit_rate),
-            f"{row.best_epoch} of {row.epochs_run}",
-            f"{row.seconds:.1f}",
-        )
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        multiples = (_multiple(row.tasks[task]) if task in row.tasks else "" for task in tasks)
+        hit_rate = "" if row.hit_rate is None else percent(row.hit_rate)
+        epochs = f"{row.best_epoch} of {row.epochs_run}"
+        cells.append((row.series, *multiples, hit_rate, epochs, f"{row.seconds:.1f}"))
     demo = " - DEMO MARKET, simulated, not a real coin" if any(row.source == "demo" for row in rows) else ""
     title = f"Leaderboard: mean absolute error / naive forecast's, below 1 is better{demo}"
     print_table(title, header, cells)

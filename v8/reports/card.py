@@ -191,16 +191,10 @@ def _summary(rows: Sequence[LeaderboardRow]) -> str:
     cells = []
     for task, found in summarise(rows).items():
         num_losing = sum(row.tasks[task].verdict == LOSES for row in rows if task in row.tasks)
-        cells.append(
-            (
-                TASKS[task].title,
-                count(found.num_series),
-                number(found.median_multiple),
-                number(found.median_skill),
-                f"{found.num_beating} ({found.num_significantly_beating})",
-                f"{num_losing} ({found.num_significantly_losing})",
-            )
-        )
+        medians = number(found.median_multiple), number(found.median_skill)
+        beating = f"{found.num_beating} ({found.num_significantly_beating})"
+        losing = f"{num_losing} ({found.num_significantly_losing})"
+        cells.append((TASKS[task].title, count(found.num_series), *medians, beating, losing))
     header = ("task", "models", "median multiple", "median skill", "beat naive", "lose to naive")
     return markdown_table(header, cells)
 
@@ -226,18 +220,12 @@ def _cells(row: LeaderboardRow, tasks: Iterable[str], *, is_tested: bool) -> Ite
 
 def _data(metadata: Sequence[Mapping[str, Any]]) -> str:
     header = ("series", "source", "first candle", "last candle", "candles", "test span from", "test windows")
-    rows = [
-        (
-            str(content["series"]),
-            str(content["candles"]["source"]),
-            _time(content["candles"]["first_open"]),
-            _time(content["candles"]["last_open"]),
-            count(content["candles"]["num_bars"]),
-            _time(content["split"]["test"]["first_open"]),
-            count(content["split"]["test"]["num_windows"]),
-        )
-        for content in metadata
-    ]
+    rows = []
+    for content in metadata:
+        candles, test = content["candles"], content["split"]["test"]
+        read = [_time(candles["first_open"]), _time(candles["last_open"]), count(candles["num_bars"])]
+        judged = _time(test["first_open"]), count(test["num_windows"])
+        rows.append([str(content["series"]), str(candles["source"]), *read, *judged])
     return markdown_table(header, rows)
 
 

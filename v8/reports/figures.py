@@ -70,27 +70,13 @@ def learning_figure(history: History, best_epoch: int) -> go.Figure:
         best_epoch: From 1; 0 is the untrained network.
     """
     mark = upright(best_epoch, {"color": LIGHT["orange"], "dash": "dash", "width": 1.5})
-    mark["label"] = {
-        "text": f"best: {best_epoch}",
-        "font": {"color": LIGHT["orange"]},
-        "textangle": 0,
-        "textposition": "end",
-    }
-    styles = {
-        "train": {"color": LIGHT["other"], "width": 1.5},
-        "validation": {"color": LIGHT["blue"], "width": 3},
-    }
-    epochs = [int(epoch["epoch"]) for epoch in history]
-    traces = [
-        line(
-            name,
-            (epochs, [float(epoch[f"{name}_loss"]) for epoch in history]),
-            style,
-            mode="lines" if len(history) > 1 else "markers",
-            hovertemplate="%{y:.5f}",
-        )
-        for name, style in styles.items()
-    ]
+    label = {"text": f"best: {best_epoch}", "font": {"color": LIGHT["orange"]}}
+    mark["label"] = label | {"textangle": 0, "textposition": "end"}
+    traces = []
+    for name, colour, width in (("train", "other", 1.5), ("validation", "blue", 3)):
+        points = [int(one["epoch"]) for one in history], [float(one[f"{name}_loss"]) for one in history]
+        more = {"mode": "lines" if len(history) > 1 else "markers", "hovertemplate": "%{y:.5f}"}
+        traces.append(line(name, points, {"color": LIGHT[colour], "width": width}, **more))
     return base_figure(
         traces,
         height=290,
@@ -140,22 +126,13 @@ def dot_figure(
     """
     shown = [html.escape(name) for name in names]
     filled = is_sure or {task: [True] * len(shown) for task in columns}
-    traces = [
-        go.Scatter(
-            mode="markers",
-            name=TASKS[task].title,
-            x=list(values),
-            y=shown,
-            hovertemplate="%{y}: %{x:.3f}",
-            marker={
-                "color": LIGHT[TASKS[task].colour],
-                "size": 10,
-                "line": {"color": LIGHT[TASKS[task].colour], "width": 2},
-                "symbol": ["circle" if each else "circle-open" for each in filled[task]],
-            },
-        )
-        for task, values in columns.items()
-    ]
+    traces = []
+    for task, values in columns.items():
+        colour = LIGHT[TASKS[task].colour]
+        marker = {"color": colour, "size": 10, "line": {"color": colour, "width": 2}}
+        marker["symbol"] = ["circle" if each else "circle-open" for each in filled[task]]
+        dots = go.Scatter(x=list(values), y=shown, mode="markers", name=TASKS[task].title, marker=marker)
+        traces.append(dots.update(hovertemplate="%{y}: %{x:.3f}"))
     return base_figure(
         traces,
         height=130 + _ROW_HEIGHT * len(shown),
@@ -166,12 +143,7 @@ def dot_figure(
 
 
 def multiples_figure(rows: Sequence[LeaderboardRow], *, x_title: str) -> go.Figure:
-    """Draw each series' errors as multiples of naive's; hollow dots may be luck.
-
-    Args:
-        rows: From top to bottom.
-        x_title: What stands below.
-    """
+    """Draw each series' errors as multiples of naive's, from top to bottom; hollow dots may be luck."""
     scores = {task: [row.tasks.get(task) for row in rows] for task in summarise(rows)}
     multiples = {task: [one.multiple if one else None for one in those] for task, those in scores.items()}
     is_sure = {task: [bool(one and one.is_significant) for one in those] for task, those in scores.items()}
@@ -179,11 +151,7 @@ def multiples_figure(rows: Sequence[LeaderboardRow], *, x_title: str) -> go.Figu
 
 
 def stage_figure(seconds: Mapping[str, Mapping[str, float]]) -> go.Figure:
-    """Draw the wall time of every stage as stacked bars.
-
-    Args:
-        seconds: Per row, from top to bottom: seconds per stage.
-    """
+    """Draw the wall time of every stage as stacked bars: per row, from top to bottom, seconds per stage."""
     names = list(seconds)
     stages = list(dict.fromkeys(stage for one in seconds.values() for stage in one))
     traces = [
@@ -217,6 +185,7 @@ def base_figure(
 ) -> go.Figure:
     """Put traces on the common ground of all charts: nothing but the palette's colours."""
     plain = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"color": LIGHT["soft"]}}
+    hover = {"bgcolor": LIGHT["card"], "bordercolor": LIGHT["rule"]}
     axes = {name: _AXIS | about for name, about in layout.items() if name.startswith(("xaxis", "yaxis"))}
     return go.Figure(
         traces,
@@ -227,11 +196,7 @@ def base_figure(
             "plot_bgcolor": _CLEAR,
             "font": {"color": LIGHT["ink"], "family": "system-ui, sans-serif", "size": 12},
             "modebar": {"bgcolor": _CLEAR, "color": LIGHT["other"], "activecolor": LIGHT["ink"]},
-            "hoverlabel": {
-                "bgcolor": LIGHT["card"],
-                "bordercolor": LIGHT["rule"],
-                "font": {"color": LIGHT["ink"]},
-            },
+            "hoverlabel": hover | {"font": {"color": LIGHT["ink"]}},
             "legend": plain | dict(legend or {}),
             **layout,
             **axes,
@@ -241,15 +206,8 @@ def base_figure(
 
 def line(name: str, points: Points, style: Mapping[str, Any], **more: Any) -> go.Scatter:
     """Draw a line that breaks where its points do."""
-    x, y = points
-    return go.Scatter(
-        {"mode": "lines", "connectgaps": False} | more,
-        name=name,
-        legendgroup=name,
-        x=x,
-        y=y,
-        line=dict(style),
-    )
+    shown = {"mode": "lines", "connectgaps": False} | more
+    return go.Scatter(shown, name=name, legendgroup=name, x=points[0], y=points[1], line=dict(style))
 
 
 def _rows_axis(num_rows: int) -> dict[str, Any]:

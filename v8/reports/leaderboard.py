@@ -120,11 +120,7 @@ class TaskSummary:
 
 
 def rank_results(results: Iterable[SeriesResult]) -> list[LeaderboardRow]:
-    """Rank the finished series of a run.
-
-    Returns:
-        Rows in the order stated at the top of this module.
-    """
+    """Rank the finished series of a run, in the order stated at the top of this module."""
     judged = list(results)
     corrected: dict[tuple[str, str], float | None] = {}
     for task in TASKS:
@@ -147,13 +143,9 @@ def median(values: Iterable[float | None]) -> float | None:
 
 
 def write_leaderboard_csv(path: Path, rows: Sequence[LeaderboardRow]) -> None:
-    """Write rows as CSV, atomically; the columns are the same for every profile.
+    """Write rows as CSV in the order given, atomically; the columns are the same for every profile.
 
     Tasks that a profile lacks and numbers that do not exist are empty cells.
-
-    Args:
-        path: Where to; replaced when it exists.
-        rows: In the order to write.
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")

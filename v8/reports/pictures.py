@@ -258,17 +258,9 @@ def _draw_points(axes: Axes, trace: go.Scatter) -> None:
     if trace.fill == "toself":
         axes.fill(x, y, color=line.color, alpha=_FAN_OPACITY, linewidth=0, label=label)
     elif "lines" in trace.mode:
-        axes.plot(
-            x,
-            y,
-            color=line.color,
-            alpha=trace.opacity,
-            linewidth=line.width * _POINTS,
-            linestyle=_DASHES[line.dash],
-            marker="o" if trace.mode == "lines+markers" else None,
-            markersize=(trace.marker.size or 5) * _POINTS,
-            label=label,
-        )
+        style = {"color": line.color, "linewidth": line.width * _POINTS, "linestyle": _DASHES[line.dash]}
+        size, marker = (trace.marker.size or 5) * _POINTS, "o" if trace.mode == "lines+markers" else None
+        axes.plot(x, y, **style, alpha=trace.opacity, marker=marker, markersize=size, label=label)
     else:
         colour = trace.marker.color
         fills = [colour if symbol == "circle" else "none" for symbol in trace.marker.symbol]
@@ -283,17 +275,8 @@ def _draw_candles(axes: Axes, trace: go.Candlestick) -> None:
     # A body without height would be invisible; a thousandth of the range is a line.
     least = 1e-3 * float(high.max() - low.min())
     heights, bottoms = np.maximum(np.abs(close - opened), least), np.minimum(opened, close)
-    axes.bar(
-        trace.x,
-        heights,
-        _BODY_BARS,
-        bottoms,
-        color=fills,
-        edgecolor=edges,
-        linewidth=0.8,
-        zorder=3,
-        label=trace.name,
-    )
+    style: dict[str, Any] = {"color": fills, "edgecolor": edges, "linewidth": 0.8, "zorder": 3}
+    axes.bar(trace.x, heights, _BODY_BARS, bottoms, **style, label=trace.name)
 
 
 def _known(values: Iterable[Any]) -> list[Any]:

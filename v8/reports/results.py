@@ -78,13 +78,7 @@ _RESULT: Final = TypeAdapter(SeriesResult)
 
 
 def read_results(metadata: Iterable[Mapping[str, Any]]) -> list[SeriesResult]:
-    """Read the metadata of finished series.
-
-    Args:
-        metadata: One mapping per series, as `metadata.json` holds it.
-
-    Returns:
-        Results in the order given.
+    """Read the metadata of finished series, each as `metadata.json` holds it, in the order given.
 
     Raises:
         ArtifactError: If a key is missing or of another kind, or a series comes twice.
@@ -103,10 +97,7 @@ def read_results(metadata: Iterable[Mapping[str, Any]]) -> list[SeriesResult]:
 
 
 def read_history(file: Path) -> list[dict[str, float]]:
-    """Read the `history.csv` of a series for its learning curve.
-
-    Args:
-        file: Written by `v8.artifacts.series_artifact`.
+    """Read the `history.csv` of a series, as `v8.artifacts.series_artifact` writes it.
 
     Returns:
         One record per epoch: `epoch`, and the unitless scaled losses `train_loss`, `validation_loss`.
