@@ -137,16 +137,13 @@ def _season(open_s: NDArray[np.int64]) -> NDArray[np.float64]:
 def _candle_columns(
     series: Series, draws: dict[str, NDArray[Any]], relative: NDArray[np.float64], level: float
 ) -> dict[str, NDArray[np.float64]]:
-    """Draw the path within every bar and read its candle off it.
+    """Draw the path within every bar and read its candle off it: OHLCV, each of shape (N,), newest first.
 
     Args:
         series: Whose bar length scales the steps.
         draws: Random numbers by name, newest first.
         relative: Volatility of each bar relative to the long run, shape (N,), newest first.
         level: Last close, quote currency; between 0.00001 and 100,000.
-
-    Returns:
-        OHLCV, each of shape (N,), newest first.
     """
     bar_share = series.bar_s / _DAY_S
     spread = DAILY_VOLATILITY * np.sqrt(bar_share) * relative

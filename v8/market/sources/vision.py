@@ -76,7 +76,6 @@ class VisionSource:
 
     Args:
         base_url: Address above `data/`; None reads `V8_VISION_URL`, or else the exchange's own.
-        cache: Folder of verified zips; None for `vision` in v8's cache folder.
         downloader: What fetches.
         now: Clock in seconds since the epoch.
     """
@@ -85,7 +84,6 @@ class VisionSource:
     is_publishable: ClassVar = True
 
     base_url: str | None = None
-    cache: Path | None = None
     downloader: Downloader = field(default_factory=partial(Downloader, URL_VARIABLE))
     now: Callable[[], float] = time.time
 
@@ -101,7 +99,7 @@ class VisionSource:
         base_url = (self.base_url or os.environ.get(URL_VARIABLE) or DEFAULT_URL).rstrip("/")
         # Archives must not mix, whoever runs them: each address has a cache of its own.
         address = base_url.partition("://")[2] or base_url
-        cache = (self.cache or storage.home() / "vision") / re.sub(r"[^A-Za-z0-9.-]+", "_", address)
+        cache = storage.home() / "vision" / re.sub(r"[^A-Za-z0-9.-]+", "_", address)
         zips = _SeriesZips(series, base_url, cache, self.downloader)
         return _collected(zips, num_bars, last_s, now_s).newest(num_bars, last_s)
 
