@@ -30,7 +30,8 @@ def forecast_figure(
         places: Where each row stands on the axis, also rows that are only forecast; None is its open time.
         has_candles: Whether forecasts are hollow candles, rather than closes within fans from low to high.
     """
-    x = [_time(time_s) for time_s in sample.open_time_s] if places is None else list(places)
+    times = (datetime.fromtimestamp(time_s, UTC) for time_s in sample.open_time_s)
+    x = [f"{time:%Y-%m-%d %H:%M}" for time in times] if places is None else list(places)
     others = [task for name, task in TASKS.items() if name in sample.truth and name != TASK_OHLC]
     below = [task for task in others if not task.is_price]
     traces = [_candles("truth", x, sample.truth[TASK_OHLC])]
@@ -131,12 +132,3 @@ def _broken(paths: Iterable[Points]) -> Points:
 def _column(rows_by_task: Mapping[str, Rows], column: str) -> list[Any]:
     task = next(task for task in TASKS.values() if column in task.columns)
     return [row[task.columns.index(column)] for row in rows_by_task[task.name]]
-
-
-def _time(time_s: int) -> str:
-    """Write UTC seconds since the epoch as Plotly's axes read them.
-
-    >>> _time(1_725_580_800)
-    '2024-09-06 00:00'
-    """
-    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M")

@@ -32,15 +32,12 @@ COLOURS: Final = {
 LIGHT: Final = {name: light for name, (light, _) in COLOURS.items()}
 DARK: Final = {name: dark for name, (_, dark) in COLOURS.items()}
 
-
-def _light(*names: str) -> tuple[str, ...]:
-    return tuple(COLOURS[name][0] for name in names)
-
-
-STAGES: Final = _light("pale", "teal", "deep", "sand", "orange", "blue", "purple", "soft", "loss", "gain")
+_STAGES: Final = ("pale", "teal", "deep", "sand", "orange", "blue", "purple", "soft", "loss", "gain")
+STAGES: Final = tuple(LIGHT[name] for name in _STAGES)
 """Colours of stages, in the order in which they happen."""
 
-LINES: Final = _light("other", "purple", "loss", "gain", "orange", "soft", "sand")
+_LINES: Final = ("other", "purple", "loss", "gain", "orange", "soft", "sand")
+LINES: Final = tuple(LIGHT[name] for name in _LINES)
 """Colours of lines that stand beside the model's, which alone is blue."""
 
 DASHES: Final = ("dot", "solid", "dash", "dashdot", "longdash", "longdashdot")

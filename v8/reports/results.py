@@ -124,9 +124,5 @@ def _read_result(content: Mapping[str, Any]) -> SeriesResult:
 
 
 def _bad_history(file: Path, got: str) -> ArtifactError:
-    return ArtifactError(
-        where=str(file),
-        rule=f"must be CSV with the numbers {', '.join(_HISTORY_COLUMNS)}",
-        got=got,
-        fix=_FIX,
-    )
+    rule = f"must be CSV with the numbers {', '.join(_HISTORY_COLUMNS)}"
+    return ArtifactError(where=str(file), rule=rule, got=got, fix=_FIX)
