@@ -24,10 +24,6 @@ from v8.profile import load_profile
 if TYPE_CHECKING:
     from v8.reports.comparison_results import Comparison
 
-DEFAULT_PROFILES = ("v7", "stable", "aligned")
-DEFAULT_SERIES = ("BTCUSDT-15m", "BTCUSDT-1h")
-DEFAULT_EPOCHS = 1
-
 
 def compare_profiles(
     profiles: Annotated[
@@ -76,7 +72,7 @@ def compare_profiles(
     ] = Path("comparison"),
 ) -> None:
     """Measure profiles side by side on the same candles: time per stage, speed, memory, skill."""
-    names = [*(profiles or ()), *(more_profiles or ())] or list(DEFAULT_PROFILES)
+    names = [*(profiles or ()), *(more_profiles or ())] or ["v7", "stable", "aligned"]
     if full and epochs is not None:
         raise ProfileError(
             where="--full",
@@ -85,7 +81,7 @@ def compare_profiles(
             fix="Leave one of them out",
         )
     chosen = [load_profile(name) for name in names]
-    all_series = chosen_series(series or DEFAULT_SERIES)
+    all_series = chosen_series(series or ("BTCUSDT-15m", "BTCUSDT-1h"))
 
     from v8.artifacts.run_folder import now_iso
     from v8.commands.printing import print_lines
@@ -107,7 +103,7 @@ def compare_profiles(
         is_demo=not opened.is_publishable,
         series=tuple(str(one) for one in all_series),
         num_bars={one.name: one.newest_bars if bars is None else bars for one in chosen},
-        epochs=None if full else DEFAULT_EPOCHS if epochs is None else epochs,
+        epochs=None if full else 1 if epochs is None else epochs,
         num_repeats=repeat,
         baseline=baseline_profile or chosen[-1].name,
         num_workers=measured_workers(num_workers) if placement.is_measured else num_workers,

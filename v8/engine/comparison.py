@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Final
 
 from pydantic import TypeAdapter
 
@@ -22,11 +21,6 @@ from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.profile import Profile
 from v8.reports.comparison_results import Comparison, Measurement
-
-RUNS_FOLDER: Final = "runs"
-"""Where the run folder of every measurement is kept, beside the comparison."""
-
-LAST_WORDS_CHARACTERS: Final = 600
 
 
 def compare(
@@ -44,7 +38,7 @@ def compare(
         planned: What is to be compared, and how; nothing is measured in it.
         profiles: The profiles by themselves, in the order of the tables.
         source: Where candles come from.
-        out: Folder of the comparison.
+        out: Folder of the comparison; `runs` in it keeps the run folder of every measurement.
         training: Options of `v8.engine.measuring.measure_training`, without `pins` and `run`.
         tell: Told one sentence at a time what happens.
 
@@ -57,25 +51,24 @@ def compare(
         KeyboardInterrupt: When interrupted; the measuring process is stopped first.
     """
     _check_names([profile.name for profile in profiles], planned.baseline)
-    budgeted = [
-        profile.with_budget(newest_bars=planned.num_bars[profile.name], epochs=planned.epochs)
-        for profile in profiles
-    ]
-    own_epochs = {profile.name: profile.training.epochs for profile in profiles}
+    budgeted = {
+        one.name: one.with_budget(newest_bars=planned.num_bars[one.name], epochs=planned.epochs)
+        for one in profiles
+    }
     pins, download_s = _read_candles(planned, source, tell)
     measurements: list[Measurement] = []
     failures: dict[str, str] = {}
     for repeat in range(1, planned.num_repeats + 1):
-        for profile in turns(budgeted, repeat):
+        for profile in turns(profiles, repeat):
             name = profile.name
             if name in failures and not any(one.profile == name for one in measurements):
                 continue  # it failed altogether; another try would cost as much and say the same
             tell(f"repeat {repeat} of {planned.num_repeats}: {name}")
-            run = str(locate_run(out / RUNS_FOLDER, name, is_fresh=True))
+            run = str(locate_run(out / "runs", name, is_fresh=True))
             wanted = {"measure": "training", **training, "pins": pins[name], "run": run}
-            order = Order(profile=profile, measurements=[wanted])
+            order = Order(profile=budgeted[name], measurements=[wanted])
             (answer,) = ask([order], tell=lambda said: tell(f"  {said}"))
-            found, reason = _heard(answer, profile, repeat=repeat, own_epochs=own_epochs[name])
+            found, reason = _heard(answer, profile, repeat)
             measurements += [found] if found else []
             if reason:
                 failures[name] = reason
@@ -128,17 +121,17 @@ def _read_candles(
     return pins, seconds
 
 
-def _heard(answer: Answer, profile: Profile, **known: float) -> tuple[Measurement | None, str | None]:
+def _heard(answer: Answer, profile: Profile, repeat: int) -> tuple[Measurement | None, str | None]:
     """Return what a process measured, beside what is known without it, and why something failed."""
     if answer.refusal:
         return None, answer.refusal
     if not answer.measured:
-        words = " ".join(answer.errors.split())[-LAST_WORDS_CHARACTERS:]
+        words = " ".join(answer.errors.split())[-600:]
         return None, f"its process ended with exit code {answer.exit_code}; last words: {words or 'none'}"
     (trained,) = answer.measured
     reasons = "; ".join(trained["failures"].values()) or None
     if trained["measurement"] is None:
         return None, reasons
-    known |= {"horizon_bars": profile.horizon_bars, "import_s": round(answer.start_s, 4)}
-    found = {"profile": profile.name, **known, **trained["measurement"]}
-    return TypeAdapter(Measurement).validate_python(found), reasons
+    known = {"profile": profile.name, "repeat": repeat, "import_s": round(answer.start_s, 4)}
+    known |= {"horizon_bars": profile.horizon_bars, "own_epochs": profile.training.epochs}
+    return TypeAdapter(Measurement).validate_python(known | trained["measurement"]), reasons

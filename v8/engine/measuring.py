@@ -38,9 +38,6 @@ from v8.profile import Profile
 from v8.reports.comparison_results import WARM, ModelMeasurement
 from v8.training.probe import describe_backend, matmul_speed, step_speed
 
-MATMUL_S = 1.0
-"""About how long to measure the matmul ceiling after a training."""
-
 
 def measure(order: Order) -> Iterator[Any]:
     """Take the measurements of an order one after another."""
@@ -136,7 +133,7 @@ def _measurement(profile: Profile, warm_s: Mapping[Path, float], fleet_size: int
         "fleet_size": fleet_size,
         "peak_process_bytes": peak_bytes,
         "peak_device_bytes": max(found["training"]["peak_memory_bytes"] for found in metadata.values()),
-        "matmul_gflop_per_s": matmul_speed(MATMUL_S).gflop_per_s,
+        "matmul_gflop_per_s": matmul_speed(seconds=1.0).gflop_per_s,
     }
 
 

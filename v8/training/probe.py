@@ -179,10 +179,10 @@ def step_speed(
     profile = shortened(profile) if is_short else profile
     work, how = {"stock": _stock_steps, "ours": _our_steps}[path](profile, precision, num_models)
     started = time.perf_counter()
-    state = work(NUM_WARMING_STEPS)
+    device = device_of(work(NUM_WARMING_STEPS))  # now: a later step may take over the tensor's memory
     compile_s = time.perf_counter() - started
     windows_per_s = median_rate(work, seconds) * num_models * profile.training.batch_size
-    gflop_per_s, device = windows_per_s * training_flop_per_window(profile) / 1e9, device_of(state)
+    gflop_per_s = windows_per_s * training_flop_per_window(profile) / 1e9
     return StepSpeed(
         path, precision, num_models, is_short, windows_per_s, gflop_per_s, compile_s, device, how
     )
