@@ -88,10 +88,7 @@ _VALUES = frozenset({"__keras_tensor__", "__numpy__", "__tensor__", "__slice__",
 
 
 def check_keras_file(file: Path) -> None:
-    """Refuse a model file that is not a native Keras file of stock layers; nothing in it is run.
-
-    Args:
-        file: The file, whatever its name.
+    """Refuse a file, however named, that is not a native Keras file of stock layers; nothing in it is run.
 
     Raises:
         ArtifactError: If it is missing, of another kind, too large, damaged, or holds anything but

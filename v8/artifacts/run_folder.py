@@ -129,11 +129,9 @@ _RECORD: Final = TypeAdapter(RunRecord)
 
 
 class RunFolder(FolderLock):
-    """An open run folder, held by this process until it is closed; `record` is what its `run.json` holds.
+    """An open run folder, made when missing, and held by this process until it is closed.
 
-    Args:
-        path: The folder; made when missing.
-        begun: What the run is started or continued with.
+    Its `record` is what `run.json` holds; the run is started or continued with what `begun` records.
 
     Raises:
         ProfileError: If the folder belongs to another profile.
@@ -144,7 +142,7 @@ class RunFolder(FolderLock):
         super().__init__(path)
         self.path = path
         try:
-            self.record = self._continued(begun) if self._file.exists() else begun
+            self.record = self._continued(begun) if (path / RUN_FILE).exists() else begun
             self.release_running()
         except BaseException:
             self.release()
@@ -182,12 +180,8 @@ class RunFolder(FolderLock):
         """Return the folder of one series' artefact; it need not exist."""
         return self.path / str(series)
 
-    @property
-    def _file(self) -> Path:
-        return self.path / RUN_FILE
-
     def _save(self) -> None:
-        write_json(self._file, asdict(self.record))
+        write_json(self.path / RUN_FILE, asdict(self.record))
 
     def _continued(self, begun: RunRecord) -> RunRecord:
         record = read_run(self.path)

@@ -14,19 +14,15 @@ import gc
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from v8.artifacts.forecast_sample import sample_forecasts
 from v8.artifacts.series_artifact import MODEL_FILE, Finished, save_description
 from v8.data.dataset import prepare_series, table_columns
-from v8.data.shrinkage import Shrinkage
 from v8.engine.calibration import calibrate
 from v8.engine.events import EpochEnded, Listener, Note, Outcome, SeriesStarted, StageStarted
 from v8.engine.interruption import deferred_interrupts
@@ -34,7 +30,7 @@ from v8.engine.isolation import isolated
 from v8.engine.placement import halved, is_out_of_memory
 from v8.engine.plan import Job
 from v8.errors import DivergedError
-from v8.evaluation.judgement import Judgement, judge
+from v8.evaluation.judgement import judge
 from v8.features.store import FeatureStore
 from v8.machine import choose_precision, memory_of
 from v8.profile import Profile
@@ -205,18 +201,7 @@ class _PreparedSeries:
             judgement = judge(self._data, forecasts)
         with self._stage("save"):
             write_with(self._job.folder / MODEL_FILE, model.save)
-        save_description(self._job.folder, self._finished(trainer, result, forecasts, judgement, shrinkage))
-        shutil.rmtree(self._checkpoint.parent, ignore_errors=True)
-
-    def _finished(
-        self,
-        trainer: Trainer,
-        result: TrainingResult,
-        forecasts: Mapping[str, NDArray[np.float32]],
-        judgement: Judgement,
-        shrinkage: Shrinkage | None,
-    ) -> Finished:
-        return Finished(
+        finished = Finished(
             data=self._data,
             candles=self._job.candles,
             is_publishable=self._job.is_publishable,
@@ -229,6 +214,8 @@ class _PreparedSeries:
             shrinkage=shrinkage,
             seconds={stage: round(seconds, 4) for stage, seconds in self._seconds.items()},
         )
+        save_description(self._job.folder, finished)
+        shutil.rmtree(self._checkpoint.parent, ignore_errors=True)
 
     def _tell(self, record: EpochRecord) -> None:
         self._listen(EpochEnded(self.series, record, self._job.profile.training.epochs))

@@ -109,12 +109,9 @@ class RetryPolicy:
     tell: Callable[[str], None] = lambda text: None
 
     def insist(self, where: str, ask: Callable[[], Found], progress: Callable[[], int] = lambda: 0) -> Found:
-        """Call `ask` until it returns.
+        """Call `ask` until it returns; a `PassingTroubleError` of it means trying again.
 
-        Args:
-            where: The repository or host, for messages.
-            ask: What to try; a `PassingTroubleError` of it means trying again.
-            progress: Counts what was moved for good so far.
+        Messages name `where`, the repository; `progress` counts what was moved for good so far.
 
         Raises:
             UnreachableError: If the trouble does not pass, or the Hub asks for a longer pause than ours.
@@ -269,9 +266,7 @@ def strict_client(timeout_s: float, *, shows_progress: bool = False) -> Iterator
     user's own factory made, with its proxies and certificates; the next one is as patient as before.
     What it yields counts the requests that succeeded by their method: each PUT has stored a large file.
 
-    Args:
-        timeout_s: Longest silence of one request, in seconds.
-        shows_progress: Whether to show the client's progress bars; they are for terminals only.
+    No request may be silent for longer than `timeout_s` seconds; progress bars are for terminals only.
     """
     with _ONE_AT_A_TIME:
         client, succeeded, had_bars = get_session(), Counter[str](), not are_progress_bars_disabled()

@@ -110,13 +110,19 @@ class SingleCommit:
         missing = difference(self.staged, seen)
         if not missing:
             return seen.revision
-        _check_ours(self.remote.name, seen)
+        strange = sorted(path for path in seen.files if path not in _ORDINARY)
+        if strange and MANIFEST_FILE not in seen.files:  # no card is written over somebody's other project
+            raise PublishError(
+                where=self.remote.name,
+                rule="a run goes into a new repository, or one that holds a published run",
+                got=f"one with other files: {listed(strange)}",
+                fix="Choose another name in --repo",
+            )
         self.sent = missing
         title = f"Publish {len(self.staged.manifest.series)} models of {self.staged.manifest.profile_name}"
         self.remote.commit(title, missing.additions, missing.deletions, parent=seen.revision)
         found = self.remote.look()
-        lost = difference(self.staged, found)
-        if lost:
+        if lost := difference(self.staged, found):
             raise PublishError(
                 where=self.remote.name,
                 rule="must hold what was sent",
@@ -136,18 +142,6 @@ def difference(staged: Staged, state: RemoteState) -> Difference:
         deletions=tuple(sorted(gone)),
         num_bytes=sum(file.stat().st_size for file in additions.values()),
     )
-
-
-def _check_ours(repo: str, state: RemoteState) -> None:
-    """Refuse to write a card over somebody's other project."""
-    strange = sorted(path for path in state.files if path not in _ORDINARY)
-    if strange and MANIFEST_FILE not in state.files:
-        raise PublishError(
-            where=repo,
-            rule="a run goes into a new repository, or one that holds a published run",
-            got=f"one with other files: {listed(strange)}",
-            fix="Choose another name in --repo",
-        )
 
 
 @dataclass(frozen=True)

@@ -119,11 +119,8 @@ def model_card(
 ) -> str:
     """Write the card of a run in Markdown with YAML front matter.
 
-    Args:
-        repo: `user/name`, for the examples.
-        run: The run.
-        metadata: One mapping per published series, as `metadata.json` holds it; at least one.
-        held_back: Per series that is not published: why, as a clause.
+    It tells of the `metadata.json` of each published series, at least one, and names those held back with the
+    reason, a clause. Its examples read from `repo`, `user/name`.
 
     Raises:
         ArtifactError: If a key is missing or damaged.
