@@ -16,6 +16,7 @@ name, so none can be forgotten, and the command line turns the class into an exi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 MAX_LISTED = 5
 
@@ -38,11 +39,7 @@ class V8Error(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Survive the trip between worker processes with all four parts."""
-        return _rebuild, (type(self), self.where, self.rule, self.got, self.fix)
-
-
-def _rebuild(kind: type[V8Error], where: str, rule: str, got: str, fix: str) -> V8Error:
-    return kind(where=where, rule=rule, got=got, fix=fix)
+        return partial(type(self), where=self.where, rule=self.rule, got=self.got, fix=self.fix), ()
 
 
 class ProfileError(V8Error):

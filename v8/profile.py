@@ -179,13 +179,9 @@ class Profile(Settings):
         return self
 
     @model_validator(mode="after")
-    def _features_fit_scaling(self) -> Self:
+    def _features_fit_scaling_and_calibration(self) -> Self:
         if self.scaling == "ranged" and RECENT_RANGE not in self.features:
             raise ValueError(f"features must hold {RECENT_RANGE} with scaling: ranged, which divides by it")
-        return self
-
-    @model_validator(mode="after")
-    def _features_fit_calibration(self) -> Self:
         if self.calibration != "blend":
             return self
         if self.scaling != "ranged":
@@ -261,15 +257,14 @@ def load_profile(name_or_path: str) -> Profile:
     """
     path = Path(name_or_path)
     if path.suffix not in (".yaml", ".yml"):
-        path = config_path(name_or_path)
-        if not path.is_file() or path.stem == "universe":
+        if name_or_path not in (names := profile_names()):
             raise ProfileError(
                 where=f"--profile {name_or_path}",
-                rule=f"a shipped profile is one of {', '.join(profile_names())}",
+                rule=f"a shipped profile is one of {', '.join(names)}",
                 got=repr(name_or_path),
-                fix=f"Did you mean {nearest(name_or_path, profile_names())}; "
-                "a file of your own needs its .yaml ending",
+                fix=f"Did you mean {nearest(name_or_path, names)}; a file of your own needs its .yaml ending",
             )
+        path = config_path(name_or_path)
     return _validated(read_yaml(path), where=str(path))
 
 
@@ -289,29 +284,18 @@ def read_yaml(path: Path) -> dict[str, Any]:
     Raises:
         ProfileError: If the file is missing, is not YAML, repeats a key or is no mapping.
     """
+    where = str(path)
     try:
         content = yaml.load(path.read_text("utf-8"), Loader=_Loader)  # noqa: S506 - derives from SafeLoader
     except OSError as error:
-        raise ProfileError(
-            where=str(path),
-            rule="must be a file that can be read",
-            got=error.strerror or "an input error",
-            fix="Check the path",
-        ) from error
+        rule, got = "must be a file that can be read", error.strerror or "an input error"
+        raise ProfileError(where=where, rule=rule, got=got, fix="Check the path") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ProfileError(
-            where=str(path),
-            rule="must be YAML with each key once",
-            got=" ".join(str(error).split()),
-            fix="Mend the file at that line",
-        ) from error
+        rule, got = "must be YAML with each key once", " ".join(str(error).split())
+        raise ProfileError(where=where, rule=rule, got=got, fix="Mend the file at that line") from error
     if not isinstance(content, dict):
-        raise ProfileError(
-            where=str(path),
-            rule="must hold keys and values",
-            got=type(content).__name__,
-            fix="Start from a file under configs/",
-        )
+        rule, fix = "must hold keys and values", "Start from a file under configs/"
+        raise ProfileError(where=where, rule=rule, got=type(content).__name__, fix=fix)
     return content
 
 
@@ -323,9 +307,8 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key!r} is repeated", key_node.start_mark
-                )
+                problem = f"key {key!r} is repeated"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -361,17 +344,12 @@ def _tuples(value: Any) -> Any:
 
 def _fix(first: Any, num_errors: int) -> str:
     others = f" ({num_errors - 1} more to mend after this one)" if num_errors > 1 else ""
-    if first["type"] == "extra_forbidden":
-        known = _known_keys(first["loc"][:-1])
-        return f"Did you mean {nearest(str(first['loc'][-1]), known)}{others}"
     if first["type"] == "missing":
         return f"Add it; configs/aligned.yaml shows every key{others}"
-    return f"Change it in the profile{others}"
-
-
-def _known_keys(location: tuple[int | str, ...]) -> list[str]:
-    """List the keys that the section at `location` has."""
+    if first["type"] != "extra_forbidden":
+        return f"Change it in the profile{others}"
+    *location, unknown = map(str, first["loc"])
     sections: dict[str, type[Settings]] = {"split": SplitSettings, "tasks": TaskSettings}
     sections |= {"training": TrainingSettings, **{one.name: one.settings for one in FAMILIES.values()}}
-    section = next((str(part) for part in reversed(location) if part in sections), "")
-    return list(sections.get(section, Profile).model_fields)
+    section = next((sections[part] for part in reversed(location) if part in sections), Profile)
+    return f"Did you mean {nearest(unknown, section.model_fields)}{others}"

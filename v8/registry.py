@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
 from v8.errors import ProfileError
@@ -33,7 +33,7 @@ class Named(Protocol):
 T = TypeVar("T", bound=Named)
 
 
-class Registry(Mapping[str, T], Generic[T]):
+class Registry(dict[str, T], Generic[T]):
     """Things of one kind by name, in the order in which they were registered.
 
     Args:
@@ -42,8 +42,8 @@ class Registry(Mapping[str, T], Generic[T]):
     """
 
     def __init__(self, kind: str, entries: Iterable[T] = ()) -> None:
+        super().__init__()
         self.kind = kind
-        self._entries: dict[str, T] = {}
         for entry in entries:
             self.register(entry)
 
@@ -53,19 +53,19 @@ class Registry(Mapping[str, T], Generic[T]):
         Raises:
             ProfileError: If the name is taken.
         """
-        if entry.name in self._entries:
+        if entry.name in self:
             raise ProfileError(
                 where=f"{self.kind} {entry.name}",
                 rule=f"each {self.kind} is registered once",
                 got=f"a second one of that name ({entry.sentence})",
                 fix="Give it another name",
             )
-        self._entries[entry.name] = entry
+        self[entry.name] = entry
         return entry
 
     def unregister(self, name: str) -> None:
         """Forget one again; for tests that register their own."""
-        del self._entries[name]
+        del self[name]
 
     def find(self, name: str, *, where: str | None = None) -> T:
         """Return one by its name.
@@ -77,23 +77,14 @@ class Registry(Mapping[str, T], Generic[T]):
         Raises:
             ProfileError: If there is none; it names the nearest.
         """
-        if name not in self._entries:
+        if name not in self:
             raise ProfileError(
                 where=where or f"{self.kind} {name}",
                 rule=f"a {self.kind} is one of {', '.join(self)}",
                 got=repr(name),
                 fix=f"Did you mean {nearest(name, self)}",
             )
-        return self._entries[name]
-
-    def __getitem__(self, name: str) -> T:
-        return self._entries[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
+        return self[name]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-DIGEST_CHUNK_BYTES = 1 << 20
-
 
 def home() -> Path:
     """Return the folder of v8's caches: `V8_HOME`, or `v8` in the user's cache folder."""
@@ -40,7 +38,14 @@ def write_with(path: Path, write: Callable[[Path], None]) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write `content` to `path` atomically."""
-    write_with(path, lambda aside: _write_durably(aside, content))
+
+    def write(aside: Path) -> None:
+        with aside.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    write_with(path, write)
 
 
 def write_text(path: Path, content: str) -> None:
@@ -78,21 +83,11 @@ def digest_git_blob(content: bytes) -> str:
 
 def digest_file(path: Path) -> str:
     """Return the sha256 of a file as 64 hex digits, read in pieces."""
-    digest = hashlib.sha256()
     with path.open("rb") as stream:
-        while chunk := stream.read(DIGEST_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def digest_json(content: Any) -> str:
     """Return the sha256 of `content` in canonical JSON (sorted keys, no spaces)."""
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return digest_bytes(canonical.encode("utf-8"))
-
-
-def _write_durably(path: Path, content: bytes) -> None:
-    with path.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())

@@ -65,9 +65,6 @@ def forward_flop(network: LargestNetwork, shape: NetworkShape) -> float:
 class StackedGlobalMaxPooling1D(StackedLayer):
     """Twin of a layer that has none in v8: (B, M, T, D) to (B, M, D)."""
 
-    def __init__(self, stock: keras.Layer, **common: Any) -> None:
-        super().__init__(**common)
-
     def call(self, x_BMTD: Any) -> Any:
         return ops.max(x_BMTD, axis=2)
 
@@ -170,7 +167,7 @@ def test_it_is_trained_as_a_fleet_saved_and_loaded_by_v8_and_by_plain_keras(
     assert [outcome.reason for outcome in outcomes] == [None, None]
     for name in NAMES:
         data = prepare_series(make_table(profile, series=name), profile)
-        windows = data.raw_windows(data.anchors["test"][:3])
+        windows = data.spans["test"].raw_windows()[:3]
         said = v8.load(tmp_path / "run" / name).forecast(windows)
         assert {task: values.shape for task, values in said.items()} == {
             "ohlc": (3, 3, 4),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from v8.families.family import Dropout, Family, Layers, NetworkSettings, NetworkShape, Units, dense_flop
+from v8.families.family import Dropout, Family, Layers, NetworkSettings, Units, dense_flop
 
 
 class NewestRowNetwork(NetworkSettings):
@@ -39,15 +39,13 @@ def _outputs(network: NewestRowNetwork, window_BTF: Any, layers: Layers) -> dict
     return outputs
 
 
-def _forward_flop(network: NewestRowNetwork, shape: NetworkShape) -> float:
-    return dense_flop(shape.num_features, *network.dense_units, shape.horizon_bars * len(shape.tasks))
-
-
 DENSE_NEWEST: Final = Family(
     name="dense_newest",
     sentence="Dense layers over the newest row; one number a task and step widens or narrows its range.",
     source="v8, measured in scripts/FRONTIER.md",
     settings=NewestRowNetwork,
     outputs=_outputs,
-    forward_flop=_forward_flop,
+    forward_flop=lambda network, shape: dense_flop(
+        shape.num_features, *network.dense_units, shape.horizon_bars * len(shape.tasks)
+    ),
 )

@@ -106,7 +106,7 @@ class Layers:
         for number, each in enumerate(units, 1):
             layer, has_steps = f"{name}_{number}", is_sequence or number < len(units)
             make = self._bilstm if is_bidirectional else self._lstm
-            x_BTD = make(each, layer, is_sequence=has_steps)(x_BTD)
+            x_BTD = make(each, layer, return_sequences=has_steps)(x_BTD)
             x_BTD = self.keras.layers.LayerNormalization(dtype=self.precision, name=f"{layer}_norm")(x_BTD)
             x_BTD = self.dropped(x_BTD, layer, dropout, is_sequence=has_steps)
         return x_BTD
@@ -138,24 +138,17 @@ class Layers:
         """Apply every task's head, all by one equation."""
         return {task.name: self.head(task, equation)(x) for task in self.shape.tasks}
 
-    def _bilstm(self, units: int, name: str, *, is_sequence: bool) -> Any:
-        return self.keras.layers.Bidirectional(
-            self._lstm(units, f"{name}_forward", is_sequence=is_sequence),
-            backward_layer=self._lstm(units, f"{name}_backward", is_sequence=is_sequence, go_backwards=True),
-            dtype=self.precision,
-            name=name,
-        )
+    def _bilstm(self, units: int, name: str, **options: bool) -> Any:
+        forward = self._lstm(units, f"{name}_forward", **options)
+        backward = self._lstm(units, f"{name}_backward", **options, go_backwards=True)
+        both = self.keras.layers.Bidirectional
+        return both(forward, backward_layer=backward, dtype=self.precision, name=name)
 
-    def _lstm(self, units: int, name: str, *, is_sequence: bool, go_backwards: bool = False) -> Any:
-        return self.keras.layers.LSTM(
-            units,
-            return_sequences=is_sequence,
-            go_backwards=go_backwards,
-            kernel_initializer=self.keras.initializers.GlorotUniform(seed=next(self.seeds)),
-            recurrent_initializer=self.keras.initializers.Orthogonal(seed=next(self.seeds)),
-            dtype=self.precision,
-            name=name,
-        )
+    def _lstm(self, units: int, name: str, **options: bool) -> Any:
+        kernel = self.keras.initializers.GlorotUniform(seed=next(self.seeds))
+        recurrent = self.keras.initializers.Orthogonal(seed=next(self.seeds))
+        initializers = {"kernel_initializer": kernel, "recurrent_initializer": recurrent}
+        return self.keras.layers.LSTM(units, **initializers, **options, dtype=self.precision, name=name)
 
 
 def recurrent_flop(num_steps: int, width: int, units: Sequence[int], *, num_directions: int = 1) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from v8.families.family import Dropout, Family, Layers, NetworkSettings, NetworkShape, Units, recurrent_flop
+from v8.families.family import Dropout, Family, Layers, NetworkSettings, Units, recurrent_flop
 
 
 class DenseNetwork(NetworkSettings):
@@ -30,15 +30,13 @@ def _outputs(network: DenseNetwork, window_BTF: Any, layers: Layers) -> dict[str
     return layers.heads(x_BD, "bd,dhc->bhc")
 
 
-def _forward_flop(network: DenseNetwork, shape: NetworkShape) -> float:
-    return recurrent_flop(shape.lookback_bars, shape.num_features, network.encoder_units)
-
-
 LSTM_DENSE: Final = Family(
     name="lstm_dense",
     sentence="Stacked LSTMs whose last state is read by dense layers.",
     source="Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735",
     settings=DenseNetwork,
     outputs=_outputs,
-    forward_flop=_forward_flop,
+    forward_flop=lambda network, shape: recurrent_flop(
+        shape.lookback_bars, shape.num_features, network.encoder_units
+    ),
 )

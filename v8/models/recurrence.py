@@ -20,7 +20,7 @@ In names the dot is left out: z_TG.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import keras
 from keras import ops
@@ -34,100 +34,81 @@ GRU_GATES = 3
 """Update, reset, candidate: the order of Keras."""
 
 
-def lstm(
+class Cell(NamedTuple):
+    """One kind of layer: how its states come about, and how their gradient goes back."""
+
+    forward: Callable[..., tuple[Tensor, ...]]
+    """Maps inputs (T, ., F), kernel, recurrent kernel, bias and the direction to what `backward` needs; the
+    states, (T, ., U), come last."""
+    backward: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    """Maps that, the states' gradient, the recurrent kernel and the direction to the gradients of the
+    projected input and of the recurrent part, both (T, ., G), and of the bias."""
+
+
+def recurrent(
+    cell: Cell,
     x_BMTF: Tensor,
     kernel_MFG: Tensor,
     recurrent_kernel_MUG: Tensor,
-    bias_MG: Tensor,
+    bias: Tensor,
     *,
-    go_backwards: bool = False,
-    return_sequences: bool = False,
-) -> Tensor:
-    """Run one LSTM layer of each model over its sequences, from a zero state.
-
-    Args:
-        x_BMTF: Inputs, shape (B, M, T, F), floating; its dtype is the dtype of all the arithmetic.
-        kernel_MFG: Shape (M, F, 4U).
-        recurrent_kernel_MUG: Shape (M, U, 4U).
-        bias_MG: Shape (M, 4U).
-        go_backwards: Read time from its end. Outputs keep the order of the inputs.
-        return_sequences: Return every step's state, else that of the last step read.
-
-    Returns:
-        Shape (B, M, T, U) with `return_sequences`, else (B, M, U), dtype of `x_BMTF`.
-    """
-    weights = (kernel_MFG, recurrent_kernel_MUG, bias_MG)
-    return _recurrent(_lstm_states, x_BMTF, weights, go_backwards, return_sequences)
-
-
-def gru(
-    x_BMTF: Tensor,
-    kernel_MFG: Tensor,
-    recurrent_kernel_MUG: Tensor,
-    bias_M2G: Tensor,
-    *,
-    go_backwards: bool = False,
-    return_sequences: bool = False,
-) -> Tensor:
-    """Run one GRU layer (reset after the matmul) of each model over its sequences, from a zero state.
-
-    Args:
-        x_BMTF: Inputs, shape (B, M, T, F), floating; its dtype is the dtype of all the arithmetic.
-        kernel_MFG: Shape (M, F, 3U).
-        recurrent_kernel_MUG: Shape (M, U, 3U).
-        bias_M2G: Input bias and recurrent bias, shape (M, 2, 3U).
-        go_backwards: Read time from its end. Outputs keep the order of the inputs.
-        return_sequences: Return every step's state, else that of the last step read.
-
-    Returns:
-        Shape (B, M, T, U) with `return_sequences`, else (B, M, U), dtype of `x_BMTF`.
-    """
-    weights = (kernel_MFG, recurrent_kernel_MUG, bias_M2G)
-    return _recurrent(_gru_states, x_BMTF, weights, go_backwards, return_sequences)
-
-
-def _recurrent(
-    run: Callable[..., Tensor],
-    x_BMTF: Tensor,
-    weights: tuple[Tensor, ...],
     go_backwards: bool,
     return_sequences: bool,
 ) -> Tensor:
+    """Run one layer of each model over its sequences, from a zero state.
+
+    Args:
+        cell: `LSTM`, or `GRU`, which resets after the matmul.
+        x_BMTF: Inputs, shape (B, M, T, F), floating; its dtype is the dtype of all the arithmetic.
+        kernel_MFG: Shape (M, F, G).
+        recurrent_kernel_MUG: Shape (M, U, G).
+        bias: Shape (M, G); a GRU's input bias and recurrent bias, (M, 2, G).
+        go_backwards: Read time from its end. Outputs keep the order of the inputs.
+        return_sequences: Return every step's state, else that of the last step read.
+
+    Returns:
+        Shape (B, M, T, U) with `return_sequences`, else (B, M, U), dtype of `x_BMTF`.
+    """
     is_single = x_BMTF.shape[1] == 1
     x_TF = ops.transpose(x_BMTF[:, 0], (1, 0, 2)) if is_single else ops.transpose(x_BMTF, (2, 1, 0, 3))
+    weights = (kernel_MFG, recurrent_kernel_MUG, bias)
     weights = tuple(ops.cast(ops.convert_to_tensor(weight), x_TF.dtype) for weight in weights)
-    h_TU = run(x_TF, *(weight[0] if is_single else weight for weight in weights), go_backwards=go_backwards)
+    h_TU = _states(cell, go_backwards)(x_TF, *(weight[0] if is_single else weight for weight in weights))
     if not return_sequences:
         h_U = h_TU[0 if go_backwards else -1]
         return h_U[:, None] if is_single else ops.transpose(h_U, (1, 0, 2))
     return ops.transpose(h_TU, (1, 0, 2))[:, None] if is_single else ops.transpose(h_TU, (2, 1, 0, 3))
 
 
-# LSTM
-
-
-def _lstm_states(
-    x_TF: Tensor, kernel: Tensor, recurrent: Tensor, bias: Tensor, *, go_backwards: bool
-) -> Tensor:
+def _states(cell: Cell, go_backwards: bool) -> Callable[..., Tensor]:
     def states(x_TF: Tensor, kernel: Tensor, recurrent: Tensor, bias: Tensor) -> tuple[Tensor, Any]:
-        gates_TG, c_TU, h_TU = _lstm_forward(_projected(x_TF, kernel, bias), recurrent, go_backwards)
+        saved = cell.forward(x_TF, kernel, recurrent, bias, go_backwards)
 
         def gradient(*args: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, ...]:
             dh_TU = args[0] if upstream is None else upstream
-            dz_TG = _lstm_backward(gates_TG, c_TU, dh_TU, recurrent, go_backwards)
+            dz_TG, dr_TG, dbias = cell.backward(saved, dh_TU, recurrent, go_backwards)
+            # Each step's gradient goes with the state before it; the first step read had the zero state.
+            before, after = (slice(1, None), slice(None, -1))[:: 1 if go_backwards else -1]
             return (
                 _input_gradient(dz_TG, kernel),
                 _weight_gradient(x_TF, dz_TG),
-                _recurrent_gradient(h_TU, dz_TG, go_backwards),
-                _bias_gradient(dz_TG),
+                _weight_gradient(saved[-1][before], dr_TG[after]),
+                dbias,
             )
 
-        return h_TU, gradient
+        return saved[-1], gradient
 
-    return ops.custom_gradient(states)(x_TF, kernel, recurrent, bias)
+    return cast(Callable[..., Tensor], ops.custom_gradient(states))
 
 
-def _lstm_forward(z_TG: Tensor, recurrent: Tensor, go_backwards: bool) -> tuple[Tensor, Tensor, Tensor]:
+# LSTM
+
+
+def _lstm_forward(
+    x_TF: Tensor, kernel: Tensor, recurrent: Tensor, bias: Tensor, go_backwards: bool
+) -> tuple[Tensor, ...]:
+    """Return gates after their activations, (T, ., 4U), cells and states."""
+    z_TG = _projected(x_TF, kernel, bias)
     zero_U = ops.zeros_like(z_TG[0, ..., : recurrent.shape[-2]])
 
     def step(carry: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Any, Any]:
@@ -138,14 +119,13 @@ def _lstm_forward(z_TG: Tensor, recurrent: Tensor, go_backwards: bool) -> tuple[
         h_U = o_U * ops.tanh(c_U)
         return (h_U, c_U), (ops.concatenate([i_U, f_U, g_U, o_U], axis=-1), c_U, h_U)
 
-    gates_TG, c_TU, h_TU = _scan(step, (zero_U, zero_U), (z_TG,), (z_TG[0], zero_U, zero_U), go_backwards)
-    return gates_TG, c_TU, h_TU
+    return _scan(step, (zero_U, zero_U), (z_TG,), (z_TG[0], zero_U, zero_U), go_backwards)
 
 
 def _lstm_backward(
-    gates_TG: Tensor, c_TU: Tensor, dh_TU: Tensor, recurrent: Tensor, go_backwards: bool
-) -> Tensor:
-    """Return the gradient of the gates before their activations, shape (T, ., 4U)."""
+    saved: tuple[Tensor, ...], dh_TU: Tensor, recurrent: Tensor, go_backwards: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    gates_TG, c_TU, _ = saved
     i_TU, f_TU, g_TU, o_TU = ops.split(gates_TG, LSTM_GATES, axis=-1)
     tanh_TU = ops.tanh(c_TU)
     # A gate's gradient is its slope times dc, or dh for the output gate.
@@ -168,41 +148,21 @@ def _lstm_backward(
 
     inputs = (*slopes, leak_TU, f_TU, dh_TU)
     (dz_TG,) = _scan(step, (zero_U, zero_U), inputs, (gates_TG[0],), not go_backwards)
-    return dz_TG
+    return dz_TG, dz_TG, _bias_gradient(dz_TG)
+
+
+LSTM = Cell(_lstm_forward, _lstm_backward)
 
 
 # GRU
 
 
-def _gru_states(
-    x_TF: Tensor, kernel: Tensor, recurrent: Tensor, bias: Tensor, *, go_backwards: bool
-) -> Tensor:
-    def states(x_TF: Tensor, kernel: Tensor, recurrent: Tensor, bias: Tensor) -> tuple[Tensor, Any]:
-        z_TG = _projected(x_TF, kernel, bias[..., 0, :])
-        saved = _gru_forward(z_TG, recurrent, bias[..., 1, :], go_backwards)
-        h_TU = saved[-1]
-
-        def gradient(*args: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, ...]:
-            dh_TU = args[0] if upstream is None else upstream
-            dz_TG, dr_TG = _gru_backward(saved, dh_TU, recurrent, go_backwards)
-            return (
-                _input_gradient(dz_TG, kernel),
-                _weight_gradient(x_TF, dz_TG),
-                _recurrent_gradient(h_TU, dr_TG, go_backwards),
-                ops.stack([_bias_gradient(dz_TG), _bias_gradient(dr_TG)], axis=-2),
-            )
-
-        return h_TU, gradient
-
-    return ops.custom_gradient(states)(x_TF, kernel, recurrent, bias)
-
-
 def _gru_forward(
-    z_TG: Tensor, recurrent: Tensor, recurrent_bias: Tensor, go_backwards: bool
+    x_TF: Tensor, kernel: Tensor, recurrent: Tensor, bias: Tensor, go_backwards: bool
 ) -> tuple[Tensor, ...]:
     """Return update, reset, candidate, the candidate's recurrent part, and states, each (T, ., U)."""
+    z_TG, bias_G = _projected(x_TF, kernel, bias[..., 0, :]), _over_batch(bias[..., 1, :])
     zero_U = ops.zeros_like(z_TG[0, ..., : recurrent.shape[-2]])
-    bias_G = _over_batch(recurrent_bias)
 
     def step(carry: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Any, Any]:
         (h_U,), (z_G,) = carry, inputs
@@ -219,8 +179,7 @@ def _gru_forward(
 
 def _gru_backward(
     saved: tuple[Tensor, ...], dh_TU: Tensor, recurrent: Tensor, go_backwards: bool
-) -> tuple[Tensor, Tensor]:
-    """Return the gradients of the projected input and of the recurrent part, each (T, ., 3U)."""
+) -> tuple[Tensor, Tensor, Tensor]:
     update_TU, reset_TU, own_TU, own_r_TU, h_TU = saved
     # Every gradient of a step is the state's gradient times a factor known before the loop.
     own_slope_TU = (1 - update_TU) * (1 - own_TU * own_TU)
@@ -240,7 +199,10 @@ def _gru_backward(
     dr_TG, total_TU = _scan(step, (zero_U,), inputs, (slope_TG[0], zero_U), not go_backwards)
     num_gate_units = 2 * update_TU.shape[-1]
     dz_TG = ops.concatenate([dr_TG[..., :num_gate_units], total_TU * own_slope_TU], axis=-1)
-    return dz_TG, dr_TG
+    return dz_TG, dr_TG, ops.stack([_bias_gradient(dz_TG), _bias_gradient(dr_TG)], axis=-2)
+
+
+GRU = Cell(_gru_forward, _gru_backward)
 
 
 # What both share
@@ -268,13 +230,6 @@ def _weight_gradient(x_TF: Tensor, dz_TG: Tensor) -> Tensor:
     return ops.einsum("tmbf,tmbg->mfg", x_TF, dz_TG)
 
 
-def _recurrent_gradient(h_TU: Tensor, dz_TG: Tensor, go_backwards: bool) -> Tensor:
-    """Pair each step's gradient with the state before it; the first step read had the zero state."""
-    if go_backwards:
-        return _weight_gradient(h_TU[1:], dz_TG[:-1])
-    return _weight_gradient(h_TU[:-1], dz_TG[1:])
-
-
 def _bias_gradient(dz_TG: Tensor) -> Tensor:
     return ops.sum(dz_TG, axis=(0, -2))
 
@@ -286,9 +241,8 @@ def _over_batch(bias: Tensor) -> Tensor:
 
 def _previous(state_TU: Tensor, go_backwards: bool) -> Tensor:
     """Return the state before each step, zero before the first one read."""
-    if go_backwards:
-        return ops.concatenate([state_TU[1:], ops.zeros_like(state_TU[:1])], axis=0)
-    return ops.concatenate([ops.zeros_like(state_TU[:1]), state_TU[:-1]], axis=0)
+    zero_1U = ops.zeros_like(state_TU[:1])
+    return ops.concatenate([state_TU[1:], zero_1U] if go_backwards else [zero_1U, state_TU[:-1]], axis=0)
 
 
 def _scan(
@@ -310,19 +264,8 @@ def _scan(
     Returns:
         The outputs, time first, each at the index of its inputs.
     """
-    if keras.backend.backend() == "tensorflow":
-        return _scan_tensorflow(step, carry, inputs, outputs_like, is_reversed)
-    _, outputs = ops.scan(step, carry, inputs, reverse=is_reversed)
-    return tuple(outputs)
-
-
-def _scan_tensorflow(
-    step: Step,
-    carry: tuple[Tensor, ...],
-    inputs: tuple[Tensor, ...],
-    outputs_like: tuple[Tensor, ...],
-    is_reversed: bool,
-) -> tuple[Tensor, ...]:
+    if keras.backend.backend() != "tensorflow":
+        return tuple(ops.scan(step, carry, inputs, reverse=is_reversed)[1])
     # keras.ops.scan on TensorFlow wants outputs shaped like the carry, and ours are not.
     import tensorflow as tf  # noqa: PLC0415 - only the active backend is imported
 

@@ -5,18 +5,20 @@ model axis in front, in the order of the stock layer's `weights`, so that stacki
 one `np.stack` and one index. Twins only run inside a fleet; they are never saved. A class made from the stock
 layer, marked with `twin_of`, is all that another twin takes.
 
-Shape legend: B batch, M model, T time, D channels, a dot for any further axes.
+Shape legend: B batch, M model, T time, F features, D channels, U units, G gates times units, a dot for any
+further axes.
 """
 
 from __future__ import annotations
 
-import string
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import keras
 import numpy as np
 from keras import ops
+
+from v8.models.recurrence import GRU, LSTM, Cell, recurrent
 
 Layer: TypeAlias = Any
 Tensor: TypeAlias = Any
@@ -41,20 +43,29 @@ def twin_of(kind: type[Layer]) -> Callable[[Make], Make]:
 
 
 class StackedLayer(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types
-    """Base of all twins.
+    """Base of all twins: the stock layer's weights for each model, zero until `load`.
 
     Args:
+        stock: The layer of one model, built.
         num_models: Length of the model axis, which follows the batch axis.
     """
 
-    def __init__(self, *, num_models: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.num_models = num_models
+    taken: ClassVar[tuple[str, ...]] = ()
+    """Attributes that are those of the stock layer."""
+    needed: ClassVar[Mapping[str, object]] = {}
+    """Options by which the stock layer must have been made."""
 
-    @property
-    def stock_weights(self) -> list[Any]:
-        """Variables that hold the stock layer's `weights`, in its order."""
-        return list(self.weights)
+    def __init__(self, stock: Layer, *, num_models: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        require(stock, self.needed)
+        for name in self.taken:
+            setattr(self, name, getattr(stock, name))
+        self.num_models = num_models
+        # Variables that hold the stock layer's `weights`, in its order.
+        self.stock_weights = [
+            self.add_weight(name=weight.name, shape=(num_models, *weight.shape), initializer="zeros")
+            for weight in stock.weights
+        ]
 
     def load(self, originals: Sequence[Layer]) -> None:
         """Copy the weights of one stock layer a model."""
@@ -63,93 +74,54 @@ class StackedLayer(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no 
                 np.stack([ops.convert_to_numpy(original.weights[number]) for original in originals])
             )
 
-    def add_stacked(self, name: str, shape: Shape) -> Any:
-        """Add a trainable variable of the stock `shape` for each model, zero until it is stacked."""
-        if None in shape:
-            raise ValueError(
-                f"{self.name}: needs a known channel axis; got {shape} for {name}. Give the Input its shape."
-            )
-        return self.add_weight(name=name, shape=(self.num_models, *shape), initializer="zeros")
-
 
 @twin_of(keras.layers.Dense)
 class StackedDense(StackedLayer):
     """Twin of keras.layers.Dense: (B, M, ., D) to (B, M, ., units)."""
 
-    def __init__(self, stock: Layer, **common: Any) -> None:
-        super().__init__(**common)
-        self.units, self.use_bias, self.activation = stock.units, stock.use_bias, stock.activation
-
-    def build(self, input_shape: Shape) -> None:
-        """Add kernel (M, D, units) and bias (M, units)."""
-        self.kernel = self.add_stacked("kernel", (input_shape[-1], self.units))
-        self.bias = self.add_stacked("bias", (self.units,)) if self.use_bias else None
+    taken = ("activation",)
 
     def call(self, x: Tensor) -> Tensor:
         """Multiply by each model's kernel, add its bias, activate."""
-        axes = _letters(len(x.shape) - 3, taken="bmdu")
-        y = ops.einsum(f"bm{axes}d,mdu->bm{axes}u", x, self.kernel)
-        return self.activation(y if self.bias is None else y + _aligned(self.bias, y))
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Replace the last axis."""
-        return (*input_shape[:-1], self.units)
+        axes = "acefghijklnopqrstvwxyz"[: len(x.shape) - 3]
+        return self.activation(_multiplied(f"bm{axes}d,mdu->bm{axes}u", x, *self.stock_weights))
 
 
 @twin_of(keras.layers.EinsumDense)
 class StackedEinsumDense(StackedLayer):
     """Twin of keras.layers.EinsumDense; its equation gains the model letter in all three places."""
 
-    def __init__(self, stock: Layer, **common: Any) -> None:
-        super().__init__(**common)
-        self.equation, self.activation = stacked_equation(stock.equation), stock.activation
-        self.kernel_shape = tuple(stock.kernel.shape)
-        self.bias_shape = None if stock.bias is None else tuple(stock.bias.shape)
-
-    def build(self, input_shape: Shape) -> None:
-        """Add kernel and bias."""
-        self.kernel = self.add_stacked("kernel", self.kernel_shape)
-        self.bias = None if self.bias_shape is None else self.add_stacked("bias", self.bias_shape)
+    taken = ("activation", "equation")
 
     def call(self, x: Tensor) -> Tensor:
         """Evaluate the equation for every model."""
-        y = ops.einsum(self.equation, x, self.kernel)
-        return self.activation(y if self.bias is None else y + _aligned(self.bias, y))
+        return self.activation(_multiplied(stacked_equation(self.equation), x, *self.stock_weights))
 
 
 @twin_of(keras.layers.LayerNormalization)
 class StackedLayerNormalization(StackedLayer):
     """Twin of keras.layers.LayerNormalization over the last axis."""
 
+    taken = ("epsilon", "center", "scale")
+
     def __init__(self, stock: Layer, **common: Any) -> None:
-        super().__init__(**common)
         if stock.axis not in (-1, [-1], [len(stock.get_build_config()["input_shape"]) - 1]):
             raise ValueError(
                 f"{stock.name}: a stacked LayerNormalization needs the last axis; got {stock.axis}. "
                 "Set axis=-1."
             )
-        self.epsilon, self.center, self.scale = stock.epsilon, stock.center, stock.scale
-
-    def build(self, input_shape: Shape) -> None:
-        """Add gamma and beta, each (M, D)."""
-        num_channels = input_shape[-1]
-        self.gamma = self.add_stacked("gamma", (num_channels,)) if self.scale else None
-        self.beta = self.add_stacked("beta", (num_channels,)) if self.center else None
+        super().__init__(stock, **common)
 
     def call(self, x: Tensor) -> Tensor:
         """Normalise in float32, as the stock layer does, and return the layer's dtype."""
-        x_32 = ops.cast(x, "float32")
+        x_32, weights = ops.cast(x, "float32"), iter(self.stock_weights)
         mean, variance = ops.moments(x_32, axes=-1, keepdims=True)
         y = (x_32 - mean) * ops.rsqrt(variance + self.epsilon)
-        if self.gamma is not None:
-            y = y * _aligned(ops.cast(self.gamma, "float32"), y)
-        if self.beta is not None:
-            y = y + _aligned(ops.cast(self.beta, "float32"), y)
+        if self.scale:
+            y = y * _aligned(ops.cast(next(weights), "float32"), y)
+        if self.center:
+            y = y + _aligned(ops.cast(next(weights), "float32"), y)
         return ops.cast(y, self.compute_dtype)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Keep the shape."""
-        return input_shape
 
 
 @twin_of(keras.layers.Dropout)
@@ -160,56 +132,38 @@ class StackedDropout(StackedLayer):
     backends drop the same. The stock layer's masks differ: Keras draws them from its own generators.
     """
 
-    def __init__(self, stock: Layer, **common: Any) -> None:
-        super().__init__(**common)
-        self.rate, self.noise_shape = stock.rate, stock.noise_shape
+    taken = ("rate", "noise_shape")
 
-    @property
-    def stock_weights(self) -> list[Any]:
-        """None: the stock layer has no weights."""
-        return []
+    def __init__(self, stock: Layer, **common: Any) -> None:
+        super().__init__(stock, **common)
+        counter = {"shape": (self.num_models,), "dtype": "int32", "initializer": "zeros", "trainable": False}
+        self.seeds = self.add_weight(name="seeds", **counter)
+        self.draws = self.add_weight(name="draws", **counter)
 
     def load(self, originals: Sequence[Layer]) -> None:
         """Take over the seed of one stock layer a model, and begin to draw."""
         self.seeds.assign([int(original.seed or 0) % 2**31 for original in originals])
         self.draws.assign([0] * self.num_models)
 
-    def build(self, input_shape: Shape) -> None:
-        """Add each model's seed and its count of draws, both (M,), int32."""
-        counter = {"shape": (self.num_models,), "dtype": "int32", "initializer": "zeros", "trainable": False}
-        self.seeds = self.add_weight(name="seeds", **counter)
-        self.draws = self.add_weight(name="draws", **counter)
-
     def call(self, x: Tensor, training: bool = False) -> Tensor:
         """Drop in training, pass through otherwise."""
         if not training or not self.rate:
             return x
-        share_BM = uniform_by_model(self.seeds, self.draws, self._mask_shape(x))
+        batch, _, *rest = ops.shape(x)
+        sizes = (batch, *rest)
+        wanted = self.noise_shape or sizes
+        mask = tuple(own if size is None else size for own, size in zip(sizes, wanted, strict=True))
+        share_BM = uniform_by_model(self.seeds, self.draws, mask)
         self.draws.assign(self.draws + 1)
         factor = ops.where(share_BM >= self.rate, 1.0 / (1.0 - self.rate), 0.0)
         return x * ops.cast(factor, x.dtype)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Keep the shape."""
-        return input_shape
-
-    def _mask_shape(self, x: Tensor) -> tuple[int, ...]:
-        batch, _, *rest = ops.shape(x)
-        if self.noise_shape is None:
-            return (batch, *rest)
-        return tuple(
-            size if wanted is None else wanted
-            for size, wanted in zip((batch, *rest), self.noise_shape, strict=True)
-        )
 
 
 @twin_of(keras.layers.RepeatVector)
 class StackedRepeatVector(StackedLayer):
     """Twin of keras.layers.RepeatVector: (B, M, D) to (B, M, n, D)."""
 
-    def __init__(self, stock: Layer, **common: Any) -> None:
-        super().__init__(**common)
-        self.n = stock.n
+    taken = ("n",)
 
     def call(self, x_BMD: Tensor) -> Tensor:
         """Repeat along a new time axis."""
@@ -220,9 +174,7 @@ class StackedRepeatVector(StackedLayer):
 class StackedCropping1D(StackedLayer):
     """Twin of keras.layers.Cropping1D: (B, M, T, .) to (B, M, fewer, .)."""
 
-    def __init__(self, stock: Layer, **common: Any) -> None:
-        super().__init__(**common)
-        self.cropping = tuple(stock.cropping)
+    taken = ("cropping",)
 
     def call(self, x: Tensor) -> Tensor:
         """Leave steps out at the start and at the end."""
@@ -235,7 +187,7 @@ class StackedReshape(StackedLayer):
     """Twin of keras.layers.Reshape; the target shape has neither batch nor model."""
 
     def __init__(self, stock: Layer, **common: Any) -> None:
-        super().__init__(**common)
+        super().__init__(stock, **common)
         self.target_shape = tuple(stock.output.shape[1:])
 
     def call(self, x: Tensor) -> Tensor:
@@ -247,9 +199,7 @@ class StackedReshape(StackedLayer):
 class StackedGlobalAveragePooling1D(StackedLayer):
     """Twin of keras.layers.GlobalAveragePooling1D: (B, M, T, D) to (B, M, D)."""
 
-    def __init__(self, stock: Layer, **common: Any) -> None:
-        super().__init__(**common)
-        require(stock, keepdims=False)
+    needed: ClassVar = {"keepdims": False}
 
     def call(self, x_BMTD: Tensor) -> Tensor:
         """Average over time."""
@@ -260,23 +210,15 @@ class StackedGlobalAveragePooling1D(StackedLayer):
 class StackedAdditiveAttention(StackedLayer):
     """Twin of keras.layers.AdditiveAttention without masks and dropout (Bahdanau et al. 2015)."""
 
-    def __init__(self, stock: Layer, **common: Any) -> None:
-        super().__init__(**common)
-        require(stock, dropout=0)
-        self.use_scale = stock.use_scale
-
-    def build(self, input_shape: list[Shape]) -> None:
-        """Add the scale, (M, D)."""
-        num_channels = input_shape[0][-1]
-        self.scale = self.add_stacked("scale", (num_channels,)) if self.use_scale else None
+    needed: ClassVar = {"dropout": 0}
 
     def call(self, inputs: list[Tensor]) -> Tensor:
         """Weigh the values (B, M, S, D) by query (B, M, T, D) and key (B, M, S, D)."""
         query, value = inputs[0], inputs[1]
         key = inputs[2] if len(inputs) > 2 else value
         terms = ops.tanh(query[:, :, :, None] + key[:, :, None])
-        if self.scale is not None:
-            terms = terms * _aligned(self.scale, terms)
+        for scale_MD in self.stock_weights:  # none without `use_scale`
+            terms = terms * _aligned(scale_MD, terms)
         return ops.matmul(ops.softmax(ops.sum(terms, axis=-1), axis=-1), value)
 
 
@@ -284,40 +226,95 @@ class StackedAdditiveAttention(StackedLayer):
 class StackedMultiHeadAttention(StackedLayer):
     """Twin of keras.layers.MultiHeadAttention without masks and dropout (Vaswani et al. 2017)."""
 
-    def __init__(self, stock: Layer, **common: Any) -> None:
-        super().__init__(**common)
-        require(stock, dropout=0)
-        self.num_heads, self.key_dim, self.value_dim = stock.num_heads, stock.key_dim, stock.value_dim
-        self.use_bias = stock.use_bias
-
-    def build(self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None) -> None:
-        """Add kernel and bias of query, key, value and output, in the stock order."""
-        channels = {"query": query_shape, "key": key_shape or value_shape, "value": value_shape}
-        self.projections: dict[str, tuple[Any, Any]] = {}
-        for name, shape in channels.items():
-            heads = (self.num_heads, self.value_dim if name == "value" else self.key_dim)
-            self.projections[name] = self._projection(name, (shape[-1], *heads), heads)
-        out = query_shape[-1]
-        self.projections["out"] = self._projection("out", (self.num_heads, self.value_dim, out), (out,))
+    taken = ("key_dim", "use_bias")
+    needed: ClassVar = {"dropout": 0}
 
     def call(self, query: Tensor, value: Tensor, key: Tensor | None = None) -> Tensor:
         """Attend from query (B, M, T, D) to key and value (B, M, S, D)."""
-        q = self._projected("query", "bmtd,mdhk->bmthk", query) / float(np.sqrt(self.key_dim))
-        k = self._projected("key", "bmtd,mdhk->bmthk", value if key is None else key)
-        v = self._projected("value", "bmtd,mdhk->bmthk", value)
+        num, to_heads = 2 if self.use_bias else 1, "bmtd,mdhk->bmthk"
+        q_s, k_s, v_s, out_s = (self.stock_weights[first : first + num] for first in range(0, 4 * num, num))
+        q = _multiplied(to_heads, query, *q_s) / float(np.sqrt(self.key_dim))
+        k = _multiplied(to_heads, value if key is None else key, *k_s)
+        v = _multiplied(to_heads, value, *v_s)
         weights = ops.softmax(ops.einsum("bmthk,bmshk->bmhts", q, k), axis=-1)
-        return self._projected("out", "bmthk,mhkd->bmtd", ops.einsum("bmhts,bmshk->bmthk", weights, v))
+        return _multiplied("bmthk,mhkd->bmtd", ops.einsum("bmhts,bmshk->bmthk", weights, v), *out_s)
 
-    def _projection(self, name: str, kernel: Shape, bias: Shape) -> tuple[Any, Any]:
-        return (
-            self.add_stacked(f"{name}_kernel", kernel),
-            self.add_stacked(f"{name}_bias", bias) if self.use_bias else None,
-        )
 
-    def _projected(self, name: str, equation: str, x: Tensor) -> Tensor:
-        kernel, bias = self.projections[name]
-        y = ops.einsum(equation, x, kernel)
-        return y if bias is None else y + _aligned(bias, y)
+class _StackedRecurrent(StackedLayer):
+    """What the recurrent twins share; time read from its end comes out in reading order, as in Keras."""
+
+    cell: Cell = LSTM
+    taken: ClassVar[tuple[str, ...]] = ("units", "return_sequences", "go_backwards")
+    needed: ClassVar = {
+        **{"activation": "tanh", "recurrent_activation": "sigmoid", "use_bias": True},
+        **dict.fromkeys(["dropout", "recurrent_dropout"], 0),
+        **dict.fromkeys(["return_state", "stateful"], False),
+    }
+
+    def call(self, x_BMTF: Tensor) -> Tensor:
+        """Run every model over its windows."""
+        y = self._run(x_BMTF, self.stock_weights, go_backwards=self.go_backwards)
+        return ops.flip(y, axis=2) if self.go_backwards and self.return_sequences else y
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Drop features, and time unless sequences are returned."""
+        return (*input_shape[: 3 if self.return_sequences else 2], self.units)
+
+    def _run(self, x_BMTF: Tensor, weights: Sequence[Tensor], *, go_backwards: bool) -> Tensor:
+        sequences = self.return_sequences
+        return recurrent(self.cell, x_BMTF, *weights, go_backwards=go_backwards, return_sequences=sequences)
+
+
+@twin_of(keras.layers.LSTM)
+class StackedLSTM(_StackedRecurrent):
+    """Twin of keras.layers.LSTM with default activations."""
+
+
+@twin_of(keras.layers.GRU)
+class StackedGRU(_StackedRecurrent):
+    """Twin of keras.layers.GRU with `reset_after` and default activations."""
+
+    cell = GRU
+    needed: ClassVar = {**_StackedRecurrent.needed, "reset_after": True}
+
+
+@twin_of(keras.layers.Bidirectional)
+class StackedBidirectional(_StackedRecurrent):
+    """Twin of keras.layers.Bidirectional with `merge_mode="concat"`: (B, M, T, 2U) or (B, M, 2U).
+
+    `are_directions_merged` runs both directions as 2M models in one loop. It halves the number of launches
+    on a GPU; it is slower on a CPU, where two kernels do not fit the cache of a core.
+    """
+
+    taken = ("return_sequences",)
+    needed: ClassVar = {"merge_mode": "concat"}
+
+    def __init__(self, stock: Layer, **common: Any) -> None:
+        super().__init__(stock, **common)
+        forward, backward = stock.forward_layer, stock.backward_layer
+        kind = StackedLSTM if isinstance(forward, keras.layers.LSTM) else StackedGRU
+        require(forward, kind.needed)
+        require(backward, kind.needed)
+        if backward.units != forward.units:
+            raise ValueError(
+                f"{stock.name}: both directions need the same units; got {forward.units} and "
+                f"{backward.units}. Give both layers one size."
+            )
+        self.cell, self.units = kind.cell, 2 * forward.units
+        self.are_directions_merged = False
+
+    def call(self, x_BMTF: Tensor) -> Tensor:
+        """Run both directions."""
+        cells = self.stock_weights[:3], self.stock_weights[3:]
+        if not self.are_directions_merged:
+            runs = zip(cells, (False, True), strict=True)
+            y = [self._run(x_BMTF, cell, go_backwards=backwards) for cell, backwards in runs]
+            return ops.concatenate(y, axis=-1)
+        both = ops.concatenate([x_BMTF, ops.flip(x_BMTF, axis=2)], axis=1)
+        merged = [ops.concatenate(pair, axis=0) for pair in zip(*cells, strict=True)]
+        forward, backward = ops.split(self._run(both, merged, go_backwards=False), 2, axis=1)
+        backward = ops.flip(backward, axis=2) if self.return_sequences else backward
+        return ops.concatenate([forward, backward], axis=-1)
 
 
 @twin_of(keras.layers.TimeDistributed)
@@ -332,7 +329,7 @@ def time_distributed(stock: Layer, **common: Any) -> Layer:
     return TWINS[type(inner)](inner, **common)
 
 
-def require(stock: Layer, **options: Any) -> None:
+def require(stock: Layer, options: Mapping[str, object]) -> None:
     """Refuse a layer whose options differ from those its twin has."""
     for option, needed in options.items():
         value = getattr(stock, option)
@@ -391,12 +388,13 @@ def _unsigned(values: Tensor) -> Tensor:
     return ops.cast(values, "uint32")
 
 
+def _multiplied(equation: str, x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
+    y = ops.einsum(equation, x, kernel)
+    return y if bias is None else y + _aligned(bias, y)
+
+
 def _aligned(weight: Tensor, like: Tensor) -> Tensor:
     """Give a weight (M, ., D) the rank that broadcasts against (B, M, ., ., D)."""
     weight = ops.convert_to_tensor(weight)
     num_missing = len(like.shape) - 1 - len(weight.shape)
     return ops.reshape(weight, (1, weight.shape[0], *(1,) * num_missing, *weight.shape[1:]))
-
-
-def _letters(count: int, *, taken: str) -> str:
-    return "".join([letter for letter in string.ascii_lowercase if letter not in taken][:count])

@@ -14,8 +14,7 @@ import keras
 from keras import ops
 from numpy.typing import NDArray
 
-from v8.models.stacked_layers import TWINS, Layer, StackedLayer
-from v8.models.stacked_recurrent import StackedBidirectional
+from v8.models.stacked_layers import TWINS, Layer, StackedBidirectional, StackedLayer
 
 SHAPELESS = (
     keras.layers.Activation,
@@ -45,21 +44,28 @@ def stack(networks: Sequence[keras.Model], *, are_directions_merged: bool = Fals
         ValueError: If a layer has no twin, or the networks differ in architecture.
     """
     first, num_models = networks[0], len(networks)
-    _check_alike(networks)
-
-    def twin_of(layer: Layer) -> Layer:
-        twin = stacked_twin(layer, num_models)
-        if isinstance(twin, StackedBidirectional):
-            twin.are_directions_merged = are_directions_merged
-        return twin
-
+    for number, network in enumerate(networks):
+        if _architecture(network) != _architecture(first):
+            raise ValueError(
+                f"network {number}: must have the architecture of network 0; got other layers or shapes. "
+                "Stack networks of one profile only."
+            )
     inputs = keras.tree.map_structure(
         lambda tensor: keras.Input((num_models, *tensor.shape[1:]), dtype=tensor.dtype, name=tensor.name),
         first.input,
     )
     fleet = keras.models.clone_model(
-        first, input_tensors=inputs, clone_function=twin_of, call_function=_call_twin
+        first,
+        input_tensors=inputs,
+        clone_function=lambda layer: _twin(layer, num_models),
+        # Without the options that Keras noted as None, such as a mask that is not there.
+        call_function=lambda twin, *args, **kwargs: twin(
+            *args, **{name: value for name, value in kwargs.items() if value is not None}
+        ),
     )
+    for layer in fleet.layers:
+        if isinstance(layer, StackedBidirectional):
+            layer.are_directions_merged = are_directions_merged
     # Networks built one after another have other automatic names; their order is the same.
     fleet.stacked_names = tuple(layer.name for layer in _layers(first))
     load(fleet, networks)
@@ -89,12 +95,7 @@ def unstack(fleet: keras.Model, index: int, network: keras.Model) -> list[NDArra
     return [arrays[id(weight)] for weight in network.weights]
 
 
-def stacked_twin(layer: Layer, num_models: int) -> Layer:
-    """Build the twin of one stock layer, without its weights.
-
-    Raises:
-        ValueError: If there is no twin, or an option of the layer is not supported.
-    """
+def _twin(layer: Layer, num_models: int) -> Layer:
     if isinstance(layer, SHAPELESS) or (isinstance(layer, keras.layers.Concatenate) and layer.axis == -1):
         return type(layer).from_config(layer.get_config())
     if type(layer) in TWINS:
@@ -105,22 +106,8 @@ def stacked_twin(layer: Layer, num_models: int) -> Layer:
     )
 
 
-def _call_twin(twin: Layer, *args: Any, **kwargs: Any) -> Any:
-    """Call without the options that Keras noted as None, such as a mask that is not there."""
-    return twin(*args, **{name: value for name, value in kwargs.items() if value is not None})
-
-
-def _check_alike(networks: Sequence[keras.Model]) -> None:
-    first = networks[0]
-    shapes = [tuple(weight.shape) for weight in first.weights]
-    for number, network in enumerate(networks):
-        kinds = [type(layer) for layer in network.layers]
-        same_layers = kinds == [type(layer) for layer in first.layers]
-        if not same_layers or [tuple(weight.shape) for weight in network.weights] != shapes:
-            raise ValueError(
-                f"network {number}: must have the architecture of network 0; got other layers or shapes. "
-                "Stack networks of one profile only."
-            )
+def _architecture(network: keras.Model) -> list[Any]:
+    return [(type(layer), [weight.shape for weight in layer.weights]) for layer in network.layers]
 
 
 def _layers(network: keras.Model) -> list[Layer]:

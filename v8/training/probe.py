@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from v8.machine import backend, backend_name, choose_precision, cuda_versions, device_of, gpus, has_gpu
 from v8.models.cost import training_flop_per_window
 from v8.models.networks import build_network
-from v8.models.stacked_recurrent import StackedBidirectional, StackedGRU, StackedLSTM
+from v8.models.stacked_layers import StackedBidirectional, StackedGRU, StackedLSTM
 from v8.profile import Profile
 from v8.training.step import initial_state
 from v8.training.trainer import Trainer
