@@ -8,8 +8,7 @@ import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from v8.data.medians import weighted_median
-from v8.data.regression import least_absolute_errors
+from v8.data.regression import least_absolute_errors, weighted_median
 
 
 @given(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from v8.data.span import Span
-from v8.evaluation.range_baselines import fit_ewma, fit_har, fit_scaled
+from v8.evaluation.range_baselines import EWMA, SCALED, fit_har
 from v8.tasks.closes import future_weights
 
 
@@ -38,7 +38,7 @@ def test_constants_of_a_market_that_follows_the_formula_are_found(
     make_market_span, name: str, constant: float
 ) -> None:
     series = make_market_span(horizon_bars=4)
-    fit = fit_scaled if name == "scaled" else fit_ewma
+    fit = SCALED.fit if name == "scaled" else EWMA.fit
 
     def truth(span: Span) -> dict[str, np.ndarray]:
         variance = span.range_variance(20) if name == "scaled" else span.ewma_variance

@@ -67,18 +67,18 @@ class SeriesData:
 
     def describe_split(self) -> dict[str, Any]:
         """Return rows, open times (ISO, UTC) and windows of each span, and the embargo, as JSON values."""
-        spans = {name: self._describe_span(name) for name in SPANS}
-        return {**spans, "embargo_bars": self.split.embargo_bars}
-
-    def _describe_span(self, name: str) -> dict[str, Any]:
-        first, end = self.split.span(name)
-        opens = [datetime.fromtimestamp(int(self.table.open_time_s[row]), UTC) for row in (first, end - 1)]
-        return {
-            "rows": [first, end],
-            "first_open": opens[0].isoformat(),
-            "last_open": opens[1].isoformat(),
-            "num_windows": self.num_windows(name),
-        }
+        described: dict[str, Any] = {}
+        for name in SPANS:
+            first, end = self.split.span(name)
+            ends_s = self.table.open_time_s[[first, end - 1]]
+            first_open, last_open = (datetime.fromtimestamp(int(end_s), UTC).isoformat() for end_s in ends_s)
+            described[name] = {
+                "rows": [first, end],
+                "first_open": first_open,
+                "last_open": last_open,
+                "num_windows": self.num_windows(name),
+            }
+        return {**described, "embargo_bars": self.split.embargo_bars}
 
 
 def table_columns(profile: Profile) -> tuple[str, ...]:
@@ -102,6 +102,13 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
     split = split_rows(len(table), profile, where=str(table.series))
     spans = {name: _span(table, split, name, profile) for name in SPANS}
     scaling = fit_scaling(spans["train"], split.train, table_columns(profile))
+    targets: dict[str, NDArray[np.float32]] = {}
+    for span in spans.values():
+        for task, scaled in scaling.scale_targets(span, span.truth).items():
+            empty = np.zeros((len(table), *scaled.shape[1:]), np.float32)
+            targets.setdefault(task, empty)[span.anchors] = scaled
+    # Windows weigh as much as the recent range by which targets are divided; all alike where none does.
+    floored = scaling.floored_range(recent_range(table, profile))
     return SeriesData(
         profile=profile,
         table=table,
@@ -112,8 +119,8 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
         inputs_NF=scaling.scale_inputs(
             table.select(profile.features).astype(np.float64), table.column(CLOSE).astype(np.float64)
         ),
-        targets_NHC=_targets(spans, scaling),
-        weight_N=_weights(spans["train"], scaling),
+        targets_NHC=targets,
+        weight_N=(floored / floored[spans["train"].anchors].mean()).astype(np.float32),
     )
 
 
@@ -128,18 +135,3 @@ def _span(table: FeatureTable, split: Split, name: str, profile: Profile) -> Spa
             fix=f"Fetch a longer history with --bars (at least {rows_needed(profile)} unbroken rows)",
         )
     return Span(table, profile, found)
-
-
-def _targets(spans: Mapping[str, Span], scaling: Scaling) -> dict[str, NDArray[np.float32]]:
-    targets: dict[str, NDArray[np.float32]] = {}
-    for span in spans.values():
-        for task, scaled in scaling.scale_targets(span, span.truth).items():
-            targets.setdefault(task, np.zeros((len(span.table), *scaled.shape[1:]), np.float32))
-            targets[task][span.anchors] = scaled
-    return targets
-
-
-def _weights(train: Span, scaling: Scaling) -> NDArray[np.float32]:
-    """Weigh windows by their recent range where targets are divided by it; all alike otherwise."""
-    floored = scaling.floored_range(recent_range(train.table, train.profile))
-    return (floored / floored[train.anchors].mean()).astype(np.float32)

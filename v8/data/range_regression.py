@@ -39,7 +39,6 @@ from v8.columns import (
 )
 from v8.data.dataset import SeriesData
 from v8.data.regression import least_absolute_errors
-from v8.data.scaling import Scaling
 from v8.data.span import Floats, Span
 from v8.features.ranges import FLOOR_SHARE
 from v8.profile import Profile
@@ -97,9 +96,13 @@ def fit_regression(data: SeriesData) -> RangeRegression:
         data: The prepared series, of a profile with `calibration: blend`.
     """
     train = data.spans["train"]
-    path_LH: Floats = np.linalg.lstsq(_log_terms(train), _log_ranges_ahead(train, data.scaling), rcond=None)[
-        0
-    ].astype(np.float64)
+    ohlc_WHC = train.truth[TASK_OHLC]
+    ahead_WH = np.log(ohlc_WHC[..., OHLC.index(HIGH)] / ohlc_WHC[..., OHLC.index(LOW)])
+    recent_W = data.scaling.floored_range(train.known((RECENT_RANGE,))[:, 0])
+    in_recent_WH = np.sqrt(RANGE_TO_VARIANCE) * ahead_WH / recent_W[:, None]
+    floor = FLOOR_SHARE * (float(np.median(in_recent_WH)) or 1.0)
+    logs_WH = np.log(np.maximum(in_recent_WH, floor))
+    path_LH = np.linalg.lstsq(_log_terms(train), logs_WH, rcond=None)[0].astype(np.float64)
     weight_W1 = data.weight_N[train.anchors].astype(np.float64)[:, None]
     tasks = {}
     for task, terms_WHR in regression_terms(train, path_LH).items():
@@ -147,13 +150,3 @@ def _log_terms(span: Span) -> Floats:
     logs_WL = np.log(np.maximum(span.known(REGRESSED_RANGES), FLOOR_SHARE))
     waves_WL = span.known(waves) if waves else np.empty((len(span), 0))
     return np.concatenate([np.ones((len(span), 1)), logs_WL, waves_WL], axis=1)
-
-
-def _log_ranges_ahead(span: Span, scaling: Scaling) -> Floats:
-    """Return the log of each coming bar's range, as a deviation, in recent ranges, shape (W, H)."""
-    ohlc_WHC = span.truth[TASK_OHLC]
-    ahead_WH = np.log(ohlc_WHC[..., OHLC.index(HIGH)] / ohlc_WHC[..., OHLC.index(LOW)])
-    recent_W = scaling.floored_range(span.known((RECENT_RANGE,))[:, 0])
-    in_recent_WH = np.sqrt(RANGE_TO_VARIANCE) * ahead_WH / recent_W[:, None]
-    typical = float(np.median(in_recent_WH))
-    return np.log(np.maximum(in_recent_WH, FLOOR_SHARE * (typical if typical > 0 else 1.0)))

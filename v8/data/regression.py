@@ -1,6 +1,6 @@
-"""A regression that minimises absolute errors, which is what forecasts are judged by.
+"""What minimises absolute errors, by which forecasts are judged: a regression, and the weighted median.
 
-Legend: N rows, P terms, M targets.
+Legend: N rows or values, P terms, M targets.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+
+from v8.features.formulas import Floats
 
 NUM_ROUNDS: Final = 15
 """Rounds of reweighting: they end within a thousandth of the smallest sum of errors."""
@@ -23,7 +24,7 @@ RIDGE_SHARE: Final = 1e-9
 """Share of the mean diagonal added to it, so that terms that repeat each other can be told apart."""
 
 
-def least_absolute_errors(x_NP: NDArray[np.float64], y_NM: NDArray[np.float64]) -> NDArray[np.float64]:
+def least_absolute_errors(x_NP: Floats, y_NM: Floats) -> Floats:
     """Fit each target by the terms with the smallest sum of absolute errors.
 
     Least squares, reweighted by one over the error of the round before (Schlossmacher 1973,
@@ -38,7 +39,9 @@ def least_absolute_errors(x_NP: NDArray[np.float64], y_NM: NDArray[np.float64]) 
     """
     num_terms = x_NP.shape[1]
     products = (x_NP[:, :, None] * x_NP[:, None, :]).reshape(len(x_NP), -1)
-    smallest = SMALLEST_ERROR_SHARE * _typical_size(y_NM)
+    median, mean = np.median(np.abs(y_NM), axis=0), np.abs(y_NM).mean(axis=0)
+    typical = np.where(median > 0, median, np.where(mean > 0, mean, 1.0))
+    smallest = SMALLEST_ERROR_SHARE * typical
     weights = np.ones_like(y_NM)
     for _ in range(NUM_ROUNDS):
         # einsum stays on one core: BLAS would wake all for each of these small products, to its harm.
@@ -52,9 +55,22 @@ def least_absolute_errors(x_NP: NDArray[np.float64], y_NM: NDArray[np.float64]) 
     return fitted_PM.astype(np.float64)
 
 
-def _typical_size(y_NM: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the median size of each target; where most are zero the mean, where all are, one."""
-    sizes = np.abs(y_NM)
-    median, mean = np.median(sizes, axis=0), sizes.mean(axis=0)
-    typical: NDArray[np.float64] = np.where(median > 0, median, np.where(mean > 0, mean, 1.0))
-    return typical
+def weighted_median(values: Floats, weights: Floats) -> Floats:
+    """Return what minimises the weighted sum of absolute distances, along the first axis.
+
+    Args:
+        values: Shape (N, ...), finite.
+        weights: The same shape, 0 or above.
+
+    Returns:
+        Shape (...): the smallest value at which half of the weight lies at or below; 0 where nothing
+        has a weight.
+
+    >>> weighted_median(np.array([1.0, 2.0, 9.0]), np.array([1.0, 1.0, 5.0])).item()
+    9.0
+    """
+    order = np.argsort(values, axis=0, kind="stable")
+    reached = np.cumsum(np.take_along_axis(weights, order, axis=0), axis=0)
+    place = np.argmax(reached >= reached[-1:] / 2, axis=0)
+    found = np.take_along_axis(np.take_along_axis(values, order, axis=0), place[None], axis=0)[0]
+    return np.where(reached[-1] > 0, found, 0.0)

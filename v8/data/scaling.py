@@ -20,17 +20,17 @@ Shape legend: N rows, W windows, F features, H horizon, C columns of a task.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from v8.columns import CLOSE, RECENT_RANGE, VOLATILITY
-from v8.data.medians import weighted_median
-from v8.data.span import Span
+from v8.data.regression import weighted_median
+from v8.data.span import Floats, Span
 from v8.errors import SeriesError
 from v8.features.indicators import FEATURES, Kind
 from v8.profile import Profile
@@ -47,6 +47,8 @@ RANGE_FLOOR_SHARE = 0.05
 
 LOG_FLOOR_SHARE = 1e-3
 """Likewise for logged inputs: the smallest value that is told apart, as a share of the train median."""
+
+_FIX: Final = "Leave this series out or fetch another span"
 
 
 class Transform(StrEnum):
@@ -107,21 +109,6 @@ class TaskScaling:
 
 
 @dataclass(frozen=True)
-class ScalingStructure:
-    """What of a scaling decides the arithmetic; scalings of one structure differ in constants alone.
-
-    Args:
-        transforms: Of each input column, in the profile's order.
-        forms: Each task and what the network's output for it means, in the profile's order.
-        has_range_floor: Whether a recent range divides the targets.
-    """
-
-    transforms: tuple[Transform, ...]
-    forms: tuple[tuple[str, TargetForm], ...]
-    has_range_floor: bool
-
-
-@dataclass(frozen=True)
 class Scaling:
     """Everything that turns prices into numbers near one, and back.
 
@@ -140,21 +127,16 @@ class Scaling:
     range_floor: float = 0.0
 
     @property
-    def structure(self) -> ScalingStructure:
-        """What decides the arithmetic, whatever the constants."""
-        return ScalingStructure(
-            transforms=tuple(column.transform for column in self.columns),
-            forms=tuple((task.task, task.form) for task in self.tasks),
-            has_range_floor=self.range_floor > 0,
-        )
+    def structure(self) -> tuple[Hashable, ...]:
+        """What decides the arithmetic; scalings of one structure differ in constants alone."""
+        forms = [(task.task, task.form) for task in self.tasks]
+        return (*(column.transform for column in self.columns), *forms, self.range_floor > 0)
 
     def task(self, name: str) -> TaskScaling:
         """Return the constants of one task."""
         return next(task for task in self.tasks if task.task == name)
 
-    def scale_inputs(
-        self, table_NF: NDArray[np.float64], close_N: NDArray[np.float64]
-    ) -> NDArray[np.float32]:
+    def scale_inputs(self, table_NF: Floats, close_N: Floats) -> NDArray[np.float32]:
         """Scale whole rows; anchored columns still miss their last close, see `anchored_mask`.
 
         Args:
@@ -164,17 +146,18 @@ class Scaling:
         Returns:
             Shape (N, F), float32, unitless.
         """
-        scaled = [
-            self._scale_column(column, table_NF[:, number], close_N)
-            for number, column in enumerate(self.columns)
-        ]
+        scaled = []
+        for column, x_N in zip(self.columns, table_NF.T, strict=True):
+            price, floor = self.reference_price, column.floor
+            shaped = shape_inputs(np, column.transform, x_N, close=close_N, anchor=price, floor=floor)
+            scaled.append((shaped - column.center) / column.scale)
         return np.stack(scaled, axis=1).astype(np.float32)
 
     def anchored_mask(self) -> NDArray[np.float32]:
         """Return 1 for columns from which a window subtracts its last scaled close, shape (F,)."""
         return np.array([column.transform is Transform.ANCHORED for column in self.columns], np.float32)
 
-    def floored_range(self, range_W: NDArray[np.float64]) -> NDArray[np.float64]:
+    def floored_range(self, range_W: Floats) -> Floats:
         """Raise recent ranges to the smallest one that divides a target, shape (W,), unitless."""
         return np.maximum(range_W, self.range_floor)
 
@@ -190,47 +173,54 @@ class Scaling:
         Returns:
             Same tasks and shapes, float32, unitless.
         """
-        return {task: self._scale_target(task, span, given) for task, given in values.items()}
+        scaled = {}
+        for task, given in values.items():
+            constants, given_WHC = self.task(task), given.astype(np.float64)
+            if constants.form is TargetForm.LEVEL:
+                moved = given_WHC - np.array(constants.center)
+            elif constants.form is TargetForm.RANGED:
+                moved = _range_distance(task, span, given_WHC, self.range_floor)
+            else:
+                moved = _log_ratio(task, span, given_WHC, self.volatility_floor)
+            scaled[task] = (moved / np.array(constants.scale)).astype(np.float32)
+        return scaled
 
     def restore_targets(
         self, span: Span, scaled: Mapping[str, NDArray[np.floating[Any]]]
-    ) -> dict[str, NDArray[np.float64]]:
+    ) -> dict[str, Floats]:
         """Undo `scale_targets`, up to its floors; same shapes, in the task's unit."""
-        return {task: self._restore_target(task, span, given) for task, given in scaled.items()}
-
-    def _scale_target(self, name: str, span: Span, values: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
-        constants, values_WHC = self.task(name), values.astype(np.float64)
-        if constants.form is TargetForm.LEVEL:
-            moved = values_WHC - np.array(constants.center)
-        elif constants.form is TargetForm.RANGED:
-            moved = range_distance(name, span, values_WHC, self.range_floor)
-        else:
-            moved = log_ratio(name, span, values_WHC, self.volatility_floor)
-        return (moved / np.array(constants.scale)).astype(np.float32)
-
-    def _restore_target(
-        self, name: str, span: Span, scaled: NDArray[np.floating[Any]]
-    ) -> NDArray[np.float64]:
-        constants, rolled = self.task(name), span.rolled[name]
-        if constants.form is TargetForm.ROLL_FORWARD:
-            rolled = TASKS[name].floored(np, rolled, rolled, self.volatility_floor)
-        restored: NDArray[np.float64] = restore(
-            np,
-            constants.form,
-            scaled.astype(np.float64) * np.array(constants.scale),
-            reference=rolled,
-            unit=_range_unit(name, span, self.range_floor),
-            center=np.array(constants.center),
-        )
+        restored = {}
+        for task, given in scaled.items():
+            constants, rolled = self.task(task), span.rolled[task]
+            if constants.form is TargetForm.ROLL_FORWARD:
+                rolled = TASKS[task].floored(np, rolled, rolled, self.volatility_floor)
+            restored[task] = restore(
+                np,
+                constants.form,
+                given.astype(np.float64) * np.array(constants.scale),
+                reference=rolled,
+                unit=_range_unit(task, span, self.range_floor),
+                center=np.array(constants.center),
+            )
         return restored
 
-    def _scale_column(
-        self, column: ColumnScaling, x_N: NDArray[np.float64], close_N: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        if column.transform is Transform.ANCHORED:
-            return np.log(x_N / self.reference_price) / column.scale
-        shaped = _shaped(column.transform, x_N, close_N, column.floor)
-        return (shaped - column.center) / column.scale
+
+def shape_inputs(xp: Any, transform: Transform, x: Any, *, close: Any, anchor: Any, floor: Any) -> Any:
+    """Shape raw columns before they are centred and divided; the published model does so too.
+
+    Args:
+        xp: Array namespace, `numpy` or `keras.ops`.
+        transform: Of these columns.
+        x: The columns.
+        close: Close of the same rows.
+        anchor: Price that `ANCHORED` takes logarithms against.
+        floor: Smallest value that `LOGGED` tells apart.
+    """
+    if transform is Transform.ANCHORED:
+        return xp.log(x / anchor)
+    if transform is Transform.RELATIVE:
+        return x / close
+    return xp.log(xp.maximum(x, floor)) if transform is Transform.LOGGED else x
 
 
 def restore(xp: Any, form: TargetForm, stretched: Any, *, reference: Any, unit: Any, center: Any) -> Any:
@@ -265,15 +255,23 @@ def fit_scaling(train: Span, rows: tuple[int, int], columns: Sequence[str]) -> S
     profile, where = train.profile, str(train.table.series)
     raw = {name: train.table.column(name)[slice(*rows)].astype(np.float64) for name in columns}
     close, volatility = raw[CLOSE], raw[VOLATILITY]
-    if not np.any(volatility > 0) or float(np.std(np.diff(np.log(close)))) == 0:
+    floor = VOLATILITY_FLOOR_SHARE * _positive_median(volatility)
+    if not floor or float(np.std(np.diff(np.log(close)))) == 0:
         raise SeriesError(
             where=where,
             rule="the close must move on the train span",
             got="one price throughout",
-            fix="Leave this series out or fetch another span",
+            fix=_FIX,
         )
-    floor = VOLATILITY_FLOOR_SHARE * float(np.median(volatility[volatility > 0]))
-    range_floor = _range_floor(raw[RECENT_RANGE], where) if profile.scaling == "ranged" else 0.0
+    is_ranged = profile.scaling == "ranged"
+    range_floor = RANGE_FLOOR_SHARE * _positive_median(raw[RECENT_RANGE]) if is_ranged else 0.0
+    if is_ranged and not range_floor:
+        raise SeriesError(
+            where=where,
+            rule="some bar of the train span must trade at more than one price with scaling: ranged",
+            got="high equal to low throughout",
+            fix=_FIX,
+        )
     return Scaling(
         columns=tuple(_fit_column(profile, name, raw[name], close) for name in profile.features),
         tasks=tuple(_fit_task(train, task, floor, range_floor) for task in profile.tasks),
@@ -283,57 +281,28 @@ def fit_scaling(train: Span, rows: tuple[int, int], columns: Sequence[str]) -> S
     )
 
 
-def _range_floor(recent_range: NDArray[np.float64], where: str) -> float:
-    moving = recent_range[recent_range > 0]
-    if not len(moving):
-        raise SeriesError(
-            where=where,
-            rule="some bar of the train span must trade at more than one price with scaling: ranged",
-            got="high equal to low throughout",
-            fix="Leave this series out or fetch another span",
-        )
-    return RANGE_FLOOR_SHARE * float(np.median(moving))
-
-
-def log_ratio(
-    task: str, span: Span, values_WHC: NDArray[np.float64], volatility_floor: float
-) -> NDArray[np.float64]:
+def _log_ratio(task: str, span: Span, values_WHC: Floats, volatility_floor: float) -> Floats:
     """Return log(values / roll-forward) with both raised to the task's floor, shape (W, H, C)."""
     rolled = span.rolled[task]
     top, bottom = (
         TASKS[task].floored(np, values, rolled, volatility_floor) for values in (values_WHC, rolled)
     )
-    ratio: NDArray[np.float64] = np.log(top / bottom)
+    ratio: Floats = np.log(top / bottom)
     return ratio
 
 
-def range_distance(
-    task: str, span: Span, values_WHC: NDArray[np.float64], range_floor: float
-) -> NDArray[np.float64]:
+def _range_distance(task: str, span: Span, values_WHC: Floats, range_floor: float) -> Floats:
     """Return the distance from roll-forward in recent ranges, shape (W, H, C)."""
     return (values_WHC - span.rolled[task]) / _range_unit(task, span, range_floor)
 
 
-def _range_unit(task: str, span: Span, range_floor: float) -> NDArray[np.float64]:
+def _range_unit(task: str, span: Span, range_floor: float) -> Floats:
     """Return what one recent range, raised to its floor, is in the task's unit, shape (W, 1, 1)."""
     unit_W = TASKS[task].size(span.last_close, np.maximum(span.recent_range, range_floor))
     return np.asarray(unit_W)[:, None, None]
 
 
-def _shaped(
-    transform: Transform, x_N: NDArray[np.float64], close_N: NDArray[np.float64], floor: float
-) -> NDArray[np.float64]:
-    if transform is Transform.RELATIVE:
-        return x_N / close_N
-    if transform is Transform.LOGGED:
-        logged: NDArray[np.float64] = np.log(np.maximum(x_N, floor))
-        return logged
-    return x_N
-
-
-def _fit_column(
-    profile: Profile, name: str, x_N: NDArray[np.float64], close_N: NDArray[np.float64]
-) -> ColumnScaling:
+def _fit_column(profile: Profile, name: str, x_N: Floats, close_N: Floats) -> ColumnScaling:
     if profile.scaling == "minmax":
         low, high = float(x_N.min()), float(x_N.max())
         return ColumnScaling(name, Transform.LEVEL, low, _positive(high - low), 0.0)
@@ -341,9 +310,8 @@ def _fit_column(
     transform = Transform.LEVEL if is_level else _ANCHORED_TRANSFORMS[FEATURES[name].kind]
     if transform is Transform.ANCHORED:
         return ColumnScaling(name, transform, 0.0, float(np.std(np.diff(np.log(close_N)))), 0.0)
-    positive = x_N[x_N > 0]
-    floor = LOG_FLOOR_SHARE * float(np.median(positive)) if len(positive) else LOG_FLOOR_SHARE
-    shaped = _shaped(transform, x_N, close_N, floor)
+    floor = LOG_FLOOR_SHARE * (_positive_median(x_N) or 1.0)
+    shaped = shape_inputs(np, transform, x_N, close=close_N, anchor=None, floor=floor)
     return ColumnScaling(name, transform, float(shaped.mean()), _positive(float(shaped.std())), floor)
 
 
@@ -351,14 +319,14 @@ def _fit_task(train: Span, task: str, floor: float, range_floor: float) -> TaskS
     profile, truth_WHC = train.profile, train.truth[task]
     num_columns = truth_WHC.shape[-1]
     weight_W = np.maximum(train.recent_range, range_floor)
-    ratio = log_ratio(task, train, truth_WHC, floor)
+    ratio = _log_ratio(task, train, truth_WHC, floor)
     form, center, scale = _FORMS[profile.scaling], np.zeros(num_columns), np.ones(num_columns)
     if form is TargetForm.ROLL_FORWARD:
         # One scale for all columns of a task keeps their order: high above close stays above.
         scale = scale * _positive(float(np.sqrt(ratio.var(axis=0).mean())))
         scaled = ratio / scale
     elif form is TargetForm.RANGED:
-        moved = range_distance(task, train, truth_WHC, range_floor)
+        moved = _range_distance(task, train, truth_WHC, range_floor)
         # The naive forecast's mean error becomes one, so a loss reads as a multiple of it.
         mean_WHC = np.average(np.abs(moved), axis=0, weights=weight_W)
         scale = scale * _positive(float(mean_WHC.mean()))
@@ -389,9 +357,7 @@ _FORMS = {
 }
 
 
-def _typical(
-    scaled_WHC: NDArray[np.float64], weight_W: NDArray[np.float64], *, is_mean: bool
-) -> NDArray[np.float64]:
+def _typical(scaled_WHC: Floats, weight_W: Floats, *, is_mean: bool) -> Floats:
     """Return the weighted mean or median of each step and column, shape (H, C)."""
     if is_mean:
         return np.average(scaled_WHC, axis=0, weights=weight_W)
@@ -400,10 +366,16 @@ def _typical(
     return weighted_median(scaled_WHC, np.broadcast_to(weight_W[:, None, None], scaled_WHC.shape))
 
 
+def _positive_median(values: Floats) -> float:
+    """Return the median of those above zero; 0 where none is."""
+    positive = values[values > 0]
+    return float(np.median(positive)) if len(positive) else 0.0
+
+
 def _positive(scale: float) -> float:
     """Leave a column that never changes as it is: dividing by one is harmless, by zero is not."""
     return scale if scale > 0 else 1.0
 
 
-def _floats(values: NDArray[np.float64]) -> tuple[float, ...]:
+def _floats(values: Floats) -> tuple[float, ...]:
     return tuple(float(value) for value in values)

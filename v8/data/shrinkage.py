@@ -30,8 +30,9 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.data.medians import weighted_median
+from v8.data.regression import weighted_median
 from v8.data.scaling import Scaling
+from v8.data.span import Floats
 from v8.profile import HUBER_TURN, Loss, Profile
 from v8.tasks import TASKS
 
@@ -47,7 +48,7 @@ EQUAL_SHARE: Final = 0.5
 
 Anchor = Literal["constant", "regression"]
 
-Rivals = Mapping[str, NDArray[np.float64]]
+Rivals = Mapping[str, Floats]
 """Forecasts of the regression of `calibration: blend` per task, shape (W, H, C), scaled units."""
 
 NO_RIVALS: Final[Rivals] = MappingProxyType({})
@@ -73,14 +74,14 @@ class Shrinkage:
     """How much of a network's forecasts is kept.
 
     Args:
-        tasks: Tasks in the profile's order.
+        tasks: In the profile's order.
     """
 
     tasks: tuple[TaskShrinkage, ...]
 
     def shrink(
         self, scaled: Mapping[str, NDArray[np.float32]], scaling: Scaling, rivals: Rivals = NO_RIVALS
-    ) -> dict[str, NDArray[np.float64]]:
+    ) -> dict[str, Floats]:
         """Return anchor + factor x (scaled - anchor) per task, shape (W, H, C), scaled units.
 
         Args:
@@ -120,15 +121,13 @@ def fit_shrinkage(
         anchor = rivals.get(task, _start(scaling, task))
         factors = _fit(settings.loss, truth[task] - anchor, forecast[task] - anchor, weights)
         if task in rivals:
-            fitted.append(TaskShrinkage(task, _floats((factors + EQUAL_SHARE) / 2), "regression"))
-        else:
-            fitted.append(TaskShrinkage(task, _floats(factors)))
+            factors = (factors + EQUAL_SHARE) / 2
+        kept = tuple(float(factor) + 0.0 for factor in factors)  # no minus zero in files
+        fitted.append(TaskShrinkage(task, kept, "regression" if task in rivals else "constant"))
     return Shrinkage(tuple(fitted))
 
 
-def _fit(
-    loss: Loss, asked: NDArray[np.float64], said: NDArray[np.float64], weight_W: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _fit(loss: Loss, asked: Floats, said: Floats, weight_W: Floats) -> Floats:
     """Fit one factor per step to distances from the anchor, shape (W, H, C)."""
     num_steps = asked.shape[1]
     asked = np.moveaxis(asked, 1, 0).reshape(num_steps, -1).T
@@ -139,23 +138,17 @@ def _fit(
     return np.clip(best, 0.0, 1.0)
 
 
-def _projection(
-    asked: NDArray[np.float64], said: NDArray[np.float64], weights: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _projection(asked: Floats, said: Floats, weights: Floats) -> Floats:
     size = (weights * said**2).sum(axis=0)
     return np.divide((weights * asked * said).sum(axis=0), size, out=np.zeros_like(size), where=size > 0)
 
 
-def _median_ratio(
-    asked: NDArray[np.float64], said: NDArray[np.float64], weights: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _median_ratio(asked: Floats, said: Floats, weights: Floats) -> Floats:
     ratios = np.divide(asked, said, out=np.zeros_like(asked), where=said != 0)
     return weighted_median(ratios, weights * np.abs(said))
 
 
-def _huber(
-    asked: NDArray[np.float64], said: NDArray[np.float64], weights: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _huber(asked: Floats, said: Floats, weights: Floats) -> Floats:
     low, high = np.zeros(asked.shape[1]), np.ones(asked.shape[1])
     for _ in range(NUM_HALVINGS):
         middle = (low + high) / 2
@@ -166,10 +159,6 @@ def _huber(
     return np.where(high < 1e-9, 0.0, np.where(low > 1 - 1e-9, 1.0, low))
 
 
-def _start(scaling: Scaling, task: str) -> NDArray[np.float64]:
+def _start(scaling: Scaling, task: str) -> Floats:
     """Return the constant forecast of a task, shape (H, C), scaled."""
     return np.array(scaling.task(task).start).reshape(-1, len(TASKS[task].columns))
-
-
-def _floats(factors: NDArray[np.float64]) -> tuple[float, ...]:
-    return tuple(float(factor) + 0.0 for factor in factors)  # no minus zero in files

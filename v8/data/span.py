@@ -22,7 +22,7 @@ from v8.profile import Profile
 from v8.tasks import TASKS
 from v8.tasks.bands import BANDS_TASK
 from v8.tasks.closes import RANGE_TO_VARIANCE, Closes, standing_closes
-from v8.tasks.task import Task, roll_forward
+from v8.tasks.task import Task
 
 EWMA_DECAY: Final = 0.94
 """What is left of a bar's weight one bar later; RiskMetrics Technical Document (1996), section 5.3."""
@@ -90,8 +90,7 @@ class Span:
     @cached_property
     def rolled(self) -> dict[str, Floats]:
         """The roll-forward forecast, per task, shape (W, H, C), in the task's unit."""
-        tasks = [TASKS[name] for name in self.profile.tasks]
-        return roll_forward(np, tasks, self.history_close, self.horizon_bars)
+        return {name: TASKS[name].implied(np, self.standing) for name in self.profile.tasks}
 
     @cached_property
     def standing(self) -> Closes:

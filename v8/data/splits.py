@@ -97,7 +97,5 @@ def window_anchors(
     """
     first, end = span
     anchors = np.arange(first + lookback_bars - 1, end - horizon_bars, dtype=np.int64)
-    if not len(anchors):
-        return anchors
     unbroken = segment[anchors - lookback_bars + 1] == segment[anchors + horizon_bars]
     return anchors[unbroken]

@@ -45,16 +45,7 @@ class Batch:
 
 
 def epoch_order(anchors: Rows, seed: int, epoch: int) -> Rows:
-    """Shuffle the anchors for one epoch.
-
-    Args:
-        anchors: Rows to visit, shape (W,).
-        seed: Seed of the series.
-        epoch: Number of the epoch, from 1.
-
-    Returns:
-        The same rows in another order, shape (W,), int64.
-    """
+    """Shuffle the anchors of a series, shape (W,), for one epoch, numbered from 1."""
     return np.random.default_rng([seed, epoch]).permutation(anchors)
 
 
@@ -207,7 +198,5 @@ class _Pipeline:
         self._rows_SBM.assign(rows_SBM)
         self._weight_SBM.assign(weight_SBM)
         is_tensorflow = keras.backend.backend() == "tensorflow"
-        for x_BMTF, y_BMHC, weight_BM in (
-            self._dataset if is_tensorflow else self._dataset.as_numpy_iterator()
-        ):
-            yield Batch(x_BMTF, y_BMHC, weight_BM)
+        for batch in self._dataset if is_tensorflow else self._dataset.as_numpy_iterator():
+            yield Batch(*batch)

@@ -14,6 +14,7 @@ Legend: N windows, H steps of the horizon, C columns of a task, T terms, S rows 
 from __future__ import annotations
 
 import importlib
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -78,11 +79,6 @@ POOLED: Final = Boosting(num_trees=200, num_leaves=15, learning_rate=0.06, min_l
 """For many series together; the size of the search in scripts/FRONTIER.md, not tuned further."""
 
 
-def is_installed() -> bool:
-    """Say whether LightGBM is there to be imported; it is not imported for this."""
-    return find_spec(PACKAGE) is not None
-
-
 def fit_boosted(spans: Sequence[Span], boosting: Boosting = ALONE) -> Forecast:
     """Fit one booster per task and column to the train spans of one or several series.
 
@@ -98,9 +94,7 @@ def fit_boosted(spans: Sequence[Span], boosting: Boosting = ALONE) -> Forecast:
     Raises:
         SeriesError: If LightGBM is missing or cannot be loaded.
     """
-    lightgbm = _lightgbm()
-    samples = [_sample(span, boosting.max_windows) for span in spans]
-    boosters = _boosters(lightgbm, [sample for sample in samples if len(sample.terms)], boosting)
+    boosters = _boosters(_lightgbm(), spans, boosting)
 
     def forecast(span: Span) -> TaskForecasts:
         terms, unit_N11 = _flat(boosting_terms(span)), recent_unit(span)[:, None, None]
@@ -129,10 +123,12 @@ def boosting_terms(span: Span) -> Floats:
     deviations = np.stack([_deviation(span, bars) for bars in RANGE_BARS], axis=-1)
     shares = np.maximum(deviations / divisor[:, None], FLOOR_SHARE)
     by_window = np.log(np.concatenate([divisor[:, None], shares], axis=1)) * is_moving[:, None]
+    bands = BANDS_TASK.implied(np, span.standing)
+    middle = (bands.mean(axis=2) / span.last_close[:, None] - 1.0) / divisor[:, None]
     rolled = span.rolled_deviation / divisor[:, None]
     grown = np.sqrt(rolled**2 + future_weights(span.horizon_bars) * is_moving[:, None]) - rolled
     steps = np.broadcast_to(np.arange(1.0, span.horizon_bars + 1), rolled.shape)
-    by_step = np.stack([_middle(span) / divisor[:, None], rolled, grown, steps], axis=-1)
+    by_step = np.stack([middle, rolled, grown, steps], axis=-1)
     repeated = np.repeat(by_window[:, None], span.horizon_bars, axis=1)
     return np.concatenate([repeated, by_step], axis=2).round(TERM_DECIMALS)
 
@@ -142,50 +138,26 @@ def recent_unit(span: Span) -> Floats:
     return recent_range(*(_deviation(span, bars) for bars in RANGE_BARS[1:]))
 
 
-@dataclass(frozen=True, eq=False)
-class _Sample:
-    """What one series teaches, one row for each step of each window used.
-
-    Args:
-        terms: Shape (S, T).
-        moves: Per task, shape (S, C), in recent ranges.
-        weights: Shape (S,), mean about one.
-    """
-
-    terms: Floats
-    moves: dict[str, Floats]
-    weights: Floats
-
-
-def _sample(span: Span, max_windows: int) -> _Sample:
-    unit = recent_unit(span)
-    used = np.flatnonzero(unit > 0)  # where nothing moves there is no unit to learn in
-    used = used[:: max(1, -(-len(used) // max_windows))]
-    unit_N11 = unit[used, None, None]
-    return _Sample(
-        terms=_flat(boosting_terms(span)[used]),
-        moves={task: _flat(moved[used] / unit_N11) for task, moved in moves_from_rolled(span).items()},
-        weights=np.repeat(unit[used] / unit.mean(), span.horizon_bars),
-    )
-
-
-def _boosters(
-    lightgbm: ModuleType, samples: Sequence[_Sample], boosting: Boosting
-) -> dict[tuple[str, int], Any]:
+def _boosters(lightgbm: ModuleType, spans: Sequence[Span], boosting: Boosting) -> dict[tuple[str, int], Any]:
     """Return one booster for each task and column that a range moves; none where there is no row."""
-    if not samples:
+    terms, weights, moves = [], [], defaultdict(list)
+    for span in spans:
+        unit = recent_unit(span)
+        used = np.flatnonzero(unit > 0)  # where nothing moves there is no unit to learn in
+        used = used[:: max(1, -(-len(used) // boosting.max_windows))]
+        terms.append(_flat(boosting_terms(span)[used]))
+        weights.append(np.repeat(unit[used] / unit.mean(), span.horizon_bars))
+        for task, moved in moves_from_rolled(span).items():
+            moves[task].append(_flat(moved[used] / unit[used, None, None]))
+    if not any(len(one) for one in terms):
         return {}
     settings = boosting.settings()
     # The terms are put into bins once and serve every booster.
-    data = lightgbm.Dataset(
-        np.concatenate([sample.terms for sample in samples]),
-        weight=np.concatenate([sample.weights for sample in samples]),
-        params=settings,
-    )
+    data = lightgbm.Dataset(np.concatenate(terms), weight=np.concatenate(weights), params=settings)
     boosters = {}
-    for task in samples[0].moves:
+    for task, made in moves.items():
         for column in np.flatnonzero(TASKS[task].is_moved):
-            data.set_label(np.concatenate([sample.moves[task][:, column] for sample in samples]))
+            data.set_label(np.concatenate([moved[:, column] for moved in made]))
             boosters[task, int(column)] = lightgbm.train(settings, data, boosting.num_trees)
     return boosters
 
@@ -193,13 +165,6 @@ def _boosters(
 def _deviation(span: Span, num_bars: int) -> Floats:
     """Return the deviation of one bar's return that the ranges of the newest bars tell, shape (N,)."""
     return np.sqrt(span.range_variance(num_bars))
-
-
-def _middle(span: Span) -> Floats:
-    """Return how far the middle of roll-forward's bands lies off the last close, shape (N, H), in returns."""
-    bands = BANDS_TASK.implied(np, span.standing)
-    middle: Floats = bands.mean(axis=2) / span.last_close[:, None] - 1.0
-    return middle
 
 
 def _flat(values_NHX: Floats) -> Floats:
@@ -224,5 +189,5 @@ LIGHTGBM: Final = Baseline(
     "Roll-forward moved by boosted trees on the same ranges, on the step and on roll-forward's bands.",
     "gradient boosting of least absolute errors: Friedman (2001), doi:10.1214/aos/1013203451; LightGBM",
     lambda train, scaling: fit_boosted([train]),
-    is_installed,
+    lambda: find_spec(PACKAGE) is not None,  # it is not imported for this
 )

@@ -93,15 +93,9 @@ class Judgement:
         return grid
 
     def multiple(self, task: str, error: ErrorKind = "mae", baseline: str = NAIVE) -> float | None:
-        """Return the model's error over all steps and columns as a multiple of a baseline's.
+        """Return the model's error in returns, over all steps and columns, as a multiple of a baseline's.
 
-        Args:
-            task: A task of this judgement.
-            error: "mae" or "rmse", in returns.
-            baseline: A key of `BASELINES`.
-
-        Returns:
-            0 or above, unitless; below 1 is better than the baseline; None if it made no error.
+        Below 1, unitless, is better than the baseline; None if the baseline made no error.
         """
         ours, theirs = (self.error(task, name, error).overall for name in (MODEL, baseline))
         multiple = ours / theirs if theirs > 0 else math.inf
@@ -115,12 +109,7 @@ class Judgement:
     def p_value(self, task: str, baseline: str = NAIVE) -> float | None:
         """Return the chance of a mean absolute error this far from a baseline's if both were as good.
 
-        Args:
-            task: A task of this judgement.
-            baseline: A key of `BASELINES`.
-
-        Returns:
-            0 to 1, two-sided, not corrected for judging many series; None where nothing can be said.
+        0 to 1, two-sided, not corrected for judging many series; None where nothing can be said.
         """
         return self.tasks[task].significance[baseline].p_value
 

@@ -153,7 +153,26 @@ def measure_errors(span: Span, task: str, forecast: Floats) -> tuple[TaskErrors,
     Raises:
         SeriesError: If the shape is not that of the truth, or an error is no number, or too large for one.
     """
-    error, relative = _checked_errors(span, task, forecast)
+    truth, where = span.truth[task], f"{span.table.series}, forecast of {task}"
+    # NumPy would broadcast a truth of shape (N, 1, 4) against forecasts of shape (N, 4) without a word and
+    # judge every window against every other one.
+    if forecast.shape != truth.shape:
+        raise SeriesError(
+            where=where,
+            rule=f"has the shape of its truth, {truth.shape}",
+            got=f"the shape {forecast.shape}",
+            fix="Give it the axes (windows, steps, columns)",
+        )
+    error = forecast.astype(np.float64) - truth
+    relative = error / span.last_close[:, None, None] if TASKS[task].is_price else error
+    largest = float(np.maximum(np.abs(error), np.abs(relative)).max())
+    if not largest < MAX_ERROR:  # also true for NaN
+        raise SeriesError(
+            where=where,
+            rule=f"has errors below {MAX_ERROR:g}, which can be squared and averaged",
+            got=f"{largest:.3g}" + _first_bad(forecast),
+            fix="Train again with a lower learning_rate or a clip_norm",
+        )
     return TaskErrors(*_grids(error), *_grids(relative)), np.abs(relative).mean(axis=(1, 2))
 
 
@@ -169,11 +188,24 @@ def measure_direction(span: Span, ohlc: Floats) -> tuple[StepDirection, ...]:
     """
     close = OHLC.index(CLOSE)
     last = span.last_close[:, None]
-    truth = np.sign(span.truth[TASK_OHLC][:, :, close] - last)
-    move = ohlc[:, :, close].astype(np.float64) - last
-    forecast = np.where(np.abs(move) <= FLAT_RETURN * last, 0.0, np.sign(move))
-    steps = enumerate(zip(truth.T, forecast.T, strict=True), start=1)
-    return tuple(_step_direction(step, *signs, span.bar_numbers) for step, signs in steps)
+    truths = np.sign(span.truth[TASK_OHLC][:, :, close] - last)
+    moves = ohlc[:, :, close].astype(np.float64) - last
+    forecasts = np.where(np.abs(moves) <= FLAT_RETURN * last, 0.0, np.sign(moves))
+    steps = []
+    for step, (truth, forecast) in enumerate(zip(truths.T, forecasts.T, strict=True), start=1):
+        is_counted = (truth != 0) & (forecast != 0)
+        hits = (truth == forecast)[is_counted].astype(np.float64)
+        one = StepDirection(
+            step=step,
+            num_hits=int(hits.sum()),
+            num_counted=len(hits),
+            num_rises=int(np.sum(is_counted & (truth > 0))),
+            num_flat_truth=int(np.sum(truth == 0)),
+            num_flat_forecast=int(np.sum((truth != 0) & (forecast == 0))),
+            num_effective=num_effective(hits, step, span.bar_numbers[is_counted]) if len(hits) else 0.0,
+        )
+        steps.append(one)
+    return tuple(steps)
 
 
 def wilson_interval(num_hits: float, num_trials: float) -> tuple[float, float]:
@@ -201,67 +233,12 @@ def wilson_interval(num_hits: float, num_trials: float) -> tuple[float, float]:
     return max(0.0, centre - reach), min(1.0, centre + reach)
 
 
-def _checked_errors(
-    span: Span, task: str, forecast: Floats
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return errors in the unit of the column and in returns, both of shape (N, H, C).
-
-    NumPy would broadcast a truth of shape (N, 1, 4) against forecasts of shape (N, 4) without a word and
-    judge every window against every other one; here that is an error.
-    """
-    truth, where = span.truth[task], f"{span.table.series}, forecast of {task}"
-    if forecast.shape != truth.shape:
-        raise SeriesError(
-            where=where,
-            rule=f"has the shape of its truth, {truth.shape}",
-            got=f"the shape {forecast.shape}",
-            fix="Give it the axes (windows, steps, columns)",
-        )
-    error = forecast.astype(np.float64) - truth
-    relative = error / span.last_close[:, None, None] if TASKS[task].is_price else error
-    largest = float(np.maximum(np.abs(error), np.abs(relative)).max())
-    if not largest < MAX_ERROR:  # also true for NaN
-        raise SeriesError(
-            where=where,
-            rule=f"has errors below {MAX_ERROR:g}, which can be squared and averaged",
-            got=f"{largest:.3g}" + _first_bad(forecast),
-            fix="Train again with a lower learning_rate or a clip_norm",
-        )
-    return error, relative
-
-
 def _first_bad(forecast: Floats) -> str:
-    bad = np.argwhere(~np.isfinite(forecast))
-    if not len(bad):
-        return ""
-    first = tuple(int(index) for index in bad[0])
-    return f" from {forecast[first]} at {first} ({len(bad)} such numbers in all)"
+    bad = [tuple(index) for index in np.argwhere(~np.isfinite(forecast)).tolist()]
+    return f" from {forecast[bad[0]]} at {bad[0]} ({len(bad)} such numbers in all)" if bad else ""
 
 
 def _grids(error: NDArray[np.float64]) -> tuple[ErrorGrid, SquaredErrorGrid]:
-    mae = np.abs(error).mean(axis=0)
-    rmse = np.sqrt((error**2).mean(axis=0))
-    return ErrorGrid(_rows(mae)), SquaredErrorGrid(_rows(rmse))
-
-
-def _rows(cells: NDArray[np.float64]) -> tuple[tuple[float, ...], ...]:
-    return tuple(tuple(float(cell) for cell in row) for row in cells)
-
-
-def _step_direction(
-    step: int,
-    truth: NDArray[np.float64],
-    forecast: NDArray[np.float64],
-    bars: NDArray[np.int64],
-) -> StepDirection:
-    is_counted = (truth != 0) & (forecast != 0)
-    hits = (truth == forecast)[is_counted].astype(np.float64)
-    return StepDirection(
-        step=step,
-        num_hits=int(np.sum(is_counted & (truth == forecast))),
-        num_counted=int(np.sum(is_counted)),
-        num_rises=int(np.sum(is_counted & (truth > 0))),
-        num_flat_truth=int(np.sum(truth == 0)),
-        num_flat_forecast=int(np.sum((truth != 0) & (forecast == 0))),
-        num_effective=num_effective(hits, step, bars[is_counted]) if len(hits) else 0.0,
-    )
+    mae = np.abs(error).mean(axis=0).tolist()
+    rmse = np.sqrt((error**2).mean(axis=0)).tolist()
+    return ErrorGrid(tuple(map(tuple, mae))), SquaredErrorGrid(tuple(map(tuple, rmse)))

@@ -20,8 +20,7 @@ from typing import Final
 import numpy as np
 
 from v8.columns import RANGE_BARS
-from v8.data.medians import weighted_median
-from v8.data.regression import least_absolute_errors
+from v8.data.regression import least_absolute_errors, weighted_median
 from v8.data.scaling import Scaling
 from v8.data.span import Floats, Span
 from v8.evaluation.baseline import Baseline, Forecast, TaskForecasts
@@ -30,16 +29,6 @@ from v8.tasks.closes import future_weights
 
 SCALED_BARS: Final = 20
 """Bars of the range in `scaled`: those of the bands."""
-
-
-def fit_scaled(train: Span, scaling: Scaling) -> Forecast:
-    """Fit one constant per step and column to the range of the newest `SCALED_BARS` bars."""
-    return _fit_constants(train, lambda span: span.range_variance(SCALED_BARS))
-
-
-def fit_ewma(train: Span, scaling: Scaling) -> Forecast:
-    """Fit one constant per step and column to the RiskMetrics variance."""
-    return _fit_constants(train, lambda span: span.ewma_variance)
 
 
 def fit_har(train: Span, scaling: Scaling) -> Forecast:
@@ -91,20 +80,24 @@ def moved_from_rolled(span: Span, task: str, moves: Floats) -> Floats:
 
 
 def _fit_constants(train: Span, variance_of: Callable[[Span], Floats]) -> Forecast:
+    """Fit one constant per step and column to a variance that is known at each window."""
     variance = variance_of(train)[:, None, None]
     ahead, rolled = variance * _weights(train), train.rolled_deviation[:, :, None]
     constants = {}
-    for task, truth in train.truth.items():
+    for task, moved in moves_from_rolled(train).items():
         if TASKS[task].has_window:
             # Variance of the twenty closes = roll-forward's + constant x variance ahead. A column errs by as
-            # much as its deviation, whose slope in the constant is the weight.
-            grown = _deviation(train, task, truth) ** 2 - rolled**2
+            # much as its deviation, whose slope in the constant is the weight. One on the middle itself
+            # tells nothing, and keeps the deviation of roll-forward.
+            per_column = TASKS[task].column_deviations
+            grown = np.divide(moved, per_column, out=np.zeros_like(moved), where=per_column != 0)
+            added = np.maximum(rolled + grown, 0.0) ** 2 - rolled**2
             slope = ahead / np.sqrt(rolled**2 + ahead + np.finfo(float).tiny)
-            constants[task] = _constants(grown, ahead, np.broadcast_to(slope, grown.shape))
+            constants[task] = _constants(added, ahead, np.broadcast_to(slope, added.shape))
         else:
             # Distance from the last close = constant x root of the bar's variance.
-            reach = np.broadcast_to(np.sqrt(variance), truth.shape)
-            constants[task] = _constants(moves_from_rolled(train)[task], reach, reach)
+            reach = np.broadcast_to(np.sqrt(variance), moved.shape)
+            constants[task] = _constants(moved, reach, reach)
 
     def forecast(span: Span) -> TaskForecasts:
         variance = variance_of(span)
@@ -147,28 +140,18 @@ def _weights(span: Span) -> Floats:
     return future_weights(span.horizon_bars)[:, None]
 
 
-def _deviation(span: Span, task: str, values: Floats) -> Floats:
-    """Return the deviation at which each column would have its value, shape (N, H, C), in returns.
-
-    A column on the middle itself tells nothing, and keeps that of roll-forward.
-    """
-    moved, per_column = (values - span.rolled[task]) / _unit(span, task), TASKS[task].column_deviations
-    grown = np.divide(moved, per_column, out=np.zeros_like(moved), where=per_column != 0)
-    return np.maximum(span.rolled_deviation[:, :, None] + grown, 0.0)
-
-
 SCALED: Final = Baseline(
     "scaled",
     "Roll-forward moved by one constant per step and column times the mean range of the newest 20 bars.",
     "range as a measure of variance: Feller (1951); weighted medians of the train span",
-    fit_scaled,
+    lambda train, scaling: _fit_constants(train, lambda span: span.range_variance(SCALED_BARS)),
 )
 
 EWMA: Final = Baseline(
     "ewma",
     "Likewise, with an exponentially weighted mean of squared returns (decay 0.94) for the range.",
     "RiskMetrics Technical Document (J.P. Morgan, 1996), section 5",
-    fit_ewma,
+    lambda train, scaling: _fit_constants(train, lambda span: span.ewma_variance),
 )
 
 HAR: Final = Baseline(

@@ -45,7 +45,9 @@ def fit_range_paths(train: Span, scaling: Scaling) -> Forecast:
     """Fit the regressions to the train span and keep what followed its windows."""
     ohlc = train.truth[TASK_OHLC]
     ranges_NH = np.log(ohlc[:, :, OHLC.index(HIGH)] / ohlc[:, :, OHLC.index(LOW)])
-    floor = FLOOR_SHARE * _typical(ranges_NH)
+    # The median range, or anything positive where no bar has one.
+    tiny = float(np.finfo(np.float32).tiny)
+    floor = FLOOR_SHARE * (float(np.median(ranges_NH)) or max(float(ranges_NH.mean()), tiny))
     terms_NT = _terms(train, floor)
     coefficients_TH = np.linalg.lstsq(terms_NT, np.log(np.maximum(ranges_NH, floor)), rcond=None)[0]
     lent_PHC = _lent(train, np.exp(terms_NT @ coefficients_TH))
@@ -58,12 +60,6 @@ def fit_range_paths(train: Span, scaling: Scaling) -> Forecast:
         return {task: np.concatenate([part[task] for part in made]) for task in span.profile.tasks}
 
     return forecast
-
-
-def _typical(ranges_NH: Floats) -> float:
-    """Return the median range, or anything positive where no bar has one."""
-    median = float(np.median(ranges_NH))
-    return median if median > 0 else max(float(ranges_NH.mean()), float(np.finfo(np.float32).tiny))
 
 
 def _terms(span: Span, floor: float) -> Floats:
@@ -87,19 +83,19 @@ def _lent(train: Span, forecast_NH: Floats) -> Floats:
     return np.concatenate([lent, -lent[:, :, MIRRORED]])
 
 
-def _paths(history_close: Floats, forecast_NH: Floats, lent_PHC: Floats) -> Closes:
-    """Walk every lent path at the ranges forecast, in multiples of the last close."""
+def _medians(span: Span, part: slice, forecast_NH: Floats, lent_PHC: Floats) -> dict[str, Floats]:
+    """Walk every lent path at the ranges forecast, and take medians over them.
+
+    Returns:
+        Per task, shape (N, H, C), in its unit.
+    """
+    history_close, last = span.history_close[part], span.last_close[part, None, None]
     moved_NPHC = forecast_NH[:, None, :, None] * lent_PHC
     walked_NPH = np.cumsum(moved_NPHC[..., OHLC.index(CLOSE)], axis=2)
     before_NPH = walked_NPH - moved_NPHC[..., OHLC.index(CLOSE)]
     known, path_NPH = history_close / history_close[:, -1:] - 1.0, np.expm1(walked_NPH)
     mean_NPH, deviation_NPH = window_moments(np, known, path_NPH.shape[2], path_NPH)
-    return Closes(1.0, 1.0 + path_NPH, 1.0 + mean_NPH, deviation_NPH, before_NPH[..., None] + moved_NPHC)
-
-
-def _medians(span: Span, part: slice, forecast_NH: Floats, lent_PHC: Floats) -> dict[str, Floats]:
-    """Return the medians over all paths of some windows, per task, shape (N, H, C), in its unit."""
-    paths, last = _paths(span.history_close[part], forecast_NH, lent_PHC), span.last_close[part, None, None]
+    paths = Closes(1.0, 1.0 + path_NPH, 1.0 + mean_NPH, deviation_NPH, before_NPH[..., None] + moved_NPHC)
     tasks = {name: TASKS[name] for name in span.profile.tasks}
     return {name: task.size(last, task.path_median(task, paths)) for name, task in tasks.items()}
 

@@ -96,12 +96,13 @@ def diebold_mariano(
     num_windows = len(differences)
     lag_bars = choose_lag(num_windows, horizon_bars)
     mean = math.fsum(differences) / num_windows
-    return Significance(
-        mean_difference=mean,
-        standard_error=_standard_error(differences - mean, lag_bars, bar_numbers, level=differences),
-        num_windows=num_windows,
-        lag_bars=lag_bars,
-    )
+    deviations, standard_error = differences - mean, None
+    # Rounding alone leaves a trace of about this size where the true differences are all the same.
+    is_constant = float(np.abs(deviations).max()) <= 1e-12 * float(np.abs(differences).max())
+    if not is_constant and num_windows >= MIN_WINDOWS_PER_LAG * (lag_bars + 1):
+        variance = long_run_variance(deviations, lag_bars, bar_numbers) / num_windows
+        standard_error = math.sqrt(variance) or None
+    return Significance(mean, standard_error, num_windows, lag_bars)
 
 
 def choose_lag(num_windows: int, horizon_bars: int) -> int:
@@ -130,7 +131,9 @@ def long_run_variance(
     Returns:
         0 or above, in the square of the values' unit.
     """
-    places = _places(len(deviations), lag_bars, bar_numbers)
+    bars = np.arange(len(deviations)) if bar_numbers is None else bar_numbers
+    # Places on a line of bars: holes longer than the lag shrink to it, as they part all the same.
+    places = np.concatenate([[0], np.cumsum(np.minimum(np.diff(bars), lag_bars + 1))]).astype(np.int64)
     # Cumulative sums with lag + 1 empty bars on either side.
     running = np.zeros(int(places[-1]) + 2 * (lag_bars + 1) + 1)
     running[places + lag_bars + 2] = deviations
@@ -199,26 +202,3 @@ def corrected_p_values(p_values: Sequence[float | None]) -> list[float | None]:
 
     found = iter(false_discovery_control(known).tolist())
     return [None if value is None else next(found) for value in p_values]
-
-
-def _standard_error(
-    deviations: NDArray[np.float64],
-    lag_bars: int,
-    bar_numbers: NDArray[np.int64] | None,
-    level: NDArray[np.float64],
-) -> float | None:
-    num_windows = len(deviations)
-    # Rounding alone leaves a trace of about this size where the true differences are all the same.
-    is_constant = float(np.abs(deviations).max()) <= 1e-12 * float(np.abs(level).max())
-    if is_constant or num_windows < MIN_WINDOWS_PER_LAG * (lag_bars + 1):
-        return None
-    variance = long_run_variance(deviations, lag_bars, bar_numbers) / num_windows
-    return math.sqrt(variance) if variance > 0.0 else None
-
-
-def _places(num_values: int, lag_bars: int, bar_numbers: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """Place values on a line of bars; holes longer than the lag shrink to it, as they part all the same."""
-    if bar_numbers is None:
-        return np.arange(num_values, dtype=np.int64)
-    steps = np.minimum(np.diff(bar_numbers), lag_bars + 1)
-    return np.concatenate([[0], np.cumsum(steps)]).astype(np.int64)

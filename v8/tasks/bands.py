@@ -14,11 +14,6 @@ def _implied(xp: Any, closes: Closes) -> Any:
     return xp.stack([middle + reach, middle - reach], axis=-1)
 
 
-def _coherent(xp: Any, values: Any, last: Any, least: Any) -> Any:
-    """The upper band is the larger of the two."""
-    return xp.flip(xp.sort(values, axis=-1), axis=-1)
-
-
 BANDS_TASK: Final = Task(
     name=TASK_BANDS,
     title="Bollinger bands",
@@ -31,5 +26,6 @@ BANDS_TASK: Final = Task(
     sides=(1.0, -1.0),
     deviations=BAND_WIDTH_STDS,
     implied=_implied,
-    coherent=_coherent,
+    # The upper band is the larger of the two.
+    coherent=lambda xp, values, last, least: xp.flip(xp.sort(values, axis=-1), axis=-1),
 )

@@ -7,12 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from v8.columns import OHLC, TASK_OHLC
-from v8.tasks.closes import Closes
 from v8.tasks.task import PRICE_FLOOR_SHARE, QUOTE_CURRENCY, Task
-
-
-def _implied(xp: Any, closes: Closes) -> Any:
-    return xp.repeat(xp.expand_dims(closes.unit * closes.close, -1), len(OHLC), axis=-1)
 
 
 def _coherent(xp: Any, values: Any, last: Any, least: Any) -> Any:
@@ -22,11 +17,6 @@ def _coherent(xp: Any, values: Any, last: Any, least: Any) -> Any:
     high = xp.max(xp.take(values, [0, 1, 3], axis=-1), axis=-1, keepdims=True)
     low = xp.min(xp.take(values, [0, 2, 3], axis=-1), axis=-1, keepdims=True)
     return xp.concatenate([opened, high, low, closed], axis=-1)
-
-
-def _path_median(task: Task, closes: Closes) -> Any:
-    # In logarithms, in which up and down are alike.
-    return np.exp(np.median(closes.candles, axis=1))
 
 
 OHLC_TASK: Final = Task(
@@ -40,7 +30,8 @@ OHLC_TASK: Final = Task(
     default_weight=1.0,
     sides=(0.0, 1.0, -1.0, 0.0),
     deviations=None,
-    implied=_implied,
+    implied=lambda xp, closes: xp.repeat(xp.expand_dims(closes.unit * closes.close, -1), len(OHLC), axis=-1),
     coherent=_coherent,
-    path_median=_path_median,
+    # In logarithms, in which up and down are alike.
+    path_median=lambda task, closes: np.exp(np.median(closes.candles, axis=1)),
 )

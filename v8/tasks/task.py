@@ -24,10 +24,6 @@ PRICE_FLOOR_SHARE: Final = 0.01
 """Prices below this share of the window's price level are raised to it: a lower band can fall to zero."""
 
 
-def _median_of_paths(task: Task, closes: Closes) -> Any:
-    return np.median(task.implied(np, closes), axis=1)
-
-
 @dataclass(frozen=True, eq=False)
 class Task:
     """One thing forecast.
@@ -63,7 +59,9 @@ class Task:
     deviations: float | None
     implied: Callable[[Any, Closes], Any]
     coherent: Callable[[Any, Any, Any, Any], Any]
-    path_median: Callable[[Task, Closes], Any] = _median_of_paths
+    path_median: Callable[[Task, Closes], Any] = lambda task, closes: np.median(
+        task.implied(np, closes), axis=1
+    )
 
     @property
     def is_price(self) -> bool:

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from v8.columns import TASK_VOLATILITY, VOLATILITY
-from v8.tasks.closes import Closes
 from v8.tasks.task import UNITLESS, Task
-
-
-def _implied(xp: Any, closes: Closes) -> Any:
-    return xp.expand_dims(closes.deviation / closes.middle, -1)
-
-
-def _coherent(xp: Any, values: Any, last: Any, least: Any) -> Any:
-    """Above zero."""
-    return xp.maximum(values, least)
-
 
 VOLATILITY_TASK: Final = Task(
     name=TASK_VOLATILITY,
@@ -29,6 +18,6 @@ VOLATILITY_TASK: Final = Task(
     default_weight=0.3,
     sides=(1.0,),
     deviations=1.0,
-    implied=_implied,
-    coherent=_coherent,
+    implied=lambda xp, closes: xp.expand_dims(closes.deviation / closes.middle, -1),
+    coherent=lambda xp, values, last, least: xp.maximum(values, least),  # above zero
 )

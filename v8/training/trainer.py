@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.data.dataset import SeriesData
-from v8.data.scaling import ScalingStructure
 from v8.data.windows import Batch, FleetWindows, num_batches
 from v8.errors import DivergedError
 from v8.machine import backend_name, device_of, memory_of
@@ -122,7 +121,7 @@ class Trainer:
         self.check = check
         self.network = build_network(profile, seed=0, precision=precision)
         self._programs: dict[int, _Program] = {}
-        self._serving: dict[ScalingStructure, ServingGraph] = {}
+        self._serving: dict[Hashable, ServingGraph] = {}
         self.devices: dict[int, str] = {}
         """Where the state of each fleet size lay after its first step; a key means it is compiled."""
 
