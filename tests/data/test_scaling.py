@@ -9,6 +9,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 from pydantic import TypeAdapter
+from scaled_units import restore_targets
 
 from v8.columns import CLOSE
 from v8.data.dataset import SeriesData, prepare_series, table_columns
@@ -66,7 +67,7 @@ def test_g1_a_target_survives_the_round_trip(
     data = make_data(make_profile(scaling=way, features=FEATURES))
     span = data.spans["test"]
     scaled = data.scaling.scale_targets(span, span.truth)
-    restored = data.scaling.restore_targets(span, scaled)
+    restored = restore_targets(data.scaling, span, scaled)
     assert set(scaled) == set(restored) == set(data.profile.tasks)
     for task, truth in span.truth.items():
         assert scaled[task].tobytes() == data.targets_NHC[task][span.anchors].tobytes()

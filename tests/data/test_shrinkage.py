@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
+from scaled_units import shrink
 
 from v8.data.scaling import Scaling, TargetForm, TaskScaling
 from v8.data.shrinkage import Shrinkage, TaskShrinkage, fit_shrinkage
@@ -112,7 +113,9 @@ def test_shrinking_moves_towards_the_start_by_step() -> None:
     shrinkage = Shrinkage((TaskShrinkage("ohlc", (0.25, 1.0)),))
     scaled = {"ohlc": np.full((1, 2, 4), 5.0, np.float32)}
     # 1 + 0.25 x (5 - 1) = 2; 2 + 1 x (5 - 2) = 5.
-    np.testing.assert_array_equal(shrinkage.shrink(scaled, _scaling(start))["ohlc"], [[[2.0] * 4, [5.0] * 4]])
+    np.testing.assert_array_equal(
+        shrink(shrinkage, scaled, _scaling(start))["ohlc"], [[[2.0] * 4, [5.0] * 4]]
+    )
 
 
 def test_shrinkage_survives_its_file() -> None:
@@ -144,8 +147,11 @@ def test_a_blend_goes_half_of_the_way_from_the_fitted_factor_to_equal_shares(
 
 def test_blending_moves_towards_the_rival_of_each_window() -> None:
     rival = np.array([[[0.0] * 4, [1.0] * 4], [[2.0] * 4, [3.0] * 4]])
-    made = Shrinkage((TaskShrinkage("ohlc", (0.25, 0.75), "regression"),)).shrink(
-        {"ohlc": np.full((2, 2, 4), 5.0, np.float32)}, _scaling(np.zeros((2, 4))), {"ohlc": rival}
+    made = shrink(
+        Shrinkage((TaskShrinkage("ohlc", (0.25, 0.75), "regression"),)),
+        {"ohlc": np.full((2, 2, 4), 5.0, np.float32)},
+        _scaling(np.zeros((2, 4))),
+        {"ohlc": rival},
     )
     # 0 + 0.25 x 5 = 1.25, 1 + 0.75 x 4 = 4; 2 + 0.25 x 3 = 2.75, 3 + 0.75 x 2 = 4.5.
     np.testing.assert_array_equal(made["ohlc"], [[[1.25] * 4, [4.0] * 4], [[2.75] * 4, [4.5] * 4]])

@@ -112,7 +112,7 @@ def test_a_span_of_a_series_holds_bars_windows_and_what_followed_them(
             span.truth["volatility"][:, 2, 0], data.table.column("volatility")[span.anchors + 3]
         )
         assert set(span.truth) == {"ohlc", "bands", "volatility"}
-        assert [task.name for task in span.tasks] == list(TASKS)
+        assert list(span.rolled) == list(TASKS)
         assert {values.dtype for values in span.truth.values()} == {np.dtype(np.float64)}
         first, end = data.split.span(name)
         assert first <= span.anchors.min() - data.profile.lookback_bars + 1

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from scaled_units import restore_targets, shrink
 
 from v8.data.dataset import SeriesData, prepare_series
 from v8.data.range_regression import fit_regression, regress
@@ -78,8 +79,8 @@ def test_the_saved_model_is_start_plus_factor_times_the_network_s_way_from_it(
     span = data.spans["test"]
     published = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
     served = forecast_windows(published, span.raw_windows())
-    shrunk = shrinkage.shrink(scaled_forecasts(data, network, "test"), data.scaling)
-    restored = data.scaling.restore_targets(span, shrunk)
+    shrunk = shrink(shrinkage, scaled_forecasts(data, network, "test"), data.scaling)
+    restored = restore_targets(data.scaling, span, shrunk)
     np.testing.assert_allclose(served["volatility"], restored["volatility"], rtol=5e-3, atol=1e-7)
     np.testing.assert_allclose(served["ohlc"][..., 0], restored["ohlc"][..., 0], rtol=2e-4)
     bands = np.sort(restored["bands"], axis=-1)
@@ -92,7 +93,7 @@ def test_validation_errors_never_grow(data: SeriesData) -> None:
     scaled = scaled_forecasts(data, network, "validation")
     shrinkage = calibrate(serving_model(data, network), data)
     assert shrinkage is not None
-    shrunk = shrinkage.shrink(scaled, data.scaling)
+    shrunk = shrink(shrinkage, scaled, data.scaling)
     for task, truth in data.targets_NHC.items():
         start = np.array(data.scaling.task(task).start)
         errors = [np.abs(values - truth[anchors]).mean() for values in (shrunk[task], scaled[task], start)]
@@ -169,8 +170,8 @@ def test_a_blended_model_s_file_says_what_the_regression_and_the_network_say_by_
     span = blended.spans["test"]
     served = forecast_windows(published, span.raw_windows())
     rivals = regress(span, fit_regression(blended))
-    mixed = shrinkage.shrink(scaled_forecasts(blended, network, "test"), blended.scaling, rivals)
-    restored = blended.scaling.restore_targets(span, mixed)
+    mixed = shrink(shrinkage, scaled_forecasts(blended, network, "test"), blended.scaling, rivals)
+    restored = restore_targets(blended.scaling, span, mixed)
     least = 1e-3 * blended.scaling.volatility_floor
     np.testing.assert_allclose(
         served["volatility"], np.maximum(restored["volatility"], least), rtol=1e-3, atol=1e-7

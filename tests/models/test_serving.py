@@ -12,6 +12,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from scaled_units import restore_targets
 
 from v8.data.dataset import SeriesData
 from v8.data.shrinkage import Shrinkage, TaskShrinkage
@@ -48,8 +49,8 @@ def test_prices_equal_the_scaled_network_s_restored_by_hand(
     span = first_windows(data, 32)
     served = build_serving(data.profile, data.scaling, network)(span.raw_windows())
     scaled = network(next(FleetWindows([data]).span_batches("test", 32)).x_BMTF[:, 0])
-    restored = data.scaling.restore_targets(
-        span, {task: np.asarray(scaled[task])[: len(span)] for task in data.profile.tasks}
+    restored = restore_targets(
+        data.scaling, span, {task: np.asarray(scaled[task])[: len(span)] for task in data.profile.tasks}
     )
     ohlc = restored["ohlc"]
     ohlc = np.maximum(ohlc, 0.01 * span.rolled["ohlc"])

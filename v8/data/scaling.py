@@ -185,25 +185,6 @@ class Scaling:
             scaled[task] = (moved / np.array(constants.scale)).astype(np.float32)
         return scaled
 
-    def restore_targets(
-        self, span: Span, scaled: Mapping[str, NDArray[np.floating[Any]]]
-    ) -> dict[str, Floats]:
-        """Undo `scale_targets`, up to its floors; same shapes, in the task's unit."""
-        restored = {}
-        for task, given in scaled.items():
-            constants, rolled = self.task(task), span.rolled[task]
-            if constants.form is TargetForm.ROLL_FORWARD:
-                rolled = TASKS[task].floored(np, rolled, rolled, self.volatility_floor)
-            restored[task] = restore(
-                np,
-                constants.form,
-                given.astype(np.float64) * np.array(constants.scale),
-                reference=rolled,
-                unit=_range_unit(task, span, self.range_floor),
-                center=np.array(constants.center),
-            )
-        return restored
-
 
 def shape_inputs(xp: Any, transform: Transform, x: Any, *, close: Any, anchor: Any, floor: Any) -> Any:
     """Shape raw columns before they are centred and divided; the published model does so too.
@@ -293,13 +274,8 @@ def _log_ratio(task: str, span: Span, values_WHC: Floats, volatility_floor: floa
 
 def _range_distance(task: str, span: Span, values_WHC: Floats, range_floor: float) -> Floats:
     """Return the distance from roll-forward in recent ranges, shape (W, H, C)."""
-    return (values_WHC - span.rolled[task]) / _range_unit(task, span, range_floor)
-
-
-def _range_unit(task: str, span: Span, range_floor: float) -> Floats:
-    """Return what one recent range, raised to its floor, is in the task's unit, shape (W, 1, 1)."""
     unit_W = TASKS[task].size(span.last_close, np.maximum(span.recent_range, range_floor))
-    return np.asarray(unit_W)[:, None, None]
+    return (values_WHC - span.rolled[task]) / np.asarray(unit_W)[:, None, None]
 
 
 def _fit_column(profile: Profile, name: str, x_N: Floats, close_N: Floats) -> ColumnScaling:
@@ -342,10 +318,10 @@ def _fit_task(train: Span, task: str, floor: float, range_floor: float) -> TaskS
     return TaskScaling(
         task=task,
         form=form,
-        center=_floats(center),
-        scale=_floats(scale),
-        start=tuple(_floats(row) for row in _typical(scaled, weight_W, is_mean=is_mean)),
-        offset=tuple(_floats(row) for row in np.median(ratio, axis=0)),
+        center=tuple(center.tolist()),
+        scale=tuple(scale.tolist()),
+        start=tuple(map(tuple, _typical(scaled, weight_W, is_mean=is_mean).tolist())),
+        offset=tuple(map(tuple, np.median(ratio, axis=0).tolist())),
     )
 
 
@@ -375,7 +351,3 @@ def _positive_median(values: Floats) -> float:
 def _positive(scale: float) -> float:
     """Leave a column that never changes as it is: dividing by one is harmless, by zero is not."""
     return scale if scale > 0 else 1.0
-
-
-def _floats(values: Floats) -> tuple[float, ...]:
-    return tuple(float(value) for value in values)

@@ -34,7 +34,6 @@ from v8.data.regression import weighted_median
 from v8.data.scaling import Scaling
 from v8.data.span import Floats
 from v8.profile import HUBER_TURN, Loss, Profile
-from v8.tasks import TASKS
 
 SILENCE: Final = 1e-3
 """A network that strays from its start by less, in scaled units, says nothing: float32 prices, scaled again,
@@ -45,8 +44,6 @@ NUM_HALVINGS: Final = 40
 
 EQUAL_SHARE: Final = 0.5
 """Factor at which a network and its rival count alike."""
-
-Anchor = Literal["constant", "regression"]
 
 Rivals = Mapping[str, Floats]
 """Forecasts of the regression of `calibration: blend` per task, shape (W, H, C), scaled units."""
@@ -66,7 +63,7 @@ class TaskShrinkage:
 
     task: str
     factors: tuple[float, ...]
-    anchor: Anchor = "constant"
+    anchor: Literal["constant", "regression"] = "constant"
 
 
 @dataclass(frozen=True)
@@ -78,22 +75,6 @@ class Shrinkage:
     """
 
     tasks: tuple[TaskShrinkage, ...]
-
-    def shrink(
-        self, scaled: Mapping[str, NDArray[np.float32]], scaling: Scaling, rivals: Rivals = NO_RIVALS
-    ) -> dict[str, Floats]:
-        """Return anchor + factor x (scaled - anchor) per task, shape (W, H, C), scaled units.
-
-        Args:
-            scaled: The network's forecasts, shape (W, H, C).
-            scaling: Holds the constant start of each task.
-            rivals: Forecasts of the regression, for the tasks that are moved towards it.
-        """
-        shrunk = {}
-        for one in self.tasks:
-            anchor = rivals.get(one.task, _start(scaling, one.task))
-            shrunk[one.task] = anchor + np.array(one.factors)[:, None] * (scaled[one.task] - anchor)
-        return shrunk
 
 
 def fit_shrinkage(
@@ -118,7 +99,7 @@ def fit_shrinkage(
     weights = np.ones(len(next(iter(truth.values())))) if weight_W is None else weight_W.astype(np.float64)
     fitted = []
     for task, settings in profile.tasks.items():
-        anchor = rivals.get(task, _start(scaling, task))
+        anchor: Floats = rivals.get(task, np.array(scaling.task(task).start))
         factors = _fit(settings.loss, truth[task] - anchor, forecast[task] - anchor, weights)
         if task in rivals:
             factors = (factors + EQUAL_SHARE) / 2
@@ -157,8 +138,3 @@ def _huber(asked: Floats, said: Floats, weights: Floats) -> Floats:
         low, high = np.where(falls, middle, low), np.where(falls, high, middle)
     # The ends themselves, which halving only nears.
     return np.where(high < 1e-9, 0.0, np.where(low > 1 - 1e-9, 1.0, low))
-
-
-def _start(scaling: Scaling, task: str) -> Floats:
-    """Return the constant forecast of a task, shape (H, C), scaled."""
-    return np.array(scaling.task(task).start).reshape(-1, len(TASKS[task].columns))

@@ -22,7 +22,6 @@ from v8.profile import Profile
 from v8.tasks import TASKS
 from v8.tasks.bands import BANDS_TASK
 from v8.tasks.closes import RANGE_TO_VARIANCE, Closes, standing_closes
-from v8.tasks.task import Task
 
 EWMA_DECAY: Final = 0.94
 """What is left of a bar's weight one bar later; RiskMetrics Technical Document (1996), section 5.3."""
@@ -51,11 +50,6 @@ class Span:
     def horizon_bars(self) -> int:
         """Steps ahead."""
         return self.profile.horizon_bars
-
-    @property
-    def tasks(self) -> list[Task]:
-        """The profile's tasks, in the order of the reports."""
-        return [task for name, task in TASKS.items() if name in self.profile.tasks]
 
     @cached_property
     def bar_numbers(self) -> NDArray[np.int64]:

@@ -120,7 +120,7 @@ def boosting_terms(span: Span) -> Floats:
     unit = recent_unit(span)
     is_moving = unit > 0
     divisor = np.where(is_moving, unit, 1.0)
-    deviations = np.stack([_deviation(span, bars) for bars in RANGE_BARS], axis=-1)
+    deviations = np.stack([np.sqrt(span.range_variance(bars)) for bars in RANGE_BARS], axis=-1)
     shares = np.maximum(deviations / divisor[:, None], FLOOR_SHARE)
     by_window = np.log(np.concatenate([divisor[:, None], shares], axis=1)) * is_moving[:, None]
     bands = BANDS_TASK.implied(np, span.standing)
@@ -135,7 +135,7 @@ def boosting_terms(span: Span) -> Floats:
 
 def recent_unit(span: Span) -> Floats:
     """Return the going size of one bar's move at each window, shape (N,), in returns; 0 in a dead market."""
-    return recent_range(*(_deviation(span, bars) for bars in RANGE_BARS[1:]))
+    return recent_range(*(np.sqrt(span.range_variance(bars)) for bars in RANGE_BARS[1:]))
 
 
 def _boosters(lightgbm: ModuleType, spans: Sequence[Span], boosting: Boosting) -> dict[tuple[str, int], Any]:
@@ -160,11 +160,6 @@ def _boosters(lightgbm: ModuleType, spans: Sequence[Span], boosting: Boosting) -
             data.set_label(np.concatenate([moved[:, column] for moved in made]))
             boosters[task, int(column)] = lightgbm.train(settings, data, boosting.num_trees)
     return boosters
-
-
-def _deviation(span: Span, num_bars: int) -> Floats:
-    """Return the deviation of one bar's return that the ranges of the newest bars tell, shape (N,)."""
-    return np.sqrt(span.range_variance(num_bars))
 
 
 def _flat(values_NHX: Floats) -> Floats:

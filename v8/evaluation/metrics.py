@@ -167,10 +167,12 @@ def measure_errors(span: Span, task: str, forecast: Floats) -> tuple[TaskErrors,
     relative = error / span.last_close[:, None, None] if TASKS[task].is_price else error
     largest = float(np.maximum(np.abs(error), np.abs(relative)).max())
     if not largest < MAX_ERROR:  # also true for NaN
+        bad = [tuple(index) for index in np.argwhere(~np.isfinite(forecast)).tolist()]
+        first = f" from {forecast[bad[0]]} at {bad[0]} ({len(bad)} such numbers in all)" if bad else ""
         raise SeriesError(
             where=where,
             rule=f"has errors below {MAX_ERROR:g}, which can be squared and averaged",
-            got=f"{largest:.3g}" + _first_bad(forecast),
+            got=f"{largest:.3g}{first}",
             fix="Train again with a lower learning_rate or a clip_norm",
         )
     return TaskErrors(*_grids(error), *_grids(relative)), np.abs(relative).mean(axis=(1, 2))
@@ -231,11 +233,6 @@ def wilson_interval(num_hits: float, num_trials: float) -> tuple[float, float]:
     spread = share * (1.0 - share) / num_trials + Z_95**2 / (4 * num_trials**2)
     reach = Z_95 / shrink * math.sqrt(spread)
     return max(0.0, centre - reach), min(1.0, centre + reach)
-
-
-def _first_bad(forecast: Floats) -> str:
-    bad = [tuple(index) for index in np.argwhere(~np.isfinite(forecast)).tolist()]
-    return f" from {forecast[bad[0]]} at {bad[0]} ({len(bad)} such numbers in all)" if bad else ""
 
 
 def _grids(error: NDArray[np.float64]) -> tuple[ErrorGrid, SquaredErrorGrid]:

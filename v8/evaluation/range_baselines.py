@@ -82,7 +82,7 @@ def moved_from_rolled(span: Span, task: str, moves: Floats) -> Floats:
 def _fit_constants(train: Span, variance_of: Callable[[Span], Floats]) -> Forecast:
     """Fit one constant per step and column to a variance that is known at each window."""
     variance = variance_of(train)[:, None, None]
-    ahead, rolled = variance * _weights(train), train.rolled_deviation[:, :, None]
+    ahead, rolled = variance * future_weights(train.horizon_bars)[:, None], train.rolled_deviation[:, :, None]
     constants = {}
     for task, moved in moves_from_rolled(train).items():
         if TASKS[task].has_window:
@@ -117,7 +117,7 @@ def _ranged(span: Span, task: str, variance: Floats, constant: Floats) -> Floats
     if not TASKS[task].has_window:
         return moved_from_rolled(span, task, np.sqrt(variance)[:, None, None] * constant)
     rolled = span.rolled_deviation[:, :, None]
-    ahead = variance[:, None, None] * _weights(span)
+    ahead = variance[:, None, None] * future_weights(span.horizon_bars)[:, None]
     deviation = np.sqrt(np.maximum(rolled**2 + constant * ahead, 0.0))
     return moved_from_rolled(span, task, (deviation - rolled) * TASKS[task].column_deviations)
 
@@ -134,10 +134,6 @@ def _har_terms(span: Span) -> dict[str, Floats]:
 
 def _unit(span: Span, task: str) -> Floats:
     return np.asarray(TASKS[task].size(span.last_close, np.ones(len(span))))[:, None, None]
-
-
-def _weights(span: Span) -> Floats:
-    return future_weights(span.horizon_bars)[:, None]
 
 
 SCALED: Final = Baseline(

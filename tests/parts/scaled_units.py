@@ -1,0 +1,42 @@
+"""What a published model does to its network's scaled forecasts, written plainly in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from v8.data.scaling import Scaling, TargetForm, restore
+from v8.data.shrinkage import NO_RIVALS, Rivals, Shrinkage
+from v8.data.span import Span
+from v8.tasks import TASKS
+
+
+def restore_targets(scaling: Scaling, span: Span, scaled: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Undo `Scaling.scale_targets`, up to its floors; shape (W, H, C), in the task's unit."""
+    made = {}
+    for name, values in scaled.items():
+        constants, task, rolled = scaling.task(name), TASKS[name], span.rolled[name]
+        if constants.form is TargetForm.ROLL_FORWARD:
+            rolled = task.floored(np, rolled, rolled, scaling.volatility_floor)
+        unit_W = task.size(span.last_close, np.maximum(span.recent_range, scaling.range_floor))
+        made[name] = restore(
+            np,
+            constants.form,
+            values.astype(np.float64) * np.array(constants.scale),
+            reference=rolled,
+            unit=unit_W[:, None, None],
+            center=np.array(constants.center),
+        )
+    return made
+
+
+def shrink(
+    shrinkage: Shrinkage, scaled: Mapping[str, np.ndarray], scaling: Scaling, rivals: Rivals = NO_RIVALS
+) -> dict[str, np.ndarray]:
+    """Return anchor + factor x (scaled - anchor) per task, shape (W, H, C), scaled units."""
+    made = {}
+    for one in shrinkage.tasks:
+        anchor = rivals.get(one.task, np.array(scaling.task(one.task).start))
+        made[one.task] = anchor + np.array(one.factors)[:, None] * (scaled[one.task] - anchor)
+    return made
