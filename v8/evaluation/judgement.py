@@ -153,13 +153,12 @@ class Judgement:
 _JUDGEMENT: Final = TypeAdapter(Judgement)
 
 
-def judge(data: SeriesData, model: Mapping[str, Floats], span_name: str = "test") -> Judgement:
-    """Measure a model and every baseline on one span.
+def judge(data: SeriesData, model: Mapping[str, Floats]) -> Judgement:
+    """Measure a model and every baseline on the test span.
 
     Args:
         data: The series; baselines are fitted to its train span.
         model: The model's forecasts of the span's windows, per task, shape (N, H, C), in the task's unit.
-        span_name: "test", or "validation".
 
     Returns:
         The judgement, tasks in the order of `v8.tasks.TASKS`.
@@ -168,7 +167,7 @@ def judge(data: SeriesData, model: Mapping[str, Floats], span_name: str = "test"
         SeriesError: If a forecast is missing, or of another shape than its truth, or an error is too large
             to be a number.
     """
-    span, train = data.spans[span_name], data.spans["train"]
+    span, train = data.spans["test"], data.spans["train"]
     if set(model) != set(span.profile.tasks):
         raise SeriesError(
             where=f"{span.table.series}, model",
