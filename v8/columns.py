@@ -69,7 +69,6 @@ def deviation_columns(horizon_bars: int) -> tuple[str, ...]:
 OHLC: Final = (OPEN, HIGH, LOW, CLOSE)
 OHLCV: Final = (*OHLC, VOLUME)
 
-
 TASK_OHLC: Final = "ohlc"
 TASK_BANDS: Final = "bands"
 TASK_VOLATILITY: Final = "volatility"

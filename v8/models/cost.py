@@ -19,14 +19,8 @@ def training_flop_per_window(profile: Profile) -> float:
 
 
 def ceiling_pct(windows_per_s: float, flop_per_window: float, gflop_per_s: float) -> float:
-    """Return how much of a matmul rate a training speed makes use of.
+    """Return per cent of a matmul rate of the same cores or device that a training speed makes use of.
 
-    Args:
-        windows_per_s: Training speed.
-        flop_per_window: Of what was trained.
-        gflop_per_s: Matmul rate of the same cores or device.
-
-    Returns:
-        Per cent of the rate; 16-bit arithmetic may exceed 100 of a single-precision rate.
+    16-bit arithmetic may exceed 100 of a single-precision rate.
     """
     return 100 * windows_per_s * flop_per_window / (1e9 * gflop_per_s)
