@@ -102,11 +102,6 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
     split = split_rows(len(table), profile, where=str(table.series))
     spans = {name: _span(table, split, name, profile) for name in SPANS}
     scaling = fit_scaling(spans["train"], split.train, table_columns(profile))
-    targets: dict[str, NDArray[np.float32]] = {}
-    for span in spans.values():
-        for task, scaled in scaling.scale_targets(span, span.truth).items():
-            empty = np.zeros((len(table), *scaled.shape[1:]), np.float32)
-            targets.setdefault(task, empty)[span.anchors] = scaled
     # Windows weigh as much as the recent range by which targets are divided; all alike where none does.
     floored = scaling.floored_range(recent_range(table, profile))
     return SeriesData(
@@ -119,7 +114,7 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
         inputs_NF=scaling.scale_inputs(
             table.select(profile.features).astype(np.float64), table.column(CLOSE).astype(np.float64)
         ),
-        targets_NHC=targets,
+        targets_NHC=_targets(spans, scaling),
         weight_N=(floored / floored[spans["train"].anchors].mean()).astype(np.float32),
     )
 
@@ -135,3 +130,12 @@ def _span(table: FeatureTable, split: Split, name: str, profile: Profile) -> Spa
             fix=f"Fetch a longer history with --bars (at least {rows_needed(profile)} unbroken rows)",
         )
     return Span(table, profile, found)
+
+
+def _targets(spans: Mapping[str, Span], scaling: Scaling) -> dict[str, NDArray[np.float32]]:
+    targets: dict[str, NDArray[np.float32]] = {}
+    for span in spans.values():
+        for task, scaled in scaling.scale_targets(span, span.truth).items():
+            empty = np.zeros((len(span.table), *scaled.shape[1:]), np.float32)
+            targets.setdefault(task, empty)[span.anchors] = scaled
+    return targets

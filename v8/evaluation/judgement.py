@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 
 from v8.columns import TASK_OHLC
 from v8.data.dataset import SeriesData
+from v8.data.span import Span
 from v8.errors import ArtifactError, SeriesError, listed
 from v8.evaluation.baselines import BASELINES, NAIVE
 from v8.evaluation.metrics import (
@@ -168,13 +169,7 @@ def judge(data: SeriesData, model: Mapping[str, Floats]) -> Judgement:
             to be a number.
     """
     span, train = data.spans["test"], data.spans["train"]
-    if set(model) != set(span.profile.tasks):
-        raise SeriesError(
-            where=f"{span.table.series}, model",
-            rule=f"forecasts the tasks of its profile ({', '.join(sorted(span.profile.tasks))})",
-            got=listed(sorted(model)) or "no task",
-            fix="Pass one array for each task of the profile",
-        )
+    _check_tasks(span, model)
     tasks = [task for task in TASKS if task in span.profile.tasks]
     measured = {task: measure_errors(span, task, model[task]) for task in tasks}
     errors = {task: {MODEL: measured[task][0]} for task in tasks}
@@ -192,6 +187,16 @@ def judge(data: SeriesData, model: Mapping[str, Floats]) -> Judgement:
         tasks={task: JudgedTask(TASKS[task].columns, errors[task], significance[task]) for task in tasks},
         direction=measure_direction(span, model[TASK_OHLC]),
     )
+
+
+def _check_tasks(span: Span, model: Mapping[str, Floats]) -> None:
+    if set(model) != set(span.profile.tasks):
+        raise SeriesError(
+            where=f"{span.table.series}, model",
+            rule=f"forecasts the tasks of its profile ({', '.join(sorted(span.profile.tasks))})",
+            got=listed(sorted(model)) or "no task",
+            fix="Pass one array for each task of the profile",
+        )
 
 
 def _faults(judgement: Judgement) -> Iterator[str]:
