@@ -143,11 +143,11 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     frame.to_csv(home / "candles" / f"{series}.csv")
     candles = open_source("files", data_dir=home / "candles").candles(series, profile.newest_bars)
     run = TrainedRun(home / "runs" / "tiny", profile, candles, home / "candles")
-    with pytest.MonkeyPatch.context() as patch:
+    begun = RunRecord.begin(profile, "files", True, "python -m v8 run")
+    with pytest.MonkeyPatch.context() as patch, RunFolder(run.path, begun) as folder:
         patch.setenv("V8_HOME", str(home / "caches"))
         job = Job(candles, profile, 7, run.folder, is_publishable=True, candle_seconds=0.0)
         (outcome,) = train_all([job], lambda event: None)
-    assert outcome.reason is None, outcome.trace
-    with RunFolder(run.path, RunRecord.begin(profile, "files", True, "python -m v8 run")) as folder:
+        assert outcome.reason is None, outcome.trace
         folder.set_state(series, status="done")
     return run

@@ -81,6 +81,20 @@ def test_another_source_is_refused(tmp_path: Path, begun: RunRecord) -> None:
         RunFolder(tmp_path / "tiny", replace(begun, source="demo"))
 
 
+@pytest.mark.parametrize("name", ["report.html", "leaderboard.csv", "BTCUSDT-15m/model.keras"])
+def test_a_run_does_not_start_where_something_else_lies(tmp_path: Path, begun: RunRecord, name: str) -> None:
+    """At 4c79749 a run whose run.json was gone, and files of the user's, were written over without a word."""
+    file = tmp_path / "tiny" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("mine")
+    with pytest.raises(
+        ArtifactError, match=r"starts in a folder of its own; .*got [\w.-]+\. Restore run\.json"
+    ):
+        RunFolder(tmp_path / "tiny", begun)
+    assert file.read_text() == "mine"
+    assert not (tmp_path / "tiny" / "run.json").exists()
+
+
 def test_one_writer_at_a_time_and_the_other_is_named(tmp_path: Path, begun: RunRecord) -> None:
     with (
         RunFolder(tmp_path / "tiny", begun),

@@ -48,12 +48,12 @@ def _run_toy(profile: Profile, home: Path, candles: Candles | None = None) -> To
     """Train one series, demo's when none is given, judge, save and report it, load it in plain Keras."""
     candles = candles or DemoSource().candles(SERIES, profile.newest_bars)
     path = home / "runs" / profile.name
-    with pytest.MonkeyPatch.context() as patch:
+    begun = RunRecord.begin(profile, candles.source, False, "python -m v8 run")
+    with pytest.MonkeyPatch.context() as patch, RunFolder(path, begun) as folder:
         patch.setenv("V8_HOME", str(home / "caches"))
         job = Job(candles, profile, 7, path / str(candles.series), is_publishable=False, candle_seconds=0.0)
         (outcome,) = train_all([job], lambda event: None)
-    assert outcome.reason is None, outcome.trace
-    with RunFolder(path, RunRecord.begin(profile, candles.source, False, "python -m v8 run")) as folder:
+        assert outcome.reason is None, outcome.trace
         folder.set_state(candles.series, status="done")
     write_outputs(path)
     model = keras.saving.load_model(job.folder / "model.keras", safe_mode=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ import v8
 from v8.artifacts.forecaster import Forecaster
 from v8.commands.app import app
 from v8.data.dataset import prepare_series, table_columns
+from v8.engine.outputs import write_outputs
 from v8.errors import ArtifactError, PullError
 from v8.evaluation.judgement import judge
 from v8.features.table import compute_table
@@ -136,6 +138,25 @@ def test_a_run_folder_is_loaded_by_the_same_call(trained_run: Any) -> None:
     named = v8.load(str(trained_run.path), SERIES)
     assert (alone.revision, str(alone.series), str(named.series)) == (None, SERIES, SERIES)
     assert str(v8.load(trained_run.path).series) == SERIES
+
+
+def test_a_run_s_folder_with_the_model_of_another_series_is_refused(trained_run: Any, tmp_path: Path) -> None:
+    """At 4c79749 it gave one coin's forecast, and a line of the leaderboard, under another's name."""
+    run = tmp_path / "run"
+    shutil.copytree(trained_run.path, run)
+    (run / SERIES).rename(run / "SOLUSDT-15m")
+    record = json.loads((run / "run.json").read_text())
+    record["series"]["SOLUSDT-15m"] = record["series"].pop(SERIES)
+    (run / "run.json").write_text(json.dumps(record))
+    with pytest.raises(
+        ArtifactError, match=r"must hold the model of SOLUSDT-15m; got the one of BTCUSDT-15m"
+    ):
+        v8.load(run, "SOLUSDT-15m")
+    for use in (write_outputs, lambda path: stage_run(path, tmp_path / "staged", REPO, Choice())):
+        with pytest.raises(
+            ArtifactError, match=r"must be of SOLUSDT-15m, whose folder it lies in; got 'BTCUSDT"
+        ):
+            use(run)
 
 
 @pytest.mark.parametrize(

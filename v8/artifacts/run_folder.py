@@ -135,14 +135,18 @@ class RunFolder(FolderLock):
 
     Raises:
         ProfileError: If the folder belongs to another profile.
-        ArtifactError: If it belongs to another source, is damaged, or another process writes it.
+        ArtifactError: If it belongs to another source, is damaged or no run's, or another process writes it.
     """
 
     def __init__(self, path: Path, begun: RunRecord) -> None:
         super().__init__(path)
         self.path = path
         try:
-            self.record = self._continued(begun) if (path / RUN_FILE).exists() else begun
+            if not (path / RUN_FILE).exists():
+                _require_empty(path)
+                self.record = begun
+            else:
+                self.record = self._continued(begun)
             self.release_running()
         except BaseException:
             self.release()
@@ -203,6 +207,17 @@ class RunFolder(FolderLock):
                 fix="Use the same source, or start a new run beside it with --fresh",
             )
         return record
+
+
+def _require_empty(path: Path) -> None:
+    """Refuse to start a run where something lies that it would write over: models, or a user's own files."""
+    if found := sorted(each.name for each in path.iterdir() if not each.name.startswith(".")):
+        raise ArtifactError(
+            where=str(path),
+            rule=f"a run starts in a folder of its own; without {RUN_FILE} nobody knows whose these are",
+            got=listed(found),
+            fix=f"Restore {RUN_FILE} to continue, or start a new run beside it with --fresh",
+        )
 
 
 def read_run(path: Path) -> RunRecord:

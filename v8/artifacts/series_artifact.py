@@ -86,15 +86,26 @@ def save_description(folder: Path, finished: Finished) -> None:
     (folder / ERROR_FILE).unlink(missing_ok=True)
 
 
-def read_metadata(folder: Path) -> dict[str, Any]:
+def read_metadata(folder: Path, *, series: str | None = None) -> dict[str, Any]:
     """Read `metadata.json` of an artefact.
 
+    Args:
+        folder: Where it lies.
+        series: Which series it must be of; None for any.
+
     Raises:
-        ArtifactError: If it is missing, damaged or of an unknown format.
+        ArtifactError: If it is missing, damaged, of an unknown format or of another series.
     """
     file, fix = folder / METADATA_FILE, "Use the v8 that wrote it"
     content = read_json_object(file, fix="Restore the artefact's folder or train the series again")
     check_format(content, (ARTIFACT_FORMAT,), what="artefact", where=str(file), fix=fix)
+    if series not in (None, content.get("series")):
+        raise ArtifactError(
+            where=str(file),
+            rule=f"must be of {series}, whose folder it lies in",
+            got=repr(content.get("series"))[:80],
+            fix="Restore the artefact's folder or train the series again",
+        )
     return content
 
 

@@ -95,7 +95,7 @@ def _check_finished(plan: Plan, folder: RunFolder, listen: Listener) -> None:
     for planned in plan.series:
         if planned.status == "done":
             path = folder.series_folder(planned.series)
-            verify_model_file(path, read_metadata(path))
+            verify_model_file(path, read_metadata(path, series=path.name))
         elif folder.state(planned.series).status == "done":
             listen(Note(f"{planned.series}: was finished, but its files are gone; it is trained again."))
     num_done = len(plan.series) - len(plan.todo)

@@ -67,7 +67,7 @@ class RunOutputs:
     def _read(self, name: str) -> _Finished:
         if name not in self._finished:
             folder = self._run / name
-            (result,) = read_results([read_metadata(folder)])
+            (result,) = read_results([read_metadata(folder, series=name)])
             history, sample = read_history(folder / HISTORY_FILE), read_sample(folder / FORECASTS_FILE)
             self._finished[name] = _Finished(result, series_section(result, history, sample))
         return self._finished[name]

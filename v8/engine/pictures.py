@@ -28,7 +28,7 @@ def draw_pictures(run: Path) -> list[Path]:
     """
     record = read_run(run)
     names = [name for name, state in record.series.items() if state.status == "done"]
-    results = read_results(read_metadata(run / name) for name in names)
+    results = read_results(read_metadata(run / name, series=name) for name in names)
     histories = {name: read_history(run / name / HISTORY_FILE) for name in names}
     samples = {name: sample for name in names if (sample := read_sample(run / name / FORECASTS_FILE))}
     title = record.profile_name if record.is_publishable else f"{DEMO_WARNING}\n{record.profile_name}"

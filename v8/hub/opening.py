@@ -42,7 +42,8 @@ def open_forecaster(
             fix="Leave it out, or write the repository as user/name from where no such folder exists",
         )
     elif not (folder / METADATA_FILE).exists():
-        return Forecaster.load(_series_folder(folder, series))
+        folder = _series_folder(folder, series)
+        series = folder.name  # of a run, which must hold what the folder says
     forecaster = Forecaster.load(folder, revision=commit)
     if series not in (None, str(forecaster.series)):
         raise ArtifactError(

@@ -87,7 +87,7 @@ def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
     with FolderLock(run):
         metadata = []
         for name in sorted(record.series.keys() - held_back.keys()):
-            content = read_metadata(run / name)
+            content = read_metadata(run / name, series=name)
             result = read_results([content])[0]
             check_source(result.source, is_publishable=not result.is_demo)
             if choice.is_only_skilled and (losing := result.judgement.loses):

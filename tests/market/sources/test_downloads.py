@@ -147,3 +147,14 @@ def test_an_error_in_the_pool_cancels_what_has_not_begun(slow_archive, downloade
         downloader.map(lambda path: downloader.fetch(slow_archive.url + path, max_bytes=9), paths)
     downloader.close()
     assert len(slow_archive.requests) < 20
+
+
+def test_the_last_reference_may_be_dropped_by_one_of_its_threads() -> None:
+    """At 4c79749 such a thread waited for itself: RuntimeError, cannot join current thread."""
+    holder = [Downloader("V8_VISION_URL")]
+
+    def drop(_: int) -> None:
+        holder.pop().close()
+
+    pool = holder[0]._pool
+    assert pool.submit(drop, 0).exception() is None

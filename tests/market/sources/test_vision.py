@@ -226,6 +226,21 @@ def test_a_zip_that_never_has_its_checksum_is_refused_and_not_kept(
     assert list(tmp_path.rglob("*2024-08.zip")) == []
 
 
+@pytest.mark.parametrize("label", ["2024-07", "2024-08"])
+def test_an_empty_answer_is_no_absent_month(full_archive, open_vision, label):
+    """At 4c79749 an empty zip was dropped in silence, and the newest month ended in a traceback."""
+    full_archive.files[path_of(label)] = b""
+    with pytest.raises(DataError, match=rf"{label}\.zip: must have the sha256 .*; got another one, \d times"):
+        open_vision().candles(SERIES, 2_000)
+
+
+@pytest.mark.parametrize("label", ["2024-07", "2024-08"])
+def test_a_checksum_without_its_zip_is_an_error_and_not_a_gap(full_archive, open_vision, label):
+    del full_archive.files[path_of(label)]
+    with pytest.raises(DataError, match=rf"{label}\.zip: must have the sha256 .*; got no zip, \d times"):
+        open_vision().candles(SERIES, 2_000)
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"<html>sign in</html>", b"%064d  ETHUSDT-4h-2024-08.zip\n" % 0, b"12  x\n"]
 )

@@ -95,7 +95,8 @@ class Downloader:
             self._session.mount(scheme, HTTPAdapter(pool_maxsize=num_workers, max_retries=patience))
         resources = ExitStack()
         resources.callback(self._session.close)
-        resources.callback(self._pool.shutdown, cancel_futures=True)
+        # The last to forget it may be one of its own threads, which cannot wait for itself.
+        resources.callback(self._pool.shutdown, wait=False, cancel_futures=True)
         self._finalizer = weakref.finalize(self, resources.close)
 
     def close(self) -> None:

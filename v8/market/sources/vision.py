@@ -157,19 +157,21 @@ class _SeriesZips:
         return content if storage.digest_bytes(content) == promise.strip() else None
 
     def _downloaded(self, period: pd.Period) -> bytes | None:
+        """Return a zip as its checksum promises it; None where there is no checksum."""
+        url, got = self.url(period), "another one"
         for _ in range(_NUM_CHECKSUM_TRIES):
-            promise = self._promised(period)
-            content = promise and self.downloader.fetch(self.url(period), max_bytes=MAX_ZIP_BYTES)
-            if not promise or not content:
+            if (promise := self._promised(period)) is None:
                 return None
-            if storage.digest_bytes(content) == promise:
+            content = self.downloader.fetch(url, max_bytes=MAX_ZIP_BYTES)
+            if content is not None and storage.digest_bytes(content) == promise:
                 return content
+            got = "no zip" if content is None else "another one"
             # Either half may be the stale one: ask for both again.
             self._promises.pop(period, None)
         raise DataError(
-            where=self.url(period),
+            where=url,
             rule="must have the sha256 that its .CHECKSUM promises",
-            got=f"another one, {_NUM_CHECKSUM_TRIES} times",
+            got=f"{got}, {_NUM_CHECKSUM_TRIES} times",
             fix=f"Try again later or set {URL_VARIABLE} to another mirror",
         )
 
