@@ -34,5 +34,5 @@ def test_a_name_is_given_once() -> None:
 
 def test_a_registered_entry_can_be_forgotten_again() -> None:
     fruits = Registry("fruit", [Fruit("pear")])
-    fruits.unregister("pear")
+    fruits.pop("pear")
     assert not fruits

@@ -63,10 +63,6 @@ class Registry(dict[str, T], Generic[T]):
         self[entry.name] = entry
         return entry
 
-    def unregister(self, name: str) -> None:
-        """Forget one again; for tests that register their own."""
-        del self[name]
-
     def find(self, name: str, *, where: str | None = None) -> T:
         """Return one by its name.
 

@@ -35,7 +35,7 @@ def registered() -> Iterator[None]:
         )
     )
     yield
-    BASELINES.unregister("halfway")
+    BASELINES.pop("halfway")
 
 
 @pytest.mark.usefixtures("registered")

@@ -83,7 +83,7 @@ def registered() -> Iterator[None]:
         )
     )
     yield
-    FAMILIES.unregister("dense_largest")
+    FAMILIES.pop("dense_largest")
     del TWINS[keras.layers.GlobalMaxPooling1D]
 
 

@@ -49,7 +49,7 @@ class TideSource:
 def registered() -> Iterator[None]:
     SOURCES.register(SourceKind("tide", "a price that swings", "a toy of this test", TideSource))
     yield
-    SOURCES.unregister("tide")
+    SOURCES.pop("tide")
 
 
 @pytest.mark.usefixtures("registered")

@@ -39,7 +39,7 @@ BAND_WIDTH = Task(
 def registered() -> Iterator[None]:
     TASKS.register(BAND_WIDTH)
     yield
-    TASKS.unregister(BAND_WIDTH.name)
+    TASKS.pop(BAND_WIDTH.name)
 
 
 @pytest.mark.usefixtures("registered")

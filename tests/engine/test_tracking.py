@@ -86,7 +86,7 @@ def test_a_tracker_of_ones_own_is_told_what_happens(tmp_path: Path) -> None:
         with open_trackers(["mine"], TrackedRun(tmp_path, {}, "demo"), lambda event: None) as listen:
             listen(epoch_ended())
     finally:
-        TRACKERS.unregister("mine")
+        TRACKERS.pop("mine")
     assert mine.num_asked == 11
 
 

@@ -56,7 +56,7 @@ def test_an_indicator_of_ones_own_is_a_function_and_a_line() -> None:
         assert definitions(["half"]) == {"half": "half: half of the close, quote currency"}
         assert len(definition_digest("half")) == 64
     finally:
-        FEATURES.unregister("half")
+        FEATURES.pop("half")
 
 
 def test_warm_up_of_windows_is_the_rows_they_need_before_the_first_valid_one() -> None:

@@ -50,4 +50,4 @@ def test_a_source_of_ones_own_is_one_line_and_unknown_again_without_it():
         with pytest.raises(ProfileError, match=r"files, demo, mine; got 'min'. Did you mean mine"):
             open_source("min")
     finally:
-        SOURCES.unregister("mine")
+        SOURCES.pop("mine")
