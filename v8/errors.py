@@ -1,7 +1,8 @@
 """Every error a user can meet, each built from the same four parts.
 
 The sentence reads `where: rule; got what. How to mend it.` The constructor takes the four parts by
-name, so none can be forgotten, and the command line turns the class into an exit code.
+name, so none can be forgotten, and the command line turns the class into an exit code. Whatever the parts
+quote, the sentence is one line of at most `MAX_MESSAGE` characters without control characters or passwords.
 
     V8Error                      1   anything of ours
     |-- ProfileError             2   a profile, a universe file or a flag
@@ -9,6 +10,7 @@ name, so none can be forgotten, and the command line turns the class into an exi
     |-- SeriesError              4   one series of a run cannot go on; the others can
     |   `-- DivergedError        4   a loss that is no longer a number
     |-- ArtifactError            3   a run folder or saved model that cannot be trusted
+    |-- StorageError             6   a place that cannot be written: full, read-only, not there
     |-- PublishError             5   a run that did not reach the Hub, or must not
     `-- PullError                5   a model that the Hub did not hand out
 """
@@ -17,8 +19,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
+
+from v8.untrusted import shown
 
 MAX_LISTED = 5
+MAX_MESSAGE: Final = 600
+_MAX_PART: Final = 400
+_SHORTER: Final = {"got": 120, "rule": 150, "where": 120, "fix": 150}
+"""Parts of a message that is too long are shortened in this order, as far as needed."""
 
 
 class V8Error(Exception):
@@ -34,12 +43,21 @@ class V8Error(Exception):
     exit_code = 1
 
     def __init__(self, *, where: str, rule: str, got: str, fix: str) -> None:
-        self.where, self.rule, self.got, self.fix = where, rule, got, fix
-        super().__init__(f"{where}: {rule}; got {got}. {fix}.")
+        parts = (where, rule, got, fix)
+        self.where, self.rule, self.got, self.fix = (shown(part, _MAX_PART) for part in parts)
+        super().__init__(self._sentence())
 
     def __reduce__(self) -> tuple[object, ...]:
         """Survive the trip between worker processes with all four parts."""
         return partial(type(self), where=self.where, rule=self.rule, got=self.got, fix=self.fix), ()
+
+    def _sentence(self) -> str:
+        parts = {"where": self.where, "rule": self.rule, "got": self.got, "fix": self.fix}
+        for name, most in _SHORTER.items():
+            if sum(map(len, parts.values())) <= MAX_MESSAGE - len(": ; got . ."):
+                break
+            parts[name] = shown(parts[name], most)
+        return "{where}: {rule}; got {got}. {fix}.".format(**parts)
 
 
 class ProfileError(V8Error):
@@ -68,6 +86,22 @@ class ArtifactError(V8Error):
     """A run folder or a saved model that is damaged, foreign or does not match."""
 
     exit_code = 3
+
+
+class StorageError(V8Error):
+    """A file that could not be written: the disk is full, read-only, or the place is none."""
+
+    exit_code = 6
+
+    @classmethod
+    def of(cls, path: object, error: OSError) -> StorageError:
+        """Say what the system said about writing a file."""
+        return cls(
+            where=str(path),
+            rule="must be written",
+            got=error.strerror or type(error).__name__,
+            fix="Make room or choose another place, and repeat the same command; what was finished is kept",
+        )
 
 
 class PublishError(V8Error):

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from v8.errors import StorageError
+
 
 def home() -> Path:
     """Return the folder of v8's caches: `V8_HOME`, or `v8` in the user's cache folder."""
@@ -17,8 +19,8 @@ def home() -> Path:
     return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "v8"
 
 
-def write_with(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary neighbour of `path`, then rename it into place.
+def write_with(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a temporary neighbour of `path`, then rename it into place, safe from a power cut.
 
     The temporary name keeps the suffix of `path` because writers such as Keras choose the format by
     it. On any error the neighbour is removed and `path` stays as it was.
@@ -26,26 +28,37 @@ def write_with(path: Path, write: Callable[[Path], None]) -> None:
     Args:
         path: Final place; its parent folder is made when missing.
         write: Called with the temporary path.
+
+    Raises:
+        StorageError: If the system refuses: no space, no permission, a read-only disk, a name too long.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.stem}.{os.getpid()}.{secrets.token_hex(4)}{path.suffix}")
     try:
-        write(aside)
-        os.replace(aside, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            write(aside)
+            _keep(aside)
+            os.replace(aside, path)
+        finally:
+            aside.unlink(missing_ok=True)
+        if os.name == "posix":
+            _keep(path.parent)
+    except OSError as error:
+        raise StorageError.of(path, error) from error
+
+
+def _keep(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk itself."""
+    number = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(number)
     finally:
-        aside.unlink(missing_ok=True)
+        os.close(number)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write `content` to `path` atomically."""
-
-    def write(aside: Path) -> None:
-        with aside.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-
-    write_with(path, write)
+    write_with(path, lambda aside: aside.write_bytes(content))
 
 
 def write_text(path: Path, content: str) -> None:

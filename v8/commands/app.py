@@ -6,6 +6,7 @@
     3  data: candles, features, or a run folder that cannot be trusted
     4  some series failed; the others are finished and saved
     5  publishing and pulling: what did not reach the Hub, or was not handed out by it
+    6  a place that cannot be written: a full disk, a read-only folder
     130  interrupted; the state is saved and the call that continues is printed
 
 A run whose every series failed for its candles or features exits 3: then the source is at fault, not
@@ -31,7 +32,7 @@ from v8.commands.pull import pull
 from v8.commands.report import report
 from v8.commands.run import run
 from v8.engine.interruption import EXIT_INTERRUPTED
-from v8.errors import V8Error
+from v8.errors import StorageError, V8Error
 
 
 class _Commands(TyperGroup):
@@ -43,6 +44,12 @@ class _Commands(TyperGroup):
         except V8Error as error:
             sys.stderr.write(f"error: {error}\n")
             raise typer.Exit(error.exit_code) from error
+        except OSError as error:  # of a place that nothing of ours looks after: a user's mistake, not a bug
+            if isinstance(error, BrokenPipeError):
+                raise
+            trouble = StorageError.of(error.filename or "the system", error)
+            sys.stderr.write(f"error: {trouble}\n")
+            raise typer.Exit(trouble.exit_code) from error
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
 
