@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
 
 from v8 import storage
+from v8.errors import StorageError
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
@@ -56,3 +59,31 @@ def test_the_home_of_caches_can_be_chosen(tmp_path: Path, monkeypatch: pytest.Mo
     assert storage.home() == tmp_path
     monkeypatch.delenv("V8_HOME")
     assert storage.home().name == "v8"
+
+
+def test_a_place_that_is_no_folder_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("mine", "utf-8")
+    with pytest.raises(StorageError, match=r"taken.*must be written; got .+\. Make room") as caught:
+        storage.write_text(tmp_path / "taken" / "run.json", "{}")
+    assert caught.value.exit_code == 6
+    assert (tmp_path / "taken").read_text("utf-8") == "mine"
+
+
+def test_a_file_is_on_the_disk_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    sync, rename = os.fsync, os.replace
+
+    def synced(number: int) -> None:
+        told.append("folder" if stat.S_ISDIR(os.fstat(number).st_mode) else "file")
+        sync(number)
+
+    def renamed(aside: Path, path: Path) -> None:
+        told.append("name")
+        rename(aside, path)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    storage.write_with(tmp_path / "model.keras", lambda aside: aside.write_bytes(b"1"))
+    assert told == ["file", "name", "folder"]
