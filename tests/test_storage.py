@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
+import time
+import zipfile
 from pathlib import Path
 
 import pytest
+from full_disk import file_limit
 
 from v8 import storage
 from v8.errors import StorageError
@@ -87,3 +92,62 @@ def test_a_file_is_on_the_disk_before_it_gets_its_name(
     monkeypatch.setattr(os, "replace", renamed)
     storage.write_with(tmp_path / "model.keras", lambda aside: aside.write_bytes(b"1"))
     assert told == ["file", "name", "folder"]
+
+
+def test_a_writer_that_fails_over_the_system_in_words_of_its_own_is_a_refusal_of_the_system(
+    tmp_path: Path,
+) -> None:
+    def zipped(aside: Path) -> None:
+        with zipfile.ZipFile(aside, "w") as archive, archive.open("one", "w") as stream:
+            stream.write(b"1" * 100_000)  # closing the zip then fails with a ValueError
+
+    with (
+        file_limit(1000),
+        pytest.raises(StorageError, match=r"big\.zip: must be written; got File too large"),
+    ):
+        storage.write_with(tmp_path / "big.zip", zipped)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_what_killed_processes_were_writing_is_swept(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    names = [
+        f".model.{dead.pid}.0123abcd.keras",
+        f".run.{dead.pid}.0123abcd",
+        f".model.{os.getpid()}.0123abcd.keras",
+        f".model.{dead.pid}.0123abcg.keras",
+        f"model.{dead.pid}.0123abcd.keras",
+        f".model.{dead.pid}.0123abcd.keras.mine",
+        ".lock",
+        ".model.0.0123abcd.keras",
+    ]
+    for name in names:
+        (tmp_path / name).write_text("")
+    (tmp_path / f".folder.{dead.pid}.0123abcd.keras").mkdir()
+    (tmp_path / f".link.{dead.pid}.0123abcd.keras").symlink_to(tmp_path / ".lock")
+    storage.sweep(tmp_path)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert set(names) - left == set(names[:2])
+    assert len(left) == len(names)
+
+
+def test_after_a_day_no_process_is_waited_for(tmp_path: Path) -> None:
+    aside = tmp_path / f".model.{os.getpid()}.0123abcd.keras"
+    aside.write_text("")
+    day_ago = time.time() - storage.ABANDONED_S - 60
+    os.utime(aside, (day_ago, day_ago))
+    storage.sweep(tmp_path)
+    assert not aside.exists()
+
+
+def test_what_killed_processes_left_in_a_cache_goes_when_it_is_next_written(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib; from v8 import storage\n"
+        f"path = pathlib.Path({str(tmp_path)!r}, 'x.zip')\n"
+        "storage.write_with(path, lambda aside: (aside.touch(), os._exit(9)))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=False)
+    (left,) = tmp_path.iterdir()
+    storage.write_cache(tmp_path / "y.zip", b"1")
+    assert not left.exists()

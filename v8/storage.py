@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
+import re
 import secrets
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import psutil
 
 from v8.errors import StorageError
+from v8.untrusted import shown
+
+_ASIDE: Final = re.compile(r"\..+\.(?P<pid>[1-9][0-9]{0,9})\.[0-9a-f]{8}(\.[^.]+)?")
+"""The names under which `write_with` writes aside."""
+
+ABANDONED_S: Final = 86_400
+"""What a process has not finished in a day it never will, whoever has its number by now."""
+
+_log = logging.getLogger(__name__)
+_told: set[str] = set()
+_telling = threading.Lock()
 
 
 def home() -> Path:
@@ -43,8 +61,17 @@ def write_with(path: Path, write: Callable[[Path], object]) -> None:
             aside.unlink(missing_ok=True)
         if os.name == "posix":
             _keep(path.parent)
-    except OSError as error:
-        raise StorageError.of(path, error) from error
+    except Exception as error:
+        if refusal := _refusal_behind(error):
+            raise StorageError.of(path, refusal) from error
+        raise
+
+
+def _refusal_behind(error: BaseException | None) -> OSError | None:
+    """Find what the system refused; Keras and zipfile raise errors of other kinds over a full disk."""
+    while error and not isinstance(error, OSError):
+        error = error.__cause__ or error.__context__
+    return error if isinstance(error, OSError) else None
 
 
 def _keep(path: Path) -> None:
@@ -59,6 +86,42 @@ def _keep(path: Path) -> None:
 def write_bytes(path: Path, content: bytes) -> None:
     """Write `content` to `path` atomically."""
     write_with(path, lambda aside: aside.write_bytes(content))
+
+
+def write_cache(path: Path, content: bytes) -> None:
+    """Write what only saves time; a place that takes it not is told to the log, once a process."""
+    try:
+        sweep(path.parent)
+        write_bytes(path, content)
+    except StorageError as error:
+        place = home() if path.is_relative_to(home()) else path.parent
+        _warn_once(f"Nothing is kept in the cache {place}: {error.got}. All goes on without it, only slower.")
+
+
+def _warn_once(sentence: str) -> None:
+    with _telling:  # many threads fill a cache
+        is_new = sentence not in _told
+        _told.add(sentence)
+    if is_new:
+        _log.warning("%s", shown(sentence, 300))
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed processes were writing aside in a folder, and nothing else."""
+    for path in _abandoned(folder, _ASIDE):
+        if path.is_file():
+            with suppress(OSError):  # it is in nobody's way
+                path.unlink()
+
+
+def _abandoned(folder: Path, pattern: re.Pattern[str]) -> Iterator[Path]:
+    """List what has a name of a pattern and belongs to a process that is no more, or is a day old."""
+    with suppress(OSError):  # of a folder that is not there, or went meanwhile
+        for entry in list(os.scandir(folder)):
+            if (found := pattern.fullmatch(entry.name)) and not entry.is_symlink():
+                is_old = time.time() - entry.stat().st_mtime > ABANDONED_S
+                if is_old or not psutil.pid_exists(int(found["pid"])):
+                    yield Path(entry.path)
 
 
 def write_text(path: Path, content: str) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from full_disk import fill, small_disk
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -256,12 +257,25 @@ def test_too_few_candles_are_refused_before_anything_is_written(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_none_costs_time_and_one_line_but_no_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(
-        DataError, match=r"feature store .*file: must be a folder .* got Not a directory\. Make room"
-    ):
-        FeatureStore(tmp_path / "file").table(walk_candles(), EVERY)
+    monkeypatch.setenv("V8_HOME", str(tmp_path / "file"))
+    for seed in (1, 2):
+        candles = walk_candles(seed=seed)
+        assert_same(FeatureStore().table(candles, EVERY), compute_table(candles, EVERY))
+    said = f"Nothing is kept in the cache {tmp_path / 'file'}: Not a directory. All goes on without it"
+    assert [said in record.getMessage() for record in caplog.records] == [True]
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_a_full_disk_costs_time_but_no_table(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with small_disk(tmp_path / "home", 1 << 16) as disk:
+        fill(disk)
+        candles = walk_candles()
+        assert_same(FeatureStore(disk / "features").table(candles, EVERY), compute_table(candles, EVERY))
+    assert [record.getMessage().count("No space left on device") for record in caplog.records] == [1]
 
 
 def test_the_folder_is_in_the_home_of_v8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,6 +134,7 @@ def _carry_out(plan: Plan, source: CandleSource, placement: Placement, trackers:
     from v8.artifacts.run_folder import RunFolder, RunRecord
     from v8.commands.printing import open_display, print_summary
     from v8.engine.engines import ENGINES
+    from v8.engine.events import log_told_as_notes, told_once
     from v8.engine.execution import execute
     from v8.engine.outputs import write_outputs
     from v8.engine.tracking.following import open_trackers
@@ -145,7 +146,11 @@ def _carry_out(plan: Plan, source: CandleSource, placement: Placement, trackers:
     tracked = TrackedRun(plan.path, plan.profile.model_dump(mode="json"), source.name)
     with RunFolder(plan.path, begun) as folder:
         try:
-            with open_display(plan) as show, open_trackers(trackers, tracked, show) as listen:
+            with (
+                open_display(plan) as show,
+                open_trackers(trackers, tracked, told_once(show)) as listen,
+                log_told_as_notes(listen),
+            ):
                 train_all = partial(ENGINES[DEFAULT_ENGINE].train_all, placement)
                 summary = execute(plan, folder, source, train_all, listen)
         except KeyboardInterrupt:

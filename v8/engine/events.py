@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -73,3 +75,37 @@ class Outcome:
 
 Event = Note | SeriesStarted | StageStarted | EpochEnded | Outcome
 Listener = Callable[[Event], None]
+
+
+def told_once(listen: Listener) -> Listener:
+    """Return a listener that passes a note on once, however many series and processes have it to tell."""
+    told: set[str] = set()
+
+    def tell(event: Event) -> None:
+        if isinstance(event, Note):
+            if event.text in told:
+                return
+            told.add(event.text)
+        listen(event)
+
+    return tell
+
+
+@contextmanager
+def log_told_as_notes(listen: Listener) -> Iterator[None]:
+    """Turn the warnings of modules that know no listener into notes until the block ends."""
+    log, notes = logging.getLogger("v8"), _Notes(listen)
+    log.addHandler(notes)
+    try:
+        yield
+    finally:
+        log.removeHandler(notes)
+
+
+class _Notes(logging.Handler):
+    def __init__(self, listen: Listener) -> None:
+        super().__init__(logging.WARNING)
+        self._listen = listen
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._listen(Note(record.getMessage()))

@@ -25,7 +25,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, cast
 
-from v8.engine.events import Event, Listener, Note, Outcome
+from v8.engine.events import Event, Listener, Note, Outcome, log_told_as_notes
 from v8.engine.interruption import deferred_interrupts
 from v8.engine.plan import Job
 from v8.engine.quiet import quiet_start
@@ -191,7 +191,11 @@ def _serve(pipe: Connection, profile: Profile) -> None:
         from v8.engine.local import Workshop  # noqa: PLC0415 - the parent must not start TensorFlow
 
         has_gpu()
-    with suppress(EOFError, ConnectionError, KeyboardInterrupt), deferred_interrupts("") as check:
+    with (
+        suppress(EOFError, ConnectionError, KeyboardInterrupt),
+        log_told_as_notes(pipe.send),
+        deferred_interrupts("") as check,
+    ):
         workshop = Workshop(profile, pipe.send, check)
         pipe.send(None)
         while True:

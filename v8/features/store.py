@@ -28,7 +28,8 @@ into place, and a table keeps the file it came from. Removing these files is saf
 into one or cuts it short while a table is in use breaks that table.
 
 A file that is damaged, cut off or belongs to other candles is never used: its columns are computed again,
-the file is replaced, and `stats.damaged_files` and the log say so.
+the file is replaced, and `stats.damaged_files` and the log say so. A folder that cannot be written or read
+costs time and one line in the log, never a table.
 """
 
 from __future__ import annotations
@@ -50,7 +51,6 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from v8 import storage
 from v8.columns import OPEN_TIME
-from v8.errors import DataError
 from v8.features.indicators import FEATURES, check_columns, definition_digest
 from v8.features.table import Column, FeatureTable, assemble, compute_columns, table_digest, valid_rows
 from v8.market.candles import Candles
@@ -119,8 +119,7 @@ class FeatureStore:
             Float32 columns with the warm-up of every contiguous piece dropped.
 
         Raises:
-            DataError: If a name is unknown or repeated, if no piece outlasts the warm-up, or if the
-                folder cannot be written.
+            DataError: If a name is unknown or repeated, or if no piece outlasts the warm-up.
         """
         names = check_columns(columns)
         digest = table_digest(candles, names)
@@ -140,28 +139,20 @@ class FeatureStore:
 
     def _from_folder(self, candles: Candles, names: tuple[str, ...]) -> FeatureTable:
         rows = valid_rows(candles, names)
-        try:
-            columns = self._kept(candles)
-            missing = [name for name in names if name not in columns]
-            self.stats.computed_columns += len(missing)
-            self.stats.reused_columns += len(names) - len(missing)
-            if missing:
-                columns.update(compute_columns(candles, missing))
-                storage.write_bytes(self.path(candles), _parquet(candles, columns))
-        except OSError as error:
-            raise DataError(
-                where=f"feature store {self.folder}",
-                rule="must be a folder that can be read and written",
-                got=error.strerror or repr(error),
-                fix="Make room there, or name another folder in V8_HOME",
-            ) from error
+        columns = self._kept(candles)
+        missing = [name for name in names if name not in columns]
+        self.stats.computed_columns += len(missing)
+        self.stats.reused_columns += len(names) - len(missing)
+        if missing:
+            columns.update(compute_columns(candles, missing))
+            storage.write_cache(self.path(candles), _parquet(candles, columns))
         return assemble(candles, rows, {name: columns[name] for name in names})
 
     def _kept(self, candles: Candles) -> dict[str, Column]:
         path = self.path(candles)
         try:
             return _read(_mapped(path), candles)
-        except FileNotFoundError:
+        except OSError:  # not there yet, or not to be read: writing it will tell
             return {}
         except _DamagedError as damage:
             _log.warning("%s: %s; its columns are computed again and the file is replaced", path, damage)

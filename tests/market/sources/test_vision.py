@@ -129,6 +129,18 @@ def test_a_kept_file_that_was_damaged_on_disk_is_downloaded_again(full_archive, 
     assert labels(full_archive.downloads()) == ["2024-07"]
 
 
+def test_a_home_that_is_no_folder_costs_time_and_one_line(
+    full_archive, open_vision, tmp_path, monkeypatch, caplog
+):
+    expected = open_vision().candles(SERIES, 300)
+    home = tmp_path / "a file of the user"
+    home.write_text("mine")
+    monkeypatch.setenv("V8_HOME", str(home))
+    assert open_vision().candles(SERIES, 300).digest == expected.digest
+    assert ["Nothing is kept in the cache" in record.getMessage() for record in caplog.records] == [True]
+    assert home.read_text() == "mine"
+
+
 def test_archives_of_other_addresses_do_not_share_a_cache(full_archive, open_vision):
     open_vision().candles(SERIES, 10)
     full_archive.requests.clear()

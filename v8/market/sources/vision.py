@@ -143,8 +143,8 @@ class _SeriesZips:
         table = _read_zip(content, self.series, period, self.url(period))
         if kept is None:  # Only what could be read is final: a bad zip may be mended by its publisher.
             path, beside = self._places(period)
-            storage.write_bytes(path, content)
-            storage.write_text(beside, f"{storage.digest_bytes(content)}\n")
+            storage.write_cache(path, content)
+            storage.write_cache(beside, f"{storage.digest_bytes(content)}\n".encode("ascii"))
         return table
 
     def _cached(self, period: pd.Period) -> bytes | None:
