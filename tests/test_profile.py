@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import os
 import re
 import subprocess
 import sys
@@ -231,3 +233,106 @@ def test_a_profile_is_read_without_keras() -> None:
     code = "import sys, v8.profile as p; p.load_profile('aligned'); print('keras' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+TICKING = "import os, sys\nfrom v8.errors import ProfileError\nfrom v8.profile import load_profile\n"
+TICKING += "try:\n    load_profile(sys.argv[1])\nexcept ProfileError as error:\n    print(error)\n"
+
+
+def refused(path: Path) -> str:
+    """Load a profile in a process of its own that has 1 GB, and return the sentence."""
+    limits = "import resource as r\nr.setrlimit(r.RLIMIT_AS, (2**30, 2**30))\n"
+    done = subprocess.run(
+        [sys.executable, "-c", limits + TICKING, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,  # the 2 s of the issue, on a machine that is ten times busier
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    sentence = done.stdout.removesuffix("\n")
+    assert sentence.startswith(f"{path}")
+    assert sentence.isprintable()
+    assert 0 < len(sentence) <= 600
+    return sentence
+
+
+BOMB = "a: &a [1, 1]\n" + "".join(
+    f"{b}: &{b} [*{a}, *{a}]\n" for a, b in itertools.pairwise("abcdefghijklmnopqrstuvwxyz")
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("name: 2024-13-45\n", r"got no such key|key"),
+        ("? [a, b]\n: 1\n", r"a key must be a word, line 1"),
+        ("? {a: b}\n: 1\n", r"a key must be a word, line 1"),
+        ("seed: 1\n12: 1\n", r"a key must be a word, line 2"),
+        ("seed: 1\nname: " + "[" * 3_000, r"are read 8 deep, line 2"),
+        ("a: " + "{b: " * 3_000, r"are read 8 deep, line 1"),
+        ("- " * 3_000, r"are read 8 deep, line 1"),
+        ("? " * 3_000, r"are read 8 deep, line 1"),
+        ("&a [*a]\n", r"anchors \(&\) and aliases \(\*\) are not read.*line 1"),
+        (BOMB, r"anchors .* line 1"),
+        ("<<: *a\n", r"anchors .* line 1"),
+        ("seed: " + "9" * 5_000, r"key name: "),
+        ("seed: " + "9" * 140_000, r"got 140,006 bytes, where at most 65,536 are read"),
+        ("%YAML 1." + "9" * 5_000 + "\n---\na: 1\n", r"must be YAML"),
+        ('name: "\\UFFFFFFFF"\n', r"must be YAML"),
+        ('name: "\\U00110000"\n', r"must be YAML"),
+        ("name: x\n\tseed: 1\n", r"must be YAML.*line 2"),
+        ("name: a\0b\n", r"must be YAML.*#x0000"),
+        ("name: !!python/name:os.system\n", r"tags \(!\) are not read: .* line 1"),
+        ("name: !!timestamp 2024-13-45\n", r"tags \(!\) are not read"),
+        ("a: 1\n---\nb: 2\n", r"must be YAML.*line 2"),
+        ('"unclosed: 1\n', r"must be YAML.*line"),
+        ("- a\n", "must hold keys and values; got list"),
+        ("", "must hold keys and values; got NoneType"),
+        ("".join(f"k{number}: 1\n" for number in range(5_000)), "unknown key|no such key"),
+        ("k" * 60_000 + ": 1\n", r"profile|key|YAML"),
+    ],
+)
+def test_hostile_yaml_is_one_sentence_soon_and_in_little_memory(
+    content: str, sentence: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(content, "utf-8")
+    assert re.search(sentence, refused(path))
+
+
+@pytest.mark.parametrize("name", ["seed", "lookback_bars", "horizon_bars"])
+@pytest.mark.parametrize(
+    "value", ["2024-13-45", "2024-01-01", "9" * 5_000, "010", "0x10", "1:30", "1_0", ".inf", "yes"]
+)
+def test_what_only_looks_like_a_number_is_refused_as_text(name: str, value: str, tmp_path: Path) -> None:
+    content = yaml.safe_load(config_path("aligned").read_text("utf-8"))
+    content["training"]["learning_rate"] = 5e-4
+    del content[name]
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"{yaml.safe_dump(content)}{name}: {value}\n", "utf-8")
+    with pytest.raises(ProfileError, match=rf"key {name}: .*valid integer; got '{re.escape(value[:9])}"):
+        load_profile(str(path))
+
+
+def test_bytes_that_are_no_text_and_places_that_are_no_file_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(config_path("aligned").read_text("utf-8"), "utf-16")
+    assert "must be YAML" in refused(path)
+    path.write_text(config_path("aligned").read_text("utf-8"), "utf-8-sig")
+    assert load_profile(str(path)).digest == load_profile("aligned").digest
+    path.unlink()
+    with path.open("wb") as stream:
+        stream.truncate(100_000_000)
+    assert "got 100,000,000 bytes, where at most 65,536 are read" in refused(path)
+    path.unlink()
+    os.mkfifo(path)
+    assert "got a pipe, a socket or a device in the place of a file" in refused(path)
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    assert "got a pipe, a socket or a device in the place of a file" in refused(path)
+    path.unlink()
+    path.mkdir()
+    assert "got a folder in the place of a file" in refused(path)
+    with pytest.raises(ProfileError, match="got a name that no file can have"):
+        load_profile("no\0name.yaml")

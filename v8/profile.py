@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 import yaml
 from pydantic import (
@@ -29,13 +29,21 @@ from v8.errors import ProfileError
 from v8.families import FAMILIES
 from v8.families.family import Family, NetworkSettings, NetworkShape
 from v8.features.indicators import FEATURES
+from v8.given_files import read_given
 from v8.records import Settings, first_fault, under_key
 from v8.registry import nearest
 from v8.storage import digest_json
 from v8.tasks import TASKS
+from v8.untrusted import shown
 
 PROFILE_FORMAT = 2
 """Version of the key set below; part of the digest."""
+
+MAX_YAML_BYTES: Final = 65_536
+"""The longest shipped profile has 2,000; the library reads 100,000 a second."""
+
+MAX_YAML_DEPTH: Final = 8
+"""Lists and mappings within each other; a profile has four."""
 
 Loss = Literal["mae", "mse", "huber"]
 Precision = Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"]
@@ -115,7 +123,7 @@ class Profile(Settings):
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")
     """Folder name of its runs: small letters, digits, dash and underscore."""
-    description: str = Field(min_length=1)
+    description: str = Field(min_length=1, max_length=1_000)
     """One sentence for the model card."""
     newest_bars: int = Field(ge=100, le=10_000_000)
     """Candles used per series, counted back from the newest closed one."""
@@ -279,19 +287,20 @@ def config_path(name: str) -> Path:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML mapping safely; repeated keys are refused and `5e-4` is a number.
+    """Read a YAML mapping of plain values; see `_Loader` for what is refused. `5e-4` is a number.
 
     Raises:
-        ProfileError: If the file is missing, is not YAML, repeats a key or is no mapping.
+        ProfileError: If the file cannot be read, is too long, is not such YAML, or is no mapping.
     """
     where = str(path)
     try:
-        content = yaml.load(path.read_text("utf-8"), Loader=_Loader)  # noqa: S506 - derives from SafeLoader
+        # Not `safe_load`: _Loader derives from the same SafeLoader and knows less.
+        content = yaml.load(read_given(path, MAX_YAML_BYTES).decode("utf-8-sig"), Loader=_Loader)  # noqa: S506
     except OSError as error:
         rule, got = "must be a file that can be read", error.strerror or "an input error"
         raise ProfileError(where=where, rule=rule, got=got, fix="Check the path") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        rule, got = "must be YAML with each key once", " ".join(str(error).split())
+    except _YAML_FAULTS as error:
+        rule, got = "must be YAML of plain values, each key once", _told(error)
         raise ProfileError(where=where, rule=rule, got=got, fix="Mend the file at that line") from error
     if not isinstance(content, dict):
         rule, fix = "must hold keys and values", "Start from a file under configs/"
@@ -300,25 +309,66 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that reads YAML 1.2 floats and refuses repeated keys."""
+    """Reads texts, numbers, true, false and null in lists and mappings, as JSON has them; nothing else.
+
+    An anchor could stand for a million values or for itself, a tag for an object, a date for a price, `010`
+    for 8: none is guessed. What looks like one stays text, which the profile's own types then refuse.
+    """
+
+    yaml_implicit_resolvers: ClassVar[dict[str | None, list[Any]]] = {}  # type: ignore[misc]
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+            raise _fault("anchors (&) and aliases (*) are not read: write each value where it belongs", event)
+        if event.tag is not None:
+            raise _fault("tags (!) are not read: write plain values", event)
+        if self._depth == MAX_YAML_DEPTH:
+            raise _fault(f"lists and mappings are read {MAX_YAML_DEPTH} deep", event)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[object] = set()
+        seen: set[str] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise _fault("a key must be a word", key_node)
             if key in seen:
-                problem = f"key {key!r} is repeated"
-                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+                raise _fault(f"key {shown(repr(key))} is repeated", key_node)
             seen.add(key)
         return super().construct_mapping(node, deep)
 
 
-# YAML 1.1, which SafeLoader follows, reads 5e-4 as text because it lacks the point.
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
-    list("-+0123456789."),
-)
+for _kind, _pattern, _first in (
+    ("null", r"^(?:~|null)?$", ["~", "n", ""]),
+    ("bool", r"^(?:true|false)$", ["t", "f"]),
+    ("int", r"^[-+]?(?:0|[1-9][0-9]{0,17})$", list("-+0123456789")),
+    (
+        "float",
+        r"^[-+]?(?=[.0-9]*[.eE])[0-9]{0,40}\.?[0-9]{0,40}(?<=[.0-9])(?:[eE][-+]?[0-9]{1,4})?$",
+        list("-+.0123456789"),
+    ),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(_pattern), _first)
+
+_YAML_FAULTS: Final = (yaml.YAMLError, ValueError, OverflowError)
+"""What the library raises: its own errors, and those of `chr` and `int` for numbers within escapes."""
+
+
+def _fault(problem: str, place: yaml.Event | yaml.Node) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)  # type: ignore[arg-type]
+
+
+def _told(error: Exception) -> str:
+    """Say what is wrong, and in which line where the library knows it."""
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return str(error)
+    mark: Any = error.problem_mark or error.context_mark
+    return f"{error.problem or error.context}{f', line {mark.line + 1}' if mark else ''}"
 
 
 def _configs() -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import pkgutil
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from v8.errors import ProfileError
 
@@ -31,6 +31,9 @@ class Named(Protocol):
 
 
 T = TypeVar("T", bound=Named)
+
+_MOST_COMPARED: Final = 100
+"""Letters of a name that are compared with the known ones: the effort grows with their square."""
 
 
 class Registry(dict[str, T], Generic[T]):
@@ -90,7 +93,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     'lookback'
     """
     names = list(known)
-    return (difflib.get_close_matches(name, names, n=1, cutoff=0.0) or names)[0]
+    return (difflib.get_close_matches(name[:_MOST_COMPARED], names, n=1, cutoff=0.0) or names)[0]
 
 
 def later(place: str) -> Callable[..., Any]:

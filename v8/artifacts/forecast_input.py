@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from v8.errors import DataError, listed
 from v8.market.candles import Candles, check_candles
 from v8.market.open_times import US_PER_S, iso, read_open_times
 from v8.market.series import TIMEFRAME_S, Series
+from v8.untrusted import shown
 
 
 def checked_candles(candles: Candles | pd.DataFrame, series: Series, now_s: int | None = None) -> Candles:
@@ -37,10 +39,7 @@ def checked_candles(candles: Candles | pd.DataFrame, series: Series, now_s: int 
         if candles.series != series:
             raise _of_another_series(series, str(candles.series))
         return candles
-    frame = candles
-    is_indexed = isinstance(frame.index, pd.DatetimeIndex) or frame.index.name == OPEN_TIME
-    if is_indexed and OPEN_TIME not in frame:
-        frame = frame.reset_index(names=OPEN_TIME)
+    frame = _with_open_time(candles)
     _require_names(frame, series)
     _require_spacing(frame, series)
     return check_candles(frame, series, source="a frame", now_s=present_s(now_s))
@@ -89,11 +88,21 @@ def present_s(now_s: int | None) -> int:
     return int(time.time()) if now_s is None else now_s
 
 
+def _with_open_time(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a frame whose open times are a column, where its index holds them."""
+    index, rows = frame.index, frame.reset_index(drop=True)
+    is_indexed = isinstance(index, pd.DatetimeIndex) or list(index.names) == [OPEN_TIME]
+    if is_indexed and OPEN_TIME not in list(frame.columns):
+        rows[OPEN_TIME] = index.to_series(index=rows.index)
+    return rows
+
+
 def _require_names(frame: pd.DataFrame, series: Series) -> None:
     expected = {"symbol": series.symbol, "timeframe": series.timeframe, "series": str(series)}
     for key, name in expected.items():
-        told = [str(value) for value in frame[key].unique()] if key in frame.columns else []
-        told += [str(frame.attrs[key])] if key in frame.attrs else []
+        columns = [number for number, name in enumerate(frame.columns) if name == key]
+        told = [shown(value) for number in columns for value in _different(frame.iloc[:, number])]
+        told += [shown(frame.attrs[key])] if key in frame.attrs else []
         if key == "symbol":  # as the exchange writes it: BTC/USDT, BTC-USDT and btcusdt are BTCUSDT
             others = [value for value in told if re.sub(r"[/_-]", "", value).upper() != name]
         else:
@@ -102,9 +111,13 @@ def _require_names(frame: pd.DataFrame, series: Series) -> None:
             raise _of_another_series(series, f"{key} {listed(others)}")
 
 
+def _different(column: pd.Series) -> Iterable[str]:
+    return dict.fromkeys(map(str, column))
+
+
 def _require_spacing(frame: pd.DataFrame, series: Series) -> None:
     """Say plainly that a frame is of another timeframe, before its rows are called unusable."""
-    if OPEN_TIME not in frame.columns:
+    if list(frame.columns).count(OPEN_TIME) != 1:
         return
     times = read_open_times(frame[OPEN_TIME])
     steps_s = np.diff(np.unique(times.open_us[times.is_readable])) / US_PER_S

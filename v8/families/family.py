@@ -19,7 +19,7 @@ from v8.tasks.task import Task
 
 HEAD_PREFIX = "head_"
 
-Units = Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], Field(min_length=1)]
+Units = Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], Field(min_length=1, max_length=64)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 
 

@@ -3,7 +3,8 @@
 What `check_candles` does, in this order; every row it does not keep is counted in the report:
 
 1. Open times of any unit become UTC seconds; a row without a readable time refuses the series.
-2. Rows that cannot be true are dropped: unreadable values, prices not above zero, volume below zero,
+2. Rows that cannot be true are dropped: unreadable values, prices not above zero, volume below zero, values
+   beyond 1e18,
    `low <= open, close <= high` broken, opens between two bars of the grid.
 3. The running bar is dropped; more than one bar from the future refuses the series.
 4. Rows are sorted. Rows of one bar that agree to 0.01 % become one: the row written with the most
@@ -23,7 +24,9 @@ Shapes: N candles, R raw rows.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import cached_property
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -31,15 +34,19 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from v8.columns import CLOSE, OHLCV, OPEN_TIME
-from v8.errors import DataError, listed
+from v8.errors import MAX_LISTED, DataError, listed
 from v8.market.candle_report import NUM_GAPS_LISTED, CandleReport, Gap
-from v8.market.open_times import US_PER_S, iso, read_open_times
+from v8.market.open_times import US_PER_S, is_real, iso, read_open_times
 from v8.market.series import Series
 from v8.storage import digest_bytes
+from v8.untrusted import shown
 
 MAX_DROPPED_SHARE = 0.05
 """Rows that may break a rule. The worst real file (LTC, February 2018) has 1.7 %; a file of another
 timeframe, or with columns swapped, has far more than half."""
+
+MAX_VALUE = 1e18
+"""No price or volume is beyond it, and no price below its inverse; the networks' float32 ends at 1e38."""
 
 ROUNDING_SHARE = 1e-4
 """Two rows of one bar that differ by less are one candle, rounded twice (unitless, of the value).
@@ -158,8 +165,7 @@ def check_candles(frame: pd.DataFrame, series: Series, *, source: str, now_s: in
         time_units=dict(sorted(times.units.items())),
         num_unsorted=int(np.count_nonzero(np.diff(times.open_us) < 0)),
     )
-    numbers = [pd.to_numeric(frame[name], errors="coerce") for name in OHLCV]
-    values = np.stack([column.to_numpy(dtype=np.float64, na_value=np.nan) for column in numbers], axis=1)
+    values = np.stack([_numbers(frame[name]) for name in OHLCV], axis=1)
     values += 0.0  # turns -0.0 into 0.0, so that equal candles have equal digests
     rows = _without_faults(_Rows(series, where, times.open_us, values, report))
     rows = _without_repetition(_without_unclosed(rows, now_s))
@@ -243,18 +249,40 @@ class _Rows:
 
     def opens(self, is_chosen: NDArray[np.bool_]) -> str:
         """List the open times of the chosen rows in words, each once."""
-        return listed([iso(open_us / US_PER_S) for open_us in np.unique(self.open_us[is_chosen])])
+        opens = np.unique(self.open_us[is_chosen])
+        first = [iso(open_us / US_PER_S) for open_us in opens[:MAX_LISTED]]
+        return (
+            ", ".join(first) if len(opens) <= MAX_LISTED else f"{', '.join(first)} ... ({len(opens)} in all)"
+        )
 
 
 def _require_columns(frame: pd.DataFrame, where: str) -> None:
-    missing = [name for name in (OPEN_TIME, *OHLCV) if name not in frame.columns]
-    if missing:
+    names = list(frame.columns)
+    counts = {name: names.count(name) for name in (OPEN_TIME, *OHLCV)}
+    wrong = [f"{count or 'no'} {name}" for name, count in counts.items() if count != 1]
+    if wrong:
         raise DataError(
             where=where,
-            rule=f"candles need the columns {', '.join((OPEN_TIME, *OHLCV))}",
-            got=f"no {', '.join(missing)} among {listed(list(frame.columns))}",
-            fix="Rename or add the columns",
+            rule=f"candles need the columns {', '.join(counts)}, each once",
+            got=f"{', '.join(wrong)} among {listed(names)}",
+            fix="Rename, add or remove columns",
         )
+
+
+def _numbers(column: pd.Series) -> NDArray[np.float64]:
+    """Read a column of any type as numbers; nan where a row holds none (a date or true is none)."""
+    if is_real(column):
+        return column.to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.array([_number(item) for item in column.astype(object)], dtype=np.float64)
+
+
+def _number(item: Any) -> float:
+    if isinstance(item, bool) or not isinstance(item, str | Real | Decimal):
+        return np.nan
+    try:  # Python reads 1_000 as a number, which no candle file means
+        return np.nan if isinstance(item, str) and "_" in item else float(item)
+    except (ValueError, OverflowError):  # a text that is no number, a number beyond float64
+        return np.nan
 
 
 def _require_rows(num_left: int, num_read: int, where: str) -> None:
@@ -270,17 +298,18 @@ def _require_rows(num_left: int, num_read: int, where: str) -> None:
 def _require_readable(column: pd.Series, is_readable: NDArray[np.bool_], where: str) -> None:
     """Refuse a time column with a row that holds no time: such a row cannot be placed."""
     if not is_readable.all():
-        unreadable = column[~is_readable]
+        unreadable = [shown(item, 40) for item in column[~is_readable][:MAX_LISTED]]
+        num_unreadable = int(np.count_nonzero(~is_readable))
         raise DataError(
             where=where,
             rule="an open time is a number of s, ms, us or ns after 2001-09, or ISO 8601 text",
-            got=f"{len(unreadable)} of {len(column)} others: {listed([str(item) for item in unreadable])}",
+            got=f"{num_unreadable} of {len(column)} others: {', '.join(unreadable)}",
             fix="Mend the time column; a row without its time cannot be placed",
         )
 
 
 _FAULTS = (
-    ("num_unreadable", "values that are missing or no numbers"),
+    ("num_unreadable", "values that are missing, no numbers or beyond 1e18"),
     ("num_non_positive", "prices not above zero or volume below zero"),
     ("num_inconsistent", "low <= open, close <= high broken"),
     ("num_off_grid", "opens between two bars of this timeframe"),
@@ -292,8 +321,8 @@ def _without_faults(rows: _Rows) -> _Rows:
     """Drop and count the rows that cannot be true, each under its first fault; refuse when they are many."""
     opened, high, low, close, volume = rows.values.T
     masks = [
-        ~np.isfinite(rows.values).all(axis=1),
-        (np.minimum.reduce([opened, high, low, close]) <= 0) | (volume < 0),
+        ~(np.abs(rows.values) <= MAX_VALUE).all(axis=1),
+        (np.minimum.reduce([opened, high, low, close]) < 1 / MAX_VALUE) | (volume < 0),
         (low > np.minimum(opened, close)) | (high < np.maximum(opened, close)),
         rows.open_us % (rows.series.bar_s * US_PER_S) != 0,
         np.ones(len(volume), dtype=np.bool_),

@@ -10,6 +10,9 @@ A time without a zone is UTC.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from numbers import Real
 
 import numpy as np
 import pandas as pd
@@ -21,6 +24,13 @@ _NUMBER_UNITS = (("seconds", 1e9), ("milliseconds", 1e12), ("microseconds", 1e15
 """Name and smallest number of each unit; the largest is five times that (2128)."""
 
 _RANGE = 5.0
+
+_FIRST, _END = np.datetime64("1970-01-01"), np.datetime64("2262-01-01")
+"""Dates outside are no open times; the end is that of 64 bits of nanoseconds."""
+
+_WRITTEN_TIMES = (str, Real, Decimal, date, np.datetime64, pd.Period)
+_MAX_TEXT = 64
+"""Letters of an open time; the longest form has 35."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +56,20 @@ def read_open_times(column: pd.Series) -> OpenTimes:
     """
     if isinstance(column.dtype, pd.DatetimeTZDtype) or np.issubdtype(np.asarray(column).dtype, np.datetime64):
         return _from_dates(pd.to_datetime(column, utc=True), "datetimes")
-    if pd.api.types.is_numeric_dtype(column):
+    if is_real(column):
         return _from_numbers(column)
-    return _from_text(column.astype("string").str.strip())
+    text = [str(item).strip() if isinstance(item, _WRITTEN_TIMES) else "" for item in column.astype(object)]
+    return _from_text(pd.Series([item if len(item) <= _MAX_TEXT else "" for item in text], dtype="string"))
+
+
+def is_real(column: pd.Series) -> bool:
+    """Tell whether a column holds real numbers: true and false are none, nor are complex ones."""
+    kind = column.dtype
+    return (
+        pd.api.types.is_numeric_dtype(kind)
+        and not pd.api.types.is_bool_dtype(kind)
+        and not pd.api.types.is_complex_dtype(kind)
+    )
 
 
 def iso(open_s: int | float) -> str:
@@ -99,8 +120,8 @@ def _from_text(column: pd.Series) -> OpenTimes:
 
 
 def _from_dates(dates: pd.Series, unit: str) -> OpenTimes:
-    stamps = dates.dt.tz_localize(None).to_numpy().astype("datetime64[us]")
-    is_readable = ~np.isnat(stamps)
-    open_us = np.where(is_readable, stamps.astype(np.int64), 0)
+    stamps = dates.dt.tz_localize(None).to_numpy()
+    is_readable = (stamps >= _FIRST) & (stamps < _END)
+    open_us = np.where(is_readable, stamps, _FIRST).astype("datetime64[us]").astype(np.int64)
     counted = int(is_readable.sum())
     return OpenTimes(open_us, is_readable, {unit: counted} if counted else {})

@@ -13,15 +13,23 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import pandas as pd
 
 from v8.errors import DataError, ProfileError, listed
+from v8.given_files import read_given
 from v8.market.candles import Candles, check_candles
 from v8.market.series import Series
 from v8.market.sources.tables import read_csv_table, read_parquet_table
+
+MAX_FILE_BYTES: Final = 2**30
+"""Ten years of minutes have 600 MB as the archive writes them."""
+
+MAX_ENTRIES: Final = 50_000
+"""Files and folders that are looked through; a system's root has millions."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ class FilesSource:
         return checked.newest(num_bars, end_s)
 
     def _matching(self, series: Series) -> list[Path]:
-        found = (path for path in self.folder.rglob("*") if path.suffix.lower() in (".csv", ".parquet"))
+        found = (path for path in self._everything() if path.suffix.lower() in (".csv", ".parquet"))
         # Sorted, so that the order does not depend on the file system.
         tables = sorted(path for path in found if path.is_file() and not path.name.startswith("."))
         matching = [path for path in tables if _names_series(path.stem, series)]
@@ -63,6 +71,17 @@ class FilesSource:
                 fix="Rename the file or choose another --data-dir",
             )
         return matching
+
+    def _everything(self) -> list[Path]:
+        there = list(islice(self.folder.rglob("*"), MAX_ENTRIES + 1))
+        if len(there) > MAX_ENTRIES:
+            raise DataError(
+                where=f"--data-dir {self.folder}",
+                rule="is the folder of the candle files",
+                got=f"one with more than {MAX_ENTRIES:,} files and folders in it",
+                fix="Name the folder further down that holds the candles",
+            )
+        return there
 
 
 def open_folder(data_dir: Path | None) -> FilesSource:
@@ -94,15 +113,14 @@ def _names_series(stem: str, series: Series) -> bool:
 
 
 def _table(path: Path, series: Series) -> pd.DataFrame:
-    if path.suffix.lower() == ".parquet":
-        return read_parquet_table(path, series)
     try:
-        content = path.read_bytes()
+        content = read_given(path, MAX_FILE_BYTES)
     except OSError as error:
         raise DataError(
             where=str(path),
             rule="must be a file that can be read",
             got=error.strerror or "an input error",
-            fix="Check its permissions",
+            fix="Check its permissions, and split what is longer into several files",
         ) from error
-    return read_csv_table(content, series, str(path))
+    read = read_parquet_table if path.suffix.lower() == ".parquet" else read_csv_table
+    return read(content, series, str(path))

@@ -8,16 +8,26 @@ Columns are found by name, without regard to case, spaces or underscores:
   quote volume ("Volume USDT") is never taken for it.
 - A CSV without a header must have the twelve columns of the exchange archive, in its order. A line in
   front of the header that holds a single field (the address of a site) is skipped.
+- Values are parted by commas, semicolons, tabs or bars, whichever make such a header or such a row; a line
+  `sep=;` in front decides. Lines end in LF, CR LF or CR.
+- Of a Parquet file only the columns that are needed are read, and only if they hold numbers, times or text:
+  what pandas wrote beside them (indices, categories, types of its own) decides nothing.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from pathlib import Path
-from typing import Any
+import re
+from collections.abc import Iterable
+from typing import Any, Final
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import types
 
 from v8.columns import CLOSE, HIGH, LOW, OHLC, OPEN, OPEN_TIME, VOLUME
 from v8.errors import DataError, listed
@@ -45,6 +55,22 @@ _EXACT_NUMBERS: dict[str, Any] = (
 """Before 3.1 the usual number parser of pandas was off by one in the last bit, which changes digests;
 from 3.1 it is exact and the argument is deprecated."""
 
+MAX_ROWS: Final = 20_000_000
+"""A candle a minute for 38 years."""
+
+_SEPARATORS: Final[str] = ",;\t|"
+_MOST_LINES_TO_HEADER: Final = 4
+"""A `sep=` line, the address of a site, an empty line, the header."""
+_MAX_LINE: Final = 65_536
+_MAX_TEXT: Final = 64
+"""Bytes of a number or a time that is written as text."""
+
+_INDEX_NAMES: Final = {"__index_level_0__": OPEN_TIME}
+"""How pandas writes an index without a name."""
+
+_PARQUET_FAULTS: Final = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError)
+"""What the library raises for a file that is damaged or claims sizes that cannot be."""
+
 TIME_NAMES = (OPEN_TIME, "timestamp", "unix", "time", "datetime", "date")
 
 
@@ -66,59 +92,123 @@ def read_csv_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise _unreadable(where, "UTF-8 text", error) from error
-    num_skipped, names, has_header = _header(text, where)
+    stream, separator, names = _open_table(text, where)
     wanted = _wanted(names, series, where)
     try:
         frame = pd.read_csv(
-            io.StringIO(text),
+            stream,
+            sep=separator,
             header=None,
             names=names,
-            skiprows=num_skipped + has_header,
             usecols=list(wanted),
             index_col=False,
             low_memory=False,
             **_EXACT_NUMBERS,
         )
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError) as error:
+    except (ValueError, OverflowError) as error:  # ParserError and EmptyDataError are ValueErrors
         raise _unreadable(where, "a CSV with as many values a row as columns", error) from error
     return frame.rename(columns=wanted)[list(wanted.values())]
 
 
-def read_parquet_table(path: Path, series: Series) -> pd.DataFrame:
-    """Do the same with a Parquet file, whose open times may be a column or the index.
+def read_parquet_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
+    """Do the same with a Parquet file, whose open times may also be the index that pandas wrote.
 
     Raises:
-        DataError: If it is no Parquet, or a column cannot be found by name.
+        DataError: If it is no Parquet, or a column cannot be found by name or holds something else.
     """
     try:
-        frame = pd.read_parquet(path)
-    except (OSError, ValueError) as error:
-        raise _unreadable(str(path), "a Parquet file", error) from error
-    if isinstance(frame.index, pd.DatetimeIndex):
-        frame = frame.rename_axis(str(frame.index.name or OPEN_TIME)).reset_index()
-    names = [str(name) for name in frame.columns]
-    wanted = _wanted(names, series, str(path))
-    frame.columns = pd.Index(names)
-    return frame.rename(columns=wanted)[list(wanted.values())]
+        file = pq.ParquetFile(pa.BufferReader(content))
+        names = [_INDEX_NAMES.get(name, name) for name in file.schema_arrow.names]
+        wanted = _wanted(names, series, where)
+        fields = {name: file.schema_arrow.field(names.index(name)) for name in wanted}
+        _require_plain(fields.values(), file.metadata.num_rows, where)
+        # Text stays a dictionary until its length is known: a small file can repeat a long text for ever.
+        texts = [field.name for field in fields.values() if pa.types.is_string(field.type)]
+        file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts)
+        table = file.read(columns=[field.name for field in fields.values()])
+        columns = {wanted[name]: _column(table[field.name], where) for name, field in fields.items()}
+    except _PARQUET_FAULTS as error:
+        raise _unreadable(where, "a Parquet file", error) from error
+    return pd.DataFrame(columns)
 
 
-def _header(text: str, where: str) -> tuple[int, list[str], bool]:
-    """Find how many lines to skip, the column names, and whether they stand in the file."""
-    first_lines = [line for _, line in zip(range(2), io.StringIO(text), strict=False)]
-    rows = [row for row in csv.reader(first_lines) if row]
-    num_skipped = int(len(rows) > 1 and len(rows[0]) == 1 and len(rows[1]) > 1)
-    names = rows[num_skipped] if rows else []
-    if any(_plain(name) in TIME_NAMES for name in names):
-        return num_skipped, names, True
-    if len(names) != len(ARCHIVE_COLUMNS) or not names[0].strip().isdigit():
+def _open_table(text: str, where: str) -> tuple[io.StringIO, str, list[str]]:
+    """Find the first row of a CSV: a stream that stands before it, the separator, and the column names."""
+    stream, separators = io.StringIO(text, newline=None), _SEPARATORS
+    best: list[str] = []
+    for _ in range(_MOST_LINES_TO_HEADER):
+        start, line = stream.tell(), stream.readline(_MAX_LINE)
+        if len(line) == _MAX_LINE or "\0" in line:
+            raise _unlike_a_table(where, f"a line of {_MAX_LINE:,} characters or more, or with a NUL")
+        if told := re.fullmatch(r'"?sep=([,;|\t])"?\s*', line, re.IGNORECASE):
+            separators = told[1]
+            continue
+        for separator in separators:
+            names = next(csv.reader([line], delimiter=separator), [])
+            if any(_plain(name) in TIME_NAMES for name in names):
+                return stream, separator, names
+            if len(names) == len(ARCHIVE_COLUMNS) and names[0].strip().isdigit():
+                stream.seek(start)
+                return stream, separator, list(ARCHIVE_COLUMNS)
+            best = max(best, names, key=len)
+        if len(best) > 1:
+            break
+    raise _unlike_a_table(where, f"{len(best)} columns that begin {listed(best)}")
+
+
+def _unlike_a_table(where: str, got: str) -> DataError:
+    return DataError(
+        where=where,
+        rule=f"needs a header with {' or '.join(TIME_NAMES)}, or the {len(ARCHIVE_COLUMNS)} columns "
+        "of the exchange archive",
+        got=got,
+        fix="Add a header line that names the columns",
+    )
+
+
+def _require_plain(fields: Iterable[pa.Field], num_rows: int, where: str) -> None:
+    """Refuse what a small Parquet file can ask for: rows without end, and columns of lists or bytes."""
+    got = [f"{num_rows:,} rows"] if num_rows > MAX_ROWS else []
+    got += [f"{field.type} in {field.name}" for field in fields if not _is_plain(field.type)]
+    if got:
         raise DataError(
             where=where,
-            rule=f"needs a header with {' or '.join(TIME_NAMES)}, or the {len(ARCHIVE_COLUMNS)} columns "
-            "of the exchange archive",
-            got=f"{len(names)} columns that begin {listed(names)}",
-            fix="Add a header line that names the columns",
+            rule=f"holds at most {MAX_ROWS:,} rows of numbers, times or text",
+            got=listed(got),
+            fix="Write the columns as plain numbers, in several files if there are that many",
         )
-    return num_skipped, list(ARCHIVE_COLUMNS), False
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    tests = (types.is_integer, types.is_floating, types.is_decimal, types.is_timestamp, types.is_date)
+    return any(
+        test(_stored(kind)) for test in (*tests, types.is_string, types.is_large_string, types.is_null)
+    )
+
+
+def _stored(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if types.is_dictionary(kind) else kind
+
+
+def _column(column: pa.ChunkedArray, where: str) -> pd.Series:
+    """Turn a plain column into numbers, times of its own unit without a zone (UTC), or short text."""
+    if types.is_dictionary(column.type):
+        _require_short((chunk.dictionary for chunk in column.chunks), where)
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    if types.is_string(kind) or types.is_large_string(kind):
+        _require_short([column], where)
+    elif types.is_date(kind) or types.is_timestamp(kind):
+        unit = "s" if types.is_date(kind) else kind.unit
+        numbers = column.cast(pa.timestamp(unit)).cast(pa.int64()).fill_null(np.iinfo(np.int64).min)
+        return pd.Series(numbers.to_numpy().view(f"datetime64[{unit}]"))
+    return column.to_pandas()
+
+
+def _require_short(texts: Iterable[Any], where: str) -> None:
+    longest = max((pc.max(pc.binary_length(text)).as_py() or 0 for text in texts), default=0)
+    if longest > _MAX_TEXT:
+        raise _unlike_a_table(where, f"a text of {longest:,} bytes where a number or a time belongs")
 
 
 def _wanted(names: list[str], series: Series, where: str) -> dict[str, str]:
