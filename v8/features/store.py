@@ -46,7 +46,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow ships no types
+import pyarrow as pa
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from v8 import storage
