@@ -47,7 +47,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyarrow.parquet as pq
 
 from v8 import storage
 from v8.columns import OPEN_TIME
