@@ -46,6 +46,9 @@ MAX_YAML_DEPTH: Final = 8
 """Lists and mappings within each other; a profile has four."""
 
 Loss = Literal["mae", "mse", "huber"]
+ProfileName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
+"""Small letters, digits, dash and underscore: it names folders."""
+
 Precision = Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"]
 Scaling = Literal["anchored", "ranged", "standard", "minmax"]
 Calibration = Literal["shrink", "blend", "none"]
@@ -121,7 +124,7 @@ class TrainingSettings(Settings):
 class Profile(Settings):
     """One model family, completely described."""
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")
+    name: ProfileName
     """Folder name of its runs: small letters, digits, dash and underscore."""
     description: str = Field(min_length=1, max_length=1_000)
     """One sentence for the model card."""

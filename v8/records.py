@@ -2,17 +2,25 @@
 
 A record is a frozen dataclass or model whose annotations say what its file may hold. `read_json_object` reads
 the file, `checked` makes the record, and whatever is wrong becomes one error of ours that names the key.
+
+A file may be a stranger's. Therefore it is plain and of bounded size, JSON is no deeper than what we write,
+its numbers have a place in 64 bits, and its texts become one bounded line without control characters.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
+import stat
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from v8.errors import ArtifactError
+from v8.untrusted import shown
 
 AS_WRITTEN: Final = "must be as v8 wrote it"
 """The rule of files that nobody edits: the fault stands behind "got"."""
@@ -22,14 +30,42 @@ MISSING: Final = "no such key"
 Count = Annotated[int, Field(strict=True, ge=0)]
 """A whole number, 0 or above; true and 7.0 are none."""
 
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+MAX_SIZE: Final = 1e100
+"""No price, time or count is larger, and sums and squares of such numbers are numbers too."""
+
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-MAX_SIZE, le=MAX_SIZE)]
 """A finite number; text and true are none."""
+
+Seconds = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1e12)]
+"""A duration of up to 30,000 years; text and true are none."""
+
+OpenTime = Annotated[int, Field(strict=True, ge=0, lt=253_402_300_800)]
+"""Seconds since the epoch, UTC, before the year 10000."""
 
 Text = Annotated[str, Field(strict=True, min_length=1)]
 """A text that is not empty."""
 
+
+def _moment(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("tells its time zone")
+    return text
+
+
+Moment = Annotated[str, Field(strict=True, max_length=40), AfterValidator(_moment)]
+"""A time in ISO 8601 with its zone, as text."""
+
 Sha256 = Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]
 """64 hex digits."""
+
+MAX_FILE_BYTES: Final = 16 << 20
+"""A larger file of text is refused unread: metadata of 1,000 steps ahead have as much, others a hundredth."""
+
+_MAX_DEPTH: Final = 40
+"""Values inside values; what we write has 9."""
+
+_MAX_LINE: Final = 10_000
+"""Characters of a text; the longest we write is a command line."""
 
 _MAX_SHOWN = 120
 
@@ -53,14 +89,61 @@ def read_json_object(file: Path, *, fix: str) -> dict[str, Any]:
         return ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
 
     try:
-        content = json.loads(file.read_text("utf-8"))
-    except OSError as error:
-        raise refused("must be a file that can be read", error.strerror or "an error") from error
+        content = _tamed(json.loads(read_plain(file, fix=fix)))
     except (ValueError, RecursionError) as error:  # a stranger's file may be nested without end
         raise refused("must be whole JSON", f"damage ({error})") from error
     if not isinstance(content, dict):
         raise refused("must hold a JSON object", type(content).__name__)
     return content
+
+
+def read_plain(file: Path, *, fix: str, most_bytes: int = MAX_FILE_BYTES) -> bytes:
+    """Read a file of bounded size that really is one; nothing waits for a pipe or a device.
+
+    Raises:
+        ArtifactError: If it is missing, too large, or of another kind.
+    """
+
+    def refused(rule: str, got: str) -> ArtifactError:
+        return ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
+
+    try:
+        with open(file, "rb", opener=_open_at_once) as stream:
+            about = os.fstat(stream.fileno())
+            if not stat.S_ISREG(about.st_mode):
+                raise refused("must be a plain file", "a folder, pipe or device")
+            content = stream.read(most_bytes + 1)
+    except OSError as error:
+        raise refused("must be a file that can be read", error.strerror or "an error") from error
+    if len(content) > most_bytes:
+        raise refused(f"has at most {most_bytes:,} bytes", f"{about.st_size:,}")
+    return content
+
+
+def _open_at_once(name: str, flags: int) -> int:
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _tamed(node: Any, depth: int = 0) -> Any:
+    r"""Copy what JSON held, with bounded depth and numbers, and every text one harmless line.
+
+    >>> _tamed({"reason": "\x1b[31mtwo\nlines"})
+    {'reason': '\\x1b[31mtwo lines'}
+    """
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"more than {_MAX_DEPTH} values inside each other")
+    if isinstance(node, dict):
+        if strange := next((key for key in node if shown(key) != key), None):
+            raise ValueError(f"the key {shown(repr(strange))}")
+        return {key: _tamed(value, depth + 1) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_tamed(value, depth + 1) for value in node]
+    if isinstance(node, str):
+        return shown(node, _MAX_LINE)
+    is_bounded = math.isfinite(node) if isinstance(node, float) else node is None or -(2**63) < node < 2**63
+    if not is_bounded:
+        raise ValueError("a number that is infinite, none, or beyond 64 bits")
+    return node
 
 
 def check_format(content: Any, known: tuple[int, ...], *, what: str, where: str, fix: str) -> None:

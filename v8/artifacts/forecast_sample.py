@@ -21,7 +21,7 @@ from pydantic import Field, TypeAdapter
 from v8.columns import TASK_OHLC
 from v8.data.dataset import SeriesData
 from v8.errors import ArtifactError
-from v8.records import Count, Number, Text, checked, read_json_object
+from v8.records import Count, Number, OpenTime, Text, checked, read_json_object
 from v8.tasks import TASKS
 
 FORECASTS_FILE = "forecasts.json"
@@ -66,7 +66,7 @@ class ForecastSample:
 
     series: Text
     bar_s: Count
-    open_time_s: tuple[Count, ...]
+    open_time_s: tuple[OpenTime, ...]
     truth: Mapping[str, Rows]
     issued: Annotated[tuple[IssuedForecast, ...], Field(alias="forecasts")]
 

@@ -16,16 +16,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import TypeAdapter
+from pydantic import BeforeValidator, TypeAdapter
 
 from v8.errors import ArtifactError, DataError, ProfileError, listed
 from v8.lock import FolderLock
 from v8.machine import describe_machine, versions
 from v8.market.candles import Candles
-from v8.market.series import Series
-from v8.profile import Profile
+from v8.market.series import Series, by_series
+from v8.profile import Profile, ProfileName
 from v8.records import AS_WRITTEN, check_format, checked, read_json_object
 from v8.storage import write_json
 
@@ -128,6 +128,22 @@ class RunRecord:
 _RECORD: Final = TypeAdapter(RunRecord)
 
 
+@dataclass(frozen=True)
+class _NamedProfile:
+    name: ProfileName
+
+
+@dataclass(frozen=True)
+class _Names:
+    """What of `run.json` becomes part of a path."""
+
+    profile: _NamedProfile
+    series: Annotated[Mapping[str, Any], BeforeValidator(by_series)]
+
+
+_NAMES: Final = TypeAdapter(_Names)
+
+
 class RunFolder(FolderLock):
     """An open run folder, made when missing, and held by this process until it is closed.
 
@@ -139,6 +155,7 @@ class RunFolder(FolderLock):
     """
 
     def __init__(self, path: Path, begun: RunRecord) -> None:
+        require_own_files(path)
         super().__init__(path)
         self.path = path
         try:
@@ -224,13 +241,36 @@ def read_run(path: Path) -> RunRecord:
     """Read and check `run.json` of a run folder, without holding the folder.
 
     Raises:
-        ArtifactError: If there is none, it is damaged, or of an unknown format.
+        ArtifactError: If there is none, it is damaged, of an unknown format, or names what no run holds, or
+            a file of the folder lies elsewhere.
     """
+    require_own_files(path)
     file, fix = path / RUN_FILE, "Use the v8 that wrote it, or start a new run beside it with --fresh"
     content = read_json_object(file, fix="Start a new run beside it with --fresh")
     check_format(content, (RUN_FORMAT,), what="run", where=str(file), fix=fix)
     fix = "Restore the file, or start a new run beside it with --fresh"
-    return checked(_RECORD, content, where=str(file), fix=fix, rule=AS_WRITTEN)
+    record = checked(_RECORD, content, where=str(file), fix=fix, rule=AS_WRITTEN)
+    checked(_NAMES, content, where=str(file), fix=fix)
+    for name in record.series:
+        require_own_files(path / name)
+    return record
+
+
+def require_own_files(folder: Path) -> None:
+    """Refuse a folder of a run, or of a series in it, that holds links: what they lead to is not the run's.
+
+    Raises:
+        ArtifactError: If so. The run folder itself may be a link, because the user named it.
+    """
+    if not folder.is_dir():
+        return
+    if linked := sorted(part.name for part in folder.iterdir() if part.is_symlink()):
+        raise ArtifactError(
+            where=str(folder),
+            rule="a run holds its files itself; what a link leads to is neither read nor published",
+            got=f"links named {listed(linked)}",
+            fix="Put the files in their place, or remove the links",
+        )
 
 
 def locate_run(runs: Path, name: str, *, is_fresh: bool) -> Path:

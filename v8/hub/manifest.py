@@ -21,8 +21,8 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAda
 
 from v8.artifacts.artifact_readme import README_FILE
 from v8.artifacts.series_artifact import HISTORY_FILE, METADATA_FILE, MODEL_FILE
-from v8.errors import ArtifactError, ProfileError, listed
-from v8.market.series import Series
+from v8.errors import ArtifactError, listed
+from v8.market.series import by_series, is_series_name
 from v8.records import Count, Sha256, Text, check_format, checked, read_json_object
 from v8.reports.leaderboard import LEADERBOARD_FILE
 from v8.storage import digest_file
@@ -50,7 +50,7 @@ def is_published_path(path: str) -> bool:
         return True
     folder, _, rest = path.partition("/")
     series, _, name = rest.partition("/")
-    return folder == MODELS_FOLDER and _is_series(series) and name in SERIES_FILES
+    return folder == MODELS_FOLDER and is_series_name(series) and name in SERIES_FILES
 
 
 def series_folder(series: str) -> str:
@@ -62,25 +62,12 @@ def series_folder(series: str) -> str:
     return f"{MODELS_FOLDER}/{series}"
 
 
-def _is_series(name: str) -> bool:
-    try:
-        return str(Series.parse(name)) == name
-    except ProfileError:
-        return False
-
-
 def _published_path(path: str) -> str:
     if not is_published_path(path):
         raise ValueError(
             f"names {', '.join(ROOT_FILES)} or {MODELS_FOLDER}/<SERIES>/ with {', '.join(SERIES_FILES)}"
         )
     return path
-
-
-def _by_series(found: Any) -> Any:
-    if isinstance(found, dict) and not all(map(_is_series, found)):
-        raise ValueError("names series such as BTCUSDT-15m")
-    return found
 
 
 @dataclass(frozen=True)
@@ -153,7 +140,7 @@ class Manifest:
     profile_digest: Sha256
     created_at: Text
     versions: Mapping[str, Text]
-    data: Annotated[Mapping[str, DataSpan], Field(min_length=1), BeforeValidator(_by_series)]
+    data: Annotated[Mapping[str, DataSpan], Field(min_length=1), BeforeValidator(by_series)]
     files: tuple[ListedFile, ...]
 
     @property

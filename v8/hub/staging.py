@@ -6,14 +6,13 @@ day. Staging the same run twice gives the same bytes, so publishing it twice cha
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from v8.artifacts.artifact_readme import README_FILE, artifact_readme
-from v8.artifacts.model_file import check_keras_file
+from v8.artifacts.model_file import MAX_UNPACKED_BYTES, check_keras_file
 from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import (
     HISTORY_FILE,
@@ -34,10 +33,11 @@ from v8.hub.manifest import (
     series_folder,
 )
 from v8.lock import FolderLock
+from v8.records import MAX_FILE_BYTES, read_plain
 from v8.reports.card import model_card
 from v8.reports.leaderboard import LEADERBOARD_FILE, rank_results, write_leaderboard_csv
-from v8.reports.results import read_results
-from v8.storage import write_text
+from v8.reports.results import read_history, read_results
+from v8.storage import write_bytes, write_text
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,11 @@ def _unfinished(run: Path, record: RunRecord, choice: Choice) -> dict[str, str]:
 def _stage_artifact(source: Path, target: Path, metadata: Mapping[str, Any]) -> None:
     """Copy an artefact, so that nobody changes it while it is sent, and check the copy."""
     target.mkdir(parents=True)
+    fix = "Restore the file or train the series again"
     for name in (MODEL_FILE, METADATA_FILE, HISTORY_FILE):
-        shutil.copyfile(source / name, target / name)
+        most = MAX_UNPACKED_BYTES if name == MODEL_FILE else MAX_FILE_BYTES
+        write_bytes(target / name, read_plain(source / name, fix=fix, most_bytes=most))
+    read_history(target / HISTORY_FILE)
     check_keras_file(verify_model_file(target, dict(metadata)))
     write_text(target / README_FILE, artifact_readme(metadata))
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from v8.errors import ProfileError
 from v8.profile import config_path, read_yaml
 from v8.registry import nearest
+from v8.untrusted import shown
 
 TIMEFRAME_S = {
     "1m": 60,
@@ -85,6 +87,26 @@ class Series:
 
     def __str__(self) -> str:
         return f"{self.symbol}-{self.timeframe}"
+
+
+def is_series_name(name: str) -> bool:
+    """Tell whether a text is the one way to write a series, which is safe as the name of a folder.
+
+    >>> is_series_name("BTCUSDT-15m"), is_series_name("../BTCUSDT-15m")
+    (True, False)
+    """
+    try:
+        return str(Series.parse(name)) == name
+    except ProfileError:
+        return False
+
+
+def by_series(found: Any) -> Any:
+    """Check, for a record, that the keys of a mapping name series; each may become the name of a folder."""
+    strange = [name for name in found if not is_series_name(name)] if isinstance(found, dict) else []
+    if strange:
+        raise ValueError(f"names series such as BTCUSDT-15m, not {shown(repr(strange[0]), 60)}")
+    return found
 
 
 def load_universe(path: Path | None = None) -> tuple[Series, ...]:

@@ -15,6 +15,7 @@ Reports need these keys; others may stand beside them:
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,16 +26,13 @@ from pydantic import AliasPath, Field, StrictBool, TypeAdapter
 
 from v8.errors import ArtifactError
 from v8.evaluation.judgement import Judgement
-from v8.records import Count, Text, checked
+from v8.records import MAX_SIZE, Count, Seconds, Text, checked, read_plain
 
 History = Sequence[Mapping[str, float]]
 """One record per epoch with at least `epoch`, `train_loss` and `validation_loss`."""
 
 _HISTORY_COLUMNS = ("epoch", "train_loss", "validation_loss")
 _FIX: Final = "Restore the file or train the series again"
-
-Seconds = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
-"""A duration; text and true are none."""
 
 
 def _at(*path: str) -> Any:
@@ -106,12 +104,17 @@ def read_history(file: Path) -> list[dict[str, float]]:
         ArtifactError: If the file is missing, lacks a column or holds anything but finite numbers.
     """
     try:
-        with file.open(encoding="utf-8", newline="") as stream:
-            rows = [{name: float(row[name]) for name in _HISTORY_COLUMNS} for row in csv.DictReader(stream)]
-    except (OSError, KeyError, TypeError, ValueError) as error:
+        lines = io.StringIO(read_plain(file, fix=_FIX).decode("utf-8"), newline="")
+        table = csv.DictReader(lines)
+        if missing := [name for name in _HISTORY_COLUMNS if name not in (table.fieldnames or ())]:
+            raise KeyError(missing[0])
+        rows = [{name: float(row[name]) for name in _HISTORY_COLUMNS} for row in table]
+    except (csv.Error, KeyError, TypeError, ValueError) as error:
         raise _bad_history(file, f"{type(error).__name__}: {error}") from error
     if not all(math.isfinite(value) for row in rows for value in row.values()):
         raise _bad_history(file, "a number that is not finite")
+    if not all(abs(value) <= MAX_SIZE for row in rows for value in row.values()):
+        raise _bad_history(file, f"a number beyond {MAX_SIZE:g}")
     return rows
 
 
