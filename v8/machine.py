@@ -22,9 +22,6 @@ from v8.version import VERSION
 VERSIONED_PACKAGES = ("keras", "tensorflow", "numpy", "pandas")
 """Packages that can change a result."""
 
-LOWEST_TENSOR_CORE_CAPABILITY = (7, 0)
-"""Compute capability from which NVIDIA GPUs multiply float16 on tensor cores (Volta)."""
-
 
 @dataclass(frozen=True)
 class Memory:
@@ -72,6 +69,16 @@ def describe_machine() -> dict[str, Any]:
         "memory_bytes": psutil.virtual_memory().total,
         "platform": platform.platform(),
     }
+
+
+def identity() -> dict[str, str]:
+    """Return what a measurement of this machine depends on: processor, GPUs and installed versions."""
+    driver = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    gpus = [re.findall(r"Model:\s*(.*)", one.read_text("utf-8", "replace")) for one in driver]
+    processor = describe_machine()
+    # One model name stands for processors with and without wide units: what they can do tells them apart.
+    told = {"cpu": processor["cpu"], "num_cores": processor["num_cores"], "flags": _cpuinfo("flags")}
+    return {**versions(), "machine": str({**told, "gpus": gpus})}
 
 
 def num_usable_cores(quota_file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
@@ -186,24 +193,6 @@ def memory_of(device: str) -> Memory:
         return Memory(stats.get("bytes_in_use", 0), stats.get("peak_bytes_in_use", 0))
     info = backend().config.experimental.get_memory_info(device)
     return Memory(info["current"], info["peak"])
-
-
-def choose_precision(setting: str) -> str:
-    """Turn a profile's precision into a Keras dtype policy name.
-
-    Args:
-        setting: "auto" or a policy name.
-
-    Returns:
-        For "auto": `mixed_float16` on a GPU that has tensor cores; `mixed_bfloat16` on a CPU with
-        bfloat16 tiles (AMX); `float32` elsewhere, where 16 bits are emulated and lose time.
-    """
-    if setting != "auto":
-        return setting
-    if found := gpus():
-        has_tensor_cores = all(gpu.capability >= LOWEST_TENSOR_CORE_CAPABILITY for gpu in found)
-        return "mixed_float16" if has_tensor_cores else "float32"
-    return "mixed_bfloat16" if "amx_bf16" in _cpuinfo("flags").split() else "float32"
 
 
 def _version(name: str) -> str:

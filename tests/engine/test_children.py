@@ -22,7 +22,6 @@ def order(make_profile: Callable[..., Profile]) -> Order:
 def test_measurements_are_taken_one_after_another(order: Order) -> None:
     backend, matmul = measure(Order.model_validate_json(order.model_dump_json()))
     assert backend.backend in backend.versions
-    assert backend.auto_precision in {"float32", "mixed_float16", "mixed_bfloat16"}
     assert matmul.size == 8
 
 

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from v8.engine.core_probe import NUM_TRIES, WORKER_BYTES, measured_workers, threads_speed
+from v8.engine.core_probe import (
+    NUM_TRIES,
+    WORKER_BYTES,
+    affordable_workers,
+    measured_workers,
+    threads_speed,
+    useful_workers,
+)
 
 PLENTY = 1 << 50
 
@@ -21,7 +29,7 @@ def test_workers_stop_where_more_threads_do_no_more_work(
     def speed(num_threads: int) -> float:
         return float(min(num_threads, num_real))
 
-    assert measured_workers(num_cores, speed_of=speed, available_bytes=PLENTY) == expected
+    assert useful_workers(num_cores, speed) == expected
 
 
 def test_one_disturbed_measurement_costs_no_worker() -> None:
@@ -31,23 +39,40 @@ def test_one_disturbed_measurement_costs_no_worker() -> None:
         asked[num_threads] += 1
         return 1.0 if asked[num_threads] < NUM_TRIES and num_threads > 1 else float(num_threads)
 
-    assert measured_workers(2, speed_of=speed, available_bytes=PLENTY) == 2
+    assert useful_workers(2, speed) == 2
     assert asked == {1: 1, 2: NUM_TRIES}
 
 
 @pytest.mark.parametrize(("num_bytes", "expected"), [(0, 1), (1, 1), (3 * WORKER_BYTES, 3), (PLENTY, 8)])
 def test_every_worker_has_its_memory(num_bytes: int, expected: int) -> None:
-    assert measured_workers(8, speed_of=float, available_bytes=num_bytes) == expected
+    assert affordable_workers(8, num_bytes) == expected
 
 
 def test_a_single_core_needs_no_measurement() -> None:
     def refuse(num_threads: int) -> float:
         raise AssertionError(num_threads)
 
-    assert measured_workers(1, speed_of=refuse, available_bytes=PLENTY) == 1
+    assert useful_workers(1, refuse) == 1
 
 
 def test_the_real_measurement_counts_work_of_every_thread() -> None:
     assert threads_speed(1) > 0
     assert threads_speed(2) > 0
+
+
+def test_what_was_measured_serves_the_next_run_but_memory_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("V8_HOME", str(tmp_path))
+    chosen = measured_workers(2)
+    assert chosen in (1, 2)
+    (file,) = (tmp_path / "machine").glob("workers-*.json")
+    monkeypatch.setattr("v8.engine.core_probe.threads_speed", None)
+    assert measured_workers(2) == chosen
+    monkeypatch.setattr("v8.engine.core_probe.free_bytes", lambda: 0)
+    assert measured_workers(2) == 1
+    monkeypatch.undo()
+    monkeypatch.setenv("V8_HOME", str(tmp_path))
+    file.write_text("damaged", "utf-8")
     assert measured_workers(2) in (1, 2)
+    assert "found" in file.read_text("utf-8")

@@ -83,7 +83,7 @@ def metadata(folder: Path) -> dict[str, Any]:
 
 
 def test_g20_a_series_made_after_another_and_tried_twice_has_the_file_it_has_alone(made: Workshops) -> None:
-    assert "IsADirectoryError" in (made.trouble or "")
+    assert "model.keras: must be written; got " in (made.trouble or "")
     assert made.is_resumed
     first, after, alone = (
         keras.saving.load_model(folder / "model.keras").get_weights()

@@ -12,7 +12,7 @@ time may write.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -97,6 +97,8 @@ class RunRecord:
     versions: dict[str, str]
     machine: dict[str, Any]
     series: dict[str, SeriesState]
+    precision: str | None = None
+    """Keras dtype policy it trains in; None before anything was trained."""
 
     @classmethod
     def begin(cls, profile: Profile, source: str, is_publishable: bool, command: str) -> RunRecord:
@@ -184,6 +186,13 @@ class RunFolder(FolderLock):
             if state.status == "running":
                 self.record.series[name] = replace(state, status="pending")
         self._save()
+
+    def settle_precision(self, choose: Callable[[], str]) -> str:
+        """Return the number format of this run, chosen once: whoever continues trains in the same."""
+        if self.record.precision is None:
+            self.record = replace(self.record, precision=choose())
+            self._save()
+        return str(self.record.precision)
 
     def pin(self, series: Series, candles: CandlePin) -> None:
         """Pin a series to its candles, or check that they are the ones it is pinned to.

@@ -14,10 +14,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
+from pydantic import TypeAdapter
 
+from v8.engine.kept import kept
 from v8.machine import available_bytes as free_bytes
+from v8.records import Count
 
 STRETCH_S = 0.2
 """Time of one measurement."""
@@ -31,32 +35,49 @@ WORKER_BYTES = 1_600 << 20
 NUM_TRIES = 3
 """Measurements before more processes are given up: another program may disturb one of them."""
 
+_COUNT = TypeAdapter(Count)
+
 _NUM_NUMBERS = 1 << 16
 """Numbers a thread works on at a time: they stay in a core's own cache, so that cores do not share."""
 
 
-def measured_workers(
-    num_cores: int,
-    *,
-    speed_of: Callable[[int], float] | None = None,
-    available_bytes: int | None = None,
-) -> int:
-    """Choose the number of worker processes by measurement.
+def measured_workers(num_cores: int, most: int | None = None) -> int:
+    """Choose the number of worker processes: as many as run side by side here and have their memory.
+
+    Args:
+        num_cores: Cores that may be used.
+        most: Processes that have work; None for one a core.
+    """
+    useful = kept(_COUNT, "workers", {"num_cores": num_cores}, partial(useful_workers, num_cores))
+    return affordable_workers(min(useful, most or num_cores))
+
+
+def affordable_workers(num_workers: int, available_bytes: int | None = None) -> int:
+    """Bound a number of worker processes by memory, at least 1.
+
+    Args:
+        num_workers: Most processes.
+        available_bytes: Memory that may be used; None asks the system.
+
+    >>> affordable_workers(8, 5 << 30), affordable_workers(8, 64 << 30), affordable_workers(2, 1 << 30)
+    (3, 8, 1)
+    """
+    free = free_bytes() if available_bytes is None else available_bytes
+    return max(1, min(num_workers, free // WORKER_BYTES))
+
+
+def useful_workers(num_cores: int, speed_of: Callable[[int], float] | None = None) -> int:
+    """Measure how many processes really run side by side.
 
     Args:
         num_cores: Most processes.
         speed_of: Work per second of processor time of a number of threads; None measures.
-        available_bytes: Memory that may be used; None asks the system.
 
     Returns:
         Between 1 and `num_cores`.
 
-    >>> measured_workers(8, speed_of=lambda threads: min(threads, 2.0), available_bytes=64 << 30)
-    2
-    >>> measured_workers(6, speed_of=float, available_bytes=64 << 30)
-    6
-    >>> measured_workers(8, speed_of=float, available_bytes=5 << 30)
-    3
+    >>> useful_workers(8, lambda threads: min(threads, 2.0)), useful_workers(6, float)
+    (2, 6)
     """
     speed_of = speed_of or threads_speed
     chosen, speed = 1, speed_of(1) if num_cores > 1 else 1.0
@@ -67,8 +88,7 @@ def measured_workers(
         if faster is None:
             break
         chosen, speed = tried, faster
-    free = free_bytes() if available_bytes is None else available_bytes
-    return max(1, min(chosen, free // WORKER_BYTES))
+    return chosen
 
 
 def threads_speed(num_threads: int) -> float:

@@ -68,9 +68,7 @@ def _precision_advice(findings: Findings) -> tuple[str, str]:
         return "float32", "no 16-bit format could be measured"
     shown = ", ".join(f"{name} {gain:.2f}" for name, gain in gains.items())
     network = "the profile's network" if findings.has_gpu else "a small network of the same width"
-    why = f"speed of our layers on {network} as a multiple of float32: {shown}"
-    auto = findings.backend.get("auto_precision", precision)
-    return precision, why if auto == precision else f"{why}; auto takes {auto}"
+    return precision, f"speed of our layers on {network} as a multiple of float32: {shown}"
 
 
 def _fleet_advice(findings: Findings) -> tuple[str, str]:

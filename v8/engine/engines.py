@@ -57,7 +57,7 @@ def _num_workers(placement: Placement, num_jobs: int, listen: Listener) -> int:
     bound = min(placement.num_workers, num_jobs)
     if not placement.is_measured or bound == 1:
         return bound
-    chosen = measured_workers(bound)
+    chosen = measured_workers(placement.num_workers, bound)
     listen(Note(f"Workers: {chosen} of at most {bound}, measured (--workers sets another number)."))
     return chosen
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from v8.engine.children import Answer, Order, Wanted, ask
+from v8.engine.precision import FORMATS, fastest
 from v8.machine import load
 from v8.profile import Profile
 
@@ -28,17 +29,10 @@ MOST_PROBED_WORKERS = 8
 LARGE_FLEET = 40
 """Models of the fleet that is measured on a GPU: the default universe."""
 
-GAIN_TO_CHANGE = 1.1
-"""A 16-bit format must be so many times as fast as float32 to be worth its rounding."""
-
-GAIN_TO_CHANGE_IN_SHORT = 1.5
-"""Likewise where it was measured on the small network only; a processor with tiles gains far more."""
-
 BUSY_SHARE = 0.5
 """Load per core from which other programs disturb a measurement."""
 
 ALL_THREADS, ONE_THREAD = "all threads", "one thread"
-FORMATS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 Line: TypeAlias = dict[str, Any]
 """One measurement as JSON values, see `v8.training.probe`."""
@@ -86,10 +80,7 @@ class Findings:
     @property
     def best_precision(self) -> str:
         """The format to train in."""
-        enough = GAIN_TO_CHANGE if self.has_gpu else GAIN_TO_CHANGE_IN_SHORT
-        gains = self.precision_gains
-        best = max(gains, key=lambda name: gains[name], default="float32")
-        return best if gains.get(best, 0.0) >= enough else "float32"
+        return fastest({"float32": 1.0, **self.precision_gains})
 
     @property
     def precision_gains(self) -> dict[str, float]:

@@ -7,7 +7,7 @@ started with, and every finished artefact that it is the one that was saved.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from v8.artifacts.run_folder import RunFolder, pin_of
 from v8.artifacts.series_artifact import ERROR_FILE, read_metadata, verify_model_file
@@ -15,6 +15,8 @@ from v8.engine.events import Event, Listener, Note, Outcome, SeriesStarted, Stag
 from v8.engine.isolation import isolated
 from v8.engine.outputs import RunOutputs
 from v8.engine.plan import Job, Plan, PlannedSeries, make_plan
+from v8.engine.precision import choose_precision
+from v8.machine import may_have_gpu
 from v8.market.candles import Candles
 from v8.market.sources.source import CandleSource
 from v8.storage import write_text
@@ -67,6 +69,7 @@ def execute(
     plan = make_plan(plan.profile, [one.series for one in plan.series], folder.path)  # the folder is ours now
     _check_finished(plan, folder, listen)
     jobs, failures = _read_all(plan, folder, source, listen)
+    jobs = _in_one_precision(jobs, folder, listen)
     num_trained, outputs = 0, RunOutputs(folder.path)
     try:
         for outcome in train_all(jobs, _recording(folder, listen)) if jobs else ():
@@ -78,6 +81,19 @@ def execute(
     finally:
         folder.release_running()
     return Summary(num_trained, len(plan.series) - len(plan.todo), tuple(failures))
+
+
+def _in_one_precision(jobs: Sequence[Job], folder: RunFolder, listen: Listener) -> list[Job]:
+    if not jobs:
+        return []
+
+    def choose() -> str:
+        return choose_precision(
+            jobs[0].profile, may_have_gpu=may_have_gpu(), tell=lambda text: listen(Note(text))
+        )
+
+    precision = folder.settle_precision(choose)
+    return [replace(job, precision=precision) for job in jobs]
 
 
 def _recording(folder: RunFolder, listen: Listener) -> Listener:

@@ -32,7 +32,7 @@ from v8.engine.plan import Job
 from v8.errors import DivergedError
 from v8.evaluation.judgement import judge
 from v8.features.store import FeatureStore
-from v8.machine import choose_precision, memory_of
+from v8.machine import memory_of
 from v8.profile import Profile
 from v8.storage import write_with
 from v8.training.epoch_record import EpochRecord
@@ -65,8 +65,9 @@ def train_all(
     Yields:
         Each series' outcome as soon as it is known.
     """
+    first = jobs[0]
     with deferred_interrupts() as check:
-        workshop = Workshop(jobs[0].profile, listen, check, make_trainer, store)
+        workshop = Workshop(first.profile, listen, check, make_trainer, store, precision=first.precision)
         yield from workshop.make_all(jobs, fleet_size or len(jobs))
 
 
@@ -79,6 +80,7 @@ class Workshop:
         check: Called between two batches; raises KeyboardInterrupt to stop there.
         make_trainer: Makes the trainer.
         store: Where features are kept; None for the user's own store.
+        precision: Keras dtype policy to train in.
     """
 
     def __init__(
@@ -88,8 +90,9 @@ class Workshop:
         check: Callable[[], None],
         make_trainer: MakeTrainer = Trainer,
         store: FeatureStore | None = None,
+        *,
+        precision: str = "float32",
     ) -> None:
-        precision = choose_precision(profile.training.precision)
         self._make_trainer = partial(make_trainer, profile, precision=precision, check=check)
         self._trainer = self._make_trainer()
         self._store = store or FeatureStore(num_remembered=0)  # every table is asked for once

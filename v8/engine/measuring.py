@@ -36,7 +36,7 @@ from v8.market.sources.source import open_source
 from v8.models.cost import training_flop_per_window
 from v8.profile import Profile
 from v8.reports.comparison_results import WARM, ModelMeasurement
-from v8.training.probe import describe_backend, matmul_speed, step_speed
+from v8.training.probe import describe_backend, format_speeds, matmul_speed, step_speed
 
 
 def measure(order: Order) -> Iterator[Any]:
@@ -115,6 +115,7 @@ MEASURES: dict[str, Callable[..., Any]] = {
     "matmul": lambda profile, **options: matmul_speed(**options),
     "stock": partial(step_speed, "stock"),
     "ours": partial(step_speed, "ours"),
+    "formats": format_speeds,
     "training": measure_training,
 }
 """What can be asked for, by name; each takes the profile and its options."""

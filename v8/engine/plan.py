@@ -46,6 +46,7 @@ class Job:
         folder: Where the artefact goes.
         is_publishable: False for the demo market.
         candle_seconds: Time that reading the candles took.
+        precision: Keras dtype policy to train in.
     """
 
     candles: Candles
@@ -54,6 +55,7 @@ class Job:
     folder: Path
     is_publishable: bool
     candle_seconds: float
+    precision: str = "float32"
 
     @property
     def series(self) -> Series:

@@ -52,7 +52,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.pipe, there = context.Pipe()
         self.process = context.Process(
-            target=_serve, args=(there, job.profile), name="v8-worker", daemon=True
+            target=_serve, args=(there, job.profile, job.precision), name="v8-worker", daemon=True
         )
         with _deaf_to_interrupts():
             self.process.start()
@@ -184,7 +184,7 @@ def _lost(job: Job, cause: str) -> Outcome:
     return Outcome(job.series, reason=reason, trace=reason + "\n")
 
 
-def _serve(pipe: Connection, profile: Profile) -> None:
+def _serve(pipe: Connection, profile: Profile, precision: str) -> None:
     """Live as a worker: make what comes through the pipe until it closes."""
     _end_with_parent()
     with quiet_start():
@@ -196,7 +196,7 @@ def _serve(pipe: Connection, profile: Profile) -> None:
         log_told_as_notes(pipe.send),
         deferred_interrupts("") as check,
     ):
-        workshop = Workshop(profile, pipe.send, check)
+        workshop = Workshop(profile, pipe.send, check, precision=precision)
         pipe.send(None)
         while True:
             pipe.send(workshop.make(pipe.recv()))

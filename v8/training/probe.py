@@ -12,7 +12,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import NDArray
 
-from v8.machine import backend, backend_name, choose_precision, cuda_versions, device_of, gpus, has_gpu
+from v8.machine import backend, backend_name, cuda_versions, device_of, gpus, has_gpu
 from v8.models.cost import training_flop_per_window
 from v8.models.networks import build_network
 from v8.models.stacked_layers import StackedBidirectional, StackedGRU, StackedLSTM
@@ -38,6 +38,9 @@ NUM_STRETCHES = 8
 
 NUM_WARMING_STEPS = 2
 """Steps before the clock: the first compiles, the second meets arrays that the device has made."""
+
+NUM_ROUNDS = 3
+"""Turns in which number formats are compared."""
 
 WORTHWHILE_SHARE = 0.95
 """A fleet this close to the best speed is large enough: smaller ones end and repack sooner."""
@@ -56,7 +59,6 @@ class BackendReport:
         cuda: CUDA it was built for or brings along; None without.
         cudnn: Likewise.
         gpus: GPUs it can compute on, by name.
-        auto_precision: What `--precision auto` means here.
     """
 
     backend: str
@@ -64,7 +66,6 @@ class BackendReport:
     cuda: str | None
     cudnn: str | None
     gpus: tuple[str, ...]
-    auto_precision: str
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def describe_backend() -> BackendReport:
     name, (cuda, cudnn) = backend_name(), cuda_versions()
     versions = {"keras": keras.__version__, name: backend().__version__}
     models = tuple(gpu.model for gpu in gpus())
-    return BackendReport(name, versions, cuda, cudnn, models, choose_precision("auto"))
+    return BackendReport(name, versions, cuda, cudnn, models)
 
 
 def matmul_speed(seconds: float, *, size: int | None = None) -> MatmulSpeed:
@@ -186,6 +187,30 @@ def step_speed(
     return StepSpeed(
         path, precision, num_models, is_short, windows_per_s, gflop_per_s, compile_s, device, how
     )
+
+
+def format_speeds(
+    profile: Profile, formats: Sequence[str], seconds: float, *, num_models: int, is_short: bool
+) -> dict[str, float]:
+    """Compare the number formats of our training step, in turns.
+
+    Args:
+        profile: Network, losses and batch size.
+        formats: Keras dtype policies.
+        seconds: About how long to measure each, each time.
+        num_models: Size of the fleet.
+        is_short: Take the small network of `shortened`.
+
+    Returns:
+        Windows/s by format: the best of some rounds, because other programs only slow.
+    """
+    profile = shortened(profile) if is_short else profile
+    works = {name: _our_steps(profile, name, num_models)[0] for name in formats}
+    for work in works.values():
+        work(NUM_WARMING_STEPS)
+    rounds = [{name: median_rate(work, seconds) for name, work in works.items()} for _ in range(NUM_ROUNDS)]
+    windows = num_models * profile.training.batch_size
+    return {name: windows * max(each[name] for each in rounds) for name in works}
 
 
 def _stock_steps(profile: Profile, precision: str, num_models: int) -> tuple[Work, str]:
@@ -260,11 +285,15 @@ def stock_network(profile: Profile, precision: str) -> keras.Model:
 
 
 def shortened(profile: Profile) -> Profile:
-    """Return the profile with one LSTM and one dense layer only, as wide as the first: quick to compile."""
+    """Return the profile with one LSTM and one dense layer only, as wide as the first: quick to compile.
+
+    A network that does less work than that stays as it is.
+    """
     width = (profile.network.first_units,)
     sizes = {"encoder_units": width, "dense_units": width}
     network = {"family": "lstm_dense", **sizes, "dropout": getattr(profile.network, "dropout", 0.0)}
-    return Profile.model_validate({**profile.model_dump(), "network": network})
+    short = Profile.model_validate({**profile.model_dump(), "network": network})
+    return min(short, profile, key=training_flop_per_window)
 
 
 def random_batch(

@@ -1,0 +1,48 @@
+"""What was measured about this machine, kept for the next run.
+
+A measurement belongs to a processor, its GPUs, the versions installed and whatever else its `key` tells: with
+any other key it is taken anew. The files only save time: one that is lost or damaged is measured again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from v8.errors import StorageError
+from v8.machine import identity
+from v8.storage import digest_json, home, write_json
+
+KEPT_FORMAT: Final = 1
+
+Found = TypeVar("Found")
+
+
+def kept(kind: TypeAdapter[Found], name: str, key: Mapping[str, Any], measure: Callable[[], Found]) -> Found:
+    """Return a measurement of this machine, from an earlier call or taken now.
+
+    Args:
+        kind: What is measured, as JSON.
+        name: What it is called, fit for a file.
+        key: What it depends on beside the machine, plain JSON values.
+        measure: Takes it.
+    """
+    whole_key = {
+        "format": KEPT_FORMAT,
+        **identity(),
+        "backend": os.environ.get("KERAS_BACKEND", "tensorflow"),
+        **key,
+    }
+    file = home() / "machine" / f"{name}-{digest_json(whole_key)[:16]}.json"
+    # ValidationError is a ValueError: text that is no JSON, or is something else.
+    with suppress(OSError, ValueError, ValidationError, KeyError, TypeError):
+        return kind.validate_python(json.loads(file.read_text("utf-8"))["found"])
+    found = measure()
+    with suppress(StorageError):
+        write_json(file, {"key": whole_key, "found": kind.dump_python(found, mode="json")})
+    return found
