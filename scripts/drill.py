@@ -1,0 +1,108 @@
+#!/usr/bin/env python
+"""Do real faults and kills to the command line, and print what came of each.
+
+    python scripts/drill.py [--only KIND] [--long | --small] [--seed 0] [--jobs 2] [--archive DIR] [--markdown]
+
+Kinds: kills (SIGKILL at random times and at each write), interrupts (Ctrl-C once and twice),
+archive (a candle archive whose one month misbehaves), hub (publishing and pulling), disk (full, read-only
+and damaged folders). Everything is loopback, real processes and real disks below the folder for temporary
+files. A fault that this machine does not allow, such as mounting a disk without being root, says so.
+Exit code 1 when anything was lost, silent, a hang or a traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from drills import archive, disk, hub, interrupts, kills
+from drills.ground import DRILLS, REPOSITORY, Drill, Ground, Outcome, carry_out
+
+KINDS = tuple(module.KIND for module in (kills, interrupts, archive, hub, disk))
+SIZES = ("small", "usual", "long")
+
+
+def main() -> int:
+    options = parse(sys.argv[1:])
+    size = "long" if options.long else "small" if options.small else "usual"
+    chosen = [one for one in DRILLS if SIZES.index(one.size) <= SIZES.index(size)]
+    chosen = [
+        one for one in chosen if options.only in (None, one.kind) and (options.fault or "") in one.fault
+    ]
+    with tempfile.TemporaryDirectory(prefix="v8-drill-", ignore_cleanup_errors=True) as folder:
+        ground = Ground(Path(folder), options.seed, size, options.archive)
+        outcomes = list(told(carried_out(chosen, ground, options.jobs)))
+    if options.markdown:
+        print_markdown(outcomes)
+    num_bad = sum(not one.is_good for one in outcomes)
+    print(f"\n{len(outcomes)} drills, {num_bad} with something lost, silent, hung or a traceback.")
+    return int(num_bad > 0)
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", choices=KINDS, help="one kind")
+    parser.add_argument("--fault", help="only faults whose words hold this text")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=2, help="drills at the same time")
+    parser.add_argument("--archive", type=Path, help="folder of an archive of real candles, for the kills")
+    parser.add_argument(
+        "--long", action="store_true", help="every fault, and 20 random kills of each profile"
+    )
+    parser.add_argument("--small", action="store_true", help="a few of each kind, for the tests")
+    parser.add_argument("--markdown", action="store_true", help="end with the table for the README")
+    return parser.parse_args(words)
+
+
+def carried_out(chosen: Sequence[Drill], ground: Ground, num_jobs: int) -> Iterator[Outcome]:
+    with ThreadPoolExecutor(num_jobs) as pool:
+        yield from pool.map(lambda one: carry_out(one, ground), chosen)
+
+
+def told(outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+    """Print each outcome as it comes."""
+    for one in outcomes:
+        mark = "ok  " if one.is_good else "FAIL"
+        print(f"{mark} {one.drill.kind:10} {one.drill.fault}: {one.said}. {one.seconds:.0f} s", flush=True)
+        for trouble in (*(f"LOST {what}" for what in one.lost), *one.troubles):
+            print(f"     {trouble}", flush=True)
+        yield one
+
+
+def print_markdown(outcomes: Sequence[Outcome]) -> None:
+    """Print one line per kind and outcome, with all its faults."""
+    print(f"\nCommand: `python {' '.join(sys.argv)}`; {machine()}; commit {commit()}.\n")
+    print("| | fault | outcome | lost |\n|---|---|---|---|")
+
+    def shared(one: Outcome) -> tuple[int, str, str]:
+        return KINDS.index(one.drill.kind), one.said, ", ".join((*one.lost, *one.troubles)) or "nothing"
+
+    for (kind, said, lost), group in groupby(sorted(outcomes, key=shared), key=shared):
+        faults = [one.drill.fault for one in group]
+        print(f"| {KINDS[kind]} ({len(faults)}) | {'; '.join(faults)} | {said} | {lost} |")
+
+
+def machine() -> str:
+    system = f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}"
+    return f"{os.cpu_count()} cores {system}"
+
+
+def commit() -> str:
+    words = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty"]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,392 @@
+"""Where drills take place: a folder with a user's files, processes with limits, and what must hold.
+
+Everything goes through the product's own command line in processes of their own. After each call this
+must hold: it ended within its limit, with a documented exit code, without a traceback, and said nothing
+longer than a message may be. At the end of each drill the user's own files are what they were, and
+nothing with a temporary name is left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+import h5py
+import numpy as np
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SERIES = "BTCUSDT-1h"
+DOCUMENTED = frozenset({0, 2, 3, 4, 5, 6, 130})
+"""Exit codes that the README explains."""
+
+LONGEST_LINE = 640
+"""A message has at most 600 characters; "error: " and a series' name may stand before it."""
+
+LIMIT_S = 300.0
+"""A call that takes longer hangs."""
+
+OURS = frozenset({".lock", ".lock-holder"})
+"""Hidden files that stay: removing a lock would race with one who waits for it."""
+
+TINY = {
+    "name": "tiny",
+    "description": "A network for drills.",
+    "newest_bars": 900,
+    "features": ["open", "high", "low", "close", "volatility"],
+    "lookback_bars": 8,
+    "horizon_bars": 2,
+    "scaling": "anchored",
+    "split": {"train": 0.7, "validation": 0.15, "test": 0.15},
+    "network": {"family": "dense_newest", "dense_units": [6], "dropout": 0.2},
+    "tasks": {"ohlc": {"weight": 1.0, "loss": "mae"}},
+    "training": {
+        "batch_size": 32,
+        "epochs": 4,
+        "learning_rate": 0.001,
+        "clip_norm": None,
+        "early_stopping_patience_epochs": 50,
+        "reduce_lr_factor": 0.5,
+        "reduce_lr_patience_epochs": 4,
+        "precision": "float32",
+    },
+    "calibration": "shrink",
+    "seed": 7,
+}
+"""The smallest profile worth killing."""
+
+
+class ImpossibleHereError(Exception):
+    """This machine does not allow the fault, such as mounting a disk."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A call that is over.
+
+    Args:
+        status: Exit code; None when it hung and was killed.
+        output: What it wrote to standard output.
+        errors: What it wrote to standard error.
+        seconds: How long it took.
+    """
+
+    status: int | None
+    output: str
+    errors: str
+    seconds: float
+
+    @property
+    def said(self) -> str:
+        """The error, or else the last line of standard error or output."""
+        lines = (self.errors.strip() or self.output.strip()).splitlines()
+        told = [line for line in lines if line.startswith("error: ")] or lines
+        return told[-1][:300] if told else "nothing"
+
+
+@dataclass
+class Place:
+    """One drill's own folder, with a home, files of the user, and the troubles found so far.
+
+    Args:
+        folder: Where everything lies.
+        chance: Random numbers of this drill.
+        more_env: Environment on top of the usual one.
+    """
+
+    folder: Path
+    chance: random.Random
+    more_env: dict[str, str] = field(default_factory=dict)
+    troubles: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for name in ("home", "tmp", "runs"):
+            (self.folder / name).mkdir(parents=True)
+        (self.folder / "tiny.yaml").write_text(yaml.safe_dump(TINY, sort_keys=False))
+        (self.folder / "notes.txt").write_text("the user's own\n")
+        (self.folder / "runs" / "notes.txt").write_text("the user's own, beside the runs\n")
+        self._mine = digests(self.folder)
+
+    @property
+    def runs(self) -> Path:
+        """The folder of run folders."""
+        return self.folder / "runs"
+
+    @property
+    def run(self) -> Path:
+        """The tiny profile's run folder."""
+        return self.runs / "tiny"
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment of every call here."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "V8_"))}
+        own = {
+            "PYTHONPATH": str(REPOSITORY),
+            "V8_HOME": str(self.folder / "home"),
+            "TMPDIR": str(self.folder / "tmp"),
+            "MPLCONFIGDIR": str(self.folder.parent / "matplotlib"),
+            "NO_PROXY": "127.0.0.1,localhost",
+            "no_proxy": "127.0.0.1,localhost",
+        }
+        return {**kept, **own, **self.more_env}
+
+    def job(self, *series: str, more: Sequence[str] = ()) -> list[str]:
+        """Return the words of the tiny main job."""
+        chosen = [word for name in series or (SERIES,) for word in ("--series", name)]
+        words = ["run", "--profile", str(self.folder / "tiny.yaml"), *chosen, "--runs", str(self.runs)]
+        return [*words, *(more or ("--source", "demo"))]
+
+    def start(self, words: Sequence[str], program: Sequence[str] = ("-m", "v8")) -> subprocess.Popen[str]:
+        """Start a call in a process group of its own."""
+        return subprocess.Popen(
+            [sys.executable, "-u", *program, *map(str, words)],
+            cwd=self.folder,
+            env=self.env,
+            text=True,
+            errors="replace",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def finish(
+        self, process: subprocess.Popen[str], limit_s: float = LIMIT_S, *, is_killed: bool = False
+    ) -> Ended:
+        """Wait for the end of a call, or kill it at its limit, and look at how it went."""
+        started = time.monotonic()
+        try:
+            output, errors = process.communicate(timeout=limit_s)
+            status: int | None = process.returncode
+        except subprocess.TimeoutExpired:
+            kill(process)
+            output, errors = process.communicate()
+            status = None
+        ended = Ended(status, output, errors, time.monotonic() - started)
+        self._examine(ended, is_killed=is_killed)
+        return ended
+
+    def call(self, words: Sequence[str], limit_s: float = LIMIT_S, **options: Sequence[str]) -> Ended:
+        """Call the command line to its end."""
+        return self.finish(self.start(words, **options), limit_s)
+
+    def require(self, is_so: bool, trouble: str) -> None:
+        """Note a trouble unless something is so."""
+        if not is_so:
+            self.troubles.append(trouble)
+
+    def require_same(self, found: dict[str, str], expected: dict[str, str]) -> None:
+        """Note weights that are not those of the run that nobody disturbed."""
+        others = [name for name in expected if found.get(name) != expected[name]]
+        if others:
+            self.lost.append(f"weights of {', '.join(others)}")
+
+    def continued(self, words: Sequence[str], expected: dict[str, str], run: Path | None = None) -> Ended:
+        """Call again without the fault: it must finish, with the same weights, and leave nothing behind."""
+        ended = self.call(words)
+        self.require(ended.status == 0, f"the same command again ended with {ended.status}: {ended.said}")
+        self.require_same(weights_of(run or self.run), expected)
+        self.require_tidy()
+        return ended
+
+    def require_tidy(self) -> None:
+        """Note what is left with a temporary name after a call that went well."""
+        if left := leftovers(self.folder):
+            self.troubles.append(f"left behind: {', '.join(left[:4])}")
+
+    def close(self) -> None:
+        """Compare the user's own files with what they were."""
+        now = digests(self.folder)
+        self.lost += [f"the user's {name}" for name, digest in self._mine.items() if now.get(name) != digest]
+
+    def _examine(self, ended: Ended, *, is_killed: bool) -> None:
+        if ended.status is None:
+            self.troubles.append("hung")
+        elif ended.status not in DOCUMENTED and not is_killed:
+            self.troubles.append(f"exit {ended.status}: {ended.said}")
+        text = f"{ended.output}\n{ended.errors}"
+        if "Traceback" in text:
+            self.troubles.append(f"a traceback: {text.strip().splitlines()[-1][:160]}")
+        longest = max(map(len, text.splitlines()), default=0)
+        self.require(longest <= LONGEST_LINE, f"a line of {longest} characters")
+        if ended.status in (2, 3, 5, 6):
+            self.require("error:" in text or "candles" in text, f"exit {ended.status} without a sentence")
+
+
+@dataclass
+class Ground:
+    """What all drills share: folders, the weights of runs that nobody disturbed, how much is to be done.
+
+    Args:
+        folder: Where each drill gets a folder.
+        seed: Of all random numbers.
+        size: "small", "usual" or "long".
+        archive: Folder of an archive of real candles; None generates candles.
+    """
+
+    folder: Path
+    seed: int = 0
+    size: str = "usual"
+    archive: Path | None = None
+    _made: dict[str, Path] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def place(self, name: str) -> Place:
+        """Return a new place for a drill."""
+        path = Path(
+            tempfile.mkdtemp(prefix=f"{hashlib.sha256(name.encode()).hexdigest()[:6]}-", dir=self.folder)
+        )
+        return Place(path / "user", random.Random(f"{self.seed} {name}"))
+
+    def once(self, name: str, make: Callable[[Place], Path]) -> Path:
+        """Return what `make` made the first time: a run folder that others compare with or copy."""
+        with self._lock:
+            if name not in self._made:
+                self._made[name] = make(self.place(name))
+            return self._made[name]
+
+    def undisturbed(self) -> Path:
+        """Return the tiny run of the demo market that nobody disturbed."""
+        return self.once("undisturbed", _run_undisturbed)
+
+
+def _run_undisturbed(place: Place) -> Path:
+    ended = place.call(place.job())
+    if ended.status != 0 or place.troubles:
+        raise RuntimeError(f"the run that nobody disturbs failed: {ended.errors or ended.output}")
+    return place.run
+
+
+Do = Callable[[Ground, Place], str]
+"""Does a drill and says how it came out."""
+
+
+@dataclass(frozen=True)
+class Drill:
+    """One fault.
+
+    Args:
+        kind: Its group.
+        fault: What goes wrong, as a clause.
+        do: Does it.
+        size: In which form it is done first: "small", "usual" or "long".
+    """
+
+    kind: str
+    fault: str
+    do: Do
+    size: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a drill came out.
+
+    Args:
+        drill: Which.
+        said: What happened, in a few words.
+        lost: What was lost; empty when nothing was.
+        troubles: Whatever must not happen and did.
+        seconds: How long it took.
+    """
+
+    drill: Drill
+    said: str
+    lost: tuple[str, ...]
+    troubles: tuple[str, ...]
+    seconds: float
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing was lost, silent or a traceback."""
+        return not self.lost and not self.troubles
+
+
+DRILLS: list[Drill] = []
+
+
+def drill(kind: str, fault: str, size: str = "usual") -> Callable[[Do], Do]:
+    """Register a function as a drill."""
+
+    def register(do: Do) -> Do:
+        DRILLS.append(Drill(kind, fault, do, size))
+        return do
+
+    return register
+
+
+def carry_out(one: Drill, ground: Ground) -> Outcome:
+    """Do a drill; what it raises is a trouble of its own."""
+    place, started = ground.place(f"{one.kind} {one.fault}"), time.monotonic()
+    try:
+        said = one.do(ground, place)
+        place.close()
+    except ImpossibleHereError as error:
+        said = f"not possible here: {error}"
+    except Exception as error:  # noqa: BLE001 - the other drills go on, and this one has failed
+        said = "the drill itself failed"
+        place.troubles.append(f"{type(error).__name__}: {error}")
+    seconds = time.monotonic() - started
+    return Outcome(one, said, tuple(place.lost), tuple(place.troubles), seconds)
+
+
+def kill(process: subprocess.Popen[str], number: int = signal.SIGKILL) -> None:
+    """Send a signal to a call and all its workers, as a terminal or a dying machine does."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+@contextmanager
+def killed_after(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    """Leave no process behind, whatever happens in the block."""
+    try:
+        yield process
+    finally:
+        kill(process)
+
+
+def weights_of(run: Path) -> dict[str, str]:
+    """Return a digest of every array of each series' model; the zip around them may differ in its times."""
+    return {path.parent.name: _digest_weights(path) for path in sorted(run.glob("*/model.keras"))}
+
+
+def _digest_weights(model: Path) -> str:
+    digest = hashlib.sha256()
+
+    def add(name: str, item: object) -> None:
+        if isinstance(item, h5py.Dataset):
+            array = np.asarray(item[()])
+            digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
+
+    with zipfile.ZipFile(model) as archive:
+        content = io.BytesIO(archive.read("model.weights.h5"))
+    with h5py.File(content) as file:
+        file.visititems(add)
+    return digest.hexdigest()
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Return the sha256 of every file below a folder but those of locks."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in OURS)
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def leftovers(folder: Path) -> list[str]:
+    """List what has a temporary name: hidden files, and anything in the folder for temporary files."""
+    hidden = [path for path in folder.rglob(".*") if path.name not in OURS]
+    temporary = list((folder / "tmp").iterdir())
+    return [str(path.relative_to(folder)) for path in (*hidden, *temporary)]

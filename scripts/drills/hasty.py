@@ -1,0 +1,22 @@
+"""The command line with a Hub client that is patient for seconds, not for minutes.
+
+python scripts/drills/hasty.py publish runs/aligned --repo you/fleet
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import v8.hub.client
+from v8.commands.app import main
+
+HASTY = {"timeout_s": 3.0, "waits_s": (0.2, 0.4, 0.8, 1.6)}
+
+v8.hub.client.RetryPolicy = partial(v8.hub.client.RetryPolicy, **HASTY)  # type: ignore[misc]
+
+if __name__ == "__main__":
+    main()

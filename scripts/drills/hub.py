@@ -1,0 +1,266 @@
+"""Publishing and pulling against a Hub on loopback: the one of the tests, and the client as it is.
+
+Whatever happens there is never more than one commit, never half of one, and the same command again ends
+with exactly what was to be published, or pulled.
+"""
+
+# ruff: noqa: E402 - the Hub lies beside the tests
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from drills.ground import DRILLS, REPOSITORY, Drill, Ground, Place, digests, drill, kill, killed_after
+from drills.interrupts import AT_ONCE_S, HANG_S, SOON_S
+
+sys.path[:0] = [str(REPOSITORY / "tests" / "hub"), str(REPOSITORY / "tests" / "parts")]
+
+import loopback
+
+KIND = "hub"
+REPO = "someone/fleet"
+HASTY = (str(Path(__file__).with_name("hasty.py")),)
+ROUTES = ("whoami", "create", "preupload", "lfs-batch", "lfs-put", "lfs-verify", "commit")
+HUB_LIMIT_S = 120.0
+
+Prepare = Callable[[Any], None]
+"""Lets something go wrong at a Hub."""
+
+
+class DeadlyHub(loopback.LoopbackHub):
+    """A Hub that kills its client in the middle of a request, before or after doing what it asks."""
+
+    victim: subprocess.Popen[str] | None = None
+    route, is_done_first = "", False
+
+    def handle(self, method: str, target: str, headers: Any, body: bytes) -> Any:
+        """Answer, or kill who asks."""
+        if self.victim is None or loopback.find_route(method, target)[0] != self.route:
+            return super().handle(method, target, headers, body)
+        answer = super().handle(method, target, headers, body) if self.is_done_first else None
+        kill(self.victim)
+        self.victim.wait()
+        return answer or loopback.Answer(503)
+
+
+@contextmanager
+def at_hub(ground: Ground, place: Place) -> Iterator[tuple[Any, list[str]]]:
+    """Start a Hub; yield it and the words that publish a run of two models there."""
+    run = ground.once("a run to publish", _made_run)
+    with DeadlyHub() as hub:
+        place.more_env |= {
+            "HF_ENDPOINT": hub.url,
+            "HF_TOKEN": loopback.WRITE_TOKEN,
+            "HF_HOME": str(place.folder.parent / "hf-home"),
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+        }
+        yield hub, ["publish", str(run), "--repo", REPO]
+
+
+def _made_run(place: Place) -> Path:
+    """Make a run folder of two finished series in a process that may load Keras."""
+    code = (
+        "import sys; from pathlib import Path; import made_runs\n"
+        "folder = Path(sys.argv[1]); file = folder / 'model.keras'\n"
+        "made_runs.write_keras_file(file)\n"
+        "print(made_runs.RunMaker(folder / 'made', file)())\n"
+    )
+    paths = os.pathsep.join(str(REPOSITORY / part) for part in ("", "tests/hub", "tests/parts"))
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(place.folder)],
+        env={**place.env, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return Path(done.stdout.splitlines()[-1])
+
+
+def require_published(place: Place, hub: Any) -> None:
+    """Note anything but one whole commit, compared with a Hub that never misbehaved."""
+    commits = hub.commits(REPO) if REPO in hub.repos else []
+    place.require(len(commits) == 1, f"{len(commits)} commits")
+    paths = set(commits[-1].files) if commits else set()
+    expected = {
+        "manifest.json",
+        "README.md",
+        *(f"models/{name}/model.keras" for name in ("BTCUSDT-15m", "ETHUSDT-1h")),
+    }
+    if missing := expected - paths:
+        place.lost.append(f"{', '.join(sorted(missing))} at the Hub")
+    place.require(not hub.mistakes, f"the Hub of the drill failed: {hub.mistakes[:1]}")
+
+
+def publish_under(prepare: Prepare, ground: Ground, place: Place) -> str:
+    """Publish under a fault; where that gives up, the Hub behaves and the same command must finish."""
+    with at_hub(ground, place) as (hub, words):
+        run_before = digests(Path(words[1]))
+        prepare(hub)
+        met = place.call(words, HUB_LIMIT_S, program=HASTY)
+        place.require(met.status in (0, 5), f"exit {met.status}: {met.said}")
+        hub.behave()
+        if met.status:
+            again = place.call(words)
+            place.require(
+                again.status == 0, f"the same command again ended with {again.status}: {again.said}"
+            )
+        require_published(place, hub)
+        place.require(digests(Path(words[1])) == run_before, "the run folder was changed")
+        place.require_tidy()
+    return "gave up in a sentence; again: one commit" if met.status else "one commit"
+
+
+def publish_killed(route: str, is_done_first: bool, ground: Ground, place: Place) -> str:
+    """Kill the publisher in the middle of one request."""
+    with at_hub(ground, place) as (hub, words):
+        hub.route, hub.is_done_first = route, is_done_first
+        with killed_after(place.start(words)) as hub.victim:
+            ended = place.finish(hub.victim, is_killed=True)
+        place.require(ended.status == -signal.SIGKILL, f"was not killed: {ended.said}")
+        hub.victim = None
+        again = place.call(words)
+        place.require(again.status == 0, f"the same command again ended with {again.status}: {again.said}")
+        require_published(place, hub)
+        place.require_tidy()
+    return "again: one commit"
+
+
+@drill(KIND, "two publishers at once", "small")
+def publish_twice_at_once(ground: Ground, place: Place) -> str:
+    """Start two publishers of one run at the same moment."""
+    with at_hub(ground, place) as (hub, words):
+        both = [place.start(words), place.start(words)]
+        ended = [place.finish(one, HUB_LIMIT_S) for one in both]
+        for one in ended:
+            place.require(one.status in (0, 3, 5), f"exit {one.status}: {one.said}")
+        again = place.call(words)
+        place.require(again.status == 0, f"the same command again ended with {again.status}: {again.said}")
+        require_published(place, hub)
+        place.require_tidy()
+    return "one commit"
+
+
+def publish_interrupted(route: str, ground: Ground, place: Place) -> str:
+    """Press Ctrl-C, once and twice, while the Hub keeps silent."""
+    with at_hub(ground, place) as (hub, words):
+        hub.slow(route, 3_600.0, times=1_000)
+        for is_twice, limit_s in ((False, SOON_S), (True, AT_ONCE_S)):
+            hub.forget()
+            with killed_after(place.start(words)) as process:
+                _wait_for(hub, route, process)
+                for _ in range(1 + is_twice):
+                    kill(process, signal.SIGINT)
+                    time.sleep(0.3 * is_twice)
+                ended = place.finish(process, HANG_S)
+            place.require(ended.status == 130, f"exit {ended.status}: {ended.said}")
+            place.require(ended.seconds <= limit_s, f"went on for {ended.seconds:.1f} s after Ctrl-C")
+        hub.behave()
+        place.call(words)
+        require_published(place, hub)
+        place.require_tidy()
+    return "Ctrl-C ends in time; again: one commit"
+
+
+def _wait_for(hub: Any, route: str, process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + HUB_LIMIT_S
+    while hub.count(route) == 0 and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.05)
+    time.sleep(0.5)
+
+
+def pull_under(prepare: Prepare, ground: Ground, place: Place) -> str:
+    """Pull under a fault, then from a Hub that behaves."""
+    with at_hub(ground, place) as (hub, words):
+        place.call(words)
+        hub.forget()
+        prepare(hub)
+        pulling = ["pull", "--repo", REPO]
+        met = place.call(pulling, HUB_LIMIT_S)
+        place.require(met.status in (0, 3, 5), f"exit {met.status}: {met.said}")
+        hub.behave()
+        again = place.call(pulling)
+        place.require(again.status == 0, f"the same command again ended with {again.status}: {again.said}")
+        _require_pulled(place, hub)
+    return (
+        "gave up in a sentence; again: every file as published" if met.status else "every file as published"
+    )
+
+
+@drill(KIND, "pull killed while a model travels")
+def pull_killed(ground: Ground, place: Place) -> str:
+    """Kill the puller while it waits for a model."""
+    with at_hub(ground, place) as (hub, words):
+        place.call(words)
+        hub.forget()
+        hub.route = "lfs-get"
+        with killed_after(place.start(["pull", "--repo", REPO])) as hub.victim:
+            place.finish(hub.victim, is_killed=True)
+        hub.victim = None
+        place.call(["pull", "--repo", REPO])
+        _require_pulled(place, hub)
+    return "again: every file as published"
+
+
+def _require_pulled(place: Place, hub: Any) -> None:
+    """Compare the client's cache with the Hub."""
+    cached = {
+        path.relative_to(path.parents[2]).as_posix(): path.read_bytes()
+        for path in Path(place.more_env["HF_HOME"]).glob("hub/models--*/snapshots/*/models/*/*")
+    }
+    held = {path.removeprefix("models/"): content for path, content in hub.files(REPO).items()}
+    cached = {"/".join(path.split("/")[-2:]): content for path, content in cached.items()}
+    place.require(len(cached) >= 2, f"{len(cached)} files pulled")
+    place.lost.extend(path for path, content in cached.items() if held.get(path) != content)
+
+
+PUBLISHES: dict[str, tuple[str, Prepare]] = {
+    "answer to the commit lost": ("small", lambda hub: hub.lose_answer("commit")),
+    "commit 503 for ever": ("usual", lambda hub: hub.answer("commit", 503, times=99)),
+    "commit 429, Retry-After 1": ("usual", lambda hub: hub.answer("commit", 429, retry_after="1")),
+    "commit 429, Retry-After 3600": ("usual", lambda hub: hub.answer("commit", 429, retry_after="3600")),
+    "commit 500 with an HTML page": ("usual", lambda hub: hub.answer("commit", 500, message="<p>" * 3_000)),
+    "commit answered too late": ("usual", lambda hub: hub.slow("commit", 30.0)),
+    "uploads cut for ever": ("usual", lambda hub: hub.cut("lfs-put", times=99)),
+    "uploads stalled for ever": ("usual", lambda hub: hub.slow("lfs-put", 60.0, times=99)),
+    "the Hub is down": ("usual", lambda hub: hub.cut("whoami", times=99)),
+}
+for _route in ROUTES:
+    PUBLISHES[f"`{_route}` 500 once"] = ("long", lambda hub, route=_route: hub.answer(route, 500))
+    PUBLISHES[f"`{_route}` 429 once, no Retry-After"] = (
+        "long",
+        lambda hub, route=_route: hub.answer(route, 429),
+    )
+    PUBLISHES[f"answer to `{_route}` lost"] = ("long", lambda hub, route=_route: hub.lose_answer(route))
+PULLS: dict[str, tuple[str, Prepare]] = {
+    "pull: models cut for ever": ("usual", lambda hub: hub.cut("lfs-get", times=99)),
+    "pull: a model damaged on its way": ("small", lambda hub: hub.flip("lfs-get")),
+    "pull: models damaged for ever": ("usual", lambda hub: hub.flip("lfs-get", times=99)),
+    "pull: manifest damaged for ever": (
+        "usual",
+        lambda hub: hub.flip("resolve", times=99, where="manifest.json"),
+    ),
+    "pull: a model stalls once": ("usual", lambda hub: hub.slow("lfs-get", 60.0)),
+    "pull: 503 for ever": ("usual", lambda hub: hub.answer("resolve", 503, times=99)),
+}
+for _fault, (_size, _prepare) in PUBLISHES.items():
+    DRILLS.append(Drill(KIND, _fault, partial(publish_under, _prepare), _size))
+for _route in ROUTES:
+    _size = "small" if _route == "commit" else "usual" if _route == "lfs-put" else "long"
+    for _done, _how in ((True, "after"), (False, "before")):
+        _words = f"killed {_how} `{_route}` was done"
+        DRILLS.append(Drill(KIND, _words, partial(publish_killed, _route, _done), _size if _done else "long"))
+for _route in ("lfs-put", "commit"):
+    DRILLS.append(
+        Drill(KIND, f"Ctrl-C while `{_route}` is silent", partial(publish_interrupted, _route), "usual")
+    )
+for _fault, (_size, _prepare) in PULLS.items():
+    DRILLS.append(Drill(KIND, _fault, partial(pull_under, _prepare), _size))

@@ -1,0 +1,62 @@
+"""Ctrl-C at random times: once ends in seconds, twice at once; calling again gives the same weights."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from drills.ground import Ground, Place, drill, kill, killed_after, weights_of
+
+KIND = "interrupts"
+SOON_S = 3.0
+"""After one Ctrl-C a call ends within this time."""
+
+AT_ONCE_S = 1.0
+"""After the second it ends within this time."""
+
+HANG_S = 60.0
+TIMES_OF_SIZE = {"small": 1, "usual": 3, "long": 8}
+
+
+def interrupt(ground: Ground, place: Place, words: list[str], delay_s: float, *, is_twice: bool) -> float:
+    """Press Ctrl-C once or twice after a time; return how long the call went on."""
+    with killed_after(place.start(words)) as process:
+        time.sleep(delay_s)
+        if process.poll() is not None:
+            place.finish(process)
+            return 0.0
+        kill(process, signal.SIGINT)
+        if is_twice:
+            time.sleep(0.3)
+            kill(process, signal.SIGINT)
+        ended = place.finish(process, HANG_S)
+    if ended.status == 130:
+        is_told = "Continue with" in ended.errors or is_twice or not (place.run / "run.json").exists()
+        place.require(is_told, f"does not say how to continue: {ended.said}")
+    # The tests measure no speed, they guard against a hang.
+    limit_s = HANG_S if ground.size == "small" else AT_ONCE_S if is_twice else SOON_S
+    place.require(ended.seconds <= limit_s, f"went on for {ended.seconds:.1f} s")
+    return ended.seconds
+
+
+def interrupt_runs(ground: Ground, place: Place, *, is_twice: bool) -> str:
+    """Interrupt a run several times, then let it finish."""
+    expected = weights_of(ground.undisturbed())
+    longest = 0.0
+    for _ in range(TIMES_OF_SIZE[ground.size]):
+        delay_s = place.chance.uniform(0.5, 9.0)
+        longest = max(longest, interrupt(ground, place, place.job(), delay_s, is_twice=is_twice))
+    place.continued(place.job(), expected)
+    return "ends in time, then the same weights"
+
+
+@drill(KIND, "Ctrl-C once in a run at random times", "small")
+def interrupt_once(ground: Ground, place: Place) -> str:
+    """Press Ctrl-C once."""
+    return interrupt_runs(ground, place, is_twice=False)
+
+
+@drill(KIND, "Ctrl-C twice in a run at random times")
+def interrupt_twice(ground: Ground, place: Place) -> str:
+    """Press Ctrl-C twice."""
+    return interrupt_runs(ground, place, is_twice=True)

@@ -1,0 +1,126 @@
+"""SIGKILL: at random times to everything, to the parent or to a worker, and at each write of a run.
+
+The same command again and again must end with the weights of a run that nobody disturbed, to the bit.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from drills.archive import serving_folder
+from drills.ground import DRILLS, Drill, Ground, Place, drill, kill, weights_of
+
+KIND = "kills"
+FATAL_WRITES = (str(Path(__file__).with_name("fatal_writes.py")),)
+MOST_WRITES = 80
+"""A chain of kills at new writes that does not end by then, never ends."""
+
+PAIR = ("BTCUSDT-1h", "ETHUSDT-1h")
+PROFILES = {"aligned": ("--bars", "420", "--epochs", "3"), "frontier": ("--bars", "1500", "--epochs", "6")}
+KILLS_OF_SIZE = {"small": 1, "usual": 4, "long": 20}
+KILLS_PER_RUN = 5
+"""A run that is killed so often goes on undisturbed, is compared, and the next begins in a new folder."""
+
+WHOM = ("everything", "everything", "the parent", "a worker")
+
+
+def profile_words(profile: str, place: Place, source: Sequence[str], folder: str) -> list[str]:
+    """Return the main job of two series under a shipped profile on a small budget."""
+    chosen = [word for name in PAIR for word in ("--series", name)]
+    words = ["run", "--profile", profile, *chosen, *PROFILES[profile], *source, "--workers", "2"]
+    return [*words, "--device", "cpu", "--runs", str(place.folder / folder)]
+
+
+def kill_at_random(profile: str, ground: Ground, place: Place) -> str:
+    """Kill runs of a profile at random times until there were enough kills."""
+    with serving_folder(ground.archive, place) as source:
+        straight = place.call(profile_words(profile, place, source, "straight"))
+        place.require(straight.status == 0, f"undisturbed, it ended with {straight.status}: {straight.said}")
+        expected = weights_of(place.folder / "straight" / profile)
+        num_kills, number = 0, 0
+        while num_kills < KILLS_OF_SIZE[ground.size]:
+            number += 1
+            words = profile_words(profile, place, source, f"killed-{number}")
+            most = min(KILLS_PER_RUN, KILLS_OF_SIZE[ground.size] - num_kills)
+            num_kills += sum(kill_once(place, words, straight.seconds) for _ in range(most))
+            place.continued(words, expected, place.folder / f"killed-{number}" / profile)
+    return f"{num_kills} kills, the same weights to the bit"
+
+
+def kill_once(place: Place, words: Sequence[str], seconds: float) -> bool:
+    """Start a call and kill it, or a part of it, at a random time; tell whether it was still at work."""
+    process = place.start(words)
+    whom = place.chance.choice(WHOM)
+    # A worker that dies is replaced, and its series goes on within the same call.
+    _wait(process, place.chance.uniform(0.05, 1.0) * seconds)
+    if process.poll() is not None:
+        place.finish(process)
+        return False
+    if whom == "a worker":
+        _kill_a_worker(place, process)
+        place.finish(process)
+        return True
+    if whom == "the parent":
+        process.kill()
+    else:
+        kill(process)
+    place.finish(process, is_killed=True)
+    return True
+
+
+def _wait(process: object, seconds: float) -> None:
+    """Wait, but not beyond the end of a process."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and process.poll() is None:  # type: ignore[attr-defined]
+        time.sleep(0.05)
+
+
+def _kill_a_worker(place: Place, process: object) -> None:
+    with suppress(psutil.NoSuchProcess):
+        children = psutil.Process(process.pid).children()  # type: ignore[attr-defined]
+        workers = [one for one in children if "spawn_main" in " ".join(one.cmdline())]
+        if workers:
+            os.kill(place.chance.choice(workers).pid, signal.SIGKILL)
+
+
+@drill(KIND, "a tiny run killed before and after a write, then at the next one, and so on", "small")
+def kill_at_each_write(ground: Ground, place: Place) -> str:
+    """Cut a run off at each write once, before and after the rename."""
+    expected, seen = weights_of(ground.undisturbed()), place.folder.parent / "seen"
+    place.more_env["V8_DRILL_SEEN"] = str(seen)
+    most = 4 if ground.size == "small" else MOST_WRITES
+    if ground.size == "small":
+        # A sample: what is listed as seen is passed over.
+        everything = ["run.json before", "run.json after", "leaderboard.csv before", "report.html after"]
+        seen.write_text("".join(f"{label}\n" for label in place.chance.sample(everything, 2)))
+    num_kills = 0
+    while num_kills < most:
+        process = place.start(place.job(), program=FATAL_WRITES)
+        if place.finish(process, is_killed=True).status != -signal.SIGKILL:
+            break
+        num_kills += 1
+    place.require(ground.size == "small" or num_kills < MOST_WRITES, f"not finished after {num_kills} kills")
+    place.continued(place.job(), expected)
+    return (
+        f"{num_kills} kills, the same weights to the bit"
+        if ground.size != "small"
+        else "the same weights to the bit"
+    )
+
+
+for _profile in PROFILES:
+    DRILLS.append(
+        Drill(
+            KIND,
+            f"two series of `{_profile}` killed at random times: everything, the parent, a worker",
+            lambda ground, place, profile=_profile: kill_at_random(profile, ground, place),
+            "usual",
+        )
+    )
