@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Do real faults and kills to the command line, and print what came of each.
 
-    python scripts/drill.py [--only KIND] [--long | --small] [--seed 0] [--jobs 2] [--archive DIR] [--markdown]
+    python scripts/drill.py [--only KIND] [--long | --small] [--seed 0] [--archive DIR] [--markdown]
 
 Kinds: kills (SIGKILL at random times and at each write), interrupts (Ctrl-C once and twice),
 archive (a candle archive whose one month misbehaves), hub (publishing and pulling), disk (full, read-only

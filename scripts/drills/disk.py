@@ -86,7 +86,7 @@ def full_home(free_bytes: int, ground: Ground, place: Place) -> str:
     return "the same weights"
 
 
-@drill(KIND, "V8_HOME is a file", "small")
+@drill(KIND, "V8_HOME is a file")
 def home_is_a_file(ground: Ground, place: Place) -> str:
     """Run with a file in the caches' place."""
     expected = weights_of(ground.undisturbed())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,8 +20,10 @@ from drills.ground import DRILLS, Drill, Ground, Place, drill, kill, weights_of
 
 KIND = "kills"
 FATAL_WRITES = (str(Path(__file__).with_name("fatal_writes.py")),)
-MOST_WRITES = 80
+NEVER = 80
 """A chain of kills at new writes that does not end by then, never ends."""
+
+NUM_WRITES_OF_SIZE = {"small": 3, "usual": NEVER, "long": NEVER}
 
 PAIR = ("BTCUSDT-1h", "ETHUSDT-1h")
 PROFILES = {"aligned": ("--bars", "420", "--epochs", "3"), "frontier": ("--bars", "1500", "--epochs", "6")}
@@ -75,16 +78,16 @@ def kill_once(place: Place, words: Sequence[str], seconds: float) -> bool:
     return True
 
 
-def _wait(process: object, seconds: float) -> None:
+def _wait(process: subprocess.Popen[str], seconds: float) -> None:
     """Wait, but not beyond the end of a process."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end and process.poll() is None:  # type: ignore[attr-defined]
+    while time.monotonic() < end and process.poll() is None:
         time.sleep(0.05)
 
 
-def _kill_a_worker(place: Place, process: object) -> None:
+def _kill_a_worker(place: Place, process: subprocess.Popen[str]) -> None:
     with suppress(psutil.NoSuchProcess):
-        children = psutil.Process(process.pid).children()  # type: ignore[attr-defined]
+        children = psutil.Process(process.pid).children()
         workers = [one for one in children if "spawn_main" in " ".join(one.cmdline())]
         if workers:
             os.kill(place.chance.choice(workers).pid, signal.SIGKILL)
@@ -95,24 +98,16 @@ def kill_at_each_write(ground: Ground, place: Place) -> str:
     """Cut a run off at each write once, before and after the rename."""
     expected, seen = weights_of(ground.undisturbed()), place.folder.parent / "seen"
     place.more_env["V8_DRILL_SEEN"] = str(seen)
-    most = 4 if ground.size == "small" else MOST_WRITES
-    if ground.size == "small":
-        # A sample: what is listed as seen is passed over.
-        everything = ["run.json before", "run.json after", "leaderboard.csv before", "report.html after"]
-        seen.write_text("".join(f"{label}\n" for label in place.chance.sample(everything, 2)))
+    most = NUM_WRITES_OF_SIZE[ground.size]
     num_kills = 0
     while num_kills < most:
         process = place.start(place.job(), program=FATAL_WRITES)
         if place.finish(process, is_killed=True).status != -signal.SIGKILL:
             break
         num_kills += 1
-    place.require(ground.size == "small" or num_kills < MOST_WRITES, f"not finished after {num_kills} kills")
+    place.require(num_kills < NEVER, f"not finished after {num_kills} kills")
     place.continued(place.job(), expected)
-    return (
-        f"{num_kills} kills, the same weights to the bit"
-        if ground.size != "small"
-        else "the same weights to the bit"
-    )
+    return f"{num_kills} kills, the same weights to the bit"
 
 
 for _profile in PROFILES:
