@@ -6,6 +6,7 @@ The trainer's seat is taken by a stand-in of the same signature, as another engi
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,20 +31,20 @@ ONE, TWO = Series("BTCUSDT", "15m"), Series("ETHUSDT", "1h")
 
 
 class Market:
-    """The demo market, with series that can go missing."""
+    """The demo market, with series that can go missing, or lose their oldest candle."""
 
     name = "market"
     is_publishable = True
 
-    def __init__(self, missing: Sequence[Series] = ()) -> None:
-        self.missing = list(missing)
+    def __init__(self, missing: Sequence[Series] = (), shorter: Sequence[Series] = ()) -> None:
+        self.missing, self.shorter = list(missing), list(shorter)
         self.asked: list[tuple[str, int | None]] = []
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         self.asked.append((str(series), end_s))
         if series in self.missing:
             raise DataError(where=str(series), rule="needs candles", got="none", fix="Bring some")
-        return DemoSource().candles(series, num_bars, end_s)
+        return DemoSource().candles(series, num_bars - (series in self.shorter), end_s)
 
 
 class Workshop:
@@ -177,6 +178,46 @@ def test_g12_only_what_is_not_finished_is_done_again_up_to_the_same_candle(plan:
     assert notes == ["1 of 2 series are already finished and are skipped."]
     # The demo market's newest 15m candle opens 900 s before 2025-01-01T00:00Z = 1,735,689,600.
     assert market.asked == [("BTCUSDT-15m", 1_735_688_700), ("ETHUSDT-1h", 1_735_686_000)]
+
+
+def test_a_series_whose_candles_changed_fails_by_itself(plan: Plan) -> None:
+    """At 4c79749 it stopped the whole call, and the other series was never trained."""
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), Workshop(broken=[ONE, TWO]), ignore)
+    with opened(plan) as folder:
+        summary = execute(plan, folder, Market(shorter=[ONE]), Workshop(), ignore)
+    assert statuses(plan) == {"BTCUSDT-15m": "failed", "ETHUSDT-1h": "done"}
+    assert (summary.num_trained, len(summary.failures), summary.is_without_data) == (1, 1, False)
+    reason = "BTCUSDT-15m: .* was started with 700 candles .*; got 699 candles .* --fresh"
+    assert re.match(reason, str(summary.failures[0].reason))
+    assert "DataError" in (plan.path / "BTCUSDT-15m" / "error.txt").read_text()
+
+
+def test_a_finished_series_whose_candles_changed_keeps_its_model_and_is_told(plan: Plan) -> None:
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), Workshop(broken=[TWO]), ignore)
+    events: list[Event] = []
+    with opened(plan) as folder:
+        summary = execute(plan, folder, Market(shorter=[ONE]), Workshop(), events.append)
+    assert statuses(plan) == {"BTCUSDT-15m": "done", "ETHUSDT-1h": "done"}
+    assert (summary.num_trained, summary.num_finished_before) == (1, 0)
+    assert [str(failure.series) for failure in summary.failures] == ["BTCUSDT-15m"]
+    assert any(isinstance(event, Note) and event.text.startswith("failed: BTC") for event in events)
+    assert not (plan.path / "BTCUSDT-15m" / "error.txt").exists()
+
+
+def test_a_traceback_that_is_kept_holds_no_password(plan: Plan) -> None:
+    class Leaking(Market):
+        def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
+            raise RuntimeError(f"http://me:s3cret@host/{'x' * 1_000}\nand \x1b more")
+
+    with opened(plan) as folder:
+        summary = execute(plan, folder, Leaking(), Workshop(), ignore)
+    kept = (plan.path / "BTCUSDT-15m" / "error.txt").read_text() + (plan.path / "run.json").read_text()
+    assert "RuntimeError: http://***@host/x" in kept
+    for text in (kept, *(str(failure.reason) for failure in summary.failures)):
+        assert "s3cret" not in text
+    assert all(str(failure.reason).isprintable() for failure in summary.failures)
 
 
 def test_a_finished_series_stays_finished_when_its_candles_cannot_be_read_again(plan: Plan) -> None:

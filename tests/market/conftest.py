@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import zipfile
+from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,6 +98,7 @@ class Archive:
         self.files: dict[str, bytes] = {}
         self.faults: dict[str, list[Fault]] = defaultdict(list)
         self.requests: list[str] = []
+        self.password: tuple[str, str] | None = None
         self.most_at_once = 0
         self._num_now = 0
         self._delay_s = delay_s
@@ -143,6 +145,9 @@ class Archive:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
+                if not archive._opens(self.headers["Authorization"]):
+                    self.send_error(401)
+                    return
                 with archive._serving(self.path) as fault:
                     content = archive.files.get(self.path) if fault.content is None else fault.content
                     status = 404 if content is None else fault.status
@@ -159,6 +164,11 @@ class Archive:
                 pass
 
         return Handler
+
+    def _opens(self, authorization: str | None) -> bool:
+        if self.password is None:
+            return True
+        return authorization == f"Basic {b64encode(':'.join(self.password).encode()).decode()}"
 
     @contextmanager
     def _serving(self, path: str) -> Iterator[Fault]:

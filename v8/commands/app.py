@@ -31,8 +31,9 @@ from v8.commands.publish import publish
 from v8.commands.pull import pull
 from v8.commands.report import report
 from v8.commands.run import run
-from v8.engine.interruption import EXIT_INTERRUPTED
+from v8.engine.interruption import EXIT_INTERRUPTED, leave, watch_interrupts
 from v8.errors import StorageError, V8Error
+from v8.market.sources.waiting import told_of_waiting
 
 
 class _Commands(TyperGroup):
@@ -40,7 +41,8 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with told_of_waiting(lambda text: typer.echo(text, err=True)):
+                return super().invoke(ctx)
         except V8Error as error:
             sys.stderr.write(f"error: {error}\n")
             raise typer.Exit(error.exit_code) from error
@@ -84,4 +86,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: Words after the program's name; None takes them from `sys.argv`.
     """
-    app(args=list(sys.argv[1:] if arguments is None else arguments), prog_name="python -m v8")
+    watch_interrupts()
+    try:
+        app(args=list(sys.argv[1:] if arguments is None else arguments), prog_name="python -m v8")
+    except SystemExit as end:
+        if end.code == EXIT_INTERRUPTED:
+            sys.stdout.flush()
+            leave()  # threads may wait for the network, and what they wait for is not wanted any more
+        raise

@@ -17,7 +17,17 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
-from v8.engine.events import STAGES, EpochEnded, Event, Listener, Note, Outcome, SeriesStarted, StageStarted
+from v8.engine.events import (
+    STAGES,
+    EpochEnded,
+    Event,
+    Listener,
+    Note,
+    Outcome,
+    SeriesStarted,
+    StageStarted,
+    Waiting,
+)
 from v8.engine.execution import Summary
 from v8.engine.plan import ASSUMED_FLOP_PER_S_PER_CORE, Plan, estimate_work
 from v8.engine.quiet import quiet_start
@@ -196,6 +206,8 @@ class _PlainDisplay:
             tally.end(event)
             state = [f"{tally.num_ended} of {tally.num_series} ended", *tally.state()]
             print_lines(f"{_ending(event)} ({', '.join(state)})")
+        elif isinstance(event, Waiting):
+            print_lines(f"{event.series}: {event.text}")
         elif event.stage == "candles":
             print_lines(f"{event.series}: reading candles")
 
@@ -219,6 +231,8 @@ class _LiveDisplay:
             self._end(event)
         elif isinstance(event, StageStarted) and event.stage == "candles":
             self._progress.update(self._candles, advance=1, told=str(event.series))
+        elif isinstance(event, Waiting):
+            self._progress.update(self._candles, told=escape(f"{event.series}: {event.text}"))
         elif event.series in self._bars:
             bar = self._bars[event.series]
             if isinstance(event, StageStarted):

@@ -22,6 +22,7 @@ from v8.commands.options import (
     chosen_series,
 )
 from v8.commands.publish import check_publishing, publish_run
+from v8.engine.interruption import set_last_words
 from v8.engine.tracking.tracker import TRACKERS, check_trackers
 from v8.errors import SeriesError
 from v8.profile import Profile, load_profile
@@ -145,17 +146,14 @@ def _carry_out(plan: Plan, source: CandleSource, placement: Placement, trackers:
     begun = RunRecord.begin(plan.profile, source.name, source.is_publishable, words)
     tracked = TrackedRun(plan.path, plan.profile.model_dump(mode="json"), source.name)
     with RunFolder(plan.path, begun) as folder:
-        try:
-            with (
-                open_display(plan) as show,
-                open_trackers(trackers, tracked, told_once(show)) as listen,
-                log_told_as_notes(listen),
-            ):
-                train_all = partial(ENGINES[DEFAULT_ENGINE].train_all, placement)
-                summary = execute(plan, folder, source, train_all, listen)
-        except KeyboardInterrupt:
-            sys.stderr.write(f"interrupted: {plan.path} is saved. Continue with: {words}\n")
-            raise
+        set_last_words(f"interrupted: {plan.path} is saved. Continue with: {words}")
+        with (
+            open_display(plan) as show,
+            open_trackers(trackers, tracked, told_once(show)) as listen,
+            log_told_as_notes(listen),
+        ):
+            train_all = partial(ENGINES[DEFAULT_ENGINE].train_all, placement)
+            summary = execute(plan, folder, source, train_all, listen)
         print_summary(summary, plan.path, write_outputs(plan.path))
     return summary
 

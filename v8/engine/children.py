@@ -26,7 +26,7 @@ from pydantic import BaseModel
 from v8.errors import V8Error
 from v8.profile import Profile
 
-STOP_S = 30.0
+STOP_S = 2.0
 """How long a process may take to stop after its batch before it is killed."""
 
 Tell = Callable[[str], None]

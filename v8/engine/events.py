@@ -40,6 +40,19 @@ class StageStarted:
 
 
 @dataclass(frozen=True)
+class Waiting:
+    """Reading a series' candles waits for something outside.
+
+    Args:
+        series: Which series.
+        text: For what, how long, and how much longer at most.
+    """
+
+    series: Series
+    text: str
+
+
+@dataclass(frozen=True)
 class EpochEnded:
     """One epoch of a series is over.
 
@@ -73,7 +86,7 @@ class Outcome:
     seconds: float = 0.0
 
 
-Event = Note | SeriesStarted | StageStarted | EpochEnded | Outcome
+Event = Note | SeriesStarted | StageStarted | Waiting | EpochEnded | Outcome
 Listener = Callable[[Event], None]
 
 

@@ -1,17 +1,19 @@
 """Carries out a plan: candles first and checked, then one artefact after another, results after each.
 
-Nothing is trained before every selected series has shown that its candles are the ones the run was
-started with, and every finished artefact that it is the one that was saved.
+Nothing is trained before the candles of every selected series were read, and every finished artefact has
+shown that it is the one that was saved. A series whose candles cannot be read, or are no longer those the
+run was started with, fails by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from v8.artifacts.run_folder import RunFolder, pin_of
 from v8.artifacts.series_artifact import ERROR_FILE, read_metadata, verify_model_file
-from v8.engine.events import Event, Listener, Note, Outcome, SeriesStarted, StageStarted
+from v8.engine.events import Event, Listener, Note, Outcome, SeriesStarted, StageStarted, Waiting
 from v8.engine.isolation import isolated
 from v8.engine.outputs import RunOutputs
 from v8.engine.plan import Job, Plan, PlannedSeries, make_plan
@@ -19,7 +21,9 @@ from v8.engine.precision import choose_precision
 from v8.machine import may_have_gpu
 from v8.market.candles import Candles
 from v8.market.sources.source import CandleSource
+from v8.market.sources.waiting import told_of_waiting
 from v8.storage import write_text
+from v8.untrusted import without_credentials
 
 TrainAll = Callable[[Sequence[Job], Listener], Iterator[Outcome]]
 """Turns jobs into artefacts, in any order and place, and yields each outcome as it comes."""
@@ -31,7 +35,7 @@ class Summary:
 
     Args:
         num_trained: Series that this call finished.
-        num_finished_before: Series that earlier calls had finished.
+        num_finished_before: Series that earlier calls had finished, on the candles that are still there.
         failures: One outcome per failed series.
     """
 
@@ -62,7 +66,6 @@ def execute(
         What was finished and what failed.
 
     Raises:
-        DataError: If candles are not those that the run was started with.
         ArtifactError: If a finished artefact was changed.
         KeyboardInterrupt: When interrupted; the folder then tells how far each series is.
     """
@@ -80,7 +83,9 @@ def execute(
             outputs.write()
     finally:
         folder.release_running()
-    return Summary(num_trained, len(plan.series) - len(plan.todo), tuple(failures))
+    refused = {failure.series for failure in failures}
+    finished = [one for one in plan.series if one.status == "done" and one.series not in refused]
+    return Summary(num_trained, len(finished), tuple(failures))
 
 
 def _in_one_precision(jobs: Sequence[Job], folder: RunFolder, listen: Listener) -> list[Job]:
@@ -127,41 +132,55 @@ def _read_all(
     failures: list[Outcome] = []
     for planned in plan.series:
         listen(StageStarted(planned.series, "candles"))
-        found, outcome = _read(planned, plan, folder, source)
+        found, outcome = _read(planned, plan, folder, source, listen)
         if found:
-            folder.pin(planned.series, pin_of(found))
-            if planned.status != "done":
-                jobs.append(
-                    Job(
-                        candles=found,
-                        profile=plan.profile,
-                        seed=planned.seed,
-                        folder=folder.series_folder(planned.series),
-                        is_publishable=source.is_publishable,
-                        candle_seconds=outcome.seconds,
-                    )
-                )
+            _, pinned = isolated(planned.series, partial(folder.pin, planned.series, pin_of(found)))
+            if pinned.reason:
+                failures.append(_refused(planned, pinned, folder, listen))
+            elif planned.status != "done":
+                jobs.append(_job(planned, plan, found, source, outcome.seconds))
         elif planned.status == "done":
             listen(Note(f"{planned.series}: finished; its candles could not be read again: {outcome.reason}"))
         else:
-            _record(outcome, folder)
-            listen(outcome)
-            failures.append(outcome)
+            failures.append(_refused(planned, outcome, folder, listen))
     return jobs, failures
 
 
 def _read(
-    planned: PlannedSeries, plan: Plan, folder: RunFolder, source: CandleSource
+    planned: PlannedSeries, plan: Plan, folder: RunFolder, source: CandleSource, listen: Listener
 ) -> tuple[Candles | None, Outcome]:
     pinned = folder.state(planned.series).candles
     end_s = pinned.last_open_s if pinned else None
     newest_bars = plan.profile.newest_bars
-    return isolated(planned.series, lambda: source.candles(planned.series, newest_bars, end_s))
+    with told_of_waiting(lambda text: listen(Waiting(planned.series, text))):
+        return isolated(planned.series, lambda: source.candles(planned.series, newest_bars, end_s))
+
+
+def _job(planned: PlannedSeries, plan: Plan, found: Candles, source: CandleSource, seconds: float) -> Job:
+    return Job(
+        candles=found,
+        profile=plan.profile,
+        seed=planned.seed,
+        folder=plan.path / str(planned.series),
+        is_publishable=source.is_publishable,
+        candle_seconds=seconds,
+    )
+
+
+def _refused(planned: PlannedSeries, outcome: Outcome, folder: RunFolder, listen: Listener) -> Outcome:
+    """Keep and tell why a series fails; what is finished stays as it is."""
+    if planned.status == "done":
+        listen(Note(f"failed: {outcome.reason} The finished model stays as it is."))
+    else:
+        _record(outcome, folder)
+        listen(outcome)
+    return outcome
 
 
 def _record(outcome: Outcome, folder: RunFolder) -> None:
     if outcome.reason is None:
         folder.set_state(outcome.series, status="done", reason=None, seconds=round(outcome.seconds, 3))
     else:
-        write_text(folder.series_folder(outcome.series) / ERROR_FILE, outcome.trace)
+        trace = without_credentials(outcome.trace)  # other people's errors quote addresses
+        write_text(folder.series_folder(outcome.series) / ERROR_FILE, trace)
         folder.set_state(outcome.series, status="failed", reason=outcome.reason)

@@ -1,22 +1,80 @@
-"""Ctrl-C while TensorFlow works: noted at once, obeyed at the next moment that is safe.
+"""Ctrl-C: obeyed at the next moment that is safe, but within `LEAVE_S`, and a second one at once.
 
 A KeyboardInterrupt that rises while `tf.data` is inside a Python generator corrupts TensorFlow's memory
-(2.21 on Linux: every second Ctrl-C ended in an abort). So the signal only leaves a note, and the
+(2.21 on Linux: every second Ctrl-C ended in an abort). So there the signal only leaves a note, and the
 trainer looks for it between two batches.
+
+A main thread inside a compiler or a library runs no signal handler of Python, and a process waits at its
+end for its threads, which may wait for the network. `watch_interrupts` lets a thread of its own see the
+signals too and end the process when all that takes too long. That loses nothing: every file is whole or
+absent, checkpoints included, and worker processes end with their parent.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Final, NoReturn
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 EXIT_INTERRUPTED = 130
+
+LEAVE_S = 2.5
+"""How long a process may take to end in good order after the first signal, in seconds."""
+
+_SAY_S = 0.3
+"""How long the last words may take, in seconds: nobody may be reading."""
+
+_SHOW_CURSOR: Final = b"\x1b[?25h"
+_last_words: Final = ["interrupted: every file is whole or absent. Repeat the same command to go on.\n"]
+
+
+def watch_interrupts() -> None:
+    """End this process within `LEAVE_S` of a Ctrl-C, and at once at a second one, whatever it is doing."""
+    seen, noted = socket.socketpair()
+    noted.setblocking(False)
+    signal.set_wakeup_fd(noted.fileno(), warn_on_full_buffer=False)
+    # The thread holds the sockets for as long as the process lives.
+    threading.Thread(target=_leave_in_time, args=(seen, noted), daemon=True).start()
+
+
+def set_last_words(sentence: str) -> None:
+    """Say this when interrupted, in place of the words that fit every command."""
+    _last_words[:] = [f"{sentence}\n"]
+
+
+def leave() -> NoReturn:
+    """Say the last words, once, and end the process without waiting for its threads."""
+    saying = threading.Thread(target=_say_last_words, daemon=True)
+    saying.start()
+    saying.join(_SAY_S)
+    os._exit(EXIT_INTERRUPTED)
+
+
+def _leave_in_time(seen: socket.socket, noted: socket.socket) -> None:
+    _await_signal(seen)
+    seen.settimeout(LEAVE_S)
+    with suppress(TimeoutError):
+        _await_signal(seen)
+    leave()
+
+
+def _await_signal(seen: socket.socket) -> None:
+    while seen.recv(1)[0] not in STOP_SIGNALS:
+        pass
+
+
+def _say_last_words() -> None:
+    with suppress(IndexError, OSError):  # they were said, or standard error is closed
+        os.write(2, _last_words.pop().encode())
+        if os.isatty(1):
+            os.write(1, _SHOW_CURSOR)
 
 
 @contextmanager
@@ -38,7 +96,7 @@ def deferred_interrupts(
 
     def note(number: int, frame: FrameType | None) -> None:
         if held:
-            os._exit(EXIT_INTERRUPTED)
+            leave()
         held.append(number)
         sys.stderr.write(said)
 

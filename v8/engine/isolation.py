@@ -11,6 +11,10 @@ from v8.artifacts.series_artifact import ERROR_FILE
 from v8.engine.events import Outcome
 from v8.errors import DataError, V8Error
 from v8.market.series import Series
+from v8.untrusted import shown
+
+_MOST_TOLD = 300
+"""Characters of an error that nobody foresaw; its traceback is kept whole."""
 
 Made = TypeVar("Made")
 
@@ -42,5 +46,5 @@ def isolated(series: Series, work: Callable[[], Made]) -> tuple[Made | None, Out
 def _reason(series: Series, error: Exception) -> str:
     if isinstance(error, V8Error):
         return str(error)
-    told = " ".join(str(error).split()) or "no message"
+    told = shown(error, _MOST_TOLD) or "no message"
     return f"{series}: unexpected {type(error).__name__}: {told}. {ERROR_FILE} in its folder tells where."

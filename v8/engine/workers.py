@@ -18,6 +18,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -39,8 +40,8 @@ TRIES = 2
 POLL_S = 0.2
 """How long the parent waits for news before it looks whether it was interrupted."""
 
-STOP_S = 30.0
-"""How long a worker may take to stop after its batch before it is killed."""
+STOP_S = 2.0
+"""How long workers may take to stop before they are killed; checkpoints keep their epochs."""
 
 
 class _Worker:
@@ -123,8 +124,9 @@ class _WorkerPool:
             worker.pipe.close()
             if worker.job and worker.process.is_alive():
                 worker.process.terminate()
+        end_s = time.monotonic() + STOP_S
         for worker in self._workers:
-            worker.process.join(STOP_S)
+            worker.process.join(max(0.0, end_s - time.monotonic()))
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()

@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from v8.errors import DataError
+from v8.errors import DataError, ProfileError
 from v8.market.candles import check_candles
 from v8.market.series import Series
 from v8.market.sources.downloads import PATIENCE, Downloader, Patience
+from v8.market.sources.source import open_source
 from v8.market.sources.vision import VisionSource
 
 SERIES = Series("BTCUSDT", "4h")
@@ -251,6 +252,98 @@ def test_a_checksum_without_its_zip_is_an_error_and_not_a_gap(full_archive, open
     del full_archive.files[path_of(label)]
     with pytest.raises(DataError, match=rf"{label}\.zip: must have the sha256 .*; got no zip, \d times"):
         open_vision().candles(SERIES, 2_000)
+
+
+@pytest.mark.parametrize("label", ["2024-03", "2024-06", "2024-08", "2024-09-01", "2024-09-03", "2024-09-05"])
+def test_a_zip_whose_checksum_is_absent_is_an_error_wherever_candles_would_be_missing(
+    full_archive, open_vision, label
+):
+    """At 4c79749 it counted as absent: the oldest, a month or day between two, the newest were dropped."""
+    del full_archive.files[f"{path_of(label)}.CHECKSUM"]
+    with pytest.raises(DataError, match=rf"{label}\.zip\.CHECKSUM: must lie beside .*; got the zip alone"):
+        open_vision().candles(SERIES, 10_000)
+
+
+def test_an_archive_without_any_checksum_says_what_is_missing(full_archive, open_vision):
+    for path in [path for path in full_archive.files if path.endswith(".CHECKSUM")]:
+        del full_archive.files[path]
+    with pytest.raises(DataError, match=r"2024-08\.zip\.CHECKSUM: must lie beside the zip it belongs to"):
+        open_vision().candles(SERIES, 100)
+
+
+def test_a_checksum_that_is_not_needed_may_be_absent(full_archive, open_vision, history):
+    """The days of August are there one by one, and March is older than what is asked for."""
+    for day in range(1, 32):
+        full_archive.put_rows("BTCUSDT-4h", f"2024-08-{day:02}", part(history, f"2024-08-{day:02}"))
+    for label in ("2024-03", "2024-08"):
+        del full_archive.files[f"{path_of(label)}.CHECKSUM"]
+    assert len(open_vision().candles(SERIES, 300)) == 300
+
+
+def test_zips_are_asked_for_beside_the_ends_and_in_holes_only(full_archive, open_vision):
+    """Six months and five days there, and nothing else that a zip could hold but what the hole needs."""
+    full_archive.files.pop(f"{path_of('2024-05')}.CHECKSUM")
+    full_archive.files.pop(path_of("2024-05"))
+    open_vision().candles(SERIES, 10_000)
+    there = [
+        "2024-03",
+        "2024-04",
+        "2024-06",
+        "2024-07",
+        "2024-08",
+        *(f"2024-09-0{day}" for day in range(1, 6)),
+    ]
+    hole = ["2024-05", *(f"2024-05-{day:02}" for day in range(1, 32))]
+    # Before March lies February; the sixth of September is not over yet.
+    assert labels(full_archive.downloads()) == sorted(["2024-02", *there, *hole])
+
+
+def test_a_password_in_the_address_opens_the_archive_and_is_written_nowhere(
+    full_archive, open_vision, monkeypatch, tmp_path
+):
+    """At 4c79749 it was in the cache folder's name and in every message."""
+    full_archive.password = ("me@home", "s3cr:t/word")
+    host = full_archive.url.removeprefix("http://")
+    monkeypatch.setenv("V8_VISION_URL", f"http://me%40home:s3cr%3At%2Fword@{host}")
+    assert len(open_vision().candles(SERIES, 100)) == 100
+    with pytest.raises(DataError) as caught:
+        open_vision().candles(Series("NOPEUSDT", "4h"), 100)
+    assert f"{full_archive.url}/data" in str(caught.value)
+    places = [str(path) for path in tmp_path.rglob("*")]
+    assert any(host.replace(":", "_") in place for place in places)
+    for text in (*places, str(caught.value), repr(caught.value)):
+        assert "home" not in text.replace(str(tmp_path), "")
+        assert "s3cr" not in text
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "file:///data",
+        "ftp://host/data",
+        "http://[",
+        "http://",
+        "http://[::1",
+        "http://host:99999",
+        "http://ho st",
+        "   ",
+        "http://host/a b",
+        "http://host/?list",
+        "http://host/#top",
+        "host/data",
+        "http://me:s3cret/word@host",
+        "me:s3cret@host",
+        "http://me:s3cret@[",
+        "http://host\n/data",
+        "http://\x1b[31m",
+    ],
+)
+def test_an_address_that_is_none_is_refused_before_anything_is_read(monkeypatch, address):
+    """At 4c79749 some were tracebacks, and others an error for every series."""
+    monkeypatch.setenv("V8_VISION_URL", address)
+    with pytest.raises(ProfileError, match=r"^V8_VISION_URL: is the address of a candle archive") as caught:
+        open_source("vision")
+    assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

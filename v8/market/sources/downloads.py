@@ -1,35 +1,44 @@
-"""Polite downloads: one bounded pool, retries with back-off, and a clear end.
+"""Polite downloads: one bounded pool, retries with back-off, limits of time, and a clear end.
 
-An answer of 404 means absent. 429, any 5xx, cut connections, time-outs and short bodies are tried
-again, after the time the server asks for in Retry-After or else after a delay that doubles and is
-spread at random, so that many clients do not return at once. Anything else is an error at once.
+An answer of 404 means absent. 429, any 5xx, and every broken answer (a cut connection, silence, a drip, a
+short body, headers that contradict each other) are tried again, after the time the server asks for in
+Retry-After or else after a delay that doubles and is spread at random, so that many clients do not return
+at once. Anything else is an error at once. Whoever waits long is told so, see `v8.market.sources.waiting`.
 """
 
 from __future__ import annotations
 
+import io
 import random
+import socket
 import time
 import weakref
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from typing import Final, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from http.client import HTTPException, HTTPResponse
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
-from urllib3.exceptions import InvalidHeader, MaxRetryError, ProtocolError
+from requests.exceptions import InvalidSchema, InvalidURL, MissingSchema, TooManyRedirects
+from urllib3 import HTTPConnectionPool, PoolManager
+from urllib3.exceptions import HTTPError, InvalidHeader, MaxRetryError, ProtocolError
 from urllib3.response import BaseHTTPResponse
 from urllib3.util import Retry
 
 from v8.errors import DataError
+from v8.market.sources.waiting import tell_waiting
 from v8.version import VERSION
 
 NUM_WORKERS = 5
 """Enough to hide waiting, and no more than a small mirror (`python -m http.server`) lets queue up."""
 
 NUM_TRIES = 6
-TIMEOUT_S = (10.0, 30.0)
-"""Longest wait for a connection, and for the next piece of an answer."""
+MOST_REDIRECTS = 3
 
 FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 30.0
@@ -41,8 +50,33 @@ _NOT_FOUND = 404
 _PASSING = frozenset({429, *range(500, 600)})
 """Status codes of failures that may pass."""
 
+_NO_ADDRESS = (InvalidSchema, InvalidURL, MissingSchema, TooManyRedirects)
+_BROKEN = (OSError, HTTPError, HTTPException, ValueError)
+"""What a broken answer raises: those of requests are OSErrors, and a bad header may raise any of them."""
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Auth = tuple[str, str]
+"""User and password."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeLimits:
+    """How long a download may take.
+
+    Args:
+        connect_s: Until a connection stands, in seconds.
+        silence_s: Between two pieces of an answer, in seconds.
+        try_s: From a request to the last byte of its answer, in seconds; ends a drip.
+        file_s: All tries of a file and the pauses between them, in seconds.
+        quiet_s: Waiting that nobody is told of, and the pause between two sentences about it, in seconds.
+    """
+
+    connect_s: float = 10.0
+    silence_s: float = 30.0
+    try_s: float = 120.0
+    file_s: float = 300.0
+    quiet_s: float = 5.0
 
 
 class Patience(Retry):
@@ -64,7 +98,7 @@ class Patience(Retry):
         """Read a Retry-After of seconds or of a date (RFC 9110, 10.2.3); None when it is neither."""
         try:
             return super().get_retry_after(response)
-        except InvalidHeader:
+        except (InvalidHeader, ValueError, OverflowError):  # no date, 5,000 digits, the year 99999
             return None
 
     def sleep(self, response: BaseHTTPResponse | None = None) -> None:
@@ -72,7 +106,7 @@ class Patience(Retry):
         time.sleep(self.delay_s(response))
 
 
-PATIENCE: Final = Patience(NUM_TRIES - 1, status_forcelist=_PASSING, raise_on_status=False)
+PATIENCE: Final = Patience(NUM_TRIES - 1)
 
 
 class Downloader:
@@ -82,17 +116,26 @@ class Downloader:
         variable: The environment variable by which the user asks elsewhere, for errors.
         num_workers: Most requests in flight at once.
         patience: How often an address is asked again, and after which delays.
+        limits: How long downloads may take.
     """
 
-    def __init__(self, variable: str, *, num_workers: int = NUM_WORKERS, patience: Retry = PATIENCE) -> None:
-        self._variable = variable
-        self._patience = patience
+    def __init__(
+        self,
+        variable: str,
+        *,
+        num_workers: int = NUM_WORKERS,
+        patience: Patience = PATIENCE,
+        limits: TimeLimits = TimeLimits(),
+    ) -> None:
+        self._variable, self._patience, self._limits = variable, patience, limits
+        self._waiting: list[_Waiting] = []
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="v8-download")
-        self._session = requests.Session()
+        self._session = _Session()
+        self._session.max_redirects = MOST_REDIRECTS
         # A compressed answer would make the promised length meaningless.
         self._session.headers.update({"User-Agent": f"v8/{VERSION}", "Accept-Encoding": "identity"})
         for scheme in ("http://", "https://"):
-            self._session.mount(scheme, HTTPAdapter(pool_maxsize=num_workers, max_retries=patience))
+            self._session.mount(scheme, _BoundedAdapter(num_workers, limits.try_s))
         resources = ExitStack()
         resources.callback(self._session.close)
         # The last to forget it may be one of its own threads, which cannot wait for itself.
@@ -111,14 +154,23 @@ class Downloader:
         Returns:
             Results in the order of the items.
         """
-        return list(self._pool.map(work, items))
+        futures = [self._pool.submit(work, item) for item in items]
+        try:
+            self._wait_for(futures)
+            return [future.result() for future in futures]
+        finally:
+            for waiting in list(self._waiting):  # none, unless something went wrong
+                waiting.is_wanted = False
+            for future in futures:
+                future.cancel()
 
-    def fetch(self, url: str, *, max_bytes: int) -> bytes | None:
+    def fetch(self, url: str, *, max_bytes: int, auth: Auth | None = None) -> bytes | None:
         """Download one file within the calling thread.
 
         Args:
-            url: Its address.
+            url: Its address, without user and password.
             max_bytes: Largest size to accept.
+            auth: User and password, if the server asks for them.
 
         Returns:
             The content; None when the server says it is absent (404).
@@ -126,49 +178,79 @@ class Downloader:
         Raises:
             DataError: If it is too large, refused, or still failing after the last try.
         """
+        waiting = _Waiting(url, time.monotonic())
+        self._waiting.append(waiting)
+        try:
+            return self._insist(waiting, lambda: self._ask(url, max_bytes, auth))
+        finally:
+            self._waiting.remove(waiting)
+
+    def _wait_for(self, futures: Sequence[Future[Any]]) -> None:
+        """Wait until all are done, or one has failed, and tell of long waiting."""
+        pending = set(futures)
+        while pending:
+            _, pending = wait(pending, self._limits.quiet_s, FIRST_EXCEPTION)
+            for future in futures:
+                if future.done():
+                    future.result()
+            self._tell_longest()
+
+    def _tell_longest(self) -> None:
+        longest = min(list(self._waiting), key=lambda waiting: waiting.begun_s, default=None)
+        if longest and longest.seconds >= self._limits.quiet_s:
+            address, most_s = urlsplit(longest.url), self._limits.file_s
+            file = address.path.rpartition("/")[2]
+            tell_waiting(
+                f"waiting for {file} from {address.netloc}, {longest.seconds:.0f} s of at most {most_s:g} s; "
+                f"try {longest.num_tries} of {self._num_tries}"
+            )
+
+    def _insist(self, waiting: _Waiting, ask: Callable[[], bytes | None]) -> bytes | None:
         patience = self._patience
         while True:
-            with self._answer(url) as answer:
-                if answer.status_code == _NOT_FOUND:
-                    return None
-                try:
-                    return self._body(url, answer, max_bytes)
-                except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
-                    cut = error
-            try:  # the adapter's patience ends where a body begins
-                patience = patience.increment("GET", url, error=ProtocolError(_broken(cut)))
+            try:
+                return ask()
+            except _PassingTroubleError as error:
+                trouble = error
+            try:
+                patience = patience.increment("GET", waiting.url, error=ProtocolError(str(trouble)))
             except MaxRetryError:
-                raise self._gave_up(url, _broken(cut)) from cut
-            patience.sleep()
+                raise self._gave_up(waiting, f"{self._num_tries} tries", trouble) from trouble
+            next_ends_s = waiting.seconds + patience.delay_s(trouble.answer) + self._limits.try_s
+            if next_ends_s > self._limits.file_s or not waiting.is_wanted:
+                raise self._gave_up(waiting, f"{self._limits.file_s:g} s", trouble) from trouble
+            patience.sleep(trouble.answer)
+            waiting.num_tries += 1
 
-    def _answer(self, url: str) -> requests.Response:
-        """Ask until there is an answer that stays: 200 or 404."""
+    def _ask(self, url: str, max_bytes: int, auth: Auth | None) -> bytes | None:
+        times = (self._limits.connect_s, self._limits.silence_s)
         try:
-            answer = self._session.get(url, stream=True, timeout=TIMEOUT_S)
-        except (requests.ConnectionError, requests.Timeout) as error:
-            raise self._gave_up(url, _broken(error)) from error
-        except requests.RequestException as error:
+            with self._session.get(url, stream=True, timeout=times, auth=auth) as answer:
+                return self._content(url, answer, max_bytes)
+        except _NO_ADDRESS as error:
             raise DataError(
                 where=url,
                 rule="must be an address that can be requested",
-                got=" ".join(str(error).split()),
+                got=str(error),
                 fix=f"Check {self._variable}",
             ) from error
-        if answer.status_code in {200, _NOT_FOUND}:
-            return answer
-        answer.close()
-        if answer.status_code in _PASSING:
-            raise self._gave_up(url, f"status {answer.status_code}")
-        raise DataError(
-            where=url,
-            rule="the archive must answer 200, or 404 for a file it does not have",
-            got=f"status {answer.status_code} {answer.reason}",
-            fix=f"Check that the archive may be reached from here, or set {self._variable} to a mirror",
-        )
+        except _BROKEN as error:
+            raise _PassingTroubleError(f"a broken connection ({type(error).__name__})") from error
 
-    def _body(self, url: str, answer: requests.Response, max_bytes: int) -> bytes:
+    def _content(self, url: str, answer: requests.Response, max_bytes: int) -> bytes | None:
+        if answer.status_code == _NOT_FOUND:
+            return None
+        if answer.status_code in _PASSING:
+            raise _PassingTroubleError(f"status {answer.status_code}", answer.raw)
+        if answer.status_code != 200:
+            raise DataError(
+                where=url,
+                rule="the archive must answer 200, or 404 for a file it does not have",
+                got=f"status {answer.status_code} {answer.reason}",
+                fix=f"Check that the archive may be reached from here, or set {self._variable} to a mirror",
+            )
         content = bytearray()
-        for piece in answer.iter_content(_CHUNK_BYTES):
+        for piece in answer.raw.stream(_CHUNK_BYTES, decode_content=False):
             content += piece
             if len(content) > max_bytes:
                 raise DataError(
@@ -179,14 +261,112 @@ class Downloader:
                 )
         return bytes(content)
 
-    def _gave_up(self, url: str, reason: str) -> DataError:
+    @property
+    def _num_tries(self) -> int:
+        return int(self._patience.total or 0) + 1
+
+    def _gave_up(self, waiting: _Waiting, limit: str, trouble: _PassingTroubleError) -> DataError:
         return DataError(
-            where=url,
-            rule=f"must be downloaded within {int(self._patience.total or 0) + 1} tries",
-            got=f"{reason} at the last one",
+            where=waiting.url,
+            rule=f"must be downloaded within {limit}",
+            got=f"{trouble} at the last one, number {waiting.num_tries}",
             fix="Check the connection and try again; what is complete is kept",
         )
 
 
-def _broken(error: requests.RequestException) -> str:
-    return f"a broken connection ({type(error).__name__})"
+@dataclass(eq=False)
+class _Waiting:
+    """A file under way, since a time of the monotonic clock in seconds, and at which try it is."""
+
+    url: str
+    begun_s: float
+    num_tries: int = 1
+    is_wanted: bool = True
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.begun_s
+
+
+class _PassingTroubleError(Exception):
+    """A failure that may pass, and the answer that was one, if any."""
+
+    def __init__(self, text: str, answer: BaseHTTPResponse | None = None) -> None:
+        super().__init__(text)
+        self.answer = answer
+
+
+class _Session(requests.Session):
+    """Follows redirects without reading what else their answers hold: that has no limit."""
+
+    def get_redirect_target(self, resp: requests.Response) -> str | None:
+        if resp.is_redirect:
+            resp._content = b""
+            resp.close()
+        return super().get_redirect_target(resp)
+
+
+class _BoundedAdapter(HTTPAdapter):
+    """Asks once, and ends an answer that takes longer than a limit in seconds, headers included."""
+
+    def __init__(self, num_connections: int, limit_s: float) -> None:
+        self._limit_s = limit_s
+        super().__init__(pool_maxsize=num_connections)
+
+    def init_poolmanager(self, *args: Any, **options: Any) -> None:
+        super().init_poolmanager(*args, **options)
+        self._bound(self.poolmanager)
+
+    def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
+        is_known = proxy in self.proxy_manager
+        manager = super().proxy_manager_for(proxy, **options)
+        if not is_known:
+            self._bound(manager)
+        return manager
+
+    def _bound(self, manager: PoolManager) -> None:
+        pools = manager.pool_classes_by_scheme.items()
+        manager.pool_classes_by_scheme = {scheme: _bounded(pool, self._limit_s) for scheme, pool in pools}
+
+
+def _bounded(pool: type[HTTPConnectionPool], limit_s: float) -> type[HTTPConnectionPool]:
+    answers = staticmethod(partial(_BoundedAnswer, limit_s))
+    connection = type("BoundedConnection", (pool.ConnectionCls,), {"response_class": answers})
+    return type("BoundedPool", (pool,), {"ConnectionCls": connection})
+
+
+class _BoundedAnswer(HTTPResponse):
+    """An answer that must be read to its end within a limit; urllib3 bounds each wait for a piece only."""
+
+    def __init__(self, limit_s: float, sock: socket.socket, *args: Any, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        self.fp = io.BufferedReader(_BoundedReads(self.fp.detach(), sock, limit_s))
+
+    def begin(self) -> None:
+        """Read the headers; an error here closes the connection, a later one of urllib3 would not."""
+        super().begin()
+        lengths = ",".join(self.headers.get_all("Content-Length", ()))
+        if len({length.strip() for length in lengths.split(",")}) > 1:
+            raise HTTPException("two lengths of one answer")
+
+
+class _BoundedReads(io.RawIOBase):
+    """Reads a socket until a time has passed, and never waits longer than the socket would."""
+
+    def __init__(self, stream: io.RawIOBase, sock: socket.socket, limit_s: float) -> None:
+        self._stream, self._sock = stream, sock
+        self._silence_s, self._end_s = sock.gettimeout() or limit_s, time.monotonic() + limit_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left_s = self._end_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the answer took too long")
+        self._sock.settimeout(min(left_s, self._silence_s))
+        return self._stream.readinto(buffer)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()

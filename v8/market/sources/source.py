@@ -70,7 +70,7 @@ SOURCES: Final[Registry[SourceKind]] = Registry(
             "vision",
             "the exchange's public archive of candles, or a mirror of it",
             "https://data.binance.vision",
-            later("v8.market.sources.vision:VisionSource"),
+            later("v8.market.sources.vision:open_archive"),
         ),
         SourceKind(
             "files",

@@ -2,7 +2,8 @@
 
 How a series is put together: find the newest month there is, add the days after it, then go back month
 by month until there are enough candles. A month that is absent between two others is looked for in
-daily zips. The base address is `V8_VISION_URL`, read at each call.
+daily zips. The base address is `V8_VISION_URL`, read at each call; a user and password in it go with every
+request and appear nowhere else.
 
 A zip that was downloaded and verified is final: it is kept under the cache folder, by base address,
 and never asked for again. That something is absent is never remembered, because archives grow.
@@ -12,6 +13,10 @@ and never asked for again. That something is absent is never remembered, because
 A zip is trusted when its sha256 is the one in its .CHECKSUM, and read when it holds exactly one file
 of the expected name, of a plausible size, whose rows lie within its month or day. Nothing is ever
 unpacked to disk.
+
+Whether a zip is there is asked by its .CHECKSUM. A checksum alone that is absent would hide its zip, so the
+zip itself is asked for wherever candles are missing: within the series, right before its oldest and right
+after its newest candle, and at the newest full month of a series of which nothing was found.
 """
 
 from __future__ import annotations
@@ -22,24 +27,27 @@ import re
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from math import ceil
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
+from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
 import pandas as pd
+import requests
+from requests.utils import get_auth_from_url
 
 from v8 import storage
 from v8.columns import OPEN_TIME
-from v8.errors import DataError
+from v8.errors import DataError, ProfileError
 from v8.market.candles import Candles, check_candles, require_num_bars
 from v8.market.open_times import US_PER_S, iso, read_open_times
 from v8.market.series import Series
-from v8.market.sources.downloads import Downloader
+from v8.market.sources.downloads import Auth, Downloader
 from v8.market.sources.tables import read_csv_table
 
 URL_VARIABLE = "V8_VISION_URL"
@@ -75,7 +83,8 @@ class VisionSource:
     """Candles from the exchange archive, or from a mirror of it.
 
     Args:
-        base_url: Address above `data/`; None reads `V8_VISION_URL`, or else the exchange's own.
+        base_url: Address above `data/`, perhaps with a user and password; None reads `V8_VISION_URL`, or
+            else the exchange's own.
         downloader: What fetches.
         now: Clock in seconds since the epoch.
     """
@@ -96,12 +105,52 @@ class VisionSource:
         require_num_bars(num_bars, series)
         now_s = int(self.now())
         last_s = now_s if end_s is None else min(end_s, now_s)
-        base_url = (self.base_url or os.environ.get(URL_VARIABLE) or DEFAULT_URL).rstrip("/")
-        # Archives must not mix, whoever runs them: each address has a cache of its own.
-        address = base_url.partition("://")[2] or base_url
-        cache = storage.home() / "vision" / re.sub(r"[^A-Za-z0-9.-]+", "_", address)
-        zips = _SeriesZips(series, base_url, cache, self.downloader)
+        zips = _SeriesZips(series, _read_address(self.base_url), self.downloader)
         return _collected(zips, num_bars, last_s, now_s).newest(num_bars, last_s)
+
+
+def open_archive() -> VisionSource:
+    """Open the archive that `V8_VISION_URL` names.
+
+    Raises:
+        ProfileError: If that is no address of an archive.
+    """
+    _read_address(None)
+    return VisionSource()
+
+
+@dataclass(frozen=True)
+class _Address:
+    """Where an archive is, and what opens it; no text but `url` is ever shown or written."""
+
+    url: str
+    auth: Auth | None = field(repr=False)
+
+    @property
+    def cache(self) -> Path:
+        """Folder of its own: archives must not mix, whoever runs them."""
+        return storage.home() / "vision" / re.sub(r"[^A-Za-z0-9.-]+", "_", self.url.partition("://")[2])
+
+
+def _read_address(given: str | None) -> _Address:
+    """Check the base address of an archive and split off user and password."""
+    url = given or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    try:
+        address, prepared = urlsplit(url), requests.Request("GET", url).prepare()
+        is_sound = address.scheme in {"http", "https"} and bool(address.hostname) and bool(prepared.url)
+    except ValueError:  # of requests, too: for a host that is none
+        is_sound = False
+    # An @ behind the host is that of a password with a / in it, which would be taken for the host.
+    if not is_sound or not url.isprintable() or re.search(r"[ ?#]|://[^/]*/.*@", url):
+        raise ProfileError(
+            where=URL_VARIABLE,
+            rule="is the address of a candle archive, http://HOST/PATH or https://HOST/PATH",
+            got=repr(url.rpartition("@")[2]),  # a password may stand before it, in whatever form
+            fix=f"Correct it, or unset it for {DEFAULT_URL}",
+        )
+    user, password = get_auth_from_url(url)
+    bare = address._replace(netloc=address.netloc.rpartition("@")[2])
+    return _Address(urlunsplit(bare).rstrip("/"), (user, password) if user or password else None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,14 +158,13 @@ class _SeriesZips:
     """The zips of one series during one call: on disk, or else in the archive."""
 
     series: Series
-    base_url: str
-    cache: Path
+    address: _Address
     downloader: Downloader
     _promises: dict[pd.Period, str | None] = field(default_factory=dict)
 
     def url(self, period: pd.Period) -> str:
         """Return the address of a zip."""
-        return f"{self.base_url}/{_zip_path(self.series, period)}"
+        return f"{self.address.url}/{_zip_path(self.series, period)}"
 
     def newest_month(self, last_s: int) -> pd.Period | None:
         """Find the newest month that is there, at or before a time."""
@@ -135,6 +183,19 @@ class _SeriesZips:
         """Read many zips at once and return those that are there."""
         read = zip(periods, self.downloader.map(self._table, periods), strict=True)
         return {period: table for period, table in read if table is not None}
+
+    def absent(self) -> list[pd.Period]:
+        """List the months and days that were asked for and have no checksum."""
+        return [period for period, promise in self._promises.items() if promise is None]
+
+    def require_absent(self, periods: Iterable[pd.Period]) -> None:
+        """Refuse zips that are there although their checksums are not."""
+        self.downloader.map(self._require_absent, list(periods))
+
+    def _require_absent(self, period: pd.Period) -> None:
+        url = self.url(period)
+        if self._fetch(url, MAX_ZIP_BYTES) is not None:
+            raise _foreign(f"{url}.CHECKSUM", "must lie beside the zip it belongs to", "the zip alone")
 
     def _table(self, period: pd.Period) -> pd.DataFrame | None:
         content = kept = self._cached(period)
@@ -162,7 +223,7 @@ class _SeriesZips:
         for _ in range(_NUM_CHECKSUM_TRIES):
             if (promise := self._promised(period)) is None:
                 return None
-            content = self.downloader.fetch(url, max_bytes=MAX_ZIP_BYTES)
+            content = self._fetch(url, MAX_ZIP_BYTES)
             if content is not None and storage.digest_bytes(content) == promise:
                 return content
             got = "no zip" if content is None else "another one"
@@ -178,12 +239,15 @@ class _SeriesZips:
     def _promised(self, period: pd.Period) -> str | None:
         if period not in self._promises:
             url, path = f"{self.url(period)}.CHECKSUM", _zip_path(self.series, period)
-            content = self.downloader.fetch(url, max_bytes=MAX_CHECKSUM_BYTES)
+            content = self._fetch(url, MAX_CHECKSUM_BYTES)
             self._promises[period] = None if content is None else _read_checksum(content, path, url)
         return self._promises[period]
 
+    def _fetch(self, url: str, max_bytes: int) -> bytes | None:
+        return self.downloader.fetch(url, max_bytes=max_bytes, auth=self.address.auth)
+
     def _places(self, period: pd.Period) -> tuple[Path, Path]:
-        path = self.cache / _zip_path(self.series, period)
+        path = self.address.cache / _zip_path(self.series, period)
         return path, path.with_name(f"{path.name}.sha256")
 
 
@@ -204,12 +268,29 @@ def _collected(zips: _SeriesZips, num_bars: int, last_s: int, now_s: int) -> Can
         found = check_candles(frame, zips.series, source=VisionSource.name, now_s=now_s)
         num_missing = num_bars - int((found.open_time_s <= last_s).sum())
         # What lies before a re-listing would be dropped again.
-        if num_missing <= 0 or found.report.relisted_at is not None:
-            return found
-        more = _older(zips, older, absent, num_missing)
+        is_enough = num_missing <= 0 or found.report.relisted_at is not None
+        more = {} if is_enough else _older(zips, older, absent, num_missing)
         if not more:
+            hidden = [period for period in zips.absent() if _is_missed(period, found, last_s)]
+            zips.require_absent(period for period in hidden if (period + 1).start_time.timestamp() <= now_s)
             return found
         tables |= more
+
+
+def _is_missed(period: pd.Period, found: Candles, last_s: int) -> bool:
+    """Tell whether candles of a month or day are missing: within the series, or right beside it.
+
+    Args:
+        period: It has no zip of its own.
+        found: The series.
+        last_s: Newest open time wanted, seconds since the epoch.
+    """
+    bar_s, times_s = found.series.bar_s, found.open_time_s
+    begin_s, end_s = (int(each.start_time.timestamp()) for each in (period, period + 1))
+    first_s = max(begin_s, int(times_s[0]) - bar_s)
+    behind_s = min(end_s, int(times_s[-1]) + 2 * bar_s, last_s + 1)
+    num_found = int(((times_s >= first_s) & (times_s < behind_s)).sum())
+    return num_found < len(range(first_s, behind_s, bar_s))
 
 
 def _older(zips: _SeriesZips, months: Iterator[pd.Period], absent: list[pd.Period], num_bars: int) -> Tables:
@@ -262,6 +343,7 @@ def _new_listing(zips: _SeriesZips, last_s: int) -> Tables:
     month = _period(last_s, "M")
     found = zips.tables(_days(month - 1, _period(last_s, "D")))
     if not found:
+        zips.require_absent([month - 1])
         raise DataError(
             where=f"{zips.series} from {VisionSource.name}",
             rule=f"needs a zip in the archive at or before {iso(last_s)}",

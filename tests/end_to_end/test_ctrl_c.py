@@ -1,0 +1,113 @@
+"""Ctrl-C wherever a command may be: it ends within seconds, twice at once, and says how to go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+HANG_S = 20.0
+"""A command that lives longer after Ctrl-C waits for something; each would wait for minutes."""
+
+
+@pytest.fixture
+def dripping() -> Iterator[str]:
+    """Serve an archive that answers everything, a byte a second for ever; return its address."""
+    is_over = threading.Event()
+
+    def drip(there: socket.socket) -> None:
+        with there, suppress(OSError):
+            there.recv(65_536)
+            there.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4000\r\n\r\n")
+            while not is_over.wait(1.0):
+                there.sendall(b"x")
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=drip, args=(server.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        is_over.set()
+
+
+def start(folder: Path, *words: str, archive: str = "") -> subprocess.Popen[str]:
+    """Start a command in a folder of its own, all its output in one pipe."""
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "V8_HOME": str(folder / "home"), "NO_PROXY": "*"}
+    return subprocess.Popen(
+        [sys.executable, "-u", "-m", "v8", *words],
+        cwd=folder,
+        env={**env, "V8_VISION_URL": archive},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def interrupt(process: subprocess.Popen[str], after: str) -> tuple[int, str]:
+    """Send Ctrl-C when a line comes; return exit status and what was said since."""
+    assert process.stdout is not None
+    try:
+        while after not in (line := process.stdout.readline()):
+            assert line, f"ended without {after!r}"
+        process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate(timeout=HANG_S)
+    finally:
+        process.kill()
+        process.wait()
+    return process.returncode, rest
+
+
+RUN = ("run", "--profile", "frontier", "--smoke", "--series", "BTCUSDT-15m")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (RUN, "interrupted: runs/frontier-smoke is saved. Continue with: python -m v8 run"),
+        (("data", "--series", "BTCUSDT-15m"), "interrupted: every file is whole or absent."),
+        (
+            ("compare-profiles", "--profiles", "frontier", "--series", "BTCUSDT-15m"),
+            "interrupted: every file is whole or absent.",
+        ),
+    ],
+    ids=["run", "data", "compare-profiles"],
+)
+def test_a_command_that_waits_for_a_dripping_archive_counts_and_ends(
+    tmp_path: Path, dripping: str, words: tuple[str, ...], said: str
+) -> None:
+    """At 4c79749 the wait had no limit and no word, and the process lived on after Ctrl-C."""
+    process = start(tmp_path, *words, archive=dripping)
+    status, output = interrupt(process, "waiting for BTCUSDT-15m-")
+    assert status == 130, output
+    assert output.count(said) == 1
+    assert "Traceback" not in output
+
+
+def test_a_run_that_compiles_ends(tmp_path: Path) -> None:
+    """The compiler is no place where Python looks for signals."""
+    words = ("run", "--profile", "aligned", "--source", "demo", "--series", "BTCUSDT-15m", "--workers", "1")
+    status, output = interrupt(start(tmp_path, *words), "BTCUSDT-15m: started")
+    assert status == 130, output
+    assert output.count("interrupted: runs/aligned is saved. Continue with: python -m v8 run") == 1
+    assert "Traceback" not in output
+
+
+def test_workers_end_with_their_run(tmp_path: Path) -> None:
+    two = ("--series", "BTCUSDT-15m", "--series", "ETHUSDT-1h", "--workers", "2")
+    process = start(tmp_path, "run", "--profile", "aligned", "--source", "demo", *two)
+    # The pipe is the workers' standard output, too: its end is the end of all of them.
+    status, output = interrupt(process, "ETHUSDT-1h: started")
+    assert status == 130, output
+    assert output.count("interrupted: runs/aligned is saved.") == 1
