@@ -122,7 +122,10 @@ def test_a_process_that_cannot_stop_is_ended(code: str, num_signals: int, leave_
 
 def test_last_words_nobody_reads_do_not_keep_a_process() -> None:
     """The reader of standard error has stopped reading, as a terminal after Ctrl-S has."""
-    code = WATCHED + "while True:\n    os.write(2, b'x' * 65536)\n"
+    code = (
+        WATCHED
+        + "signal.signal(signal.SIGINT, lambda *_: None)\nwhile True:\n    os.write(2, b'x' * 65536)\n"
+    )
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
     assert process.stderr is not None
     assert process.stderr.read(1) == b"x"
