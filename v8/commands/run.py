@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 SMOKE_EPOCHS = 1
 """Epochs of a smoke run: it proves the way, not the model."""
 
+SMOKE_PRECISION = "float32"
+"""Its number format: measuring which is fastest takes longer than it trains."""
+
 EXIT_DATA = 3
 
 DEFAULT_ENGINE = "local"
@@ -128,6 +131,7 @@ def _budgeted(
         from v8.engine.plan import smoke_bars
 
         bars, epochs = bars or smoke_bars(profile), epochs or SMOKE_EPOCHS
+        precision = precision or SMOKE_PRECISION
     return profile.with_budget(newest_bars=bars, epochs=epochs, precision=precision)
 
 
