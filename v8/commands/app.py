@@ -16,8 +16,9 @@ a series. Heavy imports happen inside commands, so that `--help` and usage error
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -32,28 +33,83 @@ from v8.commands.pull import pull
 from v8.commands.report import report
 from v8.commands.run import run
 from v8.engine.interruption import EXIT_INTERRUPTED, leave, watch_interrupts
-from v8.errors import StorageError, V8Error
+from v8.errors import ProfileError, StorageError, V8Error
 from v8.market.sources.waiting import told_of_waiting
+from v8.untrusted import shown
+
+_UsageError: Any = typer.BadParameter.__mro__[1]
+"""What click, or the copy of it within typer, raises for words that it does not understand."""
+
+_MAX_WORD: Final = 4_096
+"""Letters of one word of a command line; no path is longer."""
 
 
 class _Commands(TyperGroup):
-    """Prints an error of ours as one line and exits with its code."""
+    """Checks the words, prints every error as one line, and exits with its code."""
+
+    def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        with _one_line():
+            _require_words(args)
+            return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        try:
-            with told_of_waiting(lambda text: typer.echo(text, err=True)):
-                return super().invoke(ctx)
-        except V8Error as error:
-            sys.stderr.write(f"error: {error}\n")
-            raise typer.Exit(error.exit_code) from error
-        except OSError as error:  # of a place that nothing of ours looks after: a user's mistake, not a bug
-            if isinstance(error, BrokenPipeError):
-                raise
-            trouble = StorageError.of(error.filename or "the system", error)
-            sys.stderr.write(f"error: {trouble}\n")
-            raise typer.Exit(trouble.exit_code) from error
-        except KeyboardInterrupt:
-            raise typer.Exit(EXIT_INTERRUPTED) from None
+        with _one_line(), told_of_waiting(lambda text: typer.echo(text, err=True)):
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except V8Error as error:
+        _exit(error)
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        _exit(_unusable(error))
+    except OSError as error:  # of a place that nothing of ours looks after: a user's mistake, not a bug
+        _exit(_out_of_reach(error))
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _exit(error: V8Error) -> NoReturn:
+    sys.stderr.write(f"error: {error}\n")
+    raise typer.Exit(error.exit_code) from error
+
+
+def _require_words(words: Sequence[str]) -> None:
+    """Refuse what no terminal shows and no report can quote: control characters, bytes that are no UTF-8."""
+    for word in words:
+        if not word.isprintable() or len(word) > _MAX_WORD:
+            raise ProfileError(
+                where="the command line",
+                rule=f"is of words in UTF-8 without control characters, each at most {_MAX_WORD:,} letters",
+                got=shown(word),
+                fix="Write that word otherwise; a file or folder may have to be renamed",
+            )
+
+
+def _unusable(error: Any) -> ProfileError:
+    place = error.ctx.command_path if error.ctx else "python -m v8"
+    message = error.format_message().removeprefix("Got ").rstrip(".")
+    return ProfileError(
+        where=place,
+        rule="takes the words that its --help lists",
+        got=f"{message[:1].lower()}{message[1:]}",
+        fix=f"Call {place} --help",
+    )
+
+
+def _out_of_reach(error: OSError) -> StorageError:
+    return StorageError(
+        where=str(error.filename or "the system"),
+        rule="must be a place that can be reached",
+        got=error.strerror or type(error).__name__,
+        fix="Check the path, its permissions and the space that is left",
+    )
 
 
 app = typer.Typer(

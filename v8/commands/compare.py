@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import sys
@@ -12,6 +13,7 @@ import typer
 
 from v8.commands.device import choose_device, place
 from v8.commands.options import (
+    MAX_BARS,
     DataDirOption,
     DeviceOption,
     FleetSizeOption,
@@ -20,6 +22,7 @@ from v8.commands.options import (
 )
 from v8.errors import ProfileError, SeriesError
 from v8.profile import load_profile
+from v8.records import check_format, read_json_object
 
 if TYPE_CHECKING:
     from v8.reports.comparison_results import Comparison
@@ -63,7 +66,13 @@ def compare_profiles(
     data_dir: DataDirOption = None,
     bars: Annotated[
         int | None,
-        typer.Option("--bars", metavar="N", help="Newest candles per series. Default: each profile's."),
+        typer.Option(
+            "--bars",
+            metavar="N",
+            min=1,
+            max=MAX_BARS,
+            help="Newest candles per series. Default: each profile's.",
+        ),
     ] = None,
     device: DeviceOption = "auto",
     fleet_size: FleetSizeOption = "auto",
@@ -80,6 +89,7 @@ def compare_profiles(
             got=f"--epochs {epochs} beside it",
             fix="Leave one of them out",
         )
+    _check_out(out)
     chosen = [load_profile(name) for name in names]
     all_series = chosen_series(series or ("BTCUSDT-15m", "BTCUSDT-1h"))
 
@@ -119,6 +129,21 @@ def compare_profiles(
     }
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is a Ctrl-C
     _show(compare(planned, chosen, source=opened, out=out, training=training, tell=print_lines), out)
+
+
+def _check_out(out: Path) -> None:
+    """Refuse a folder that is none, or whose files a comparison did not write, before hours of measuring."""
+    from v8.reports.comparison_results import COMPARISON_FORMAT
+
+    if out.exists() and not out.is_dir():
+        raise ProfileError(
+            where="--out", rule="is a folder", got=f"the file {out}", fix="Choose another place for --out"
+        )
+    fix = "Choose another --out, or move the files named compare.* there away"
+    if any(os.path.lexists(out / f"compare.{kind}") for kind in ("json", "csv", "html")):
+        file = out / "compare.json"
+        content = read_json_object(file, fix=fix)
+        check_format(content, (COMPARISON_FORMAT,), what="comparison", where=str(file), fix=fix)
 
 
 def _show(comparison: Comparison, out: Path) -> None:

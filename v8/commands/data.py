@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from v8.commands.options import DataDirOption, SeriesOption, SourceOption, chosen_series
+from v8.commands.options import MAX_BARS, DataDirOption, SeriesOption, SourceOption, chosen_series
 from v8.errors import DataError
 
 DEFAULT_BARS = 8_000
@@ -18,7 +18,7 @@ def data(
     source: SourceOption = "vision",
     data_dir: DataDirOption = None,
     bars: Annotated[
-        int, typer.Option("--bars", metavar="N", help="Newest candles per series.")
+        int, typer.Option("--bars", metavar="N", min=1, max=MAX_BARS, help="Newest candles per series.")
     ] = DEFAULT_BARS,
 ) -> None:
     """Download and check candles; print what was found, repaired and dropped."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from v8.errors import ProfileError
 from v8.market.series import Series, load_universe
 from v8.market.sources.source import SOURCES
+
+MAX_BARS: Final = 10_000_000
+"""Candles per series that can be asked for; as many as a profile may use."""
 
 SeriesOption = Annotated[
     list[str] | None,
@@ -50,12 +54,12 @@ def chosen_series(names: Sequence[str] | None) -> tuple[Series, ...]:
     if not names:
         return load_universe()
     chosen = tuple(Series.parse(name) for name in names)
-    for series in chosen:
-        if chosen.count(series) > 1:
+    for series, count in Counter(chosen).items():
+        if count > 1:
             raise ProfileError(
                 where="--series",
                 rule="each series is given once",
-                got=f"{series} {chosen.count(series)} times",
+                got=f"{series} {count} times",
                 fix="Remove the repetition",
             )
     return chosen

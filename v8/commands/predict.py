@@ -7,6 +7,7 @@ unless --allow-old says that the past is meant. The demo market has a calendar o
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from v8.commands.options import DataDirOption, OfflineOption, RevisionOption, SourceOption
+from v8.commands.options import MAX_BARS, DataDirOption, OfflineOption, RevisionOption, SourceOption
 from v8.errors import DataError, ProfileError
 from v8.wording import number
 
@@ -45,7 +46,13 @@ def predict(
     data_dir: DataDirOption = None,
     bars: Annotated[
         int | None,
-        typer.Option("--bars", metavar="N", help="Candles to read. Default: as many as the model needs."),
+        typer.Option(
+            "--bars",
+            metavar="N",
+            min=1,
+            max=MAX_BARS,
+            help="Candles to read. Default: as many as the model needs.",
+        ),
     ] = None,
     allow_old: Annotated[
         bool, typer.Option("--allow-old", help="Forecast even where every forecast bar has already closed.")
@@ -71,7 +78,7 @@ def predict(
 
         forecaster = open_forecaster(repo or folder or "", series, revision=revision, is_offline=offline)
     _check_market(forecaster, candle_source)
-    candles = candle_source.candles(forecaster.series, bars or forecaster.needed_bars)
+    candles = candle_source.candles(forecaster.series, forecaster.needed_bars if bars is None else bars)
     is_any_age = allow_old or not candle_source.is_publishable
     forecast = forecaster.predict(candles, max_age_bars=None if is_any_age else forecaster.horizon_bars - 1)
     issued = _Issued(forecaster, candles, forecast, repo or str(folder))
@@ -105,10 +112,29 @@ def _check_words(folder: Path | None, repo: str | None, output_format: str, plot
             got=repr(output_format),
             fix="Choose one",
         )
-    if plot and plot.suffix.lower() != ".png":
-        raise ProfileError(
-            where="--plot", rule="is a file that ends in .png", got=repr(plot.name), fix="Add the ending"
-        )
+    if plot:
+        _check_picture(plot)
+
+
+def _check_picture(plot: Path) -> None:
+    """Refuse a picture's place: no folder is made for it, and no file of the user's replaced."""
+    rule = got = None
+    if plot.suffix.lower() != ".png":
+        rule, got, fix = "is a file that ends in .png", repr(plot.name), "Add the ending"
+    elif not plot.parent.is_dir():
+        rule, got = "is a file in a folder that exists", f"no folder {plot.parent}"
+        fix = f"Make it first: mkdir -p {shlex.quote(str(plot.parent))}"
+    elif (plot.is_symlink() or plot.exists()) and not _is_own_picture(plot):
+        rule, got = "is a new file or a picture that v8 drew", f"another file at {plot}"
+        fix = "Choose another name, or move that file away"
+    if rule and got:
+        raise ProfileError(where="--plot", rule=rule, got=got, fix=fix)
+
+
+def _is_own_picture(plot: Path) -> bool:
+    from v8.reports.pictures import is_own_picture
+
+    return is_own_picture(plot)
 
 
 def _check_market(forecaster: Forecaster, source: CandleSource) -> None:

@@ -12,10 +12,14 @@ runs out, the fleet is halved.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from v8.errors import ProfileError
 
 AUTO = "auto"
+
+_MOST: Final = 10_000
+"""Processes and series of one program are fewer on any machine."""
 
 _SIGNS_OF_FULL_MEMORY = (
     "resource_exhausted",
@@ -105,10 +109,10 @@ def is_out_of_memory(reason: str) -> bool:
 def _number(flag: str, text: str, what: str) -> int | None:
     if text == AUTO:
         return None
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
+    if not (text.isascii() and text.isdigit() and len(text) < len(str(_MOST)) and int(text) > 0):
         raise ProfileError(
             where=flag,
-            rule=f"is auto or a number of {what}, at least 1",
+            rule=f"is auto or a number of {what}, at least 1 and below {_MOST:,}",
             got=repr(text),
             fix="Leave it out to let the machine decide",
         )

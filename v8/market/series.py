@@ -7,6 +7,7 @@ listed, renamed and re-listed more often than code changes.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,7 +145,7 @@ def _names(path: Path, key: str, value: object) -> list[str]:
             fix="Write one name a line, each after a dash",
         )
     if len(set(value)) < len(value):
-        repeated = sorted({name for name in value if value.count(name) > 1})
+        repeated = sorted(name for name, count in Counter(value).items() if count > 1)
         raise ProfileError(
             where=f"{path}, key {key}",
             rule="names each entry once",

@@ -41,6 +41,9 @@ SHOWN_BARS: Final = 60
 
 _NUM_TICKS: Final = 7
 _DPI: Final = 150
+
+_SOFTWARE: Final = "v8"
+"""What each picture says of its origin; only such a one is ever replaced."""
 _FAN_OPACITY: Final = 0.18
 
 _POINTS: Final = 0.75
@@ -132,6 +135,14 @@ def draw_forecast(candles: Candles, forecast: pd.DataFrame, file: Path, *, notes
         ) from error
 
 
+def is_own_picture(file: Path) -> bool:
+    """Tell whether a file is a picture that v8 drew."""
+    if not file.is_file():
+        return False
+    with file.open("rb") as stream:
+        return f"tEXtSoftware\0{_SOFTWARE}".encode() in stream.read(1_024)
+
+
 def _write_png(
     file: Path,
     title: str,
@@ -152,7 +163,7 @@ def _write_png(
     if figures[0].layout.showlegend is not False:
         panels[0, 0].legend(fontsize=8, handlelength=3)
     stream = io.BytesIO()
-    sheet.savefig(stream, dpi=_DPI, format="png")
+    sheet.savefig(stream, dpi=_DPI, format="png", metadata={"Software": _SOFTWARE})
     write_bytes(file, stream.getvalue())
 
 
