@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.run_folder import CandlePin, RunFolder, RunRecord, locate_run, read_run
+from v8.artifacts.run_folder import CandlePin, RunFolder, RunRecord, SeriesState, locate_run, read_run
 from v8.artifacts.series_artifact import read_metadata
-from v8.errors import ArtifactError, DataError, ProfileError
+from v8.errors import ArtifactError, DataError, ProfileError, StorageError
 from v8.lock import FolderLock
 from v8.market.series import Series
 from v8.profile import Profile
@@ -67,16 +67,16 @@ def test_other_candles_than_the_pinned_ones_are_refused(tmp_path: Path, begun: R
 def test_another_profile_is_refused_and_its_keys_named(
     tmp_path: Path, begun: RunRecord, make_profile: Any
 ) -> None:
-    with RunFolder(tmp_path / "tiny", begun):
-        pass
+    with RunFolder(tmp_path / "tiny", begun) as folder:
+        folder.set_state(BTC, status="done")
     other = started(make_profile().with_budget(newest_bars=800))
     with pytest.raises(ProfileError, match=r"other values: newest_bars 700 -> 800\. .*--fresh"):
         RunFolder(tmp_path / "tiny", other)
 
 
 def test_another_source_is_refused(tmp_path: Path, begun: RunRecord) -> None:
-    with RunFolder(tmp_path / "tiny", begun):
-        pass
+    with RunFolder(tmp_path / "tiny", begun) as folder:
+        folder.set_state(BTC, status="done")
     with pytest.raises(ArtifactError, match=r"started with --source files .*got --source demo"):
         RunFolder(tmp_path / "tiny", replace(begun, source="demo"))
 
@@ -93,6 +93,83 @@ def test_a_run_does_not_start_where_something_else_lies(tmp_path: Path, begun: R
         RunFolder(tmp_path / "tiny", begun)
     assert file.read_text() == "mine"
     assert not (tmp_path / "tiny" / "run.json").exists()
+
+
+@pytest.mark.parametrize("left", [None, "error.txt", ".model.999999999.0123abcd.keras"])
+def test_a_run_of_which_nothing_is_finished_or_in_training_begins_anew(
+    tmp_path: Path, begun: RunRecord, make_profile: Any, left: str | None
+) -> None:
+    with RunFolder(tmp_path / "tiny", begun) as folder:
+        folder.pin(BTC, PIN)
+        folder.set_state(BTC, status="failed", reason="too few candles")
+    if left:
+        write_json(tmp_path / "tiny" / str(BTC) / left, {})
+    other = started(make_profile().with_budget(newest_bars=800))
+    with RunFolder(tmp_path / "tiny", other) as folder:
+        assert (
+            folder.note == f"{folder.path}: nothing of this run was finished or in training; it begins anew."
+        )
+        assert folder.state(BTC) == SeriesState()
+    assert read_run(tmp_path / "tiny") == other
+
+
+@pytest.mark.parametrize("left", [".training/checkpoint.npz", "model.keras", "notes of the user.md"])
+def test_a_run_with_a_checkpoint_or_any_other_file_does_not_begin_anew(
+    tmp_path: Path, begun: RunRecord, make_profile: Any, left: str
+) -> None:
+    with RunFolder(tmp_path / "tiny", begun) as folder:
+        folder.set_state(BTC, status="pending")
+    write_json(tmp_path / "tiny" / str(BTC) / left, {})
+    with pytest.raises(ProfileError, match=r"other values: newest_bars 700 -> 800\. .*--fresh"):
+        RunFolder(tmp_path / "tiny", started(make_profile().with_budget(newest_bars=800)))
+
+
+def test_a_run_that_cannot_be_written_is_opened_but_not_changed(tmp_path: Path, begun: RunRecord) -> None:
+    with RunFolder(tmp_path / "tiny", begun) as folder:
+        folder.set_state(BTC, status="done")
+    (tmp_path / "tiny" / ".lock").unlink()
+    (tmp_path / "tiny" / ".lock").mkdir()  # refused to everybody, root too
+    with RunFolder(tmp_path / "tiny", begun) as folder:
+        assert folder.state(BTC).status == "done"
+        with pytest.raises(StorageError, match=r"tiny: must be written; got Is a directory"):
+            folder.set_state(BTC, status="running")
+    assert read_run(tmp_path / "tiny").series[str(BTC)].status == "done"
+
+
+def test_a_place_without_a_run_that_cannot_be_written_is_refused(tmp_path: Path, begun: RunRecord) -> None:
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(StorageError, match=r"tiny: must be written; got Not a directory"):
+        RunFolder(tmp_path / "runs" / "tiny", begun)
+
+
+def test_the_holder_of_the_lock_sweeps_what_killed_processes_left(tmp_path: Path, begun: RunRecord) -> None:
+    with RunFolder(tmp_path / "tiny", begun) as folder:
+        folder.set_state(BTC, status="done")
+    places = [Path(), Path("report"), Path(str(BTC)), Path(str(BTC), ".training")]
+    for place in places:
+        write_json(tmp_path / "tiny" / place / ".x.999999999.0123abcd.json", {})
+        write_json(tmp_path / "tiny" / place / ".mine.json", {})
+    with RunFolder(tmp_path / "tiny", begun):
+        pass
+    found = {path.relative_to(tmp_path / "tiny") for path in (tmp_path / "tiny").rglob("*.json")}
+    assert found == {Path("run.json"), *(place / ".mine.json" for place in places)}
+
+
+def test_a_series_that_is_set_aside_waits_and_keeps_its_files_and_pin(
+    tmp_path: Path, begun: RunRecord
+) -> None:
+    with RunFolder(tmp_path / "tiny", begun) as folder:
+        folder.pin(BTC, PIN)
+        for number in (1, 2):
+            folder.set_state(BTC, status="done")
+            write_json(folder.series_folder(BTC) / "metadata.json", number)
+            folder.set_aside(BTC)
+        assert folder.state(BTC) == SeriesState(candles=PIN)
+        folder.set_aside(BTC)  # nothing is there any more
+    kept = [
+        (tmp_path / "tiny" / f"{BTC}.replaced-{number}" / "metadata.json").read_text() for number in (1, 2)
+    ]
+    assert kept == ["1\n", "2\n"]
 
 
 def test_one_writer_at_a_time_and_the_other_is_named(tmp_path: Path, begun: RunRecord) -> None:

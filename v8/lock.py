@@ -9,7 +9,7 @@ from typing import Self
 
 from filelock import FileLock, Timeout
 
-from v8.errors import ArtifactError
+from v8.errors import ArtifactError, StorageError
 
 LOCK_NAME = ".lock"
 HOLDER_NAME = ".lock-holder"
@@ -24,14 +24,16 @@ class FolderLock:
 
     Raises:
         ArtifactError: If another process holds it.
+        StorageError: If it cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         holder = folder / HOLDER_NAME
         self._lock = FileLock(folder / LOCK_NAME, timeout=0, thread_local=False)
         try:
+            folder.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
+            holder.write_text(f"{os.getpid()}\n", "ascii")
         except Timeout as error:
             pid = holder.read_text("ascii").strip() if holder.exists() else ""
             raise ArtifactError(
@@ -40,7 +42,9 @@ class FolderLock:
                 got=f"{f'process {pid}' if pid else 'another process'} at work in it",
                 fix="Wait until it ends, or start another run beside it with --fresh",
             ) from error
-        holder.write_text(f"{os.getpid()}\n", "ascii")
+        except OSError as error:
+            self.release()
+            raise StorageError.of(folder, error) from error
 
     def __enter__(self) -> Self:
         return self

@@ -84,8 +84,15 @@ def _keep(path: Path) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write `content` to `path` atomically."""
-    write_with(path, lambda aside: aside.write_bytes(content))
+    """Write `content` to `path` atomically; what is there already is left, so that it may be read-only."""
+    if not _is_there(path, content):
+        write_with(path, lambda aside: aside.write_bytes(content))
+
+
+def _is_there(path: Path, content: bytes) -> bool:
+    with suppress(OSError):  # what cannot be read is written anew
+        return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
+    return False
 
 
 def write_cache(path: Path, content: bytes) -> None:

@@ -177,7 +177,7 @@ def test_a_model_file_that_is_not_the_recorded_one_is_refused(workplace: Any) ->
     file.write_bytes(file.read_bytes() + b"x")
     again = workplace.call(workplace.words("BTCUSDT-15m"))
     assert again.returncode == 3
-    assert f"{file}: must be the file whose sha256 metadata.json records" in again.stderr
+    assert f"{file}: must be the file whose sha256 metadata.json records" in again.stdout
 
 
 def test_g9_missing_candles_make_an_error_and_no_model(workplace: Any) -> None:

@@ -8,20 +8,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from full_disk import file_limit
 from judging import judge_arrays
 
 from v8.artifacts.run_folder import RunFolder, RunRecord
-from v8.engine.events import Event, Listener, Note, Outcome, SeriesStarted
+from v8.engine.events import Event, Listener, Note, Outcome, SeriesStarted, told_once
 from v8.engine.execution import execute
 from v8.engine.isolation import isolated
 from v8.engine.outputs import write_outputs
 from v8.engine.plan import Job, Plan, make_plan
-from v8.errors import ArtifactError, DataError
+from v8.errors import DataError, StorageError
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
@@ -241,13 +243,117 @@ def test_a_finished_series_whose_files_were_taken_away_is_trained_again(plan: Pl
     assert Note("BTCUSDT-15m: was finished, but its files are gone; it is trained again.") in events
 
 
-def test_a_model_file_that_was_changed_stops_the_run_before_anything_is_overwritten(plan: Plan) -> None:
+DAMAGE: dict[str, tuple[str, str | None, str]] = {
+    "a changed model": ("model.keras", "mine", r"model\.keras: must be the file whose sha256"),
+    "cut metadata": ("metadata.json", '{"format": 1, "ser', r"metadata\.json: must be whole JSON"),
+    "metadata of another format": (
+        "metadata.json",
+        '{"format": 9}',
+        r"metadata\.json: this v8 reads artefact format 1",
+    ),
+    "a lost history": ("history.csv", None, r"history\.csv: must be CSV"),
+    "a cut history": (
+        "history.csv",
+        "epoch,train",
+        r"history\.csv: must have a row for each of 1 epochs; got 0",
+    ),
+    "a cut sample": ("forecasts.json", "{", r"forecasts\.json: must be whole JSON"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "match"), DAMAGE.values(), ids=DAMAGE)
+def test_a_finished_series_with_a_damaged_file_is_refused_by_itself_and_nothing_is_overwritten(
+    plan: Plan, name: str, content: str | None, match: str
+) -> None:
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), Workshop(broken=[TWO]), ignore)
+    file = plan.path / "BTCUSDT-15m" / name
+    file.unlink(missing_ok=True)
+    if content is not None:
+        file.write_text(content)
+    workshop = Workshop()
+    with opened(plan) as folder:
+        summary = execute(plan, folder, Market(), workshop, ignore)
+    assert [job.series for job in workshop.jobs] == [TWO]
+    (refused,) = summary.failures
+    assert re.search(rf"BTCUSDT-15m/{match}", refused.reason or "")
+    assert "repeat the command of the run with --redo BTCUSDT-15m" in (refused.reason or "")
+    assert (summary.num_trained, summary.num_finished_before) == (1, 0)
+    assert statuses(plan) == {"BTCUSDT-15m": "done", "ETHUSDT-1h": "done"}
+    assert (file.read_text() if file.exists() else None) == content
+    assert not (plan.path / "BTCUSDT-15m" / "error.txt").exists()
+    assert "ETHUSDT-1h" in (plan.path / "leaderboard.csv").read_text()
+
+
+@pytest.mark.parametrize("name", ["leaderboard.csv", "report.html", "timing.json"])
+def test_a_page_that_cannot_be_written_costs_a_line_and_no_series(plan: Plan, name: str) -> None:
+    (plan.path / name).mkdir(parents=True)  # a folder in the place of the file: refused to everybody
+    write_json(plan.path / "run.json", asdict(RunRecord.begin(plan.profile, "market", True, "v8")))
+    events: list[Event] = []
+    with opened(plan) as folder:
+        summary = execute(plan, folder, Market(), Workshop(), told_once(events.append))
+    assert (summary.num_trained, summary.failures) == (2, ())
+    assert statuses(plan) == {"BTCUSDT-15m": "done", "ETHUSDT-1h": "done"}
+    (said,) = [event.text for event in events if isinstance(event, Note)]
+    assert said == (
+        f"{plan.path}: {name} could not be written, and no series needs them; got Is a directory. "
+        f"Make room, then draw them again with `python -m v8 report {plan.path}`."
+    )
+
+
+def test_an_error_that_cannot_be_kept_stops_nobody(plan: Plan) -> None:
+    with opened(plan) as folder:
+        (plan.path / "BTCUSDT-15m" / "error.txt").mkdir(parents=True)
+        events: list[Event] = []
+        summary = execute(plan, folder, Market(), Workshop(broken=[ONE]), events.append)
+    assert statuses(plan) == {"BTCUSDT-15m": "failed", "ETHUSDT-1h": "done"}
+    assert summary.num_trained == 1
+    notes = [event.text for event in events if isinstance(event, Note)]
+    assert [note.partition(";")[0] for note in notes] == [
+        f"{plan.path / 'BTCUSDT-15m' / 'error.txt'}: must be written"
+    ]
+
+
+def test_a_run_whose_record_cannot_be_written_ends_with_one_sentence(plan: Plan) -> None:
+    def full(jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
+        with file_limit(100):
+            yield from Workshop()(jobs, listen)
+
+    with (
+        opened(plan) as folder,
+        pytest.raises(StorageError, match=r"run\.json: must be written; got File"),
+    ):
+        execute(plan, folder, Market(), full, ignore)
+    assert statuses(plan) == {"BTCUSDT-15m": "pending", "ETHUSDT-1h": "pending"}
+
+
+def test_a_finished_run_needs_no_folder_that_can_be_written(plan: Plan) -> None:
     with opened(plan) as folder:
         execute(plan, folder, Market(), Workshop(), ignore)
-    (plan.path / "BTCUSDT-15m" / "model.keras").write_text("mine")
-    with opened(plan) as folder, pytest.raises(ArtifactError, match=r"model\.keras: must be the file"):
-        execute(plan, folder, Market(), Workshop(), ignore)
-    assert (plan.path / "BTCUSDT-15m" / "model.keras").read_text() == "mine"
+    (plan.path / ".lock").unlink()
+    (plan.path / ".lock").mkdir()
+    events: list[Event] = []
+    with opened(plan) as folder:
+        summary = execute(plan, folder, Market(), Workshop(), events.append)
+    assert (summary.num_trained, summary.num_finished_before, summary.failures) == (0, 2, ())
+    said = "2 of 2 series are already finished and are skipped. There is nothing to do."
+    assert [event.text for event in events if isinstance(event, Note)] == [said]
+
+
+def test_a_run_with_work_left_refuses_a_place_that_cannot_be_written_before_it_reads_candles(
+    plan: Plan,
+) -> None:
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), Workshop(broken=[TWO]), ignore)
+    (plan.path / ".lock").unlink()
+    (plan.path / ".lock").mkdir()
+    market = Market()
+    with (
+        opened(plan) as folder,
+        pytest.raises(StorageError, match="tiny: must be written; got Is a dir"),
+    ):
+        execute(plan, folder, market, Workshop(), ignore)
+    assert market.asked == []
 
 
 def test_an_interrupt_leaves_finished_series_finished_and_the_others_waiting(plan: Plan) -> None:

@@ -186,15 +186,21 @@ def test_g10_a_series_without_enough_candles_leaves_its_fleet_before_training(
         assert_same_weights(weights_in(job), serial[str(job.series)])
 
 
-def test_a_damaged_checkpoint_fails_its_own_series_only(
-    make_jobs: Callable[..., list[Job]], one_trainer: OneTrainer
+def test_a_damaged_checkpoint_costs_a_line_and_no_series(
+    make_jobs: Callable[..., list[Job]], serial: dict[str, list[np.ndarray]], one_trainer: OneTrainer
 ) -> None:
     jobs = make_jobs(*NAMES)
     (jobs[0].folder / CHECKPOINT).parent.mkdir(parents=True)
     (jobs[0].folder / CHECKPOINT).write_bytes(b"no zip")
-    outcomes = by_name(train_all(jobs, ignore, 3, one_trainer))
-    assert "must be a checkpoint that can be read" in (outcomes[NAMES[0]].reason or "")
-    assert [outcomes[name].reason for name in NAMES[1:]] == [None, None]
+    told: list[Event] = []
+    outcomes = by_name(train_all(jobs, told.append, 3, one_trainer))
+    assert [outcomes[name].reason for name in NAMES] == [None] * 3
+    notes = [event.text for event in told if isinstance(event, Note) and "checkpoint" in event.text]
+    assert notes == [
+        f"{NAMES[0]}: checkpoint.npz must be a checkpoint that can be read; got damage: it does not match "
+        "its sha256. It is dropped, and the series trains from its first epoch."
+    ]
+    assert_same_weights(weights_in(jobs[0]), serial[NAMES[0]])
 
 
 def test_out_of_memory_halves_the_fleet_and_every_series_goes_on_where_it_was(

@@ -29,7 +29,7 @@ SAMPLE = ForecastSample(
 def run(tmp_path: Path, make_run: Callable[..., Any], make_metadata: Callable[..., Any]) -> Path:
     folder = tmp_path / "aligned"
     write_json(folder / "run.json", make_run())
-    write_json(folder / "BTCUSDT-15m" / "metadata.json", make_metadata())
+    write_json(folder / "BTCUSDT-15m" / "metadata.json", make_metadata(best_epoch=1, epochs_run=1))
     write_json(folder / "BTCUSDT-15m" / "forecasts.json", SAMPLE.to_json())
     (folder / "BTCUSDT-15m" / "history.csv").write_text("epoch,train_loss,validation_loss\n1,0.5,0.6\n")
     return folder

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from v8.data.dataset import SeriesData, prepare_series
 from v8.data.shrinkage import Shrinkage, TaskShrinkage
@@ -167,13 +172,94 @@ def test_g12_a_resumed_training_ends_with_the_same_weights(
     assert [r.validation_loss for r in resumed.history] == [r.validation_loss for r in whole.history]
 
 
-def test_a_checkpoint_of_another_seed_is_refused(
-    trainer: Trainer, learnable: SeriesData, tmp_path: Path
+def flipped(content: bytes) -> bytes:
+    place = len(content) // 2
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+def identity_in(path: Path) -> dict[str, Any]:
+    with np.load(path) as stored:
+        return dict(json.loads(bytes(stored["note"]))["identity"])
+
+
+def foreign(path: Path) -> None:
+    kept = Checkpoint.load(path, identity_in(path))
+    replace(kept, identity={**kept.identity, "seed": 6}).save(path)
+
+
+def of_another_network(path: Path) -> None:
+    kept = Checkpoint.load(path, identity_in(path))
+    grown = [np.zeros((*weight.shape, 2), weight.dtype) for weight in kept.state.weights]
+    replace(kept, state=kept.state._replace(weights=grown)).save(path)
+
+
+def of_another_type(path: Path) -> None:
+    kept = Checkpoint.load(path, identity_in(path))
+    replace(kept, best_weights=[weight.astype(np.float64) for weight in kept.best_weights]).save(path)
+
+
+def of_another_format(path: Path) -> None:
+    kept = Checkpoint.load(path, identity_in(path))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("v8.training.checkpoint.CHECKPOINT_FORMAT", 99)
+        kept.save(path)
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def huge(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.truncate(2**40)  # without a disk's space, all zeros
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "empty": lambda path: path.write_bytes(b""),
+    "no zip": lambda path: path.write_bytes(b"no zip at all" * 100),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-1000]),
+    "flipped": lambda path: path.write_bytes(flipped(path.read_bytes())),
+    "foreign": foreign,
+    "other shapes": of_another_network,
+    "other type": of_another_type,
+    "other format": of_another_format,
+    "folder": a_folder,
+    "huge": huge,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_checkpoint_that_is_not_ours_is_dropped_with_one_line(
+    damage: Callable[[Path], object],
+    trainer: Trainer,
+    learnable: SeriesData,
+    whole: TrainingResult,
+    tmp_path: Path,
 ) -> None:
-    path = tmp_path / "checkpoint.npz"
-    trainer.fit(learnable, seed=5, checkpoint=path)
-    with pytest.raises(ArtifactError, match=r"checkpoint\.npz: must belong to .*--fresh"):
-        trainer.fit(learnable, seed=6, checkpoint=path)
+    path, told = tmp_path / "checkpoint.npz", []
+    member = Member(learnable, 5, path, tell=told.append)
+    list(trainer.fit_fleet([member]))
+    damage(path)
+    ((_, result),) = trainer.fit_fleet([member])
+    assert isinstance(result, TrainingResult)
+    assert result.resumed_from_epoch == 0
+    assert same_weights(result, whole)
+    assert "It is dropped, and the series trains from its first epoch." in told[0]
+    assert len(told[0].splitlines()) == 1
+    assert path.is_dir() or Checkpoint.load(path, identity_in(path)).progress.epoch > 0
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_no_single_flipped_bit_of_a_checkpoint_goes_unnoticed(
+    saved: bytes, tmp_path: Path, place: float, bit: int
+) -> None:
+    content = bytearray(saved)
+    content[int(place * len(content))] ^= 1 << bit
+    (tmp_path / "c.npz").write_bytes(content)
+    with pytest.raises(ArtifactError, match="must be a checkpoint that can be read"):
+        Checkpoint.load(tmp_path / "c.npz", {"seed": 1})
 
 
 @pytest.mark.parametrize("content", [b"", b"no zip at all", b"PK\x05\x06" + 18 * b"\x00"])
@@ -184,17 +270,28 @@ def test_a_damaged_checkpoint_is_one_sentence(content: bytes, tmp_path: Path) ->
         Checkpoint.load(path, {})
 
 
-def test_a_checkpoint_keeps_every_array(tmp_path: Path) -> None:
+def small_checkpoint() -> Checkpoint:
     weights, one = [np.arange(3.0) + n for n in range(12)], np.float32(1)
     state = FleetState(weights, [], [np.zeros(2)], [], np.float32(4), one, np.int32(0), one, one)
     record = EpochRecord(1, 0.5, 0.4, 1e-3, 2.0, 10.0, is_best=True)
     progress = Progress(0.6, LossPatience(1e-3, best_loss=0.4, best_epoch=1), (record,))
-    Checkpoint({"seed": 1}, state, weights[:2], progress).save(tmp_path / "c.npz")
+    return Checkpoint({"seed": 1}, state, weights[:2], progress)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("saved") / "c.npz"
+    small_checkpoint().save(path)
+    return path.read_bytes()
+
+
+def test_a_checkpoint_keeps_every_array(tmp_path: Path) -> None:
+    small_checkpoint().save(tmp_path / "c.npz")
     loaded = Checkpoint.load(tmp_path / "c.npz", {"seed": 1})
     assert [list(weight) for weight in loaded.state.weights] == [[n, n + 1, n + 2] for n in range(12)]
     assert (loaded.state.constants, loaded.state.squares, float(loaded.state.num_steps)) == ([], [], 4.0)
     assert [list(weight) for weight in loaded.best_weights] == [[0, 1, 2], [1, 2, 3]]
-    assert loaded.progress == progress
+    assert loaded.progress == small_checkpoint().progress
 
 
 def test_training_that_never_helps_keeps_the_untrained_network(

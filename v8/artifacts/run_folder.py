@@ -2,37 +2,44 @@
 
     runs/aligned/       run.json, leaderboard.csv, report.html, timing.json, report/*.png, .lock, .lock-holder
       BTCUSDT-15m/      model.keras, metadata.json, history.csv, forecasts.json  (or error.txt)
+      BTCUSDT-15m.replaced-1/   what `--redo` set aside
 
 A run pins what it was started with: profile, source, and per series the newest candle and the digest
 of all of them. Whoever continues it must bring the same, or start another folder beside it with
-`--fresh`. Nothing here deletes a run. Every file is written aside and renamed, and one process at a
-time may write.
+`--fresh`; while nothing of it is finished or in training, it simply begins anew. Nothing here deletes a run.
+Every file is written aside and renamed, and one process at a time may write. Who only reads needs no lock,
+so a finished run may lie where nothing can be written.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, TypeAdapter
 
-from v8.errors import ArtifactError, DataError, ProfileError, listed
+from v8.errors import ArtifactError, DataError, ProfileError, StorageError, V8Error, listed
 from v8.lock import FolderLock
 from v8.machine import describe_machine, versions
 from v8.market.candles import Candles
 from v8.market.series import Series, by_series
 from v8.profile import Profile, ProfileName
 from v8.records import AS_WRITTEN, check_format, checked, read_json_object
-from v8.storage import write_json
+from v8.storage import sweep, write_json
 
 RUN_FORMAT = 1
 """Version of the keys of `run.json`."""
 
 RUN_FILE = "run.json"
+ERROR_FILE = "error.txt"
+"""Full traceback of a failed series, beside where its model would be (G10)."""
+
 Status = Literal["pending", "running", "done", "failed"]
 
 
@@ -149,27 +156,41 @@ _NAMES: Final = TypeAdapter(_Names)
 class RunFolder(FolderLock):
     """An open run folder, made when missing, and held by this process until it is closed.
 
-    Its `record` is what `run.json` holds; the run is started or continued with what `begun` records.
+    Its `record` is what `run.json` holds; the run is started or continued with what `begun` records. A run
+    that lies where nothing can be written is opened all the same; only changing it is then refused.
 
     Raises:
         ProfileError: If the folder belongs to another profile.
         ArtifactError: If it belongs to another source, is damaged or no run's, or another process writes it.
+        StorageError: If there is no run and none can be written.
     """
 
     def __init__(self, path: Path, begun: RunRecord) -> None:
         require_own_files(path)
-        super().__init__(path)
-        self.path = path
+        self.path, self.record = path, begun
+        self.note: str | None = None
+        """What happened to the run when it was opened and the user should know."""
+        self._refusal: StorageError | None = None
         try:
-            if not (path / RUN_FILE).exists():
-                _require_empty(path)
-                self.record = begun
-            else:
-                self.record = self._continued(begun)
-            self.release_running()
+            super().__init__(path)
+        except StorageError as refusal:
+            if not (path / RUN_FILE).is_file():
+                raise
+            self._refusal = refusal
+        try:
+            self._open(begun)
         except BaseException:
             self.release()
             raise
+
+    def require_writable(self) -> None:
+        """Refuse a place that cannot be written.
+
+        Raises:
+            StorageError: If this is one.
+        """
+        if self._refusal:
+            raise self._refusal
 
     def state(self, series: Series) -> SeriesState:
         """Return how far a series is; `pending` when the run has not met it yet."""
@@ -182,10 +203,25 @@ class RunFolder(FolderLock):
 
     def release_running(self) -> None:
         """Say of series that were cut off that they wait again; their checkpoints keep their epochs."""
-        for name, state in self.record.series.items():
-            if state.status == "running":
-                self.record.series[name] = replace(state, status="pending")
-        self._save()
+        cut_off = [name for name, state in self.record.series.items() if state.status == "running"]
+        for name in cut_off:
+            self.record.series[name] = replace(self.record.series[name], status="pending")
+        if cut_off:
+            self._save()
+
+    def set_aside(self, series: Series) -> None:
+        """Move all that is there of a series out of the way and let it wait to be trained anew."""
+        old = self.series_folder(series)
+        if not old.exists():
+            return
+        self.require_writable()
+        places = (old.with_name(f"{old.name}.replaced-{number}") for number in count(1))
+        new = next(place for place in places if not place.exists())
+        try:
+            old.rename(new)
+        except OSError as error:
+            raise StorageError.of(new, error) from error
+        self.set_state(series, status="pending", reason=None, seconds=None)
 
     def settle_precision(self, choose: Callable[[], str]) -> str:
         """Return the number format of this run, chosen once: whoever continues trains in the same."""
@@ -210,29 +246,58 @@ class RunFolder(FolderLock):
         """Return the folder of one series' artefact; it need not exist."""
         return self.path / str(series)
 
+    def _open(self, begun: RunRecord) -> None:
+        if not (self.path / RUN_FILE).exists():
+            _require_empty(self.path)
+            self._save()
+            return
+        self.record = read_run(self.path)
+        if not self._refusal:
+            for folder, _, _ in os.walk(self.path):
+                sweep(Path(folder))
+        if refusal := self._other_start(begun):
+            if not self._is_bare():
+                raise refusal
+            self.note = f"{self.path}: nothing of this run was finished or in training; it begins anew."
+            self.record = begun
+            self._save()
+        if not self._refusal:
+            self.release_running()
+
     def _save(self) -> None:
+        self.require_writable()
         write_json(self.path / RUN_FILE, asdict(self.record))
 
-    def _continued(self, begun: RunRecord) -> RunRecord:
-        record = read_run(self.path)
+    def _is_bare(self) -> bool:
+        """Tell whether the run made nothing yet: no series is done, and none left more than why it failed."""
+        states = self.record.series.items()
+        folders = [self.path / name for name, _ in states]
+        left = (file for folder in folders for file in folder.rglob("*") if not file.is_dir())
+        return all(state.status != "done" for _, state in states) and all(
+            file.name == ERROR_FILE for file in left
+        )
+
+    def _other_start(self, begun: RunRecord) -> V8Error | None:
+        """Return why the run cannot go on with what is begun now; None when it can."""
+        record = self.record
         if record.profile_digest != begun.profile_digest:
             old, new = _flat(record.profile), _flat(begun.profile)
             keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
             changes = [f"{key} {old.get(key)!r} -> {new.get(key)!r}" for key in keys]
-            raise ProfileError(
+            return ProfileError(
                 where=str(self.path),
                 rule="a run is continued with the profile and budget it was started with",
                 got=f"other values: {listed(changes)}" if changes else "a profile of another format",
                 fix="Undo the change, or start a new run beside it with --fresh",
             )
         if record.source != begun.source:
-            raise ArtifactError(
+            return ArtifactError(
                 where=str(self.path),
                 rule=f"the run was started with --source {record.source} and is continued with it",
                 got=f"--source {begun.source}",
                 fix="Use the same source, or start a new run beside it with --fresh",
             )
-        return record
+        return None
 
 
 def _require_empty(path: Path) -> None:

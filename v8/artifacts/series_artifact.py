@@ -8,6 +8,8 @@ out, and the sha256 of the model file. It is written last, so a folder that has 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,7 @@ import pandas as pd
 
 from v8.artifacts.artifact_readme import README_FILE, artifact_readme
 from v8.artifacts.forecast_sample import FORECASTS_FILE, ForecastSample
-from v8.artifacts.run_folder import now_iso, pin_of
+from v8.artifacts.run_folder import ERROR_FILE, now_iso, pin_of
 from v8.data.dataset import SeriesData
 from v8.data.shrinkage import Shrinkage
 from v8.errors import ArtifactError
@@ -37,8 +39,6 @@ ARTIFACT_FORMAT = 1
 MODEL_FILE = "model.keras"
 METADATA_FILE = "metadata.json"
 HISTORY_FILE = "history.csv"
-ERROR_FILE = "error.txt"
-"""Full traceback of a failed series, beside where its model would be (G10)."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,17 @@ def read_metadata(folder: Path, *, series: str | None = None) -> dict[str, Any]:
     return content
 
 
-def verify_model_file(folder: Path, metadata: dict[str, Any]) -> Path:
+@contextmanager
+def redo_offered(series: str) -> Iterator[None]:
+    """Let what is refused of a finished series say how that series alone is made again."""
+    try:
+        yield
+    except ArtifactError as error:
+        fix = f"Restore it, or repeat the command of the run with --redo {series} to train this series anew"
+        raise ArtifactError(where=error.where, rule=error.rule, got=error.got, fix=fix) from error
+
+
+def verify_model_file(folder: Path, metadata: Mapping[str, Any]) -> Path:
     """Return the model file after comparing it with the digest its metadata records.
 
     Raises:

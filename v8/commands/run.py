@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +25,8 @@ from v8.commands.options import (
 from v8.commands.publish import check_publishing, publish_run
 from v8.engine.interruption import set_last_words
 from v8.engine.tracking.tracker import TRACKERS, check_trackers
-from v8.errors import SeriesError
+from v8.errors import ProfileError, SeriesError, listed
+from v8.market.series import Series
 from v8.profile import Profile, load_profile
 
 if TYPE_CHECKING:
@@ -85,6 +87,14 @@ def run(
     smoke: Annotated[
         bool, typer.Option("--smoke", help="A tiny budget for every series, to see that everything works.")
     ] = False,
+    redo: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--redo",
+            metavar="BTCUSDT-15m",
+            help="Train a series anew and keep its old files; repeat for more.",
+        ),
+    ] = None,
     track: Annotated[
         list[str] | None,
         typer.Option(
@@ -99,6 +109,7 @@ def run(
     """Train, judge and save a model for every series; the same call again continues or skips."""
     budget = _budgeted(load_profile(profile), bars, epochs, precision, is_smoke=smoke)
     chosen = chosen_series(series)
+    redone = _redone(redo or (), chosen)
 
     from v8.artifacts.run_folder import locate_run
     from v8.commands.printing import print_plan
@@ -117,7 +128,7 @@ def run(
         check_trackers(track)
     if publish:
         check_publishing(publish, candle_source.name, is_publishable=candle_source.is_publishable)
-    summary = _carry_out(plan, candle_source, placement, track or ())
+    summary = _carry_out(plan, candle_source, placement, track or (), redone)
     _exit_on_failures(summary, path, publish)
     if publish:
         publish_run(path, publish)
@@ -135,13 +146,32 @@ def _budgeted(
     return profile.with_budget(newest_bars=bars, epochs=epochs, precision=precision)
 
 
-def _carry_out(plan: Plan, source: CandleSource, placement: Placement, trackers: Sequence[str]) -> Summary:
+def _redone(names: Sequence[str], chosen: Sequence[Series]) -> list[Series]:
+    found = [Series.parse(name) for name in names]
+    if strange := [one for one in found if one not in chosen]:
+        raise ProfileError(
+            where="--redo",
+            rule="names series that this call trains",
+            got=listed(strange),
+            fix="Name it with --series too, or leave it out",
+        )
+    return found
+
+
+def _carry_out(
+    plan: Plan,
+    source: CandleSource,
+    placement: Placement,
+    trackers: Sequence[str],
+    redone: Sequence[Series],
+) -> Summary:
     from v8.artifacts.run_folder import RunFolder, RunRecord
     from v8.commands.printing import open_display, print_summary
     from v8.engine.engines import ENGINES
-    from v8.engine.events import log_told_as_notes, told_once
+    from v8.engine.events import Note, log_told_as_notes, told_once
     from v8.engine.execution import execute
     from v8.engine.outputs import write_outputs
+    from v8.engine.plan import make_plan
     from v8.engine.tracking.following import open_trackers
     from v8.engine.tracking.tracker import TrackedRun
 
@@ -150,6 +180,9 @@ def _carry_out(plan: Plan, source: CandleSource, placement: Placement, trackers:
     begun = RunRecord.begin(plan.profile, source.name, source.is_publishable, words)
     tracked = TrackedRun(plan.path, plan.profile.model_dump(mode="json"), source.name)
     with RunFolder(plan.path, begun) as folder:
+        for series in redone:
+            folder.set_aside(series)
+        plan = make_plan(plan.profile, [one.series for one in plan.series], plan.path)
         set_last_words(f"interrupted: {plan.path} is saved. Continue with: {words}")
         with (
             open_display(plan) as show,
@@ -158,7 +191,8 @@ def _carry_out(plan: Plan, source: CandleSource, placement: Placement, trackers:
         ):
             train_all = partial(ENGINES[DEFAULT_ENGINE].train_all, placement)
             summary = execute(plan, folder, source, train_all, listen)
-        print_summary(summary, plan.path, write_outputs(plan.path))
+            rows = write_outputs(plan.path, lambda error: listen(Note(str(error))))
+        print_summary(summary, plan.path, rows)
     return summary
 
 
@@ -171,8 +205,12 @@ def _exit_on_failures(summary: Summary, run: Path, repo: str | None) -> None:
 
 
 def _words_to_continue() -> str:
-    """Return the command line of this process without `--fresh`, ready to be pasted."""
-    words = [word for word in sys.argv[1:] if word != "--fresh"]
+    """Return the command line of this process without what is done once, ready to be pasted."""
+    words = [
+        word
+        for before, word in pairwise(["", *sys.argv[1:]])
+        if word not in ("--fresh", "--redo") and before != "--redo" and not word.startswith("--redo=")
+    ]
     if Path(sys.argv[0]).name == "run.py":
         return shlex.join(["python", "-m", "v8.run", *words])
     return shlex.join(["python", "-m", "v8", *words])

@@ -74,7 +74,7 @@ class Outcome:
     Args:
         series: Which series.
         reason: Why it failed, one sentence; None when it did not.
-        is_data_error: Whether candles or features were at fault.
+        is_data_error: Whether candles, features or what is saved of it were at fault.
         trace: The full traceback of a failure.
         seconds: Wall time.
     """
@@ -92,14 +92,13 @@ Listener = Callable[[Event], None]
 
 def told_once(listen: Listener) -> Listener:
     """Return a listener that passes a note on once, however many series and processes have it to tell."""
-    told: set[str] = set()
+    told: set[str | None] = set()
 
     def tell(event: Event) -> None:
-        if isinstance(event, Note):
-            if event.text in told:
-                return
-            told.add(event.text)
-        listen(event)
+        if not (isinstance(event, Note) and event.text in told):
+            listen(event)
+        if isinstance(event, Note | Outcome):
+            told.add(event.text if isinstance(event, Note) else event.reason)
 
     return tell
 

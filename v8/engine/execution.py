@@ -2,7 +2,9 @@
 
 Nothing is trained before the candles of every selected series were read, and every finished artefact has
 shown that it is the one that was saved. A series whose candles cannot be read, or are no longer those the
-run was started with, fails by itself.
+run was started with, fails by itself, and so does one whose finished files are not as they were saved; they
+are left as they are. What shows results is drawn anew after each series; a page that cannot be written costs
+a note.
 """
 
 from __future__ import annotations
@@ -10,16 +12,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
-from v8.artifacts.run_folder import RunFolder, pin_of
-from v8.artifacts.series_artifact import ERROR_FILE, read_metadata, verify_model_file
+from v8.artifacts.run_folder import ERROR_FILE, RunFolder, pin_of
+from v8.artifacts.series_artifact import redo_offered, verify_model_file
 from v8.engine.events import Event, Listener, Note, Outcome, SeriesStarted, StageStarted, Waiting
 from v8.engine.isolation import isolated
-from v8.engine.outputs import RunOutputs
+from v8.engine.outputs import RunOutputs, read_finished
 from v8.engine.plan import Job, Plan, PlannedSeries, make_plan
 from v8.engine.precision import choose_precision
+from v8.errors import ArtifactError, StorageError
 from v8.machine import may_have_gpu
 from v8.market.candles import Candles
+from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.market.sources.waiting import told_of_waiting
 from v8.storage import write_text
@@ -66,17 +71,23 @@ def execute(
         What was finished and what failed.
 
     Raises:
-        ArtifactError: If a finished artefact was changed.
+        StorageError: If `run.json` cannot be written.
         KeyboardInterrupt: When interrupted; the folder then tells how far each series is.
     """
     plan = make_plan(plan.profile, [one.series for one in plan.series], folder.path)  # the folder is ours now
-    _check_finished(plan, folder, listen)
+    if folder.note:
+        listen(Note(folder.note))
+    if plan.todo:
+        folder.require_writable()
+    damaged = _check_finished(plan, folder, listen)
+    plan = replace(plan, series=tuple(one for one in plan.series if one.series not in damaged))
     jobs, failures = _read_all(plan, folder, source, listen)
+    failures = [*damaged.values(), *failures]
     jobs = _in_one_precision(jobs, folder, listen)
-    num_trained, outputs = 0, RunOutputs(folder.path)
+    num_trained, outputs = 0, RunOutputs(folder.path, lambda error: listen(Note(str(error))))
     try:
         for outcome in train_all(jobs, _recording(folder, listen)) if jobs else ():
-            _record(outcome, folder)
+            _record(outcome, folder, listen)
             listen(outcome)
             num_trained += outcome.reason is None
             failures += [outcome] if outcome.reason else []
@@ -112,16 +123,29 @@ def _recording(folder: RunFolder, listen: Listener) -> Listener:
     return record
 
 
-def _check_finished(plan: Plan, folder: RunFolder, listen: Listener) -> None:
+def _check_finished(plan: Plan, folder: RunFolder, listen: Listener) -> dict[Series, Outcome]:
+    """Return the finished series whose files are not as they were saved, each with its refusal."""
+    damaged = {}
     for planned in plan.series:
         if planned.status == "done":
-            path = folder.series_folder(planned.series)
-            verify_model_file(path, read_metadata(path, series=path.name))
+            try:
+                _verify(folder.series_folder(planned.series))
+            except ArtifactError as error:
+                damaged[planned.series] = Outcome(planned.series, reason=str(error), is_data_error=True)
+                listen(damaged[planned.series])
         elif folder.state(planned.series).status == "done":
             listen(Note(f"{planned.series}: was finished, but its files are gone; it is trained again."))
-    num_done = len(plan.series) - len(plan.todo)
+    num_done = len(plan.series) - len(plan.todo) - len(damaged)
     if num_done:
-        listen(Note(f"{num_done} of {len(plan.series)} series are already finished and are skipped."))
+        end = "" if plan.todo else " There is nothing to do."
+        listen(Note(f"{num_done} of {len(plan.series)} series are already finished and are skipped.{end}"))
+    return damaged
+
+
+def _verify(folder: Path) -> None:
+    finished = read_finished(folder)
+    with redo_offered(folder.name):
+        verify_model_file(folder, finished.metadata)
 
 
 def _read_all(
@@ -172,15 +196,18 @@ def _refused(planned: PlannedSeries, outcome: Outcome, folder: RunFolder, listen
     if planned.status == "done":
         listen(Note(f"failed: {outcome.reason} The finished model stays as it is."))
     else:
-        _record(outcome, folder)
+        _record(outcome, folder, listen)
         listen(outcome)
     return outcome
 
 
-def _record(outcome: Outcome, folder: RunFolder) -> None:
+def _record(outcome: Outcome, folder: RunFolder, listen: Listener) -> None:
     if outcome.reason is None:
         folder.set_state(outcome.series, status="done", reason=None, seconds=round(outcome.seconds, 3))
     else:
         trace = without_credentials(outcome.trace)  # other people's errors quote addresses
-        write_text(folder.series_folder(outcome.series) / ERROR_FILE, trace)
+        try:
+            write_text(folder.series_folder(outcome.series) / ERROR_FILE, trace)
+        except StorageError as error:  # the reason is kept all the same
+            listen(Note(str(error)))
         folder.set_state(outcome.series, status="failed", reason=outcome.reason)

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
-from v8.artifacts.series_artifact import ERROR_FILE
+from v8.artifacts.run_folder import ERROR_FILE
 from v8.engine.events import Outcome
 from v8.errors import DataError, V8Error
 from v8.market.series import Series

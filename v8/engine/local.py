@@ -183,7 +183,13 @@ class _PreparedSeries:
     def member(self) -> Member:
         """Return what the trainer needs of this series."""
         self._listen(StageStarted(self.series, "train"))
-        return Member(self._data, self._job.seed, self._checkpoint, self._tell)
+        return Member(
+            self._data,
+            self._job.seed,
+            self._checkpoint,
+            self._tell,
+            lambda sentence: self._listen(Note(sentence)),
+        )
 
     def finish(self, trainer: Trainer, result: TrainingResult | DivergedError, num_series: int) -> Outcome:
         """Judge and save what was trained; an error becomes the outcome."""

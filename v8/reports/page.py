@@ -215,7 +215,7 @@ def provenance(made: RunRecord | Comparison) -> Html:
 
 def _forecasts(sample: ForecastSample | None) -> Html:
     if sample is None:
-        return element("p", "The v8 that saved this model kept no forecasts to show.")
+        return element("p", "No forecasts are kept beside this model.")
     num_steps = len(next(iter(sample.issued[0].values.values())))
     every = "every bar" if num_steps == 1 else f"every {num_steps} bars"
     note = (

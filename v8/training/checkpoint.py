@@ -1,14 +1,21 @@
-"""Training in progress on disk: one plain .npz file, rewritten whole after every epoch."""
+"""Training in progress on disk: one plain .npz file, rewritten whole after every epoch.
+
+It only saves time. Behind its end stand 32 bytes more, the sha256 of all before them, so that nothing of a
+damaged file is ever taken apart.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import zipfile
 from dataclasses import asdict, dataclass, replace
 from itertools import count, takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import keras
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
@@ -20,7 +27,12 @@ from v8.training.epoch_record import EpochRecord
 from v8.training.patience import LossPatience
 from v8.training.step import FleetState
 
-CHECKPOINT_FORMAT = 1
+CHECKPOINT_FORMAT = 2
+
+MAX_BYTES: Final = 1 << 30
+"""A larger file is none of ours; the network would have 60 million parameters."""
+
+_DIGEST_BYTES: Final = 32
 
 
 @dataclass(frozen=True)
@@ -85,7 +97,10 @@ class Checkpoint:
                 flat.update({f"{name}/{number}": array for number, array in enumerate(value)})
             else:
                 flat[name] = value
-        write_with(path, lambda aside: np.savez(aside, **flat))
+        stream = io.BytesIO()
+        np.savez(stream, **flat)
+        content = stream.getvalue()
+        write_with(path, lambda aside: aside.write_bytes(content + hashlib.sha256(content).digest()))
 
     @classmethod
     def load(cls, path: Path, identity: dict[str, Any]) -> Checkpoint:
@@ -95,7 +110,7 @@ class Checkpoint:
             ArtifactError: If the file is damaged or of another profile, data set or seed.
         """
         try:
-            with np.load(path, allow_pickle=False) as stored:
+            with np.load(io.BytesIO(_whole(path)), allow_pickle=False) as stored:
                 content = {name: stored[name] for name in stored.files}
             note = json.loads(bytes(content["note"]))
             progress = TypeAdapter(Progress).validate_python(note["progress"])
@@ -104,7 +119,7 @@ class Checkpoint:
                 where=str(path),
                 rule="must be a checkpoint that can be read",
                 got=str(error) or type(error).__name__,
-                fix="Move the file away to train this series from its first epoch",
+                fix="Remove it to train this series from its first epoch",
             ) from error
         if note["format"] != CHECKPOINT_FORMAT or note["identity"] != identity:
             raise ArtifactError(
@@ -115,6 +130,39 @@ class Checkpoint:
             )
         state = FleetState(*(_stored(content, name) for name in FleetState._fields))
         return cls(identity, state, _stored(content, "best_weights"), progress)
+
+    def require_fit(self, state: FleetState) -> None:
+        """Check that the arrays can take the place of a model's own.
+
+        Args:
+            state: The model's part of an untrained fleet's state.
+
+        Raises:
+            ArtifactError: If one is of another shape or type.
+        """
+        ours = (_layout(self.state), _layout(self.best_weights))
+        if ours != (_layout(state), _layout(state.weights)):
+            raise ArtifactError(
+                where="a checkpoint",
+                rule="must hold the arrays of this network",
+                got="others",
+                fix="Remove it to train this series from its first epoch",
+            )
+
+
+def _whole(path: Path) -> bytes:
+    if path.stat().st_size > MAX_BYTES:
+        raise ValueError("more bytes than a checkpoint has")
+    content = path.read_bytes()
+    content, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
+    if hashlib.sha256(content).digest() != digest:
+        raise ValueError("damage: it does not match its sha256")
+    return content
+
+
+def _layout(part: Any) -> Any:
+    """Return the shape and type of every array, in the structure they stand in."""
+    return keras.tree.map_structure(lambda array: (np.shape(array), np.asarray(array).dtype.str), part)
 
 
 def _stored(content: dict[str, NDArray[Any]], name: str) -> Any:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from v8.data.dataset import SeriesData
 from v8.data.windows import Batch, FleetWindows, num_batches
-from v8.errors import DivergedError
+from v8.errors import ArtifactError, DivergedError, StorageError
 from v8.machine import backend_name, device_of, memory_of
 from v8.models.networks import build_network, num_parameters
 from v8.models.serving import ServingGraph, ServingModel
@@ -35,9 +35,12 @@ from v8.training.checkpoint import Checkpoint, Progress
 from v8.training.epoch_record import EpochRecord
 from v8.training.patience import LossPatience
 from v8.training.step import FleetState, compiled_loss, compiled_step, initial_state
+from v8.untrusted import shown
 
 VALIDATION_BATCH = 64
 """Windows a batch when no gradient is needed; the mean over windows does not depend on it."""
+
+_DROPPED = "It is dropped, and the series trains from its first epoch"
 
 CHECKPOINT_SHARE = 0.05
 """Most of the time that may go into writing checkpoints; a resumed run repeats what was not written."""
@@ -87,12 +90,14 @@ class Member:
         seed: Seed of weights, order and dropout.
         checkpoint: File to continue from and to write; None keeps nothing.
         on_epoch: Called after each epoch.
+        tell: Told what is wrong with the checkpoint, one sentence; training goes on without.
     """
 
     data: SeriesData
     seed: int
     checkpoint: Path | None = None
     on_epoch: Callable[[EpochRecord], None] = lambda record: None
+    tell: Callable[[str], None] = lambda sentence: None
 
 
 @dataclass(frozen=True)
@@ -138,11 +143,10 @@ class Trainer:
         checkpoint: Path | None = None,
         on_epoch: Callable[[EpochRecord], None] = lambda record: None,
     ) -> TrainingResult:
-        """Train one series, or go on where its checkpoint stands.
+        """Train one series, or go on where its checkpoint stands; one that is damaged or foreign is dropped.
 
         Raises:
             DivergedError: If a loss is no number.
-            ArtifactError: If the checkpoint is damaged or belongs to something else.
         """
         ((_, result),) = self.fit_fleet([Member(data, seed, checkpoint, on_epoch)])
         if isinstance(result, DivergedError):
@@ -157,9 +161,6 @@ class Trainer:
 
         Yields:
             Place in `members` and result, as each one ends.
-
-        Raises:
-            ArtifactError: If a checkpoint is damaged or belongs to something else.
         """
         return _FleetFit(self, members).run()
 
@@ -400,11 +401,20 @@ class _FleetFit:
             return
         started = time.perf_counter()
         identity = self._identity(running.member)
-        Checkpoint(identity, part, running.best_weights, running.progress).save(path)
+        try:
+            Checkpoint(identity, part, running.best_weights, running.progress).save(path)
+        except StorageError as error:
+            running.member.tell(f"Checkpoints cannot be written ({error.got}): a stop costs these epochs.")
         self._saving_s += time.perf_counter() - started
 
     def _restore(self, running: _Running, path: Path) -> None:
-        stored = Checkpoint.load(path, self._identity(running.member))
+        try:
+            stored = Checkpoint.load(path, self._identity(running.member))
+            stored.require_fit(self._state.take(running.place))
+        except ArtifactError as error:
+            why = f"{path.name} {error.rule}; got {error.got}"
+            running.member.tell(f"{shown(f'{running.member.data.series}: {why}', 300)}. {_DROPPED}.")
+            return
         self._state = self._state.put(running.place, stored.state)
         running.progress, running.best_weights = stored.progress, stored.best_weights
         running.resumed_from = stored.progress.epoch
