@@ -251,10 +251,11 @@ DAMAGE: dict[str, tuple[str, str | None, str]] = {
         '{"format": 9}',
         r"metadata\.json: this v8 reads artefact format 1",
     ),
-    "a lost history": ("history.csv", None, r"history\.csv: must be CSV"),
-    "a cut history": (
+    "a lost history": ("history.csv", None, r"history\.csv: must be "),
+    "a cut history": ("history.csv", "epoch,train", r"history\.csv: must be CSV"),
+    "a shorter history": (
         "history.csv",
-        "epoch,train",
+        "epoch,train_loss,validation_loss\n",
         r"history\.csv: must have a row for each of 1 epochs; got 0",
     ),
     "a cut sample": ("forecasts.json", "{", r"forecasts\.json: must be whole JSON"),

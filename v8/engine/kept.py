@@ -14,9 +14,8 @@ from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from v8.errors import StorageError
 from v8.machine import identity
-from v8.storage import digest_json, home, write_json
+from v8.storage import digest_json, home, write_cache
 
 KEPT_FORMAT: Final = 1
 
@@ -43,6 +42,6 @@ def kept(kind: TypeAdapter[Found], name: str, key: Mapping[str, Any], measure: C
     with suppress(OSError, ValueError, ValidationError, KeyError, TypeError):
         return kind.validate_python(json.loads(file.read_text("utf-8"))["found"])
     found = measure()
-    with suppress(StorageError):
-        write_json(file, {"key": whole_key, "found": kind.dump_python(found, mode="json")})
+    content = {"key": whole_key, "found": kind.dump_python(found, mode="json")}
+    write_cache(file, json.dumps(content, indent=2).encode("utf-8"))
     return found
