@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from v8.commands.printing import MAX_BARS, open_display, print_leaderboard
-from v8.engine.events import EpochEnded, Event, Note, Outcome, SeriesStarted, StageStarted
+from v8.engine.events import EpochEnded, Event, Note, Outcome, SeriesStarted, StageStarted, Waiting
 from v8.engine.plan import Plan, PlannedSeries
 from v8.market.series import Series
 from v8.reports.leaderboard import LeaderboardRow, TaskScore
@@ -51,6 +51,7 @@ def test_plain_lines_name_their_series_because_several_write_in_turn(
 ) -> None:
     events = [
         StageStarted(ONE, "candles"),
+        Waiting(ONE, "waiting for a.zip, 5 s of at most 300 s; try 1 of 6"),
         SeriesStarted(ONE),
         SeriesStarted(TWO),
         StageStarted(ONE, "train"),
@@ -60,6 +61,7 @@ def test_plain_lines_name_their_series_because_several_write_in_turn(
     ]
     assert plain_lines(capsys, make_plan(ONE, TWO), events) == [
         "BTCUSDT-1h: reading candles",
+        "BTCUSDT-1h: waiting for a.zip, 5 s of at most 300 s; try 1 of 6",
         "BTCUSDT-1h: started (1 of 2)",
         "ETHUSDT-1h: started (2 of 2)",
         "ETHUSDT-1h: epoch 2 of 6, loss 0.50000, validation 0.25000 (best), 1,234 windows/s",
@@ -109,6 +111,20 @@ def test_failures_tell_nothing_about_time_and_a_second_try_is_not_counted_twice(
         "XRPUSDT-1h: started (2 of 3)",
         "failed: ETHUSDT-1h: lost. (2 of 3 ended, 1 still training)",
     ]
+
+
+def test_a_terminal_counts_the_waiting_beside_the_bar_of_candles(
+    monkeypatch: pytest.MonkeyPatch, make_plan: Any
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "160")
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    with open_display(make_plan(ONE)) as listen:
+        listen(StageStarted(ONE, "candles"))
+        listen(Waiting(ONE, "waiting for [a].zip, 5 s of at most 300 s; try 1 of 6"))
+    last = screen.getvalue().rpartition("candles")[2]
+    assert "BTCUSDT-1h: waiting for [a].zip, 5 s of at most 300 s; try 1 of 6" in last
 
 
 def test_a_terminal_shows_one_bar_per_series_at_work_up_to_a_limit(

@@ -24,6 +24,7 @@ from v8.errors import PublishError, listed
 from v8.hub.client import TOKEN_PAGE, HubRepo, Refusal, RetryPolicy, is_listed, strict_client
 from v8.hub.manifest import CARD_FILE, MANIFEST_FILE, is_published_path
 from v8.hub.staging import Staged
+from v8.untrusted import without_credentials
 
 _ORDINARY: Final = frozenset({".gitattributes", CARD_FILE, "LICENSE", "LICENSE.md", "LICENSE.txt"})
 """What a repository without a published run may hold: what the Hub's own page creates."""
@@ -93,7 +94,8 @@ def publish(
         remote.create(is_private=is_private)
         commit = SingleCommit(staged, remote)
         revision = retries.insist(repo, commit.attempt, lambda: succeeded["PUT"])
-        return Published(f"{remote.endpoint}/{repo}/commit/{revision}", revision, commit.sent)
+        address = without_credentials(f"{remote.endpoint}/{repo}/commit/{revision}")
+        return Published(address, revision, commit.sent)
 
 
 @dataclass

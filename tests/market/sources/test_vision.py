@@ -411,6 +411,16 @@ def test_rows_of_another_month_are_refused(full_archive, open_vision, history):
         open_vision().candles(SERIES, 100)
 
 
+def test_rows_that_end_in_a_lone_carriage_return_are_read(
+    full_archive, open_vision, history, make_rows, make_zip
+):
+    rows = make_rows(part(history, "2024-08")).replace("\n", "\r")
+    full_archive.put(path_of("2024-08"), make_zip({"BTCUSDT-4h-2024-08.csv": rows}))
+    np.testing.assert_array_equal(
+        open_vision().candles(SERIES, 100).column("close"), history["close"].iloc[-100:]
+    )
+
+
 def test_a_bad_zip_is_not_final_and_a_mended_one_takes_its_place(full_archive, open_vision, history):
     full_archive.put_rows("BTCUSDT-4h", "2024-08", part(history, "2024-07"))
     with pytest.raises(DataError, match="rows must open within 2024-08"):
