@@ -7,6 +7,10 @@ a second port under another name, as the real Hub serves them from another host:
 Routes, as `requests`, `count` and the faults name them:
 
     whoami create validate-yaml preupload lfs-batch lfs-put lfs-verify commit info tree resolve lfs-get
+    xet-token
+
+A client that moves large files by xet asks for `xet-token` first, whose answer here is always an error of the
+server; with `hub.has_xet` files are offered by xet, too.
 """
 
 from __future__ import annotations
@@ -50,6 +54,7 @@ _ROUTES = {
     "lfs-put": ("PUT", r"/lfs/(?P<oid>[0-9a-f]{64})"),
     "lfs-get": ("GET|HEAD", r"/lfs/(?P<oid>[0-9a-f]{64})"),
     "commit": ("POST", rf"/api/models/{_REPO}/commit/(?P<revision>[^/]+)"),
+    "xet-token": ("GET", rf"/api/models/{_REPO}/xet-(read|write)-token/(?P<revision>[^/]+)"),
     "tree": ("GET", rf"/api/models/{_REPO}/tree/(?P<revision>[^/]+)(/(?P<path>.+))?"),
     "info": ("GET", rf"/api/models/{_REPO}(/revision/(?P<revision>[^/]+))?"),
     "resolve": ("GET|HEAD", rf"/{_REPO}/resolve/(?P<revision>[^/]+)/(?P<path>.+)"),
@@ -169,7 +174,7 @@ class LoopbackHub:
         self._faults: dict[str, list[Fault]] = {}
         self._lock = threading.RLock()
         self._stopping = threading.Event()
-        self.is_garbling = False
+        self.is_garbling = self.has_xet = False
         # To some versions of the client a host with another port is the same host.
         self._hub, self._cdn = _Server(self, "127.0.0.1"), _Server(self, "localhost")
 
@@ -271,6 +276,14 @@ class LoopbackHub:
     def slow(self, route: str, seconds: float, *, times: int = 1, where: str = "") -> None:
         """Do what is asked, then answer late."""
         self._plan(route, Fault("slow", times, where, seconds=seconds))
+
+    def stall(self, route: str, *, times: int = 1, where: str = "") -> None:
+        """Read no body, do nothing and say nothing, until the server stops."""
+        self._plan(route, Fault("stall", times, where))
+
+    def drip(self, route: str, seconds: float, *, times: int = 1, where: str = "") -> None:
+        """Do what is asked, then send a byte of the body every so many seconds."""
+        self._plan(route, Fault("drip", times, where, seconds=seconds))
 
     def flip(self, route: str, *, times: int = 1, where: str = "", byte: int = 0) -> None:
         """Send a body with the lowest bit of one byte changed (`resolve`; `lfs-get` for large files)."""
@@ -487,7 +500,12 @@ class LoopbackHub:
             return _content(blob.content, call.headers, headers | {"ETag": f'"{blob.oid}"'})
         linked = {"X-Linked-Size": str(len(blob.content)), "X-Linked-Etag": f'"{blob.sha256}"'}
         location = {"Location": f"{self.cdn_url}/lfs/{blob.sha256}", "ETag": f'"{blob.oid}"'}
-        return Answer(302, headers=headers | linked | location)
+        token = f"{self.url}/api/models/{call.parts['repo']}/xet-read-token/{commit.oid}"
+        xet = {"X-Xet-Hash": blob.sha256, "Link": f'<{token}>; rel="xet-auth"'} if self.has_xet else {}
+        return Answer(302, headers=headers | linked | location | xet)
+
+    def _xet_token(self, call: Call) -> Answer:
+        return _error(503, "this Hub has no xet")
 
     def _lfs_get(self, call: Call) -> Answer:
         content = self.objects.get(call.parts["oid"])
@@ -653,10 +671,15 @@ class _Handler(BaseHTTPRequestHandler):
         """Tests read `hub.requests` instead."""
 
     def _serve(self) -> None:
-        body = self._body()
         route, _ = find_route(self.command, self.path)
         fault = self.hub.take_fault(route, unquote(self.path))
         kind = fault.kind if fault else ""
+        if kind == "stall":
+            self.hub.requests.append(Request(self.command, route, unquote(self.path), 0))
+            self.hub.pause(600)
+            self._hang_up()
+            return
+        body = self._body()
         if fault and kind in ("answer", "cut") and not (kind == "cut" and self.command == "GET"):
             self.hub.requests.append(Request(self.command, route, unquote(self.path), len(body)))
             if kind == "cut":
@@ -674,6 +697,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.hub.pause(fault.seconds)
         if kind == "lose":
             self._hang_up()
+        elif fault and kind == "drip":
+            self._send(answer, byte_s=fault.seconds)
         elif fault and kind == "flip":
             self._send(Answer(answer.status, _flipped(answer.body, fault.byte), answer.headers))
         else:
@@ -689,13 +714,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.readline()
         return b"".join(parts)
 
-    def _send(self, answer: Answer, *, is_cut: bool = False) -> None:
+    def _send(self, answer: Answer, *, is_cut: bool = False, byte_s: float = 0.0) -> None:
         self.send_response(answer.status)
         for name, value in answer.headers.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(answer.body)))
         self.end_headers()
-        if self.command != "HEAD":
+        if byte_s and self.command != "HEAD":
+            for byte in range(len(answer.body)):
+                self.wfile.write(answer.body[byte : byte + 1])
+                self.hub.pause(byte_s)
+        elif self.command != "HEAD":
             self.wfile.write(answer.body[: len(answer.body) // 2] if is_cut else answer.body)
         if is_cut:
             self._hang_up()

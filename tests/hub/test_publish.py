@@ -27,8 +27,16 @@ def staged_of(run: Path, **choice: bool) -> Staged:
     return stage_run(run, folder, REPO, Choice(**choice))
 
 
-def publish_run(run: Path, *, is_private: bool = False, **choice: bool) -> Published:
-    return publish(staged_of(run, **choice), REPO, is_private=is_private, retries=RetryPolicy(sleep=no_pause))
+def publish_run(
+    run: Path, *, is_private: bool = False, is_pruning: bool = False, **choice: bool
+) -> Published:
+    return publish(
+        staged_of(run, **choice),
+        REPO,
+        is_private=is_private,
+        is_pruning=is_pruning,
+        retries=RetryPolicy(sleep=no_pause),
+    )
 
 
 def test_forty_models_are_one_commit_of_at_most_a_hundred_requests(hub: Any, make_run: Any) -> None:
@@ -116,10 +124,10 @@ def test_the_manifest_of_a_commit_describes_every_file_beside_it(
     assert manifest.profile_name == "aligned"
 
 
-def test_models_that_are_gone_leave_in_the_same_commit_and_other_files_stay(hub: Any, make_run: Any) -> None:
+def test_pruned_models_leave_in_the_same_commit_and_other_files_stay(hub: Any, make_run: Any) -> None:
     publish_run(make_run(["BTCUSDT-15m", "ETHUSDT-1h"]))
     hub.commit(REPO, {"LICENSE": b"mine", "pictures/a.png": b"mine"})
-    done = publish_run(make_run(["BTCUSDT-15m"]))
+    done = publish_run(make_run(["BTCUSDT-15m"]), is_pruning=True)
     assert done.sent is not None
     assert len(done.sent.deletions) == 4
     assert len(hub.commits(REPO)) == 3

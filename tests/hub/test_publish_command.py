@@ -45,8 +45,15 @@ def test_a_process_publishes_and_prints_where(hub: Any, make_run: Any, tokens: A
     commit = hub.commits(REPO)[0]
     lines = done.stdout.splitlines()
     assert lines[0].startswith("2 models of aligned for someone/fleet: 11 files, ")
-    assert lines[1].startswith("Sent 11 files, ")
-    assert lines[2] == f"Published: {hub.url}/{REPO}/commit/{commit.oid}"
+    assert lines[1:6] == [
+        "Difference to what is in someone/fleet:",
+        "  added:   2 models, 11 files: BTCUSDT-15m, ETHUSDT-1h",
+        "  changed: 0 models, 0 files",
+        "  kept:    0 models, 1 file",  # .gitattributes
+        "  removed: 0 models, 0 files",
+    ]
+    assert lines[6].startswith("Sent 11 files, ")
+    assert lines[7] == f"Published: {hub.url}/{REPO}/commit/{commit.oid}"
 
 
 def test_a_client_that_is_asked_to_tell_everything_keeps_the_token(
@@ -84,10 +91,15 @@ def test_pauses_are_told(hub: Any, make_run: Any) -> None:
     assert "someone/fleet: status 429; trying again in 0 s" in done.stderr
 
 
-def test_removed_models_are_told(hub: Any, make_run: Any) -> None:
+def test_models_that_the_run_lacks_stay_unless_they_are_pruned(hub: Any, make_run: Any) -> None:
     call("publish", make_run(["BTCUSDT-15m", "ETHUSDT-1h"]), "--repo", REPO)
-    done = call("publish", make_run(["BTCUSDT-15m"]), "--repo", REPO)
-    assert "Removed files of an earlier run: models/ETHUSDT-1h/README.md, " in done.stdout
+    fewer = make_run(["BTCUSDT-15m"])
+    kept = call("publish", fewer, "--repo", REPO)
+    assert "  removed: 0 models, 0 files" in kept.stdout
+    assert "models/ETHUSDT-1h/model.keras" in hub.files(REPO)
+    pruned = call("publish", fewer, "--repo", REPO, "--prune")
+    assert "  removed: 1 model, 4 files: ETHUSDT-1h" in pruned.stdout
+    assert "models/ETHUSDT-1h/model.keras" not in hub.files(REPO)
 
 
 def test_private_and_only_skilled_and_partial_arrive(hub: Any, make_run: Any) -> None:
@@ -105,31 +117,42 @@ def test_private_and_only_skilled_and_partial_arrive(hub: Any, make_run: Any) ->
     assert "1 models of aligned" in done.stdout
 
 
-def test_a_dry_run_prints_files_and_sizes_and_speaks_to_nobody(make_run: Any, tmp_path: Path) -> None:
-    run = make_run()
-    guard = (
-        # Python itself reports every try to reach another machine; imports may make a socket and look at it.
-        "import sys\n"
-        "def refuse(event, args):\n"
-        "    if event.startswith(('socket.connect', 'socket.send', 'socket.get', 'socket.getaddrinfo')):\n"
-        "        raise SystemExit(f'a dry run calls {event}')\n"
-        "sys.addaudithook(refuse)\n"
-        "from v8.commands.app import main\n"
-        f"main(['publish', {str(run)!r}, '--repo', {REPO!r}, '--dry-run'])\n"
-    )
-    env = {name: value for name, value in os.environ.items() if name != "HF_TOKEN"}
-    done = subprocess.run(
-        [sys.executable, "-c", guard],
-        env=env | {"HF_HOME": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:9"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_a_dry_run_shows_the_difference_that_publishing_then_makes(
+    hub: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch, tokens: Any
+) -> None:
+    call("publish", make_run(["BTCUSDT-15m", "ETHUSDT-1h", "SOLUSDT-1h"]), "--repo", REPO)
+    run = make_run(["BTCUSDT-15m"], shares={"BTCUSDT-15m": make_run.SHORT})
     size = (run / "BTCUSDT-15m" / "model.keras").stat().st_size
-    assert f"models/BTCUSDT-15m/model.keras {size:,} " in " ".join(done.stdout.split()) + " "
-    assert "2 models of aligned for someone/fleet: 11 files, " in done.stdout
+    hub.forget()
+    monkeypatch.delenv("HF_TOKEN")
+    for words in ((), ("--prune",)):
+        dry = call("publish", run, "--repo", REPO, "--dry-run", *words)
+        assert dry.exit_code == 0, dry.stderr
+        assert f"models/BTCUSDT-15m/model.keras {size:,} " in " ".join(dry.stdout.split()) + " "
+    assert {request.method for request in hub.requests} <= {"GET", "HEAD"}
+    assert len(hub.commits(REPO)) == 1
+    monkeypatch.setenv("HF_TOKEN", tokens.write)
+    done = call("publish", run, "--repo", REPO, "--prune")
+    assert differences(dry.stdout) == differences(done.stdout)
+    assert differences(done.stdout)[-1] == "  removed: 2 models, 8 files: ETHUSDT-1h, SOLUSDT-1h"
+    again = call("publish", run, "--repo", REPO, "--dry-run")
+    assert again.stdout.splitlines()[-1] == f"{REPO} holds all of it already: publishing changes nothing."
+
+
+def test_a_dry_run_says_that_there_is_no_repository_yet_and_makes_none(
+    hub: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    dry = call("publish", make_run(), "--repo", REPO, "--dry-run")
+    assert dry.exit_code == 0, dry.stderr
+    assert f"There is no repository {REPO} yet that this user may see" in dry.stdout
+    assert hub.repos == {}
+
+
+def differences(output: str) -> list[str]:
+    """Return the lines of a difference."""
+    starts = ("  added:", "  changed:", "  kept:", "  removed:")
+    return [line for line in output.splitlines() if line.startswith(starts)]
 
 
 def test_a_dry_run_refuses_what_publishing_would_refuse(make_run: Any) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from v8.errors import PublishError
-from v8.hub.client import RetryPolicy, check_repo_name, hub_endpoint
+from v8.hub.client import RetryPolicy, check_repo_name
+from v8.hub.endpoint import hub_endpoint
 from v8.hub.publish import check_access, publish
 from v8.hub.staging import Staged
 

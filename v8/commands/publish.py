@@ -14,6 +14,7 @@ import typer
 from v8.errors import listed
 
 if TYPE_CHECKING:
+    from v8.hub.publish import Difference
     from v8.hub.staging import Choice, Staged
 
 
@@ -26,7 +27,7 @@ def publish(
         bool, typer.Option("--private", help="Make a new repository one that only you can see.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be sent; ask nobody, need no token.")
+        bool, typer.Option("--dry-run", help="Ask the Hub what would change and print it; send nothing.")
     ] = False,
     only_skilled: Annotated[
         bool, typer.Option("--only-skilled", help="Hold back models that lose to the naive forecast.")
@@ -34,25 +35,31 @@ def publish(
     partial: Annotated[
         bool, typer.Option("--partial", help="Publish a run although some of its series are not done.")
     ] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Remove published models that the run does not have.")
+    ] = False,
 ) -> None:
-    """Publish a run's models with card, leaderboard and manifest; unchanged content changes nothing."""
-    from v8.commands.printing import print_lines, print_table
-    from v8.hub.client import check_repo_name
+    """Publish a run's models with card, leaderboard and manifest; models of earlier runs stay."""
     from v8.hub.staging import Choice
 
     choice = Choice(is_partial=partial, is_only_skilled=only_skilled)
-    if not dry_run:
-        publish_run(run, repo, choice, is_private=private)
-        return
-    check_repo_name(repo)
-    with _staged(run, repo, choice) as staged:
-        rows = [(file.path, f"{file.size_bytes:,}", file.sha256[:12]) for file in staged.files]
-        print_table(f"Plan for {repo} (nothing is sent)", ("file", "bytes", "sha256"), rows)
-        print_lines(*_summary(staged, repo))
+    if dry_run:
+        _print_preview(run, repo, choice, is_private=private, is_pruning=prune)
+    else:
+        publish_run(run, repo, choice, is_private=private, is_pruning=prune)
 
 
-def publish_run(run: Path, repo: str, choice: Choice | None = None, *, is_private: bool = False) -> None:
+def publish_run(
+    run: Path,
+    repo: str,
+    choice: Choice | None = None,
+    *,
+    is_private: bool = False,
+    is_pruning: bool = False,
+) -> None:
     """Stage a run, publish it and print where it is; without a choice it has to be complete.
+
+    Published models that the run does not have stay, or go with `is_pruning`.
 
     Raises:
         PublishError: If it may not or cannot be published.
@@ -63,18 +70,20 @@ def publish_run(run: Path, repo: str, choice: Choice | None = None, *, is_privat
     from v8.hub.publish import publish as send
     from v8.hub.staging import Choice
 
+    def announce(found: Difference) -> None:
+        print_lines(f"Difference to what is in {repo}:", *_differences(found))
+
     with _staged(run, repo, choice or Choice()) as staged:
         print_lines(*_summary(staged, repo))
-        published = send(staged, repo, is_private=is_private, retries=RetryPolicy(tell=_tell))
-        sent = published.sent
-        if sent is None:
+        retries = RetryPolicy(tell=_tell)
+        published = send(
+            staged, repo, is_private=is_private, is_pruning=is_pruning, retries=retries, announce=announce
+        )
+        if published.sent is None:
             print_lines(f"Nothing has changed since {published.url}")
             return
-        if sent.deletions:
-            print_lines(f"Removed files of an earlier run: {listed(sent.deletions)}.")
-        print_lines(
-            f"Sent {len(sent.additions)} files, {sent.num_bytes:,} bytes.", f"Published: {published.url}"
-        )
+        sent = f"{len(published.sent.additions)} files, {published.sent.num_bytes:,} bytes"
+        print_lines(f"Sent {sent}.", f"Published: {published.url}")
 
 
 def check_publishing(repo: str, source: str, *, is_publishable: bool) -> None:
@@ -91,6 +100,37 @@ def check_publishing(repo: str, source: str, *, is_publishable: bool) -> None:
     check_access(repo, RetryPolicy(tell=_tell))
 
 
+def _print_preview(run: Path, repo: str, choice: Choice, *, is_private: bool, is_pruning: bool) -> None:
+    from v8.commands.printing import print_lines, print_table
+    from v8.hub.client import RetryPolicy, check_repo_name
+    from v8.hub.publish import preview
+
+    check_repo_name(repo)
+    with _staged(run, repo, choice) as staged:
+        retries = RetryPolicy(tell=_tell)
+        plan, found = preview(staged, repo, is_private=is_private, is_pruning=is_pruning, retries=retries)
+        rows = [(file.path, f"{file.size_bytes:,}", file.sha256[:12]) for file in plan.files]
+        print_table(f"Plan for {repo} (nothing is sent)", ("file", "bytes", "sha256"), rows)
+        print_lines(*_summary(plan, repo))
+        if found is None:
+            print_lines(f"There is no repository {repo} yet that this user may see; publishing makes it.")
+        elif found:
+            print_lines(f"Difference to what is in {repo} (nothing is sent):", *_differences(found))
+        else:
+            print_lines(f"{repo} holds all of it already: publishing changes nothing.")
+
+
+def _differences(found: Difference) -> list[str]:
+    from v8.wording import plural
+
+    models = found.models
+    lines = []
+    for what, paths in found.files.items():
+        told = f"  {what + ':':<8} {plural(len(models[what]), 'model')}, {plural(len(paths), 'file')}"
+        lines.append(f"{told}: {listed(models[what])}" if models[what] else told)
+    return lines
+
+
 @contextmanager
 def _staged(run: Path, repo: str, choice: Choice) -> Iterator[Staged]:
     from v8.hub.staging import stage_run
@@ -104,7 +144,7 @@ def _summary(staged: Staged, repo: str) -> list[str]:
     held_back = [f"{series}: held back, because {reason}." for series, reason in staged.held_back.items()]
     return [
         *held_back,
-        f"{len(staged.manifest.series)} models of {staged.manifest.profile_name} for {repo}: "
+        f"{len(staged.run.metadata)} models of {staged.manifest.profile_name} for {repo}: "
         f"{len(staged.files)} files, {num_bytes:,} bytes, one commit.",
     ]
 

@@ -26,6 +26,7 @@ from v8.market.series import by_series, is_series_name
 from v8.records import Count, Sha256, Text, check_format, checked, read_json_object
 from v8.reports.leaderboard import LEADERBOARD_FILE
 from v8.storage import digest_file
+from v8.untrusted import shown
 
 MANIFEST_FORMAT: Final = 1
 """Version of the keys of `manifest.json`."""
@@ -36,6 +37,9 @@ MODELS_FOLDER: Final = "models"
 
 ROOT_FILES: Final = (CARD_FILE, LEADERBOARD_FILE)
 SERIES_FILES: Final = (README_FILE, HISTORY_FILE, METADATA_FILE, MODEL_FILE)
+
+MAX_LINE: Final = 200
+"""Letters of a text in a manifest."""
 
 _FIX: Final = "Publish the run again with `python -m v8 publish`, or pull another revision"
 
@@ -62,12 +66,31 @@ def series_folder(series: str) -> str:
     return f"{MODELS_FOLDER}/{series}"
 
 
+def series_of(path: str) -> str | None:
+    """Return the series that a file of a published run belongs to; None for any other file.
+
+    >>> series_of("models/BTCUSDT-15m/model.keras"), series_of("README.md"), series_of("models/../a/b")
+    ('BTCUSDT-15m', None, None)
+    """
+    return path.split("/")[1] if is_published_path(path) and path not in ROOT_FILES else None
+
+
 def _published_path(path: str) -> str:
     if not is_published_path(path):
         raise ValueError(
             f"names {', '.join(ROOT_FILES)} or {MODELS_FOLDER}/<SERIES>/ with {', '.join(SERIES_FILES)}"
         )
     return path
+
+
+def _one_line(text: str) -> str:
+    if shown(text, MAX_LINE) != text:
+        raise ValueError(f"is one line of at most {MAX_LINE} letters that can be printed")
+    return text
+
+
+Line = Annotated[Text, AfterValidator(_one_line)]
+"""A text that can be shown as it is."""
 
 
 @dataclass(frozen=True)
@@ -110,9 +133,9 @@ class DataSpan:
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
-    source: Text
-    first_open: Text
-    last_open: Text
+    source: Line
+    first_open: Line
+    last_open: Line
     num_bars: Count
 
     @classmethod
@@ -127,19 +150,20 @@ class Manifest:
 
     Args:
         profile_name: Name of the profile, for example "aligned".
-        profile_digest: Its sha256, 64 hex digits.
+        profile_digest: Its sha256, 64 hex digits; all models are of it.
         created_at: When the newest model of it was saved, ISO 8601 in UTC.
-        versions: Versions of what can change a result.
+        versions: Versions of what can change a result; several of one thing when models of several runs lie
+            there. What belongs to one model stands in its `metadata.json`.
         data: Per series, the candles its model has seen; its keys are the series published.
         files: Every file but the manifest, ascending by path.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
-    profile_name: Text
+    profile_name: Line
     profile_digest: Sha256
-    created_at: Text
-    versions: Mapping[str, Text]
+    created_at: Line
+    versions: Mapping[Line, Line]
     data: Annotated[Mapping[str, DataSpan], Field(min_length=1), BeforeValidator(by_series)]
     files: tuple[ListedFile, ...]
 

@@ -22,22 +22,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from huggingface_hub import constants, hf_hub_url, try_to_load_from_cache
+from huggingface_hub import hf_hub_url, try_to_load_from_cache
 from huggingface_hub.hf_api import RepoFile
 
 from v8.artifacts.model_file import MAX_TEXT_BYTES, MAX_UNPACKED_BYTES, check_keras_file
 from v8.artifacts.series_artifact import MODEL_FILE
 from v8.errors import ArtifactError, PullError, V8Error, listed
-from v8.hub.client import (
-    TOKEN_PAGE,
-    HubRepo,
-    Refusal,
-    RetryPolicy,
-    UnreachableError,
-    is_listed,
-    strict_client,
-)
+from v8.hub.client import HubRepo, Refusal, RetryPolicy, UnreachableError, is_listed
+from v8.hub.endpoint import TOKEN_PAGE
 from v8.hub.manifest import MANIFEST_FILE, ListedFile, Manifest, read_manifest, series_folder
+from v8.hub.transport import Traffic, strict_client
 from v8.registry import nearest
 from v8.storage import digest_file
 
@@ -104,8 +98,8 @@ def pull(
         ArtifactError: If a file is not what was published, or must not be loaded.
     """
     is_offline = is_offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
-    with strict_client(retries.timeout_s):
-        source = ReadableRevision(repo, revision or "main", retries)
+    with strict_client(retries.timeout_s, retries.tell) as traffic:
+        source = ReadableRevision(repo, revision or "main", retries, traffic)
         pulled = _pulled_from_cache(source, series) if is_offline else _pulled(source, series)
     for name in pulled.series:
         check_keras_file(pulled.artifact(name) / MODEL_FILE)
@@ -233,9 +227,9 @@ def _fetch(source: ReadableRevision, file: ListedFile, commit: str, folder: Path
 class ReadableRevision(HubRepo):
     """One revision of one repository: a branch, a tag or a commit."""
 
-    def __init__(self, repo: str, revision: str, retries: RetryPolicy) -> None:
-        super().__init__(repo, retries)
-        self.revision, self.cache = revision, cache_folder()
+    def __init__(self, repo: str, revision: str, retries: RetryPolicy, traffic: Traffic) -> None:
+        super().__init__(repo, retries, traffic)
+        self.revision = revision
 
     def require_manifest(self) -> None:
         """Refuse a revision that does not exist, may not be read, or has no manifest of a sensible size.
@@ -244,6 +238,8 @@ class ReadableRevision(HubRepo):
         """
         url = hf_hub_url(self.name, MANIFEST_FILE, revision=self.revision, endpoint=self.endpoint)
         found = self.insist(lambda: self._api.get_hf_file_metadata(url=url))
+        if not _COMMIT.fullmatch(found.commit_hash or ""):  # it becomes the name of a folder
+            raise self.refused(Refusal.OTHER, f"the commit {found.commit_hash!r}, which is none")
         if found.size is None or found.size > MAX_MANIFEST_BYTES:
             raise ArtifactError(
                 where=f"{self.name}, {MANIFEST_FILE}",
@@ -251,15 +247,6 @@ class ReadableRevision(HubRepo):
                 got=f"{found.size:,}" if found.size else "no size",
                 fix="Pull from a repository that v8 published",
             )
-
-    def file(self, path: str, revision: str, *, is_anew: bool = False) -> Path:
-        """Download a file into the cache, unless it is there."""
-        found = self.insist(
-            lambda: self._api.hf_hub_download(
-                self.name, path, revision=revision, cache_dir=self.cache, force_download=is_anew
-            )
-        )
-        return Path(found)
 
     def cached_manifest(self) -> Path | None:
         """Return the manifest of the revision as the cache knows it."""
@@ -293,12 +280,3 @@ class ReadableRevision(HubRepo):
             rule, got = "the Hub must hand out the model", said
         kind = UnreachableError if refusal is Refusal.OFFLINE else PullError
         return kind(where=where, rule=rule, got=got, fix=fix)
-
-
-def cache_folder() -> Path:
-    """Return the client's cache, from the environment as it is now and not as it was at import."""
-    if chosen := os.environ.get("HF_HUB_CACHE"):
-        return Path(chosen).expanduser()
-    if home := os.environ.get("HF_HOME"):
-        return Path(home).expanduser() / "hub"
-    return Path(constants.HF_HUB_CACHE)

@@ -6,7 +6,7 @@ day. Staging the same run twice gives the same bytes, so publishing it twice cha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from v8.hub.manifest import (
 )
 from v8.lock import FolderLock
 from v8.records import MAX_FILE_BYTES, read_plain
-from v8.reports.card import model_card
+from v8.reports.card import distinct_versions, model_card
 from v8.reports.leaderboard import LEADERBOARD_FILE, rank_results, write_leaderboard_csv
 from v8.reports.results import read_history, read_results
 from v8.storage import write_bytes, write_text
@@ -54,24 +54,117 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Staged:
-    """A staged run.
+class Kept:
+    """Models of a repository that a run does not have and that stay there.
 
     Args:
-        folder: Where its files lie, as they will in the repository.
-        manifest: What they are.
+        manifest: What is published there.
+        metadata: Per series that stays, the content of its `metadata.json`.
+    """
+
+    manifest: Manifest
+    metadata: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def files(self) -> tuple[ListedFile, ...]:
+        """The files that stay, as they were published."""
+        return tuple(file for series in self.metadata for file in self.manifest.files_of(series))
+
+
+@dataclass(frozen=True)
+class StagedRun:
+    """The models of a run that are published, laid out in a folder.
+
+    Args:
+        folder: Where the files lie, as they will in the repository.
+        repo: Where to, `user/name`.
+        record: What the run is.
+        metadata: Per series that is published, the content of its `metadata.json`.
         held_back: Per series that is not published: why, as a clause.
     """
 
     folder: Path
-    manifest: Manifest
+    repo: str
+    record: RunRecord
+    metadata: Mapping[str, Mapping[str, Any]]
     held_back: Mapping[str, str]
+
+    def beside(self, kept: Kept | None) -> Staged:
+        """Write leaderboard, card and manifest, of the run's models and those that stay.
+
+        Raises:
+            PublishError: If models that stay are of another profile, so that no one card can tell of all.
+            ArtifactError: If their metadata cannot be read.
+        """
+        staying = kept.metadata if kept else {}
+        self._require_one_profile(staying)
+        together = [content for _, content in sorted({**staying, **self.metadata}.items())]
+        held_back = {name: reason for name, reason in self.held_back.items() if name not in staying}
+        card = model_card(self.repo, self.record, together, held_back, is_of_many_runs=bool(kept))
+        write_leaderboard_csv(self.folder / LEADERBOARD_FILE, rank_results(read_results(together)))
+        write_text(self.folder / CARD_FILE, card)
+        files = (*list_files(self.folder), *(kept.files if kept else ()))
+        manifest = Manifest(
+            profile_name=self.record.profile_name,
+            profile_digest=self.record.profile_digest,
+            created_at=max(str(content["created_at"]) for content in together),
+            versions=distinct_versions(together) if kept else self.record.versions,
+            data={str(content["series"]): DataSpan.of(content["candles"]) for content in together},
+            files=tuple(sorted(files, key=lambda file: file.path)),
+        )
+        write_text(self.folder / MANIFEST_FILE, manifest.to_text())
+        # What is sent must be what pulling accepts.
+        return Staged(self, read_manifest(self.folder / MANIFEST_FILE), kept)
+
+    def _require_one_profile(self, kept: Mapping[str, Mapping[str, Any]]) -> None:
+        digest = self.record.profile_digest
+        if others := [name for name, content in kept.items() if content.get("profile_digest") != digest]:
+            rule = (
+                f"models that stay beside those of a run are of its profile {self.record.profile_name}, too"
+            )
+            raise PublishError(
+                where=self.repo,
+                rule=f"{rule} (digest {digest[:12]})",
+                got=f"{len(others)} of another: {listed(others)}",
+                fix="Choose another --repo, or remove all models that the run does not have with --prune",
+            )
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A staged run, described together with the models that stay in its repository.
+
+    Args:
+        run: What lies in the folder.
+        manifest: What the repository will hold.
+        kept: Models that stay in the repository; None without any.
+    """
+
+    run: StagedRun
+    manifest: Manifest
+    kept: Kept | None
+
+    @property
+    def folder(self) -> Path:
+        """Where the files lie."""
+        return self.run.folder
+
+    @property
+    def held_back(self) -> Mapping[str, str]:
+        """Per series of the run that is not published: why, as a clause."""
+        return self.run.held_back
 
     @property
     def files(self) -> tuple[ListedFile, ...]:
-        """Every file to publish, the manifest included, ascending by path."""
+        """Every file of the folder, the manifest included, ascending by path."""
         manifest = ListedFile.read(self.folder, MANIFEST_FILE)
-        return tuple(sorted((*self.manifest.files, manifest), key=lambda file: file.path))
+        kept = {file.path for file in self.kept.files} if self.kept else ()
+        files = [file for file in self.manifest.files if file.path not in kept]
+        return tuple(sorted((*files, manifest), key=lambda file: file.path))
+
+    def beside(self, kept: Kept | None) -> Staged:
+        """Describe the run anew when other models stay than before, as `StagedRun.beside` does."""
+        return self if kept == self.kept else self.run.beside(kept)
 
 
 def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
@@ -85,7 +178,7 @@ def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
     check_source(record.source, is_publishable=record.is_publishable)
     held_back = _unfinished(run, record, choice)
     with FolderLock(run):
-        metadata = []
+        metadata = {}
         for name in sorted(record.series.keys() - held_back.keys()):
             content = read_metadata(run / name, series=name)
             result = read_results([content])[0]
@@ -94,7 +187,7 @@ def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
                 held_back[name] = f"it loses to the naive forecast: {', '.join(losing)}"
                 continue
             _stage_artifact(run / name, folder / series_folder(name), content)
-            metadata.append(content)
+            metadata[name] = content
     if not metadata:
         reasons = [f"{name}, because {reason}" for name, reason in held_back.items()]
         raise PublishError(
@@ -103,7 +196,7 @@ def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
             got=f"none: {listed(reasons)}" if reasons else "a run without series",
             fix="Train further, or publish without --only-skilled",
         )
-    return _described(folder, repo, record, metadata, held_back)
+    return StagedRun(folder, repo, record, metadata, held_back).beside(None)
 
 
 def check_source(source: str, *, is_publishable: bool) -> None:
@@ -144,26 +237,3 @@ def _stage_artifact(source: Path, target: Path, metadata: Mapping[str, Any]) -> 
     read_history(target / HISTORY_FILE)
     check_keras_file(verify_model_file(target, dict(metadata)))
     write_text(target / README_FILE, artifact_readme(metadata))
-
-
-def _described(
-    folder: Path,
-    repo: str,
-    record: RunRecord,
-    metadata: Sequence[Mapping[str, Any]],
-    held_back: Mapping[str, str],
-) -> Staged:
-    """Add the leaderboard, the card and the manifest to the artefacts."""
-    write_leaderboard_csv(folder / LEADERBOARD_FILE, rank_results(read_results(metadata)))
-    write_text(folder / CARD_FILE, model_card(repo, record, metadata, held_back))
-    manifest = Manifest(
-        profile_name=str(record.profile["name"]),
-        profile_digest=record.profile_digest,
-        created_at=max(str(content["created_at"]) for content in metadata),
-        versions=record.versions,
-        data={str(content["series"]): DataSpan.of(content["candles"]) for content in metadata},
-        files=list_files(folder),
-    )
-    write_text(folder / MANIFEST_FILE, manifest.to_text())
-    # What is sent must be what pulling accepts.
-    return Staged(folder, read_manifest(folder / MANIFEST_FILE), held_back)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 import yaml
@@ -20,6 +21,7 @@ from v8.evaluation.significance import ALPHA
 from v8.reports.leaderboard import LeaderboardRow, rank_results, summarise
 from v8.reports.results import SeriesResult, read_results
 from v8.tasks import TASKS
+from v8.untrusted import shown
 from v8.wording import ABSENT, count, duration, markdown_table, number, p_value, percent, plural
 
 LICENSE: Final = "mit"
@@ -115,12 +117,18 @@ _NO_TEST: Final = "The test spans hold too few windows to say what is more than 
 
 
 def model_card(
-    repo: str, run: RunRecord, metadata: Sequence[Mapping[str, Any]], held_back: Mapping[str, str]
+    repo: str,
+    run: RunRecord,
+    metadata: Sequence[Mapping[str, Any]],
+    held_back: Mapping[str, str],
+    *,
+    is_of_many_runs: bool = False,
 ) -> str:
     """Write the card of a run in Markdown with YAML front matter.
 
     It tells of the `metadata.json` of each published series, at least one, and names those held back with the
-    reason, a clause. Its examples read from `repo`, `user/name`.
+    reason, a clause. Its examples read from `repo`, `user/name`. When models are of other runs of the same
+    profile, too, the card is the same from whichever of them it is written.
 
     Raises:
         ArtifactError: If a key is missing or damaged.
@@ -143,7 +151,7 @@ def model_card(
         repo=repo,
         series=rows[0].series,
         data=_data(metadata),
-        making=_making(run, metadata, results),
+        making=_making(run, metadata, results, is_of_many_runs=is_of_many_runs),
     )
 
 
@@ -222,13 +230,33 @@ def _data(metadata: Sequence[Mapping[str, Any]]) -> str:
         candles, test = content["candles"], content["split"]["test"]
         read = [_time(candles["first_open"]), _time(candles["last_open"]), count(candles["num_bars"])]
         judged = _time(test["first_open"]), count(test["num_windows"])
-        rows.append([str(content["series"]), str(candles["source"]), *read, *judged])
+        rows.append([str(content["series"]), shown(candles["source"]), *read, *judged])
     return markdown_table(header, rows)
 
 
-def _making(run: RunRecord, metadata: Sequence[Mapping[str, Any]], results: Sequence[SeriesResult]) -> str:
-    trainings, memory = [content["training"] for content in metadata], run.machine.get("memory_bytes")
-    machine = f"{run.machine['cpu']}, {run.machine['num_cores']} cores"
+def distinct_versions(makings: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return every version that any of some records names, by what it is of.
+
+    >>> distinct_versions([{"versions": {"keras": "3.14"}}, {"versions": {"keras": "3.15"}}])
+    {'keras': '3.14, 3.15'}
+    """
+    found: dict[str, list[str]] = {}
+    for making in makings:
+        for name, version in making["versions"].items():
+            found.setdefault(name, []).append(version)
+    return {name: _distinct(versions) for name, versions in found.items()}
+
+
+def _making(
+    run: RunRecord,
+    metadata: Sequence[Mapping[str, Any]],
+    results: Sequence[SeriesResult],
+    *,
+    is_of_many_runs: bool,
+) -> str:
+    trainings = [content["training"] for content in metadata]
+    makings = metadata if is_of_many_runs else [asdict(run)]
+    times = sorted(making["created_at"] for making in makings)
     num_parameters = _distinct(f"{content['num_parameters']:,}" for content in metadata)
     losses = ", ".join(f"{task} {about['loss']}" for task, about in run.profile["tasks"].items())
     fewest, most = (count(pick(result.epochs_run for result in results)) for pick in (min, max))
@@ -239,16 +267,21 @@ def _making(run: RunRecord, metadata: Sequence[Mapping[str, Any]], results: Sequ
         ("epochs run", fewest if fewest == most else f"{fewest} to {most}"),
         ("number format", _distinct(training["precision"] for training in trainings)),
         ("computed on", _distinct(training["device"] for training in trainings)),
-        ("machine", f"{machine}, {memory / 2**30:.0f} GiB of memory" if memory else machine),
+        ("machine", _distinct(_machine(making["machine"]) for making in makings)),
         ("time", f"{duration(math.fsum(result.total_seconds for result in results))} over all models"),
-        ("run started", run.created_at),
-        ("versions", ", ".join(f"{name} {version}" for name, version in run.versions.items())),
+        ("models saved", f"{times[0]} to {times[-1]}") if is_of_many_runs else ("run started", times[0]),
+        ("versions", ", ".join(f"{name} {version}" for name, version in distinct_versions(makings).items())),
     ]
     return markdown_table(("what", "value"), rows)
 
 
+def _machine(machine: Mapping[str, Any]) -> str:
+    memory, known = machine.get("memory_bytes"), f"{machine['cpu']}, {machine['num_cores']} cores"
+    return f"{known}, {memory / 2**30:.0f} GiB of memory" if memory else known
+
+
 def _distinct(values: Iterable[str]) -> str:
-    return ", ".join(sorted(set(values)))
+    return ", ".join(sorted(set(map(shown, values))))
 
 
 def _time(iso: str) -> str:
