@@ -79,11 +79,10 @@ class RunMaker:
         begun = RunRecord.begin(load_profile("aligned"), source, source != "demo", "python -m v8 run")
         with RunFolder(path, begun) as run:
             for name, state in (unfinished or {}).items():
-                run.record.series[name] = state
+                run.set_state(Series.parse(name), **vars(state))
             for name in series:
                 write_artifact(path / name, name, self._keras_file, (shares or {}).get(name, SKILLED), source)
-                run.record.series[name] = SeriesState("done")
-            run.release_running()
+                run.set_state(Series.parse(name), status="done")
         return path
 
     @staticmethod
