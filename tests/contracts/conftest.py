@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from keras_3_10 import unknown_keys
 
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.run_folder import RunFolder, RunRecord
@@ -56,6 +57,7 @@ def _run_toy(profile: Profile, home: Path, candles: Candles | None = None) -> To
         assert outcome.reason is None, outcome.trace
         folder.set_state(candles.series, status="done")
     write_outputs(path)
+    assert unknown_keys(job.folder / "model.keras") == []
     model = keras.saving.load_model(job.folder / "model.keras", safe_mode=True)
     window = np.ones((1, profile.lookback_bars, profile.num_features), np.float32)
     plain = {task: np.asarray(values) for task, values in model(window).items()}

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from keras_3_10 import unknown_keys
 from pydantic import Field, ValidationError
 
 import v8
@@ -168,6 +169,7 @@ def test_it_is_trained_as_a_fleet_saved_and_loaded_by_v8_and_by_plain_keras(
     for name in NAMES:
         data = prepare_series(make_table(profile, series=name), profile)
         windows = data.spans["test"].raw_windows()[:3]
+        assert unknown_keys(tmp_path / "run" / name / "model.keras") == []
         said = v8.load(tmp_path / "run" / name).forecast(windows)
         assert {task: values.shape for task, values in said.items()} == {
             "ohlc": (3, 3, 4),

@@ -33,6 +33,7 @@ from v8.data.scaling import Scaling, TargetForm, Transform, restore, shape_input
 from v8.data.shrinkage import Shrinkage
 from v8.features.ranges import FLOOR_SHARE
 from v8.models.forecasting import forecast_windows
+from v8.models.portable import save_portable
 from v8.profile import Profile
 from v8.tasks import TASKS
 from v8.tasks.task import roll_forward
@@ -110,8 +111,8 @@ class ServingModel:
             model.get_layer(SHRINKING_PREFIX + one.task).set_weights([factor_H, rest_H1 * anchor_HC])
 
     def save(self, file: Path) -> None:
-        """Write the Keras file."""
-        self._model.save(file)
+        """Write the Keras file, which every Keras from 3.10 on loads."""
+        save_portable(self._model, file)
 
     @property
     def _model(self) -> keras.Model:
