@@ -10,7 +10,7 @@ median and mean over the series of a timeframe.
 - Candles, split and horizon are those of the profile; with `--run` those of the run, and candles, spans and
   judgement are compared with what the run wrote down.
 - Baselines are the registry's, each fitted to the train span of its own series. `lightgbm` is among them
-  where the package is installed (`pip install 'v8[baselines]'`).
+  where the package is installed (`pip install lightgbm`).
 - `--pooled` adds LightGBM fitted to all series of a timeframe at once, of which only those teach whose train
   span ends before the judged test span begins: otherwise coins that move together would tell the future.
 - `--run DIR` adds the models of a finished run: on how many series they err less than each baseline, and on

@@ -1,8 +1,25 @@
 """`python -m v8`, and the console script `v8`."""
 
-from v8.commands.app import main
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from v8.invocation import explained_start
 
 __all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit.
+
+    Args:
+        arguments: Words after the program's name; None takes them from `sys.argv`.
+    """
+    with explained_start():
+        from v8.commands.app import main as run_commands  # noqa: PLC0415 - it may be what cannot start
+
+        run_commands(arguments)
+
 
 if __name__ == "__main__":
     main()

@@ -2,7 +2,7 @@
 
 import sys
 
-from v8.commands.app import main
+from v8.__main__ import main
 
 if __name__ == "__main__":
     main(["run", *sys.argv[1:]])

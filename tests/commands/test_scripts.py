@@ -61,15 +61,15 @@ def test_installing_happens_once_and_again_only_when_setup_cfg_changes(
     for word in ("one", "two"):
         assert call("run", bare_path, venv, word).returncode == 0
     asked = (tmp_path / "asked").read_text().splitlines()
-    assert [line.split()[1] for line in asked] == ["pip", "v8.run", "v8.run"]
+    assert [line.split()[1] for line in asked] == ["pip", "v8", "v8"]
     assert asked[0].endswith(f"--editable {REPOSITORY}")
-    assert asked[1:] == ["-m v8.run one", "-m v8.run two"]
+    assert asked[1:] == ["-m v8 run one", "-m v8 run two"]
     (venv / ".v8-installed").write_text("another setup.cfg")
     assert call("run", bare_path, venv, "three").returncode == 0
     assert (tmp_path / "asked").read_text().count("pip install") == 2
 
 
-@pytest.mark.parametrize("script", ["scripts/run", "scripts/test", "scripts/check", ".ci/run"])
+@pytest.mark.parametrize("script", ["scripts/v8", "scripts/run", "scripts/test", "scripts/check", ".ci/run"])
 def test_scripts_can_be_started(script: str) -> None:
     assert os.access(REPOSITORY / script, os.X_OK)
     subprocess.run(["bash", "-n", str(REPOSITORY / script)], check=True)

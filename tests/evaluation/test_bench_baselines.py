@@ -137,7 +137,7 @@ def test_a_contest_counts_series_and_corrects_for_their_number(bench: ModuleType
     }
 
 
-@pytest.mark.skipif(find_spec("lightgbm") is None, reason="optional: pip install v8[baselines]")
+@pytest.mark.skipif(find_spec("lightgbm") is None, reason="optional: pip install lightgbm")
 def test_a_pooled_model_stands_beside_the_others(profile_file: Path, tmp_path: Path) -> None:
     words = ["--profile", profile_file, "--source", "demo", "--series", "BTCUSDT-15m", "ETHUSDT-15m"]
     done = call(*words, "--pooled", "--json", "figures.json", home=tmp_path)

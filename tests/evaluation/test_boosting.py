@@ -27,7 +27,7 @@ def without_lightgbm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def with_lightgbm() -> None:
-    pytest.importorskip("lightgbm", reason="optional: pip install v8[baselines]")
+    pytest.importorskip("lightgbm", reason="optional: pip install lightgbm")
 
 
 @pytest.mark.usefixtures("without_lightgbm")

@@ -76,6 +76,7 @@ def test_what_is_not_the_default_stays(tmp_path: Path) -> None:
             "kernel_size": [3],
             "strides": [1],
             "padding": "causal",
+            "data_format": "channels_last",
             "dilation_rate": [1],
             "activation": "linear",
             "use_bias": False,

@@ -1,4 +1,4 @@
-"""The command line `python -m v8`: its commands, and how errors become exit codes.
+"""The command line: its commands, and how errors become exit codes.
 
     0  all good
     1  an error of v8 that none of the others describes
@@ -34,6 +34,7 @@ from v8.commands.report import report
 from v8.commands.run import run
 from v8.engine.interruption import EXIT_INTERRUPTED, leave, watch_interrupts
 from v8.errors import ProfileError, StorageError, V8Error
+from v8.invocation import command
 from v8.market.sources.waiting import told_of_waiting
 from v8.untrusted import shown
 
@@ -144,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     watch_interrupts()
     try:
-        app(args=list(sys.argv[1:] if arguments is None else arguments), prog_name="python -m v8")
+        app(args=list(sys.argv[1:] if arguments is None else arguments), prog_name=command())
     except SystemExit as end:
         if end.code == EXIT_INTERRUPTED:
             sys.stdout.flush()

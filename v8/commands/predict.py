@@ -17,6 +17,7 @@ import typer
 
 from v8.commands.options import MAX_BARS, DataDirOption, OfflineOption, RevisionOption, SourceOption
 from v8.errors import DataError, ProfileError
+from v8.invocation import command
 from v8.wording import number
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def predict(
 def _check_words(folder: Path | None, repo: str | None, output_format: str, plot: Path | None) -> None:
     if (folder is None) == (repo is None):
         raise ProfileError(
-            where="python -m v8 predict",
+            where=command("predict"),
             rule="needs one place of the model: a folder, or --repo",
             got="neither" if repo is None else "both",
             fix="Write for example runs/aligned --series BTCUSDT-15m, or --repo user/name",

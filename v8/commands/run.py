@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from v8.commands.publish import check_publishing, publish_run
 from v8.engine.interruption import set_last_words
 from v8.engine.tracking.tracker import TRACKERS, check_trackers
 from v8.errors import ProfileError, SeriesError, listed
+from v8.invocation import command
 from v8.market.series import Series
 from v8.profile import Profile, load_profile
 
@@ -199,7 +199,7 @@ def _carry_out(
 def _exit_on_failures(summary: Summary, run: Path, repo: str | None) -> None:
     if summary.failures:
         if repo:
-            words = shlex.join(["python", "-m", "v8", "publish", str(run), "--repo", repo, "--partial"])
+            words = command("publish", str(run), "--repo", repo, "--partial")
             sys.stderr.write(f"not published, because some series failed. Publish the others with: {words}\n")
         raise typer.Exit(EXIT_DATA if summary.is_without_data else SeriesError.exit_code)
 
@@ -211,6 +211,4 @@ def _words_to_continue() -> str:
         for before, word in pairwise(["", *sys.argv[1:]])
         if word not in ("--fresh", "--redo") and before != "--redo" and not word.startswith("--redo=")
     ]
-    if Path(sys.argv[0]).name == "run.py":
-        return shlex.join(["python", "-m", "v8.run", *words])
-    return shlex.join(["python", "-m", "v8", *words])
+    return command("run", *words) if Path(sys.argv[0]).name == "run.py" else command(*words)

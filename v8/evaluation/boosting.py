@@ -5,7 +5,7 @@ roll-forward says, but is free in how it joins them. One booster per task and co
 step is a term. Trees learn moves in recent ranges, each weighed by its range, which makes their absolute
 error that in returns, by which forecasts are judged. No term depends on price, so that series can be pooled.
 
-LightGBM is optional (`pip install v8[baselines]`). Fitting takes one thread and a fixed seed: the same
+LightGBM is optional (`pip install lightgbm`). Fitting takes one thread and a fixed seed: the same
 candles give the same forecast.
 
 Legend: N windows, H steps of the horizon, C columns of a task, T terms, S rows to learn from.
@@ -175,7 +175,7 @@ def _lightgbm() -> ModuleType:
             where=f"baseline {PACKAGE}",
             rule=f"needs the optional package {PACKAGE}, whole or not at all",
             got=f"{type(error).__name__} ({error})",
-            fix="Install it with pip install 'v8[baselines]', or uninstall it to go without",
+            fix=f"Run: pip install {PACKAGE}, or uninstall it to go without",
         ) from error
 
 

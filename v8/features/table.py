@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from v8.columns import OHLCV, OPEN_TIME
 from v8.errors import DataError, listed
 from v8.features.indicators import check_columns, compute, definition_digest, warmup_bars
+from v8.invocation import command
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.storage import digest_bytes, digest_json
@@ -146,7 +147,7 @@ def compute_columns(candles: Candles, columns: Sequence[str]) -> dict[str, Colum
                     where=f"features of {candles.series}",
                     rule="every value is a finite number in single precision (up to 3.4e38)",
                     got=f"others in {name}",
-                    fix="Check the prices and volumes of these candles with `python -m v8 data`",
+                    fix=f"Check the prices and volumes of these candles with `{command('data')}`",
                 )
     return results
 

@@ -22,6 +22,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAda
 from v8.artifacts.artifact_readme import README_FILE
 from v8.artifacts.series_artifact import HISTORY_FILE, METADATA_FILE, MODEL_FILE
 from v8.errors import ArtifactError, listed
+from v8.invocation import command
 from v8.market.series import by_series, is_series_name
 from v8.records import Count, Sha256, Text, check_format, checked, read_json_object
 from v8.reports.leaderboard import LEADERBOARD_FILE
@@ -41,7 +42,7 @@ SERIES_FILES: Final = (README_FILE, HISTORY_FILE, METADATA_FILE, MODEL_FILE)
 MAX_LINE: Final = 200
 """Letters of a text in a manifest."""
 
-_FIX: Final = "Publish the run again with `python -m v8 publish`, or pull another revision"
+_FIX: Final = f"Publish the run again with `{command('publish')}`, or pull another revision"
 
 
 def is_published_path(path: str) -> bool:

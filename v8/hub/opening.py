@@ -10,6 +10,7 @@ from v8.artifacts.series_artifact import METADATA_FILE
 from v8.errors import ArtifactError, PullError, listed
 from v8.hub.manifest import MODELS_FOLDER
 from v8.hub.pull import Pulled, pull
+from v8.invocation import command
 from v8.registry import nearest
 
 _REPO = re.compile(r"[^/\\\s]+/[^/\\\s]+")
@@ -68,7 +69,7 @@ def _pulled(source: str | Path, series: str | None, revision: str | None, *, is_
             where=source,
             rule="needs the series to load",
             got="none",
-            fix="Name one, for example BTCUSDT-15m; `python -m v8 pull --repo` lists all",
+            fix=f"Name one, for example BTCUSDT-15m; `{command('pull', '--repo', source)}` lists all",
         )
     return pull(source, [series], revision=revision, is_offline=is_offline)
 
@@ -82,7 +83,7 @@ def _series_folder(folder: Path, series: str | None) -> Path:
         return finished[series]
     if series is None and len(finished) == 1:
         return next(iter(finished.values()))
-    fix = "Choose one of them with --series" if finished else "Train one with `python -m v8.run`"
+    fix = "Choose one of them with --series" if finished else f"Train one with `{command('run')}`"
     if finished and series is not None:
         fix = f"Did you mean {nearest(series, finished)}"
     raise ArtifactError(

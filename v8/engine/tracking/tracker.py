@@ -7,6 +7,7 @@ wherever it trains. Its package is imported only when it is asked for.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -65,7 +66,7 @@ class TrackerKind:
         sentence: What it keeps and where, for people.
         source: Who makes it.
         open: Opens it for a run. `later` imports its module only then.
-        package: The package it needs, also the name of our extra that installs it; None needs nothing.
+        package: The package it needs, by the name that pip knows; None needs nothing.
         check: Refuses, before anything starts, what would fail later; None refuses nothing.
     """
 
@@ -113,7 +114,7 @@ def check_trackers(names: Sequence[str]) -> None:
                 where=f"--track {name}",
                 rule=f"needs the package {kind.package}",
                 got="none installed",
-                fix=f"Run: pip install 'v8[{kind.package}]'",
+                fix=f"Run: {sys.executable} -m pip install {kind.package}",
             )
         if kind.check:
             kind.check()

@@ -1,0 +1,53 @@
+"""How this process was started, and what to say when it cannot start: standard library only.
+
+`scripts/v8` says in `V8_COMMAND` how it was called, so that every command that v8 prints can be pasted.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from v8.errors import V8Error
+
+OLDEST_PYTHON = (3, 11)
+
+
+def command(*words: str) -> str:
+    """Write a command line of v8 as the user can paste it.
+
+    >>> command("pull", "--repo", "you/my models")
+    "python -m v8 pull --repo 'you/my models'"
+    """
+    return f"{os.environ.get('V8_COMMAND') or 'python -m v8'} {shlex.join(words)}".rstrip()
+
+
+@contextmanager
+def explained_start() -> Iterator[None]:
+    """Exit with one sentence where this is no Python that v8 is installed for."""
+    try:
+        if sys.version_info < OLDEST_PYTHON:
+            wanted, found = (".".join(map(str, version[:2])) for version in (OLDEST_PYTHON, sys.version_info))
+            raise _wrong_python(f"needs Python {wanted} or newer", f"Python {found}")
+        try:
+            yield
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package in ("", "v8", *sys.stdlib_module_names):
+                raise
+            raise _wrong_python(f"needs the package {package}", "none") from error
+    except V8Error as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(error.exit_code)
+
+
+def _wrong_python(rule: str, got: str) -> V8Error:
+    return V8Error(
+        where="v8",
+        rule=rule,
+        got=f"{got} in {sys.executable}",
+        fix="Start it as scripts/v8, which installs what is missing into .venv, or with .venv/bin/python",
+    )
