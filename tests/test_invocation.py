@@ -47,8 +47,8 @@ def test_a_script_tells_v8_how_it_was_called(tmp_path: Path) -> None:
             text=True,
             check=True,
         )
-        words = words if script == "scripts/v8" else f"run {words}"
-        assert done.stdout.splitlines()[-1] == f"scripts/v8 -m v8 {words}"
+        told = words if script == "scripts/v8" else f"run {words}"
+        assert done.stdout.splitlines()[-1] == f"scripts/v8 -m v8 {told}"
 
 
 @pytest.mark.parametrize("package", ["typer", "pydantic", "tensorflow"])
@@ -75,8 +75,8 @@ def test_a_missing_package_is_one_sentence_that_names_the_interpreter_and_the_wa
     )
     assert done.returncode == 1
     assert done.stderr == (
-        f"error: v8: needs the package {package}; got none in {sys.executable}. Start it as scripts/v8, which "
-        "installs what is missing into .venv, or with .venv/bin/python.\n"
+        f"error: v8: needs the package {package}; got none in {sys.executable}. Start it as scripts/v8, "
+        "which installs what is missing into .venv, or with .venv/bin/python.\n"
     )
 
 
