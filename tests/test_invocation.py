@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +32,16 @@ def test_a_printed_command_has_the_form_by_which_the_process_was_started(
     assert command() == "../main/scripts/v8"
     monkeypatch.delenv("V8_COMMAND")
     assert command("run") == "python -m v8 run"
+
+
+def test_no_message_writes_the_form_of_a_command_itself() -> None:
+    fixed = re.compile(r"`python -m v8 |^python -m v8( |$)|pip install .?v8")
+    for path in (REPOSITORY / "v8").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            text = node.value if isinstance(node, ast.Constant) else None
+            is_docstring = isinstance(text, str) and (text.startswith("`python") or "\n" in text)
+            if isinstance(text, str) and not is_docstring and path.name != "invocation.py":
+                assert not fixed.search(text), path
 
 
 def test_a_script_tells_v8_how_it_was_called(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def _require_words(words: Sequence[str]) -> None:
 
 
 def _unusable(error: Any) -> ProfileError:
-    place = error.ctx.command_path if error.ctx else "python -m v8"
+    place = error.ctx.command_path if error.ctx else command()
     message = error.format_message().removeprefix("Got ").rstrip(".")
     return ProfileError(
         where=place,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import sys
 from pathlib import Path
@@ -21,6 +20,7 @@ from v8.commands.options import (
     chosen_series,
 )
 from v8.errors import ProfileError, SeriesError
+from v8.invocation import command
 from v8.profile import load_profile
 from v8.records import check_format, read_json_object
 
@@ -107,7 +107,7 @@ def compare_profiles(
     num_workers = placement.num_workers
     opened = open_source(source, data_dir=data_dir)
     planned = Comparison(
-        command=shlex.join(["python", "-m", "v8", *sys.argv[1:]]),
+        command=command(*sys.argv[1:]),
         created_at=now_iso(),
         source=opened.name,
         is_demo=not opened.is_publishable,

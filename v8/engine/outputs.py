@@ -16,6 +16,7 @@ from v8.artifacts.forecast_sample import FORECASTS_FILE, ForecastSample, read_sa
 from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import HISTORY_FILE, read_metadata, redo_offered
 from v8.errors import ArtifactError, StorageError, V8Error
+from v8.invocation import command
 from v8.reports.leaderboard import LEADERBOARD_FILE, LeaderboardRow, rank_results, write_leaderboard_csv
 from v8.reports.markup import Html
 from v8.reports.page import run_page, series_section
@@ -134,7 +135,7 @@ class RunOutputs:
                 got[name] = error.got
         if got:
             rule = f"{', '.join(got)} could not be written, and no series needs them"
-            fix = f"Make room, then draw them again with `python -m v8 report {self._run}`"
+            fix = f"Make room, then draw them again with `{command('report', str(self._run))}`"
             self._tell(StorageError(where=str(self._run), rule=rule, got=next(iter(got.values())), fix=fix))
 
 
