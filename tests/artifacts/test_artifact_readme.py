@@ -133,6 +133,13 @@ def test_a_model_that_loses_is_labelled(metadata: dict[str, Any]) -> None:
     assert "| ohlc | 1.500 | loses to naive |" in readme
     assert "| volatility | – | loses to naive |" in readme
     assert "**It loses to the naive forecast at: ohlc, volatility. Use the naive one there.**" in readme
+    assert "does better" not in readme  # every baseline errs as naive does
+    har = content["judgement"]["tasks"]["bands"]
+    har["errors"]["har"]["mae_return"]["by_step_and_column"] = [[0.006] * 2] * 3
+    har["significance"]["har"]["mean_difference"] = 0.009 - 0.006
+    readme = artifact_readme(content)
+    assert "| bands | 0.900 | beats naive | har | 1.500 | loses to har |" in readme
+    assert "**A forecast without a network does better at: bands (har).**" in readme
     for section in content["judgement"]["tasks"].values():
         _judge_anew(section, 0.01, 0.02)
     assert "It loses" not in artifact_readme(content)
@@ -160,4 +167,4 @@ def test_what_a_sentence_leaves_open_is_said_only_where_it_matters(metadata: dic
     readme = artifact_readme(metadata | {"features": prices})
     assert "at least 20 candles, 20 of the window and 0 before it" in readme
     assert "Wilder" not in readme
-    assert "ewm" not in readme
+    assert "ewm(" not in readme

@@ -17,6 +17,8 @@ from typer.testing import CliRunner, Result
 
 from v8.artifacts.forecaster import Forecaster
 from v8.commands.app import app
+from v8.evaluation.baselines import called
+from v8.evaluation.judgement import Judgement
 from v8.reports.pictures import draw_forecast
 
 THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -65,6 +67,17 @@ def test_all_forms_print_the_same_forecast(trained_run: Any, forecast: pd.DataFr
     assert quality in table.stdout
     assert quality in printed.stderr
     assert told["model"]["quality"]["ohlc"]["verdict"] in table.stdout
+    judgement = Judgement.from_json(
+        json.loads((trained_run.folder / "metadata.json").read_text("utf-8"))["judgement"]
+    )
+    for task, quality in told["model"]["quality"].items():
+        best = judgement.best_baseline(task)
+        assert quality["best_baseline"] == called(best)
+        assert quality["multiple_of_best"] == judgement.multiple(task, baseline=best)
+        assert quality["verdict_against_best"] == judgement.verdict(task, best)
+    beside = "As a multiple of the best baseline's: ohlc "
+    assert beside in table.stdout
+    assert told["model"]["quality"]["ohlc"]["verdict_against_best"] in table.stdout.partition(beside)[2]
 
 
 def test_it_reads_as_many_candles_as_the_model_needs(trained_run: Any) -> None:

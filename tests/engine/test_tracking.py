@@ -190,6 +190,10 @@ def expected(run: Path) -> tuple[dict[str, list[float]], dict[str, float]]:
     metadata = json.loads((run / "BTCUSDT-15m" / "metadata.json").read_text("utf-8"))
     judgement = Judgement.from_json(metadata["judgement"])
     results = {f"test/{task}/error_over_naive": judgement.multiple(task) for task in judgement.tasks}
+    results |= {
+        f"test/{task}/error_over_best": judgement.multiple(task, baseline=judgement.best_baseline(task))
+        for task in judgement.tasks
+    }
     return curves, results
 
 
@@ -201,7 +205,7 @@ def test_tensorboard_holds_the_history_and_the_results(run: Path) -> None:
     for tag, values in curves.items():
         assert [event.step for event in events.Scalars(tag)] == [1, 2]
         assert [event.value for event in events.Scalars(tag)] == pytest.approx(values, rel=1e-6)
-    assert len(results) == 3
+    assert len(results) == 6  # three tasks, beside naive and the best baseline
     for tag, value in results.items():
         (found,) = events.Scalars(tag)
         assert (found.step, found.value) == (2, pytest.approx(value, rel=1e-6))

@@ -15,7 +15,7 @@ from v8.evaluation.judgement import Judgement
 from v8.reports.card import model_card
 from v8.reports.leaderboard import rank_results
 from v8.reports.results import read_results
-from v8.wording import p_value
+from v8.wording import number, p_value
 
 REPO = "someone/fleet"
 GOOD, BAD = "BTCUSDT-15m", "ETHUSDT-1h"
@@ -47,8 +47,10 @@ def test_the_hubs_own_reader_understands_the_card(run: Path) -> None:
     assert (data.library_name, data.pipeline_tag, data.license) == ("keras", "time-series-forecasting", "mit")
     assert data.model_name == "aligned"
     found = {(result.dataset_type, result.metric_type, result.metric_name) for result in data.eval_results}
-    # Two series, three tasks, two metrics each.
-    assert len(found) == len(data.eval_results) == 12
+    # Two series, three tasks, two metrics each, and one more where another baseline is better than naive.
+    of_best = {name for _, kind, name in found if kind == "relative_mae_of_best_baseline"}
+    assert of_best == {"Candles: mean absolute error over that of the best baseline, offset"}
+    assert len(found) == len(data.eval_results) == 14
 
 
 def test_the_metrics_are_the_judgements_numbers_to_the_last_digit(run: Path) -> None:
@@ -65,6 +67,7 @@ def test_the_metrics_are_the_judgements_numbers_to_the_last_digit(run: Path) -> 
         assert values == {
             "Candles relative_mae": judgement.multiple("ohlc"),
             "Candles skill_score": judgement.skill("ohlc"),
+            "Candles relative_mae_of_best_baseline": judgement.multiple("ohlc", baseline="offset"),
             "Bollinger bands relative_mae": judgement.multiple("bands"),
             "Bollinger bands skill_score": judgement.skill("bands"),
             "Volatility relative_mae": judgement.multiple("volatility"),
@@ -83,21 +86,27 @@ def test_a_metric_names_the_span_it_was_measured_on(run: Path) -> None:
     }
 
 
-def test_the_table_shows_multiple_skill_and_significance_of_every_task(run: Path) -> None:
+def test_the_table_shows_multiple_and_significance_of_every_task_beside_naive_and_the_best(run: Path) -> None:
     row = next(row for row in rank_results(read_results(metadata_of(run))) if row.series == GOOD)
     cells = row_of(card_of(run), GOOD)
     # A quarter of the way from naive to the truth leaves three quarters of the error.
-    assert cells[1:3] == ["0.750", "0.250"]
-    assert cells[3] == p_value(row.tasks["ohlc"].corrected_p_value) == "< 0.001"
-    assert len(cells) == 1 + 3 * 3 + 1
+    assert cells[1] == "0.750"
+    assert cells[2] == p_value(row.tasks["ohlc"].naive.corrected_p_value) == "< 0.001"
+    assert cells[3] == number(row.tasks["ohlc"].best.multiple)
+    assert cells[4] == p_value(row.tasks["ohlc"].best.corrected_p_value)
+    titles = row_of(card_of(run), "series")
+    assert titles[1:6] == ["Candles × naive", "p", "Candles × offset", "p", "Bollinger bands × naive"]
+    assert len(cells) == len(titles) == 1 + 4 * 2 + 1
 
 
 def test_a_model_that_loses_is_called_so_beside_its_name(run: Path) -> None:
     card = card_of(run)
-    assert row_of(card, BAD)[0] == f"{BAD} **loses to naive: candles, bollinger bands, volatility**"
+    lost = "loses to naive: candles, bollinger bands, volatility; loses to offset: candles"
+    assert row_of(card, BAD)[0] == f"{BAD} **{lost}**"
     assert row_of(card, GOOD)[0] == GOOD
     # Of two models one beats naive and one loses to it, both by more than chance.
-    assert row_of(card, "Candles")[4:] == ["1 (1)", "1 (1)"]
+    assert row_of(card, "Candles | naive")[5:] == ["1 (1)", "1 (1)"]
+    assert row_of(card, "Candles | offset")[5:] == ["1 (1)", "1 (1)"]
 
 
 def test_the_card_says_what_a_user_has_to_know(run: Path) -> None:
@@ -129,8 +138,10 @@ def test_models_that_were_held_back_are_listed_with_the_reason(run: Path) -> Non
 def test_without_a_test_of_significance_there_is_no_column_for_it(make_run: Any) -> None:
     # Six windows are too few. Half of the way in logs is a little less than half in returns.
     card = card_of(make_run([GOOD, BAD], shares={GOOD: make_run.SHORT, BAD: make_run.SHORT}))
-    assert row_of(card, GOOD)[1:3] == ["0.501", "0.499"]
-    assert len(row_of(card, GOOD)) == 1 + 3 * 2 + 1
+    assert row_of(card, GOOD)[1] == "0.501"
+    assert row_of(card, "series")[1:3] == ["Candles × naive", "Candles × offset"]
+    assert "p" not in row_of(card, "series")
+    assert len(row_of(card, GOOD)) == len(row_of(card, "series"))
     assert "too few windows to say what is more than chance" in card
     assert "Diebold-Mariano" not in card
 
@@ -143,8 +154,10 @@ def test_a_number_that_does_not_exist_is_a_dash_and_no_metric(make_run: Any) -> 
     from huggingface_hub import ModelCard
 
     card = card_of(make_run([GOOD, BAD], shares={BAD: make_run.NAIVE_IS_TRUE}))
-    assert row_of(card, BAD)[1:3] == ["–", "–"]
-    assert {result.dataset_type for result in ModelCard(card).data.eval_results} == {GOOD}
+    assert row_of(card, BAD)[1] == "–"
+    assert row_of(card, BAD)[row_of(card, "series").index("Volatility × naive")] == "–"
+    metrics = {(one.dataset_type, one.metric_type) for one in ModelCard(card).data.eval_results}
+    assert {series for series, metric in metrics if metric in {"relative_mae", "skill_score"}} == {GOOD}
 
 
 def test_a_name_with_a_bar_does_not_break_the_table(run: Path) -> None:

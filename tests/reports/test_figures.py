@@ -88,7 +88,7 @@ def test_candles_are_the_truth_by_column() -> None:
 
 
 def test_a_fan_opens_at_the_last_known_close_and_spans_low_to_high() -> None:
-    fan = trace(forecast_figure(SAMPLE), "forecast, range")
+    fan = trace(forecast_figure(SAMPLE), "forecast low to high (no interval)")
     one, two, three = "1970-01-01 01:00", "1970-01-01 02:00", "1970-01-01 03:00"
     # From the close of the second candle along the highs, back along the lows.
     assert fan["x"] == [one, two, three, three, two, one, None]
@@ -110,7 +110,7 @@ def test_forecasts_can_be_hollow_candles_after_the_last_known_one() -> None:
     candles = trace(figure, "forecast")
     assert (candles["x"], candles["close"]) == ([-1, 0], [11.6, 11.8])
     assert candles["increasing"]["fillcolor"] == "$card"
-    fan = trace(figure, "bands, forecast range")
+    fan = trace(figure, "forecast band to band")
     # From the bands of the second candle along the upper ones, back along the lower ones.
     assert fan["y"] == [21.0, 21.5, 21.6, 2.6, 2.5, 2.0, None]
 

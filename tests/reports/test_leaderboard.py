@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import scipy.stats
 from hypothesis import given, settings
@@ -25,11 +26,12 @@ def test_a_row_says_how_the_errors_compare_with_naive(make_metadata) -> None:
     # A quarter of the way from naive to truth leaves three quarters of the naive error, for every task.
     (row,) = leaderboard([make_metadata(share=0.25)])
     for score in row.tasks.values():
-        assert score.multiple == pytest.approx(0.75)
-        assert score.skill == pytest.approx(0.25)
-        assert score.verdict == "beats naive"
+        assert score.naive.multiple == pytest.approx(0.75)
+        assert score.naive.skill == pytest.approx(0.25)
+        assert score.naive.verdict == "beats naive"
         # Six windows are too few to tell more than that.
-        assert (score.p_value, score.corrected_p_value, score.is_significant) == (None, None, False)
+        for against in (score.naive, score.best):
+            assert (against.p_value, against.corrected_p_value, against.is_significant) == (None, None, False)
     assert list(row.tasks) == ["ohlc", "bands", "volatility"]
     assert (row.best_epoch, row.epochs_run, row.seconds) == (4, 9, 62.0)
     assert row.hit_rate == 1.0  # towards the truth in every window
@@ -40,7 +42,7 @@ def test_a_row_says_how_the_errors_compare_with_naive(make_metadata) -> None:
 )
 def test_verdicts_are_honest_words(make_metadata, share: float, verdict: str) -> None:
     (row,) = leaderboard([make_metadata(share=share)])
-    assert row.tasks["ohlc"].verdict == verdict
+    assert row.tasks["ohlc"].naive.verdict == verdict
 
 
 def test_a_model_that_repeats_the_last_close_has_no_hit_rate(make_metadata) -> None:
@@ -61,7 +63,7 @@ def test_a_series_without_a_multiple_comes_last(make_metadata) -> None:
     _make_naive_perfect(unknown)
     rows = leaderboard([unknown, make_metadata("BUSDT-1h", share=-3.0)])
     assert [row.series for row in rows] == ["BUSDT-1h", "AUSDT-1h"]
-    assert rows[1].tasks["ohlc"].skill is None
+    assert rows[1].tasks["ohlc"].naive.skill is None
 
 
 def test_p_values_are_corrected_per_task_over_all_series_of_the_leaderboard(make_metadata) -> None:
@@ -75,25 +77,82 @@ def test_p_values_are_corrected_per_task_over_all_series_of_the_leaderboard(make
     )
     for task, num_tests in (("ohlc", 3), ("bands", 2)):  # D repeats naive, which is no test
         scores = [row.tasks[task] for row in rows if task in row.tasks]
-        known = [score for score in scores if score.p_value is not None]
+        known = [score.naive for score in scores if score.naive.p_value is not None]
         assert len(known) == num_tests
         expected = scipy.stats.false_discovery_control([score.p_value for score in known])
         assert [score.corrected_p_value for score in known] == pytest.approx(list(expected), rel=1e-12)
-    by_name = {row.series[0]: row.tasks["ohlc"] for row in rows}
+    by_name = {row.series[0]: row.tasks["ohlc"].naive for row in rows}
     assert by_name["A"].p_value < by_name["A"].corrected_p_value  # 3 tests for one
     assert by_name["A"].is_significant
     assert by_name["B"].is_significant  # significantly worse, as its verdict says
     assert by_name["B"].verdict == "loses to naive"
     assert by_name["D"].corrected_p_value is None
-    summary = summarise(rows)["ohlc"]
+    summary = summarise(rows)["ohlc"].naive
     assert (summary.num_significantly_beating, summary.num_significantly_losing) == (2, 1)
+
+
+def test_every_score_stands_beside_naive_and_the_best_baseline(make_metadata) -> None:
+    # Errors over naive's per series, a: 0.9, 0.7, 0.7 and b: 0.6, 0.8, 0.8. The medians choose a for all.
+    metadata = [make_metadata(f"{name}USDT-1h", share=0.25, num_windows=90) for name in "ABC"]
+    for content, a, b in zip(metadata, (0.9, 0.7, 0.7), (0.6, 0.8, 0.8), strict=True):
+        _let_baselines_err(content, {"last_close": a, "offset": b})
+    rows = leaderboard(metadata)
+    scores = [row.tasks["bands"] for row in rows]
+    assert [score.best.name for score in scores] == ["last_close"] * 3
+    assert [score.naive.multiple for score in scores] == pytest.approx([0.75] * 3)
+    assert [score.best.multiple for score in scores] == pytest.approx([0.75 / 0.9, 0.75 / 0.7, 0.75 / 0.7])
+    assert [score.best.verdict for score in scores] == [
+        "beats last_close",
+        "loses to last_close",
+        "loses to last_close",
+    ]
+    assert [score.lost for score in scores] == [[], ["last_close"], ["last_close"]]
+    summary = summarise(rows)["bands"]
+    naive, best = summary.shown
+    assert (naive.name, naive.num_beating, naive.num_losing) == ("naive", 3, 0)
+    assert (best.name, best.num_beating, best.num_losing) == ("last_close", 1, 2)
+    assert best.median_multiple == pytest.approx(0.75 / 0.7)
+    assert best.num_significantly_beating <= 1
+
+
+def test_p_values_are_corrected_per_baseline(make_metadata) -> None:
+    metadata = [
+        make_metadata(f"{name}USDT-1h", share=share, num_windows=90, seed=number)
+        for number, (name, share) in enumerate({"A": 0.1, "B": 0.02, "C": 0.3}.items())
+    ]
+    for content in metadata:
+        _let_baselines_err(content, {"offset": 0.95})
+    scores = [row.tasks["volatility"].best for row in leaderboard(metadata)]
+    expected = scipy.stats.false_discovery_control([score.p_value for score in scores])
+    assert [score.corrected_p_value for score in scores] == pytest.approx(list(expected), rel=1e-12)
+    judgements = {content["series"]: Judgement.from_json(content["judgement"]) for content in metadata}
+    for row in leaderboard(metadata):
+        assert row.tasks["volatility"].best.p_value == judgements[row.series].p_value("volatility", "offset")
+
+
+def test_where_no_baseline_is_better_than_naive_it_alone_is_shown(make_metadata) -> None:
+    content = make_metadata(share=0.25)
+    _let_baselines_err(content, {"last_close": 1.0, "offset": 1.2})  # a tie goes to naive
+    (row,) = leaderboard([content])
+    assert row.tasks["bands"].best.baseline == "roll_forward"
+    assert [one.name for one in row.tasks["bands"].shown] == ["naive"]
+
+
+def test_a_baseline_that_some_series_lack_is_not_the_best_of_all(make_metadata) -> None:
+    metadata = [make_metadata("AUSDT-1h"), make_metadata("BUSDT-1h")]
+    for content in metadata:
+        _let_baselines_err(content, {"last_close": 0.9, "offset": 0.5})
+    for section in metadata[1]["judgement"]["tasks"].values():
+        del section["errors"]["offset"], section["significance"]["offset"]
+    assert [row.tasks["bands"].best.name for row in leaderboard(metadata)] == ["last_close"] * 2
 
 
 def test_one_series_alone_needs_no_correction(make_metadata) -> None:
     (row,) = leaderboard([make_metadata(num_windows=90)])
     for score in row.tasks.values():
-        assert score.corrected_p_value == score.p_value
-        assert score.p_value is not None
+        for against in (score.naive, score.best):
+            assert against.corrected_p_value == against.p_value
+            assert against.p_value is not None
 
 
 def test_the_summary_holds_medians_over_series(make_metadata) -> None:
@@ -102,15 +161,16 @@ def test_the_summary_holds_medians_over_series(make_metadata) -> None:
     rows = leaderboard([make_metadata(f"{name}USDT-1h", share=share) for name, share in shares.items()])
     summary = summarise(rows)
     assert list(summary) == ["ohlc", "bands", "volatility"]
-    assert summary["bands"].median_multiple == pytest.approx(0.8)
-    assert summary["bands"].median_skill == pytest.approx(0.2)
-    assert (summary["bands"].num_beating, summary["bands"].num_series) == (2, 3)
+    naive = summary["bands"].naive
+    assert naive.median_multiple == pytest.approx(0.8)
+    assert naive.median_skill == pytest.approx(0.2)
+    assert (naive.num_beating, naive.num_losing, naive.num_series) == (2, 1, 3)
     assert (median(row.best_epoch for row in rows), median(row.seconds for row in rows)) == (4.0, 62.0)
 
 
 def test_an_even_number_of_series_has_the_mean_of_the_middle_two_as_median(make_metadata) -> None:
     rows = leaderboard([make_metadata("AUSDT-1h", share=0.4), make_metadata("BUSDT-1h", share=0.1)])
-    assert summarise(rows)["ohlc"].median_skill == pytest.approx(0.25)
+    assert summarise(rows)["ohlc"].naive.median_skill == pytest.approx(0.25)
 
 
 def test_the_summary_of_no_series_has_no_medians() -> None:
@@ -146,6 +206,24 @@ def test_the_csv_has_one_line_per_series_and_names_its_columns(make_metadata, tm
         "best_epoch",
         "epochs_run",
         "seconds",
+        "ohlc_best_baseline",
+        "ohlc_mae_multiple_of_best",
+        "ohlc_mae_skill_against_best",
+        "ohlc_verdict_against_best",
+        "ohlc_mae_p_value_against_best",
+        "ohlc_mae_corrected_p_value_against_best",
+        "bands_best_baseline",
+        "bands_mae_multiple_of_best",
+        "bands_mae_skill_against_best",
+        "bands_verdict_against_best",
+        "bands_mae_p_value_against_best",
+        "bands_mae_corrected_p_value_against_best",
+        "volatility_best_baseline",
+        "volatility_mae_multiple_of_best",
+        "volatility_mae_skill_against_best",
+        "volatility_verdict_against_best",
+        "volatility_mae_p_value_against_best",
+        "volatility_mae_corrected_p_value_against_best",
     ]
     assert (line["series"], line["source"], line["seconds"]) == ("AUSDT-1h", "demo", "62.0")
     assert float(line["ohlc_mae_multiple_of_naive"]) == pytest.approx(0.75)
@@ -171,8 +249,12 @@ def test_p_values_stand_in_the_csv(make_metadata, tmp_path: Path) -> None:
     lines = csv.DictReader(path.read_text("utf-8").splitlines())
     for line, row in zip(lines, rows, strict=True):
         for task, score in row.tasks.items():
-            assert float(line[f"{task}_mae_p_value"]) == score.p_value
-            assert float(line[f"{task}_mae_corrected_p_value"]) == score.corrected_p_value
+            assert float(line[f"{task}_mae_p_value"]) == score.naive.p_value
+            assert float(line[f"{task}_mae_corrected_p_value"]) == score.naive.corrected_p_value
+            assert line[f"{task}_best_baseline"] == score.best.name
+            assert float(line[f"{task}_mae_multiple_of_best"]) == score.best.multiple
+            assert line[f"{task}_verdict_against_best"] == score.best.verdict
+            assert float(line[f"{task}_mae_p_value_against_best"]) == score.best.p_value
 
 
 def test_the_csv_is_replaced_whole_and_leaves_nothing_beside_it(make_metadata, tmp_path: Path) -> None:
@@ -181,6 +263,20 @@ def test_the_csv_is_replaced_whole_and_leaves_nothing_beside_it(make_metadata, t
         write_leaderboard_csv(path, leaderboard(metadata))
     assert len(path.read_text("utf-8").splitlines()) == 2  # titles and one series
     assert list(tmp_path.iterdir()) == [path]
+
+
+def _let_baselines_err(metadata: dict, multiples: dict[str, float]) -> None:
+    """Let baselines err so many times as much as naive at every step and column, and their tests fit."""
+    for section in metadata["judgement"]["tasks"].values():
+        errors = section["errors"]
+        for name in section["significance"].keys() & multiples.keys():
+            for kind, grid in errors[name].items():
+                naive = errors["roll_forward"][kind]["by_step_and_column"]
+                grid["by_step_and_column"] = [[multiples[name] * cell for cell in row] for row in naive]
+            model, theirs = (
+                np.mean(errors[each]["mae_return"]["by_step_and_column"]) for each in ("model", name)
+            )
+            section["significance"][name]["mean_difference"] = float(model - theirs)
 
 
 def _make_naive_perfect(metadata: dict) -> None:

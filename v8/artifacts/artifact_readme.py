@@ -1,8 +1,8 @@
 """The README of one artefact: how to use its `model.keras`, with v8 and with nothing but Keras.
 
 Whoever has only the folder of one series must be able to use it: what goes in, in which order and unit,
-what comes out, how good it was beside the naive forecast, and what it has seen. Everything is read from
-`metadata.json`; the code in it is run by a test in an environment without v8.
+what comes out, how good it was beside the naive forecast and the best baseline, and what it has seen.
+Everything is read from `metadata.json`; the code in it is run by a test in an environment without v8.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from v8.evaluation.baselines import called
 from v8.evaluation.judgement import Judgement
 from v8.features.indicators import warmup_bars
 from v8.wording import markdown_table, number, plural
@@ -52,19 +53,34 @@ def _introduction(metadata: Mapping[str, Any]) -> str:
 
 def _quality(metadata: Mapping[str, Any]) -> str:
     judgement = Judgement.from_json(metadata["judgement"], where=f"metadata of {metadata['series']}")
-    rows = [(task, number(judgement.multiple(task)), judgement.verdict(task)) for task in judgement.tasks]
+    rows = [(task, *_beside(judgement, task)) for task in judgement.tasks]
+    header = ("task", "multiple of naive", "verdict", "best baseline", "multiple of it", "verdict")
     lines = [
         "## How good it is",
         f"Mean absolute error on the {judgement.num_windows:,} windows of the test span, which training "
         "never saw, as a multiple of the error of the naive forecast: the close stays where it is, bands and "
-        "volatility follow from that. Below 1 is better than naive.",
-        markdown_table(("task", "multiple of naive", "verdict"), rows),
+        "volatility follow from that. Below 1 is better than naive. Beside it stands the forecast without a "
+        "network that erred least here.",
+        markdown_table(header, rows),
     ]
     if judgement.loses:
         tasks = ", ".join(judgement.loses)
         lines.append(f"**It loses to the naive forecast at: {tasks}. Use the naive one there.**")
+    if judgement.beaten_by:
+        found = ", ".join(f"{task} ({called(name)})" for task, name in judgement.beaten_by.items())
+        lines.append(f"**A forecast without a network does better at: {found}.**")
     lines.append("Nothing here is financial advice; past errors promise nothing about coming ones.")
     return "\n\n".join(lines)
+
+
+def _beside(judgement: Judgement, task: str) -> Iterator[str]:
+    """Say how a task compares with the naive forecast, and with the baseline that erred least."""
+    best = judgement.best_baseline(task)
+    yield number(judgement.multiple(task))
+    yield judgement.verdict(task)
+    yield called(best)
+    yield number(judgement.multiple(task, baseline=best))
+    yield judgement.verdict(task, best)
 
 
 def _data(metadata: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from v8.artifacts.forecaster import Forecaster
+    from v8.evaluation.judgement import Judgement
     from v8.market.candles import Candles
     from v8.market.sources.source import CandleSource
 
@@ -162,15 +163,12 @@ class _Issued:
         return [moment.strftime("%Y-%m-%dT%H:%M:%SZ") for moment in self.forecast.index]
 
     def quality(self) -> dict[str, dict[str, Any]]:
-        """Return the judgement per task: its mean absolute error as a multiple of naive, and the verdict."""
+        """Return the judgement per task: its error beside naive's and the best baseline's, and verdicts."""
         from v8.evaluation.judgement import Judgement
 
         metadata = self.forecaster.metadata
         judgement = Judgement.from_json(metadata["judgement"], where=f"metadata of {metadata['series']}")
-        return {
-            task: {"multiple_of_naive": judgement.multiple(task), "verdict": judgement.verdict(task)}
-            for task in judgement.tasks
-        }
+        return {task: _task_quality(judgement, task) for task in judgement.tasks}
 
     def lines(self) -> list[str]:
         """Say what stands above the numbers."""
@@ -183,9 +181,28 @@ class _Issued:
         ]
         if self.candles.source == "demo":
             lines.append("Demo market: simulated candles; this forecast says nothing about real prices.")
-        quality = self.quality().items()
-        judged = (f"{task} {number(told['multiple_of_naive'])} ({told['verdict']})" for task, told in quality)
-        return [*lines, f"Error on its test span as a multiple of the naive forecast's: {', '.join(judged)}."]
+        naive, best = (
+            ", ".join(
+                f"{task} {number(told[f'multiple_of_{kind}'])} ({told[verdict]})"
+                for task, told in self.quality().items()
+            )
+            for kind, verdict in (("naive", "verdict"), ("best", "verdict_against_best"))
+        )
+        lines.append(f"Error on its test span as a multiple of the naive forecast's: {naive}.")
+        return [*lines, f"As a multiple of the best baseline's: {best}."]
+
+
+def _task_quality(judgement: Judgement, task: str) -> dict[str, Any]:
+    from v8.evaluation.baselines import called
+
+    best = judgement.best_baseline(task)
+    return {
+        "multiple_of_naive": judgement.multiple(task),
+        "verdict": judgement.verdict(task),
+        "best_baseline": called(best),
+        "multiple_of_best": judgement.multiple(task, baseline=best),
+        "verdict_against_best": judgement.verdict(task, best),
+    }
 
 
 def _print_table(issued: _Issued) -> None:

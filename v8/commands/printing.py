@@ -6,7 +6,7 @@ Nothing but text and line ends goes to anything that is not a terminal.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,10 +31,11 @@ from v8.engine.events import (
 from v8.engine.execution import Summary
 from v8.engine.plan import ASSUMED_FLOP_PER_S_PER_CORE, Plan, estimate_work
 from v8.engine.quiet import quiet_start
+from v8.evaluation.significance import ALPHA
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
-from v8.reports.leaderboard import LeaderboardRow, TaskScore
-from v8.wording import duration, percent
+from v8.reports.leaderboard import Against, LeaderboardRow, TaskSummary, summarise
+from v8.wording import duration, number, percent
 
 PLAIN_WIDTH = 160
 """Columns of tables that go to a file or pipe, which has no width of its own."""
@@ -118,28 +119,50 @@ def print_summary(summary: Summary, run: Path, rows: Sequence[LeaderboardRow]) -
 
 
 def print_leaderboard(rows: Sequence[LeaderboardRow]) -> None:
-    """Print errors as multiples of the naive forecast's: below 1 is better than naive."""
+    """Print errors as multiples of the naive forecast's and the best baseline's: below 1 is better."""
     if not rows:
         print_lines("No series is finished.")
         return
-    tasks = list(dict.fromkeys(task for row in rows for task in row.tasks))
-    header = ("series", *(f"{task} / naive" for task in tasks), "direction", "best epoch", "seconds")
-    cells = []
-    for row in rows:
-        multiples = (_multiple(row.tasks[task]) if task in row.tasks else "" for task in tasks)
-        hit_rate = "" if row.hit_rate is None else percent(row.hit_rate)
-        epochs = f"{row.best_epoch} of {row.epochs_run}"
-        cells.append((row.series, *multiples, hit_rate, epochs, f"{row.seconds:.1f}"))
+    summaries = summarise(rows)
+    compared = [f"{task} × {wins.name}" for task, summary in summaries.items() for wins in summary.shown]
+    header = ("series", *compared, "direction", "best epoch", "seconds")
     demo = " - DEMO MARKET, simulated, not a real coin" if any(row.source == "demo" for row in rows) else ""
-    title = f"Leaderboard: mean absolute error / naive forecast's, below 1 is better{demo}"
+    title = f"Leaderboard: mean absolute error as a multiple of a forecast without a network{demo}"
+    print_table(title, header, (_board_cells(row, summaries) for row in rows))
+    _print_wins(summaries)
+    print_lines(_significance(rows))
+
+
+def _board_cells(row: LeaderboardRow, summaries: Mapping[str, TaskSummary]) -> list[str]:
+    cells = [row.series]
+    for task, summary in summaries.items():
+        score = row.tasks.get(task)
+        cells += map(_multiple, score.shown) if score else [""] * len(summary.shown)
+    hit_rate = "" if row.hit_rate is None else percent(row.hit_rate)
+    return [*cells, hit_rate, f"{row.best_epoch} of {row.epochs_run}", f"{row.seconds:.1f}"]
+
+
+def _print_wins(summaries: Mapping[str, TaskSummary]) -> None:
+    """Print how many models beat the naive forecast and the best baseline, and how many lose to them."""
+    title = "Beside the naive forecast and the best baseline of each task over these series"
+    header = ("task", "beside", "series", "median", "beat it", "significantly", "lose to it", "significantly")
+    cells = []
+    for task, summary in summaries.items():
+        for wins in summary.shown:
+            better = wins.num_beating, wins.num_significantly_beating
+            worse = wins.num_losing, wins.num_significantly_losing
+            median = f"× {number(wins.median_multiple)}"
+            cells.append((task, wins.name, wins.num_series, median, *better, *worse))
     print_table(title, header, cells)
-    legend = "No significance: the test spans hold too few windows."
-    if any(score.p_value is not None for row in rows for score in row.tasks.values()):
-        legend = (
-            "* differs from the naive forecast by more than chance: Diebold-Mariano test, p < 0.05, "
-            f"corrected for {len(rows)} series at once (Benjamini-Hochberg)."
-        )
-    print_lines(legend)
+
+
+def _significance(rows: Sequence[LeaderboardRow]) -> str:
+    if all(score.naive.p_value is None for row in rows for score in row.tasks.values()):
+        return "Below 1 the model is better. No significance: the test spans hold too few windows."
+    return (
+        "Below 1 the model is better. * differs by more than chance: Diebold-Mariano test, p < "
+        f"{ALPHA:g}, corrected for {len(rows)} series at once (Benjamini-Hochberg)."
+    )
 
 
 def print_lines(*lines: str) -> None:
@@ -265,10 +288,10 @@ def _print_cells(title: str, columns: Sequence[Column], rows: Iterable[Sequence[
     make_console().print(table)
 
 
-def _multiple(score: TaskScore) -> str:
+def _multiple(against: Against) -> str:
     # The blank keeps the points of numbers with and without a mark below each other.
-    mark = "*" if score.is_significant else " "
-    return f"- {mark}" if score.multiple is None else f"{score.multiple:.3f}{mark}"
+    mark = "*" if against.is_significant else " "
+    return f"- {mark}" if against.multiple is None else f"{against.multiple:.3f}{mark}"
 
 
 def _losses(event: EpochEnded) -> str:

@@ -30,7 +30,12 @@ def publish(
         bool, typer.Option("--dry-run", help="Ask the Hub what would change and print it; send nothing.")
     ] = False,
     only_skilled: Annotated[
-        bool, typer.Option("--only-skilled", help="Hold back models that lose to the naive forecast.")
+        bool,
+        typer.Option(
+            "--only-skilled",
+            help="Hold back models that lose to the naive forecast. Those that only a better baseline beats "
+            "are published and say so.",
+        ),
     ] = False,
     partial: Annotated[
         bool, typer.Option("--partial", help="Publish a run although some of its series are not done.")

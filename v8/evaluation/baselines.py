@@ -12,10 +12,19 @@ from v8.evaluation.simple_baselines import DRIFT, LAST_CLOSE, OFFSET, ROLL_FORWA
 from v8.registry import Registry
 
 NAIVE: Final = ROLL_FORWARD.name
-"""The baseline every skill, multiple and verdict is measured against, for every task."""
+"""The baseline every skill, multiple and verdict is measured against first, for every task."""
 
 BASELINES: Final[Registry[Baseline]] = Registry(
     "baseline",
     [LAST_CLOSE, ROLL_FORWARD, OFFSET, DRIFT, SCALED, EWMA, HAR, RANGE_PATHS, LIGHTGBM],
 )
 """One of a package that is not installed is not there to be beaten, and reports leave it out."""
+
+
+def called(baseline: str) -> str:
+    """Return what readers know a baseline by: "naive", or its key.
+
+    >>> called("roll_forward"), called("har")
+    ('naive', 'har')
+    """
+    return "naive" if baseline == NAIVE else baseline

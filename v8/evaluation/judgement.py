@@ -6,13 +6,17 @@ metadata and the card cannot disagree.
 
 Skill is 1 - error / baseline error: 1 is perfect, 0 is the baseline, below 0 is worse than it. Where the
 baseline makes no error there is no skill to speak of: None, never infinity.
+
+Every model stands beside two baselines: the naive forecast, and the best one of its task. The best one is
+chosen once for all series that are shown together, so that luck does not choose it anew for each of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from statistics import median
 from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter
@@ -21,7 +25,7 @@ from v8.columns import TASK_OHLC
 from v8.data.dataset import SeriesData
 from v8.data.span import Span
 from v8.errors import ArtifactError, SeriesError, listed
-from v8.evaluation.baselines import BASELINES, NAIVE
+from v8.evaluation.baselines import BASELINES, NAIVE, called
 from v8.evaluation.metrics import (
     ErrorGrid,
     Floats,
@@ -40,9 +44,12 @@ JUDGEMENT_FORMAT: Final = 3
 MODEL: Final = "model"
 """Name of the judged forecaster beside the names of the baselines."""
 
-BEATS: Final = "beats naive"
-EQUALS: Final = "equals naive"
-LOSES: Final = "loses to naive"
+Outcome = Literal["beats", "equals", "loses to"]
+"""How a model's mean absolute error compares with a baseline's; no significance is implied."""
+
+BEATS: Final = "beats"
+EQUALS: Final = "equals"
+LOSES: Final = "loses to"
 
 ErrorKind = Literal["mae", "rmse"]
 
@@ -113,20 +120,32 @@ class Judgement:
         """
         return self.tasks[task].significance[baseline].p_value
 
-    def verdict(self, task: str) -> str:
-        """Say in three words how the mean absolute error compares with the naive forecast's.
-
-        No significance is implied; `p_value` has it.
-        """
-        ours, naive = self.error(task).overall, self.error(task, NAIVE).overall
-        if ours == naive:
+    def outcome(self, task: str, baseline: str = NAIVE) -> Outcome:
+        """Compare the mean absolute error with a baseline's; `p_value` tells what may be chance."""
+        ours, theirs = self.error(task).overall, self.error(task, baseline).overall
+        if ours == theirs:
             return EQUALS
-        return BEATS if ours < naive else LOSES
+        return BEATS if ours < theirs else LOSES
+
+    def verdict(self, task: str, baseline: str = NAIVE) -> str:
+        """Say in words how the mean absolute error compares with a baseline's: "beats naive"."""
+        return f"{self.outcome(task, baseline)} {called(baseline)}"
+
+    def best_baseline(self, task: str) -> str:
+        """Return the baseline that errs least on a task of this series alone; see `best_baseline`."""
+        return best_baseline([self], task)
 
     @property
     def loses(self) -> list[str]:
         """Tasks on which the naive forecast is better, in the order of the tasks."""
-        return [task for task in self.tasks if self.verdict(task) == LOSES]
+        return [task for task in self.tasks if self.outcome(task) == LOSES]
+
+    @property
+    def beaten_by(self) -> dict[str, str]:
+        """Per task on which the best baseline of this series is better, and is not naive: its name."""
+        best = {task: self.best_baseline(task) for task in self.tasks}
+        lost = {task: name for task, name in best.items() if self.outcome(task, name) == LOSES}
+        return {task: name for task, name in lost.items() if name != NAIVE}
 
     def to_json(self) -> dict[str, Any]:
         """Return cells, counts and test inputs as plain JSON values; no NaN, no infinity."""
@@ -152,6 +171,27 @@ class Judgement:
 
 
 _JUDGEMENT: Final = TypeAdapter(Judgement)
+
+
+def best_baseline(judgements: Sequence[Judgement], task: str) -> str:
+    """Return the baseline whose error on a task, as a multiple of naive's, has the smallest median.
+
+    Args:
+        judgements: Those of one or more series, all with the task.
+        task: The task.
+
+    Returns:
+        A key of `BASELINES` that every one of them was judged beside; ties go to the naive forecast.
+    """
+    first, *others = (one.tasks[task].significance for one in judgements)
+    shared = [name for name in first if all(name in each for each in others)]
+    return min(shared, key=lambda name: (_typical_multiple(judgements, task, name), name != NAIVE))
+
+
+def _typical_multiple(judgements: Sequence[Judgement], task: str, baseline: str) -> float:
+    """Return the median of a baseline's error over naive's, rounded so that equal forecasts tie."""
+    pairs = [[one.error(task, name).overall for name in (baseline, NAIVE)] for one in judgements]
+    return round(median([theirs / naive for theirs, naive in pairs if naive > 0] or [math.inf]), 9)
 
 
 def judge(data: SeriesData, model: Mapping[str, Floats]) -> Judgement:

@@ -46,7 +46,8 @@ class Choice:
 
     Args:
         is_partial: Whether a run with failed or unfinished series may be published.
-        is_only_skilled: Whether models that lose to the naive forecast in any task are held back.
+        is_only_skilled: Whether models that lose to the naive forecast in any task are held back; those that
+            only a better baseline beats are published, and labelled.
     """
 
     is_partial: bool = False

@@ -2,7 +2,8 @@
 
 Every number is read from the judgements in `metadata.json`, through the same leaderboard that the
 report and the command line show; nothing is computed here. Nothing depends on the time of day either, so
-the same run gives the same card. A model that loses to the naive forecast is called so, beside its name.
+the same run gives the same card. A model that loses to the naive forecast, or to the best baseline, is called
+so beside its name.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ import yaml
 from huggingface_hub import EvalResult, ModelCardData
 
 from v8.artifacts.run_folder import RunRecord
-from v8.evaluation.judgement import LOSES
 from v8.evaluation.significance import ALPHA
-from v8.reports.leaderboard import LeaderboardRow, rank_results, summarise
+from v8.reports.leaderboard import LeaderboardRow, TaskScore, TaskSummary, rank_results, summarise
 from v8.reports.results import SeriesResult, read_results
 from v8.tasks import TASKS
 from v8.untrusted import shown
@@ -39,22 +39,23 @@ next {horizon} in price units, volatility as a share of the price:
 {columns}
 
 Every model is shown beside the naive forecast, in which the close stays where it is and bands and
-volatility follow from that.
+volatility follow from that, and beside the best baseline of each task: of all forecasts that need no
+network, the one with the smallest error, median over these series.
 
 **Not financial advice.** Most of what can be forecast here is how far prices move, not in which direction.
 
 ## How good they are
 
 Mean absolute error in returns over all steps, on the test span, which nothing was fitted on. The multiple
-is the model's error over the naive forecast's: below 1 is better than naive. Skill is 1 minus that. In
-brackets: how many differ from naive by more than chance.
+is the model's error over that of the forecast it stands beside: below 1, the model is better. Skill is 1
+minus that. In brackets: how many differ from it by more than chance.
 
 {summary}
 
 ## Leaderboard
 
-The number below each task is the multiple of the naive forecast's error. Direction: how often the close of
-the next bar was on the forecast side, with its 95 % interval. {significance}
+Each number is the model's error as a multiple of that of the forecast named above it. Direction: how often
+the close of the next bar was on the forecast side, with its 95 % interval. {significance}
 
 {leaderboard}
 
@@ -109,7 +110,7 @@ The whole profile, the split, the scaling and all errors per step are in the `me
 """
 
 _TEST: Final = (
-    "p is the chance of a difference this large if model and naive forecast were equally good: "
+    "p is the chance of a difference this large if the model and that forecast were equally good: "
     "Diebold-Mariano test, two-sided, corrected for {num_series} series at once (Benjamini-Hochberg); "
     f"below {ALPHA} is more than chance."
 )
@@ -136,7 +137,7 @@ def model_card(
     results, first = read_results(metadata), metadata[0]
     rows, tasks = rank_results(results), [first["tasks"][task] for task in TASKS if task in first["tasks"]]
     lines = "".join(f"- {series}: {reason}\n" for series, reason in sorted(held_back.items()))
-    is_tested = any(score.p_value is not None for row in rows for score in row.tasks.values())
+    is_tested = any(score.naive.p_value is not None for row in rows for score in row.tasks.values())
     return _CARD.format(
         front_matter=_front_matter(run.profile_name, results, rows),
         profile=run.profile_name,
@@ -173,11 +174,7 @@ def _front_matter(profile: str, results: Sequence[SeriesResult], rows: Sequence[
 def _eval_results(row: LeaderboardRow, test: Mapping[str, Any]) -> Iterator[EvalResult]:
     """Write one series as the Hub's model index wants it: task, data set, a result per metric."""
     for task, score in row.tasks.items():
-        found = {
-            "relative_mae": ("mean absolute error over that of the naive forecast", score.multiple),
-            "skill_score": ("skill against the naive forecast", score.skill),
-        }
-        for kind, (meaning, value) in found.items():
+        for kind, (meaning, value) in _metrics(score).items():
             if value is not None and math.isfinite(value):
                 yield EvalResult(
                     task_type=PIPELINE,
@@ -192,35 +189,60 @@ def _eval_results(row: LeaderboardRow, test: Mapping[str, Any]) -> Iterator[Eval
                 )
 
 
+def _metrics(score: TaskScore) -> dict[str, tuple[str, float | None]]:
+    """Return per metric of the model index what it means, and its value."""
+    found = {
+        "relative_mae": ("mean absolute error over that of the naive forecast", score.naive.multiple),
+        "skill_score": ("skill against the naive forecast", score.naive.skill),
+    }
+    for best in score.shown[1:]:
+        meaning = f"mean absolute error over that of the best baseline, {best.name}"
+        found["relative_mae_of_best_baseline"] = (meaning, best.multiple)
+    return found
+
+
 def _summary(rows: Sequence[LeaderboardRow]) -> str:
     cells = []
-    for task, found in summarise(rows).items():
-        num_losing = sum(row.tasks[task].verdict == LOSES for row in rows if task in row.tasks)
-        medians = number(found.median_multiple), number(found.median_skill)
-        beating = f"{found.num_beating} ({found.num_significantly_beating})"
-        losing = f"{num_losing} ({found.num_significantly_losing})"
-        cells.append((TASKS[task].title, count(found.num_series), *medians, beating, losing))
-    header = ("task", "models", "median multiple", "median skill", "beat naive", "lose to naive")
+    for task, summary in summarise(rows).items():
+        for wins in summary.shown:
+            medians = number(wins.median_multiple), number(wins.median_skill)
+            better = f"{wins.num_beating} ({wins.num_significantly_beating})"
+            worse = f"{wins.num_losing} ({wins.num_significantly_losing})"
+            cells.append((TASKS[task].title, wins.name, count(wins.num_series), *medians, better, worse))
+    header = ("task", "beside", "models", "median multiple", "median skill", "beat it", "lose to it")
     return markdown_table(header, cells)
 
 
 def _leaderboard(rows: Sequence[LeaderboardRow], *, is_tested: bool) -> str:
-    tasks = list(summarise(rows))
-    columns = ("skill", "p") if is_tested else ("skill",)
-    header = ["series", *(name for task in tasks for name in (TASKS[task].title, *columns)), "direction"]
-    return markdown_table(header, [_cells(row, tasks, is_tested=is_tested) for row in rows])
+    summaries = summarise(rows)
+    header = ["series"]
+    for task, summary in summaries.items():
+        for wins in summary.shown:
+            header += [f"{TASKS[task].title} × {wins.name}", *(["p"] if is_tested else [])]
+    cells = [_cells(row, summaries, is_tested=is_tested) for row in rows]
+    return markdown_table([*header, "direction"], cells)
 
 
-def _cells(row: LeaderboardRow, tasks: Iterable[str], *, is_tested: bool) -> Iterator[str]:
-    losing = [TASKS[task].title.lower() for task, score in row.tasks.items() if score.verdict == LOSES]
-    yield f"{row.series} **loses to naive: {', '.join(losing)}**" if losing else row.series
-    for score in map(row.tasks.get, tasks):
-        yield number(score.multiple if score else None)
-        yield number(score.skill if score else None)
-        if is_tested:
-            yield p_value(score.corrected_p_value if score else None)
+def _cells(row: LeaderboardRow, summaries: Mapping[str, TaskSummary], *, is_tested: bool) -> Iterator[str]:
+    yield _labelled(row)
+    for task, summary in summaries.items():
+        score = row.tasks.get(task)
+        for against in score.shown if score else [None] * len(summary.shown):
+            yield number(against.multiple if against else None)
+            if is_tested:
+                yield p_value(against.corrected_p_value if against else None)
     low, high = map(percent, row.hit_rate_95 or (None, None))
     yield f"{percent(row.hit_rate)} ({low} to {high})" if row.hit_rate_95 else ABSENT
+
+
+def _labelled(row: LeaderboardRow) -> str:
+    """Name a series, and what is better than its model."""
+    losses: dict[str, list[str]] = {}
+    for task, score in row.tasks.items():
+        for name in score.lost:
+            losses.setdefault(name, []).append(TASKS[task].title.lower())
+    said = "; ".join(f"loses to {name}: {', '.join(tasks)}" for name, tasks in losses.items())
+    return f"{row.series} **{said}**" if said else row.series
 
 
 def _data(metadata: Sequence[Mapping[str, Any]]) -> str:

@@ -16,27 +16,6 @@ _SPLIT_WIDTH: Final = 1000
 _SPLIT_HEIGHT: Final = 18
 
 
-def skill_bar(skill: float, limit: float) -> Html:
-    """Draw one skill as a bar to the right (better than naive) or left (worse) of a middle line.
-
-    Args:
-        skill: Unitless, 1 at most.
-        limit: Skill at the end of the drawing, above 0; a bar that is longer ends in a point.
-    """
-    middle, half = _BAR_WIDTH / 2, _BAR_WIDTH / 2 - 4
-    side, style = (1, "good") if skill >= 0 else (-1, "bad")
-    length = round(min(1.0, abs(skill) / limit) * half, 1)
-    x = min(middle, middle + side * length)
-    parts = [
-        element("line", x1=middle, x2=middle, y1=0, y2=_BAR_HEIGHT, class_="axis"),
-        element("rect", x=x, y=3, width=length, height=_BAR_HEIGHT - 6, class_=style),
-    ]
-    if abs(skill) > limit:
-        tip = f"l{side * 4} {_BAR_HEIGHT / 2 - 1} l{-side * 4} {_BAR_HEIGHT / 2 - 1} z"
-        parts.append(element("path", d=f"M{middle + side * half} 1 {tip}", class_=style))
-    return _bar(*parts)
-
-
 def share_bar(share: float) -> Html:
     """Draw a share of a whole, 0 to 1, as a bar."""
     width = round(share * _BAR_WIDTH, 1)

@@ -73,6 +73,9 @@ DRAW: Final = Html("""
     const target = document.getElementById(name);
     if (target) target.scrollIntoView();
   };
+  const cut = new ResizeObserver((seen) => seen.forEach(({ target }) =>
+    target.classList.toggle("cut", target.scrollWidth > target.clientWidth)));
+  document.querySelectorAll(".scroll").forEach((box) => cut.observe(box));
   document.querySelectorAll("details").forEach((fold) => fold.addEventListener("toggle", drawOpen));
   addEventListener("hashchange", unfold);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>
@@ -80,7 +83,7 @@ DRAW: Final = Html("""
   unfold();
 })();
 """)
-"""Draws charts; runs at the end of the page."""
+"""Draws charts and marks tables that do not fit; runs at the end of the page."""
 
 _COLOURS: Final = f"""
 :root {{ color-scheme: light dark; {variables(LIGHT)} }}
@@ -92,7 +95,7 @@ STYLE: Final = Html(
     + """* { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 72rem; padding: 1.5rem 1rem 4rem; background: var(--paper);
   color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .25rem; }
+h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .25rem; overflow-wrap: anywhere; }
 h2 { font-size: 1.2rem; margin: 2.5rem 0 .5rem; }
 h3 { font-size: 1rem; margin: 1.5rem 0 .25rem; }
 p { max-width: 44rem; margin: .5rem 0; }
@@ -100,6 +103,9 @@ p { max-width: 44rem; margin: .5rem 0; }
 .banner { background: var(--loud); color: #fff; font-weight: 700; font-size: 1.1rem; max-width: none;
   padding: .9rem 1rem; border-radius: .5rem; margin: 0 0 1.25rem; }
 .scroll { overflow-x: auto; margin: .5rem 0; }
+.cut { background: linear-gradient(to left, var(--rule), transparent 1.5rem); }
+.cut::before { content: "scroll sideways for more →"; position: sticky; left: 0; display: inline-block;
+  font-size: .75rem; color: var(--soft); }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; padding: .25rem 0; }
 p.soft { font-size: .85rem; }
@@ -108,14 +114,18 @@ th, td { padding: .3rem .75rem .3rem 0; text-align: right; border-bottom: 1px so
 th { font-weight: 600; }
 thead th { color: var(--soft); vertical-align: bottom; }
 th:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); }
+th[colspan] { text-align: center; padding-left: .75rem; }
 details th:first-child { background: var(--card); }
 .wrapped thead th { white-space: normal; min-width: 4.5rem; }
+.better { color: var(--blue); } .worse { color: var(--orange); }
+.mark { display: inline-block; width: 1.6em; font-size: .6em; vertical-align: .15em; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 15rem), 1fr)); gap: 1rem; }
 .cards div { background: var(--card); border: 1px solid var(--rule); border-radius: .5rem;
   padding: .75rem 1rem; }
 .cards h3 { margin: 0; color: var(--soft); font-weight: 400; }
-.cards b { font-size: 1.8rem; line-height: 1.3; font-variant-numeric: tabular-nums; }
-.cards p { margin: 0; font-size: .85rem; color: var(--soft); }
+.cards p { margin: 0 0 .4rem; font-size: .85rem; color: var(--soft); }
+.cards .lead { margin: 0; color: var(--ink); }
+.lead b { font-size: 1.6rem; line-height: 1.3; margin-right: .5rem; font-variant-numeric: tabular-nums; }
 .reasons td { text-align: left; white-space: normal; min-width: 16rem; overflow-wrap: anywhere; }
 dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: .5rem 1.5rem;
   margin: .5rem 0; font-size: .9rem; }
@@ -135,7 +145,8 @@ figure.wide { max-width: none; }
 .axis { stroke: var(--soft); }
 a { color: var(--blue); text-decoration: none; } a:hover { text-decoration: underline; }
 .bar { vertical-align: middle; margin-right: .4rem; }
-.good { fill: var(--blue); } .bad { fill: var(--orange); } .share { fill: var(--other); }
+.share { fill: var(--other); }
+@media (max-width: 40rem) { tbody th:first-child { white-space: normal; min-width: 6rem; max-width: 9rem; } }
 @media print { body { max-width: none; } details { break-inside: avoid; } }
 """
 )

@@ -145,8 +145,12 @@ def dot_figure(
 def multiples_figure(rows: Sequence[LeaderboardRow], *, x_title: str) -> go.Figure:
     """Draw each series' errors as multiples of naive's, from top to bottom; hollow dots may be luck."""
     scores = {task: [row.tasks.get(task) for row in rows] for task in summarise(rows)}
-    multiples = {task: [one.multiple if one else None for one in those] for task, those in scores.items()}
-    is_sure = {task: [bool(one and one.is_significant) for one in those] for task, those in scores.items()}
+    multiples = {
+        task: [one.naive.multiple if one else None for one in those] for task, those in scores.items()
+    }
+    is_sure = {
+        task: [bool(one and one.naive.is_significant) for one in those] for task, those in scores.items()
+    }
     return dot_figure([row.series for row in rows], multiples, x_title=x_title, is_sure=is_sure)
 
 

@@ -47,7 +47,8 @@ def forecast_figure(
 
 def _closes(sample: ForecastSample, x: Sequence[Any]) -> Iterator[go.Scatter]:
     """Draw low to high as one fan per forecast, opening at the last known close, and the close in it."""
-    yield _fan(sample, x, "forecast, range", (HIGH, LOW), start=CLOSE)
+    # No interval: nobody said how often the truth would stay within.
+    yield _fan(sample, x, "forecast low to high (no interval)", (HIGH, LOW), start=CLOSE)
     points = _broken(_paths(sample, x, CLOSE))
     close = line("forecast, close", points, {"color": LIGHT["blue"], "width": 2.5})
     yield close.update(mode="lines+markers", marker={"size": 3})
@@ -58,7 +59,7 @@ def _hollow(sample: ForecastSample, x: Sequence[Any]) -> Iterator[go.Candlestick
     for one in sample.issued:
         yield _candles("forecast", x[one.last_known + 1 :], one.values[TASK_OHLC], LIGHT["blue"])
     if TASK_BANDS in sample.truth:
-        yield _fan(sample, x, "bands, forecast range", (BB_UPPER, BB_LOWER)).update(showlegend=False)
+        yield _fan(sample, x, "forecast band to band", (BB_UPPER, BB_LOWER)).update(showlegend=False)
 
 
 def _price_axes(*, has_panel: bool, is_dated: bool) -> dict[str, dict[str, Any]]:

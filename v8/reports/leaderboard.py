@@ -4,8 +4,12 @@ Rule of the order: the OHLC error as a multiple of the naive forecast's, smalles
 that number last; ties by name. All errors are mean absolute errors in returns over all steps and
 columns of a task, on the test span.
 
-P-values are those of the Diebold-Mariano test against the naive forecast. Many series are judged at
-once, so each task's p-values are corrected together over the series of the leaderboard (Benjamini and
+Every score stands beside two baselines: the naive forecast and the best one. The best baseline of a task is
+chosen once for the whole leaderboard: the one whose error as a multiple of naive's has the smallest median
+over the series.
+
+P-values are those of the Diebold-Mariano test against a baseline. Many series are judged at once, so the
+p-values of each task and baseline are corrected together over the series of the leaderboard (Benjamini and
 Hochberg); "significant" always means the corrected ones. See `v8.evaluation.significance`.
 """
 
@@ -21,7 +25,8 @@ from pathlib import Path
 from typing import Final
 
 from v8.columns import TASK_OHLC
-from v8.evaluation.judgement import BEATS, LOSES
+from v8.evaluation.baselines import NAIVE, called
+from v8.evaluation.judgement import BEATS, LOSES, Outcome, best_baseline
 from v8.evaluation.significance import ALPHA, corrected_p_values
 from v8.reports.results import SeriesResult
 from v8.storage import write_text
@@ -29,16 +34,26 @@ from v8.tasks import TASKS
 
 LEADERBOARD_FILE: Final = "leaderboard.csv"
 
-_SCORE_COLUMNS: Final = {
+_NAIVE_COLUMNS: Final = {
     "mae_multiple_of_naive": "multiple",
     "mae_skill": "skill",
     "verdict": "verdict",
     "mae_p_value": "p_value",
     "mae_corrected_p_value": "corrected_p_value",
 }
-"""Columns of every task and the fields of `TaskScore` in them."""
+"""Columns of every task and the fields of `Against` in them, for the naive forecast."""
 
-_LAST_COLUMNS: Final = (
+_BEST_COLUMNS: Final = {
+    "best_baseline": "name",
+    "mae_multiple_of_best": "multiple",
+    "mae_skill_against_best": "skill",
+    "verdict_against_best": "verdict",
+    "mae_p_value_against_best": "p_value",
+    "mae_corrected_p_value_against_best": "corrected_p_value",
+}
+"""The same for the best baseline; they stand behind all others, where older readers do not look."""
+
+_SERIES_COLUMNS: Final = (
     "direction_hit_rate_step_1",
     "direction_low_95",
     "direction_high_95",
@@ -49,28 +64,61 @@ _LAST_COLUMNS: Final = (
 
 
 @dataclass(frozen=True)
-class TaskScore:
-    """One task of one series.
+class Against:
+    """One task of one series, beside one baseline.
 
     Args:
-        multiple: Model error over naive error, unitless, below 1 is better; None if naive made none.
-        skill: 1 - multiple, or None.
-        verdict: `beats naive`, `equals naive` or `loses to naive`.
-        p_value: Chance of a difference to naive this large if there were none, 0 to 1, two-sided; None
-            when the span is too short to say, or the forecasts are the same.
+        baseline: A key of `BASELINES`.
+        multiple: Model error over the baseline's, unitless, below 1 is better; None if it made none.
+        outcome: `beats`, `equals` or `loses to`.
+        p_value: Chance of a difference this large if there were none, 0 to 1, two-sided; None when the span
+            is too short to say, or the forecasts are the same.
         corrected_p_value: The same, corrected over all series of the leaderboard; None likewise.
     """
 
+    baseline: str
     multiple: float | None
-    skill: float | None
-    verdict: str
+    outcome: Outcome
     p_value: float | None = None
     corrected_p_value: float | None = None
 
     @property
+    def name(self) -> str:
+        """What readers know the baseline by."""
+        return called(self.baseline)
+
+    @property
+    def skill(self) -> float | None:
+        """1 - multiple: 1 is perfect, 0 the baseline, negative worse; None without a multiple."""
+        return None if self.multiple is None else 1.0 - self.multiple
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in words: "beats naive"."""
+        return f"{self.outcome} {self.name}"
+
+    @property
     def is_significant(self) -> bool:
-        """Whether it differs from naive, in the direction of the verdict, by more than chance."""
+        """Whether it differs from the baseline, in the direction of the outcome, by more than chance."""
         return self.corrected_p_value is not None and self.corrected_p_value < ALPHA
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """One task of one series, beside the naive forecast and the best baseline of the task."""
+
+    naive: Against
+    best: Against
+
+    @property
+    def shown(self) -> tuple[Against, ...]:
+        """Both, or naive alone where no other baseline is better than it."""
+        return (self.naive,) if self.best.baseline == NAIVE else (self.naive, self.best)
+
+    @property
+    def lost(self) -> list[str]:
+        """Names of those of the two that are better than the model."""
+        return [one.name for one in self.shown if one.outcome == LOSES]
 
 
 @dataclass(frozen=True)
@@ -99,41 +147,65 @@ class LeaderboardRow:
 
 
 @dataclass(frozen=True)
-class TaskSummary:
-    """One task over all series that have it.
+class Wins:
+    """One task over all series that have it, beside one baseline.
 
     Args:
+        name: What readers know the baseline by.
         num_series: Series with this task.
-        num_beating: Series among them that beat naive.
+        num_beating: Series among them that beat the baseline.
         num_significantly_beating: Series among those whose difference is significant.
-        num_significantly_losing: Series that lose to naive by a significant difference.
+        num_losing: Series that lose to it.
+        num_significantly_losing: Series among those whose difference is significant.
         median_multiple: Median over the series with such a number, unitless; None without any.
-        median_skill: Likewise for the skill.
     """
 
+    name: str
     num_series: int
     num_beating: int
     num_significantly_beating: int
+    num_losing: int
     num_significantly_losing: int
     median_multiple: float | None
-    median_skill: float | None
+
+    @property
+    def median_skill(self) -> float | None:
+        """1 - median multiple, the median of the skills."""
+        return None if self.median_multiple is None else 1.0 - self.median_multiple
+
+
+@dataclass(frozen=True)
+class TaskSummary:
+    """One task over all series that have it, beside the naive forecast and the best baseline."""
+
+    naive: Wins
+    best: Wins
+
+    @property
+    def shown(self) -> tuple[Wins, ...]:
+        """Both, or naive alone where no other baseline is better than it."""
+        return (self.naive,) if self.best.name == self.naive.name else (self.naive, self.best)
 
 
 def rank_results(results: Iterable[SeriesResult]) -> list[LeaderboardRow]:
     """Rank the finished series of a run, in the order stated at the top of this module."""
     judged = list(results)
-    corrected: dict[tuple[str, str], float | None] = {}
+    scores: dict[str, dict[str, TaskScore]] = {result.series: {} for result in judged}
     for task in TASKS:
-        having = [result for result in judged if task in result.judgement.errors]
-        p_values = corrected_p_values([result.judgement.p_value(task) for result in having])
-        corrected |= {(result.series, task): p for result, p in zip(having, p_values, strict=True)}
-    return sorted((_row(result, corrected) for result in judged), key=_rank)
+        having = [result for result in judged if task in result.judgement.tasks]
+        for result, score in zip(having, _score_task(having, task), strict=True):
+            scores[result.series][task] = score
+    return sorted((_row(result, scores[result.series]) for result in judged), key=_rank)
 
 
 def summarise(rows: Sequence[LeaderboardRow]) -> dict[str, TaskSummary]:
     """Summarise every task that any series has, in the order of the tasks."""
     scores = {task: [row.tasks[task] for row in rows if task in row.tasks] for task in TASKS}
-    return {task: _summarise_task(those) for task, those in scores.items() if those}
+    return {
+        task: TaskSummary(_wins([one.naive for one in those]), _wins([one.best for one in those]))
+        for task, those in scores.items()
+        if those
+    }
 
 
 def median(values: Iterable[float | None]) -> float | None:
@@ -149,28 +221,45 @@ def write_leaderboard_csv(path: Path, rows: Sequence[LeaderboardRow]) -> None:
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    task_columns = [f"{task}_{column}" for task in TASKS for column in _SCORE_COLUMNS]
-    writer.writerow(["series", "source", *task_columns, *_LAST_COLUMNS])
+    of_naive, of_best = (
+        [f"{task}_{column}" for task in TASKS for column in columns]
+        for columns in (_NAIVE_COLUMNS, _BEST_COLUMNS)
+    )
+    writer.writerow(["series", "source", *of_naive, *_SERIES_COLUMNS, *of_best])
     writer.writerows(_cells(row) for row in rows)
     write_text(path, stream.getvalue())
 
 
-def _row(result: SeriesResult, corrected: Mapping[tuple[str, str], float | None]) -> LeaderboardRow:
-    judgement, first_step = result.judgement, result.judgement.direction[0]
+def _score_task(results: Sequence[SeriesResult], task: str) -> list[TaskScore]:
+    """Score one task of all series that have it, in their order."""
+    if not results:
+        return []
+    best = best_baseline([result.judgement for result in results], task)
+    columns = (_compare(results, task, baseline) for baseline in (NAIVE, best))
+    return [TaskScore(*pair) for pair in zip(*columns, strict=True)]
+
+
+def _compare(results: Sequence[SeriesResult], task: str, baseline: str) -> list[Against]:
+    judgements = [result.judgement for result in results]
+    p_values = [one.p_value(task, baseline) for one in judgements]
+    return [
+        Against(
+            baseline=baseline,
+            multiple=one.multiple(task, baseline=baseline),
+            outcome=one.outcome(task, baseline),
+            p_value=p_value,
+            corrected_p_value=corrected,
+        )
+        for one, p_value, corrected in zip(judgements, p_values, corrected_p_values(p_values), strict=True)
+    ]
+
+
+def _row(result: SeriesResult, tasks: Mapping[str, TaskScore]) -> LeaderboardRow:
+    first_step = result.judgement.direction[0]
     return LeaderboardRow(
         series=result.series,
         source=result.source,
-        tasks={
-            task: TaskScore(
-                multiple=judgement.multiple(task),
-                skill=judgement.skill(task),
-                verdict=judgement.verdict(task),
-                p_value=judgement.p_value(task),
-                corrected_p_value=corrected[result.series, task],
-            )
-            for task in TASKS
-            if task in judgement.errors
-        },
+        tasks=tasks,
         hit_rate=first_step.rate,
         hit_rate_95=first_step.interval,
         best_epoch=result.best_epoch,
@@ -180,24 +269,29 @@ def _row(result: SeriesResult, corrected: Mapping[tuple[str, str], float | None]
 
 
 def _rank(row: LeaderboardRow) -> tuple[float, str]:
-    multiple = row.tasks[TASK_OHLC].multiple
+    multiple = row.tasks[TASK_OHLC].naive.multiple
     return (math.inf if multiple is None else multiple, row.series)
 
 
-def _summarise_task(scores: Sequence[TaskScore]) -> TaskSummary:
-    return TaskSummary(
+def _wins(scores: Sequence[Against]) -> Wins:
+    better, worse = ([one for one in scores if one.outcome == outcome] for outcome in (BEATS, LOSES))
+    return Wins(
+        name=scores[0].name,
         num_series=len(scores),
-        num_beating=sum(score.verdict == BEATS for score in scores),
-        num_significantly_beating=sum(score.is_significant and score.verdict == BEATS for score in scores),
-        num_significantly_losing=sum(score.is_significant and score.verdict == LOSES for score in scores),
-        median_multiple=median(score.multiple for score in scores),
-        median_skill=median(score.skill for score in scores),
+        num_beating=len(better),
+        num_significantly_beating=sum(one.is_significant for one in better),
+        num_losing=len(worse),
+        num_significantly_losing=sum(one.is_significant for one in worse),
+        median_multiple=median(one.multiple for one in scores),
     )
 
 
 def _cells(row: LeaderboardRow) -> list[object]:
     scores = [row.tasks.get(task) for task in TASKS]
-    task_cells = [getattr(score, name, None) for score in scores for name in _SCORE_COLUMNS.values()]
+    of_naive, of_best = (
+        [getattr(getattr(score, kind, None), name, None) for score in scores for name in columns.values()]
+        for kind, columns in (("naive", _NAIVE_COLUMNS), ("best", _BEST_COLUMNS))
+    )
     ends = row.hit_rate_95 or (None, None)
-    last = [row.hit_rate, *ends, row.best_epoch, row.epochs_run, round(row.seconds, 3)]
-    return [row.series, row.source, *task_cells, *last]
+    about = [row.hit_rate, *ends, row.best_epoch, row.epochs_run, round(row.seconds, 3)]
+    return [row.series, row.source, *of_naive, *about, *of_best]

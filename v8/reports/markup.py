@@ -49,11 +49,22 @@ def table(
     rows: Iterable[Iterable[str]],
     *,
     caption: str | None = None,
+    groups: Iterable[tuple[str, int]] = (),
     class_: str | None = None,
 ) -> Html:
-    """Build a table whose first column names its rows, in a box that scrolls on narrow screens."""
+    """Build a table whose first column names its rows, in a box that scrolls on narrow screens.
+
+    Args:
+        head: Titles of the columns.
+        rows: Cells, the first of each is its name.
+        caption: What the table shows.
+        groups: Titles above several columns, and how many columns each spans.
+        class_: How it looks.
+    """
     parts = [] if caption is None else [element("caption", caption)]
-    parts.append(element("thead", element("tr", *(element("th", title, scope="col") for title in head))))
+    spans = [element("th", title, colspan=width, scope="colgroup") for title, width in groups]
+    titles = element("tr", *(element("th", title, scope="col") for title in head))
+    parts.append(element("thead", *([element("tr", *spans)] if spans else []), titles))
     body = []
     for first, *others in rows:
         cells = (element("td", cell) for cell in others)

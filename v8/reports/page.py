@@ -11,22 +11,33 @@ from typing import Any, Final
 
 from v8.artifacts.forecast_sample import ForecastSample
 from v8.artifacts.run_folder import RunRecord
-from v8.evaluation.baselines import BASELINES, NAIVE
-from v8.evaluation.judgement import MODEL, Judgement
+from v8.evaluation.baselines import BASELINES, NAIVE, called
+from v8.evaluation.judgement import BEATS, LOSES, MODEL, Judgement
 from v8.evaluation.metrics import StepDirection
 from v8.evaluation.significance import ALPHA
-from v8.reports.charts import share_bar, skill_bar, split_bar
+from v8.reports.charts import share_bar, split_bar
 from v8.reports.comparison_results import Comparison
 from v8.reports.document import document, plot
 from v8.reports.figures import error_figure, learning_figure, multiples_figure, stage_figure
 from v8.reports.forecast_figure import forecast_figure
-from v8.reports.leaderboard import LeaderboardRow, TaskSummary, median, rank_results, summarise
+from v8.reports.leaderboard import (
+    Against,
+    LeaderboardRow,
+    TaskSummary,
+    Wins,
+    median,
+    rank_results,
+    summarise,
+)
 from v8.reports.markup import Html, element, facts, join, table
 from v8.reports.results import History, SeriesResult
 from v8.tasks import TASKS
 from v8.wording import ABSENT, count, duration, number, p_value, percent, price
 
 DEMO_WARNING: Final = "Simulated market: these numbers say nothing about real coins."
+
+MARK: Final = "●"
+"""Stands beside a number that differs from 1 by more than chance."""
 
 _SPAN_KEYS: Final = ("first_open", "last_open", "rows", "num_windows")
 """What the table of spans shows of each, in the order of its columns."""
@@ -85,7 +96,7 @@ def series_section(result: SeriesResult, history: History, sample: ForecastSampl
         plot(error_figure([judgement], task), f"{TASKS[task].title}: mean absolute error ÷ naive's")
         for task in judgement.tasks
     )
-    verdicts = ", ".join(f"{TASKS[task].title} {judgement.verdict(task)}" for task in judgement.errors)
+    verdicts = "; ".join(f"{TASKS[task].title} {_verdicts(judgement, task)}" for task in judgement.tasks)
     # What did not occur among the candles is left out: zeros, empty lists and None.
     found = ((_spaced(name), _shown(value)) for name, value in result.candle_report.items() if value)
     return element(
@@ -111,66 +122,100 @@ def series_section(result: SeriesResult, history: History, sample: ForecastSampl
     )
 
 
+def _verdicts(judgement: Judgement, task: str) -> str:
+    """Compare one series with naive and with the baseline that is best on this series alone."""
+    baselines = dict.fromkeys((NAIVE, judgement.best_baseline(task)))
+    return ", ".join(judgement.verdict(task, baseline) for baseline in baselines)
+
+
 def _card(task: str, summary: TaskSummary) -> Html:
-    said = (
-        f"times the naive forecast's error, median of {summary.num_series} series. "
-        f"{summary.num_beating} beat it, {summary.num_significantly_beating} by more than chance; "
-        f"{summary.num_significantly_losing} lose to it by more than chance."
+    said = (part for wins in summary.shown for part in _card_lines(wins))
+    return element("div", element("h3", TASKS[task].title), *said)
+
+
+def _card_lines(wins: Wins) -> Iterator[Html]:
+    yield element("p", element("b", f"× {number(wins.median_multiple)}"), _named(wins.name), class_="lead")
+    yield element(
+        "p",
+        f"{wins.num_beating} of {wins.num_series} beat it, {wins.num_significantly_beating} by more than "
+        f"chance; {wins.num_losing} lose to it, {wins.num_significantly_losing} by more than chance.",
     )
-    value = element("b", number(summary.median_multiple))
-    return element("div", element("h3", TASKS[task].title), value, element("p", said))
 
 
 def _leaderboard(rows: Sequence[LeaderboardRow]) -> list[str]:
-    tasks = list(summarise(rows))
-    head = ["Series"]
-    for task in tasks:
-        head += [f"{TASKS[task].title} ÷ naive", "skill", "verdict", "p, corrected"]
-    head += ["direction, step 1", "95 %", "best epoch", "epochs", "time"]
-    # The largest skill in size, up to 1, so that one bad series does not flatten all others.
-    skills = [abs(score.skill) for row in rows for score in row.tasks.values() if score.skill is not None]
-    limit = min(1.0, max(skills, default=0.0)) or 1.0
+    summaries = summarise(rows)
     label = (
         "Mean absolute error as a multiple of the naive forecast's: left of 1 is better. Filled dots differ "
         f"from 1 by more than chance (corrected p below {ALPHA:g}), hollow ones may be luck."
     )
     note = (
-        "Mean absolute error on the test span, over all steps and columns, in returns. Ordered by the "
-        f"candles' error ÷ naive, best first. Longest bar: a skill of {limit:.3g}. p: chance of a "
-        f"difference to naive this large if there were none (Diebold-Mariano), corrected for {len(rows)} "
-        "series at once (Benjamini-Hochberg)."
+        "The model's mean absolute error on the test span, over all steps and columns, in returns, as a "
+        "multiple of that of the forecast named above it: below 1, in blue, the model is better. Ordered by "
+        f"the candles' multiple of naive, best first. {MARK}: differs by more than chance. The best baseline "
+        "of a task is the forecast without a network whose multiple of naive has the smallest median over "
+        "these series."
     )
+    groups = [("", 1), *((TASKS[task].title, len(one.shown)) for task, one in summaries.items()), ("", 3)]
+    compared = [f"× {_spaced(wins.name)}" for summary in summaries.values() for wins in summary.shown]
+    head = ["Series", *compared, "direction, step 1", "best epoch", "time"]
+    cells = [_median_cells(rows), *(_cells(row, summaries) for row in rows)]
     return [
         element("h2", "Leaderboard"),
         plot(multiples_figure(rows, x_title="error ÷ naive error"), label),
         element("p", note, class_="soft"),
-        table(head, [_median_cells(rows), *(_cells(row, tasks, limit) for row in rows)], class_="wrapped"),
+        table(head, cells, groups=groups, class_="wrapped"),
+        _details(rows, summaries),
     ]
 
 
 def _median_cells(rows: Sequence[LeaderboardRow]) -> list[str]:
     cells = ["median"]
-    for task in summarise(rows).values():
-        cells += [number(task.median_multiple), number(task.median_skill)]
-        cells.append(f"{task.num_beating} of {task.num_series} beat naive")
-        cells.append(f"{task.num_significantly_beating} better, {task.num_significantly_losing} worse")
+    for summary in summarise(rows).values():
+        cells += [number(wins.median_multiple) for wins in summary.shown]
     epochs = (median(row.best_epoch for row in rows), median(row.epochs_run for row in rows))
-    cells += [percent(median(row.hit_rate for row in rows)), "", *map(count, epochs)]
+    cells += [percent(median(row.hit_rate for row in rows)), " of ".join(map(count, epochs))]
     return [*cells, duration(median(row.seconds for row in rows))]
 
 
-def _cells(row: LeaderboardRow, tasks: Iterable[str], limit: float) -> list[str]:
+def _cells(row: LeaderboardRow, summaries: Mapping[str, TaskSummary]) -> list[str]:
     cells: list[str] = [element("a", row.series, href=f"#{row.series}")]
-    for score in map(row.tasks.get, tasks):
-        if score is None:
-            cells += [ABSENT, ABSENT, "no such task", ABSENT]
-            continue
-        bar = Html() if score.skill is None else skill_bar(score.skill, limit)
-        p = p_value(score.corrected_p_value)
-        cells += [number(score.multiple), join([bar, number(score.skill)]), score.verdict]
-        cells.append(element("b", p) if score.is_significant else p)
-    cells += [percent(row.hit_rate), _interval(row.hit_rate_95)]
-    return [*cells, str(row.best_epoch), str(row.epochs_run), duration(row.seconds)]
+    for task, summary in summaries.items():
+        score = row.tasks.get(task)
+        lacking = ["no such task", *[ABSENT] * (len(summary.shown) - 1)]
+        cells += map(_multiple_cell, score.shown) if score else lacking
+    cells.append(element("span", percent(row.hit_rate), title=f"95 %: {_interval(row.hit_rate_95)}"))
+    return [*cells, f"{row.best_epoch} of {row.epochs_run}", duration(row.seconds)]
+
+
+def _multiple_cell(against: Against) -> Html:
+    """Show a multiple, coloured by its side of 1, with a mark when it is no luck; a pointer finds p."""
+    style = {BEATS: "better", LOSES: "worse"}.get(against.outcome)
+    mark = element("span", MARK if against.is_significant else "", class_="mark")
+    said = f"{against.verdict}, corrected p {p_value(against.corrected_p_value)}"
+    return element("span", number(against.multiple), mark, class_=style, title=said)
+
+
+def _details(rows: Sequence[LeaderboardRow], summaries: Mapping[str, TaskSummary]) -> Html:
+    """Fold away one line a comparison: what the leaderboard tells by colour and mark, in words and digits."""
+    head = ["Series", "task", "× error", "skill", "verdict", "p", "p, corrected"]
+    cells = (
+        [row.series, TASKS[task].title, *_compared(against)]
+        for row in rows
+        for task, score in row.tasks.items()
+        for against in score.shown
+    )
+    note = (
+        "Skill is 1 minus the multiple. p: chance of a difference this large if there were none "
+        f"(Diebold-Mariano), corrected for {len(rows)} series at once (Benjamini-Hochberg). The same "
+        "numbers, and the 95 % intervals of direction, are in leaderboard.csv."
+    )
+    title = element("summary", "Verdicts and p-values")
+    return element("details", title, element("p", note, class_="soft"), table(head, cells))
+
+
+def _compared(against: Against) -> list[str]:
+    numbers = [number(against.multiple), number(against.skill)]
+    return [*numbers, against.verdict, p_value(against.p_value), p_value(against.corrected_p_value)]
 
 
 def _reading_guide(results: Iterable[SeriesResult]) -> list[Html]:
@@ -181,10 +226,11 @@ def _reading_guide(results: Iterable[SeriesResult]) -> list[Html]:
         element(
             "p",
             "Every error stands beside forecasts that need no training. The naive one is "
-            f"“{_spaced(NAIVE)}”. Skill is 1 minus the error divided by the naive error: 1 is "
-            "perfect, 0 is naive, negative is worse than naive. The close of a coin is close to a random "
-            "walk, so 1.000 times naive is an honest result for it; ranges, bands and volatility can be "
-            "forecast better.",
+            f"“{_spaced(NAIVE)}”. The best baseline is the hardest of the others to beat: a model that "
+            "loses to it was not worth its training. Skill is 1 minus the error divided by that of the "
+            "forecast beside it: 1 is perfect, 0 is equal, negative is worse. The close of a coin is close "
+            "to a random walk, so 1.000 times naive is an honest result for it; ranges, bands and volatility "
+            "can be forecast better.",
         ),
         element(
             "p",
@@ -220,7 +266,8 @@ def _forecasts(sample: ForecastSample | None) -> Html:
     every = "every bar" if num_steps == 1 else f"every {num_steps} bars"
     note = (
         f"Newest {len(sample.open_time_s)} candles of the test span, times in UTC. A forecast was issued "
-        f"{every}; each fan opens at the close it knew last and spans its low to high."
+        f"{every}; each shaded area opens at the close it knew last and spans the forecast low to high. It "
+        "is no interval: nothing says how often the truth stays within."
     )
     return plot(forecast_figure(sample), note)
 
@@ -303,6 +350,10 @@ def _shown(value: object) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return count(value) if isinstance(value, int) else f"{value:.4g}"
     return ABSENT if value is None else str(value)
+
+
+def _named(baseline: str) -> str:
+    return "the naive forecast" if baseline == called(NAIVE) else f"{_spaced(baseline)}, the best baseline"
 
 
 def _spaced(name: str) -> str:

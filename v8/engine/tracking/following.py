@@ -104,11 +104,14 @@ class Follower:
 
 
 def _results(metadata: Mapping[str, Any]) -> dict[str, float]:
-    """Return the test span's numbers per task: error as a multiple of naive's, skill, p-value."""
+    """Return the test span's numbers per task, beside the naive forecast and this series' best baseline."""
     judgement = Judgement.from_json(metadata["judgement"], where=f"metadata of {metadata['series']}")
     values: dict[str, float | None] = {"best_epoch": metadata["training"]["best_epoch"]}
     for task in judgement.errors:
+        best = judgement.best_baseline(task)
         values[f"test/{task}/error_over_naive"] = judgement.multiple(task)
+        values[f"test/{task}/error_over_best"] = judgement.multiple(task, baseline=best)
         values[f"test/{task}/skill"] = judgement.skill(task)
         values[f"test/{task}/p_value"] = judgement.p_value(task)
+        values[f"test/{task}/p_value_against_best"] = judgement.p_value(task, best)
     return {name: float(value) for name, value in values.items() if value is not None}
