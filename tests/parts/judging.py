@@ -55,3 +55,17 @@ def judge_arrays(truth: Arrays, model: Arrays, history_close: np.ndarray, offset
         errors = {MODEL: ours, **{name: each for name, (each, _) in theirs.items()}}
         judged[task] = JudgedTask(TASKS[task].columns, errors, tests)
     return Judgement(len(span), span.horizon_bars, judged, measure_direction(span, model[TASK_OHLC]))
+
+
+def let_baselines_err(metadata: dict[str, Any], multiples: Mapping[str, float]) -> None:
+    """Let baselines err so many times as much as naive at every step and column, and their tests fit."""
+    for section in metadata["judgement"]["tasks"].values():
+        errors = section["errors"]
+        for name in section["significance"].keys() & multiples.keys():
+            for kind, grid in errors[name].items():
+                naive = errors["roll_forward"][kind]["by_step_and_column"]
+                grid["by_step_and_column"] = [[multiples[name] * cell for cell in row] for row in naive]
+            model, theirs = (
+                np.mean(errors[each]["mae_return"]["by_step_and_column"]) for each in ("model", name)
+            )
+            section["significance"][name]["mean_difference"] = float(model - theirs)

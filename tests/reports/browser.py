@@ -5,12 +5,16 @@ Looks for Chromium or Chrome on the PATH. Nothing is installed, and nothing is f
 
 from __future__ import annotations
 
+import html
+import json
 import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 BROWSERS = (
     "chromium",
@@ -25,6 +29,7 @@ _FLAGS = (
     "--headless=new",
     "--no-sandbox",  # tests may run as root, in a container
     "--disable-gpu",
+    "--hide-scrollbars",  # they take a part of the width
     "--disable-quic",
     "--disable-dev-shm-usage",
     "--disable-background-networking",
@@ -36,6 +41,30 @@ _FLAGS = (
     "--virtual-time-budget=10000",
     "--dump-dom",
 )
+
+
+_MEASURE = """<script>
+addEventListener("load", () => setTimeout(() => {
+  const width = document.documentElement.clientWidth;
+  const isHeld = (node) => node.parentElement.closest(".scroll, .plot, svg") !== null;
+  const sticksOut = (node) => node.getBoundingClientRect().right > width + 1;
+  const all = [...document.querySelectorAll("main *")];
+  parent.postMessage(JSON.stringify({
+    width,
+    sticking_out: all.filter((node) => !isHeld(node) && sticksOut(node)).map((node) => node.outerHTML),
+    boxes: [...document.querySelectorAll(".scroll")].map((box) => ({
+      text: box.textContent.slice(0, 99),
+      is_cut: box.scrollWidth > box.clientWidth,
+      is_marked: box.classList.contains("cut"),
+    })),
+  }), "*");
+}, 2000));
+</script>"""
+"""Tells the page around it what is wider than the page, but for what lies in a box that scrolls."""
+
+_FRAME = """<body style="margin: 0"><script>
+addEventListener("message", (told) => {{ document.documentElement.dataset.measured = told.data; }});
+</script><iframe src="page.html{fragment}" style="border: 0; width: {width}px; height: 1500px"></iframe>"""
 
 
 @dataclass(frozen=True)
@@ -63,14 +92,41 @@ def find_browser() -> str | None:
     return chosen or next((found for name in BROWSERS if (found := shutil.which(name))), None)
 
 
-def visit(browser: str, page: Path, workplace: Path, *, fragment: str = "") -> Visit:
-    """Open a page with a fresh browser that knows nothing."""
-    done = subprocess.run(
-        [browser, *_FLAGS, f"--user-data-dir={workplace / 'browser'}", f"{page.as_uri()}{fragment}"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-        env={**os.environ, "HOME": str(workplace)},
-    )
-    return Visit(done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line])
+@dataclass(frozen=True)
+class Browser:
+    """Opens pages, each with a fresh browser that knows nothing.
+
+    Args:
+        program: The browser.
+        make_folder: Makes an empty folder.
+    """
+
+    program: str
+    make_folder: Callable[[], Path]
+
+    def __call__(self, page: Path, fragment: str = "") -> Visit:
+        workplace = self.make_folder()
+        done = subprocess.run(
+            [self.program, *_FLAGS, f"--user-data-dir={workplace / 'browser'}", f"{page.as_uri()}{fragment}"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+            env={**os.environ, "HOME": str(workplace)},
+        )
+        return Visit(done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line])
+
+    def measure(self, page: Path, width: int, fragment: str = "") -> dict[str, Any]:
+        """Lay a page out so many pixels wide and tell what does not fit; see `_MEASURE`.
+
+        A window has a least width, a frame in it has not. The policy of the page would stop the script that
+        measures, so it is left out of the copy that is measured.
+        """
+        folder = self.make_folder()
+        content, num_policies = re.subn(r"<meta http-equiv[^>]*>", "", page.read_text("utf-8"))
+        assert num_policies == 1
+        (folder / "page.html").write_text(content.replace("</body>", f"{_MEASURE}</body>"), "utf-8")
+        framed = folder / "framed.html"
+        framed.write_text(_FRAME.format(width=width, fragment=fragment), "utf-8")
+        found: dict[str, Any] = json.loads(html.unescape(self(framed).told("measured")))
+        return found

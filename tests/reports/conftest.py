@@ -62,16 +62,13 @@ def write_page() -> Callable[..., None]:
 
 @pytest.fixture(scope="session")
 def visit(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """Return a function that opens a page, with a fragment, in a real browser; see `browser.Visit`."""
+    """Return a `browser.Browser`, which opens a page, with a fragment, or measures it."""
     module = _browser_module()
     program = module.find_browser()
     if program is None:
         pytest.skip("no browser: install Chromium or Chrome, or name one in V8_TEST_BROWSER")
 
-    def open_page(page: Path, fragment: str = "") -> Any:
-        return module.visit(program, page, tmp_path_factory.mktemp("browser"), fragment=fragment)
-
-    return open_page
+    return module.Browser(program, lambda: tmp_path_factory.mktemp("browser"))
 
 
 def _browser_module() -> ModuleType:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from judging import let_baselines_err
 
 from v8.evaluation.judgement import Judgement
 from v8.reports.leaderboard import LeaderboardRow, median, rank_results, summarise, write_leaderboard_csv
@@ -95,7 +95,7 @@ def test_every_score_stands_beside_naive_and_the_best_baseline(make_metadata) ->
     # Errors over naive's per series, a: 0.9, 0.7, 0.7 and b: 0.6, 0.8, 0.8. The medians choose a for all.
     metadata = [make_metadata(f"{name}USDT-1h", share=0.25, num_windows=90) for name in "ABC"]
     for content, a, b in zip(metadata, (0.9, 0.7, 0.7), (0.6, 0.8, 0.8), strict=True):
-        _let_baselines_err(content, {"last_close": a, "offset": b})
+        let_baselines_err(content, {"last_close": a, "offset": b})
     rows = leaderboard(metadata)
     scores = [row.tasks["bands"] for row in rows]
     assert [score.best.name for score in scores] == ["last_close"] * 3
@@ -121,7 +121,7 @@ def test_p_values_are_corrected_per_baseline(make_metadata) -> None:
         for number, (name, share) in enumerate({"A": 0.1, "B": 0.02, "C": 0.3}.items())
     ]
     for content in metadata:
-        _let_baselines_err(content, {"offset": 0.95})
+        let_baselines_err(content, {"offset": 0.95})
     scores = [row.tasks["volatility"].best for row in leaderboard(metadata)]
     expected = scipy.stats.false_discovery_control([score.p_value for score in scores])
     assert [score.corrected_p_value for score in scores] == pytest.approx(list(expected), rel=1e-12)
@@ -132,7 +132,7 @@ def test_p_values_are_corrected_per_baseline(make_metadata) -> None:
 
 def test_where_no_baseline_is_better_than_naive_it_alone_is_shown(make_metadata) -> None:
     content = make_metadata(share=0.25)
-    _let_baselines_err(content, {"last_close": 1.0, "offset": 1.2})  # a tie goes to naive
+    let_baselines_err(content, {"last_close": 1.0, "offset": 1.2})  # a tie goes to naive
     (row,) = leaderboard([content])
     assert row.tasks["bands"].best.baseline == "roll_forward"
     assert [one.name for one in row.tasks["bands"].shown] == ["naive"]
@@ -141,7 +141,7 @@ def test_where_no_baseline_is_better_than_naive_it_alone_is_shown(make_metadata)
 def test_a_baseline_that_some_series_lack_is_not_the_best_of_all(make_metadata) -> None:
     metadata = [make_metadata("AUSDT-1h"), make_metadata("BUSDT-1h")]
     for content in metadata:
-        _let_baselines_err(content, {"last_close": 0.9, "offset": 0.5})
+        let_baselines_err(content, {"last_close": 0.9, "offset": 0.5})
     for section in metadata[1]["judgement"]["tasks"].values():
         del section["errors"]["offset"], section["significance"]["offset"]
     assert [row.tasks["bands"].best.name for row in leaderboard(metadata)] == ["last_close"] * 2
@@ -263,20 +263,6 @@ def test_the_csv_is_replaced_whole_and_leaves_nothing_beside_it(make_metadata, t
         write_leaderboard_csv(path, leaderboard(metadata))
     assert len(path.read_text("utf-8").splitlines()) == 2  # titles and one series
     assert list(tmp_path.iterdir()) == [path]
-
-
-def _let_baselines_err(metadata: dict, multiples: dict[str, float]) -> None:
-    """Let baselines err so many times as much as naive at every step and column, and their tests fit."""
-    for section in metadata["judgement"]["tasks"].values():
-        errors = section["errors"]
-        for name in section["significance"].keys() & multiples.keys():
-            for kind, grid in errors[name].items():
-                naive = errors["roll_forward"][kind]["by_step_and_column"]
-                grid["by_step_and_column"] = [[multiples[name] * cell for cell in row] for row in naive]
-            model, theirs = (
-                np.mean(errors[each]["mae_return"]["by_step_and_column"]) for each in ("model", name)
-            )
-            section["significance"][name]["mean_difference"] = float(model - theirs)
 
 
 def _make_naive_perfect(metadata: dict) -> None:

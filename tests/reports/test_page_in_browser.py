@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from judging import let_baselines_err
 
 from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast
 from v8.evaluation.judgement import Judgement
@@ -31,10 +32,13 @@ def sample_of(series: str) -> ForecastSample:
 
 @pytest.fixture(scope="module")
 def metadata(make_metadata: Callable[..., dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
+    made = [
         make_metadata(name, share=share, num_windows=90)
         for name, share in zip(NAMES, (0.25, -0.1), strict=True)
     ]
+    for content in made:
+        let_baselines_err(content, {"last_close": 0.8, "offset": 3.0})
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +76,7 @@ def test_nothing_goes_wrong_and_every_chart_is_drawn(opened: Visit) -> None:
 def test_candles_fans_and_bands_are_really_on_the_drawing(opened: Visit) -> None:
     # One box for each of twelve candles, in both series.
     assert len(re.findall(r'<path class="box"', opened.dom)) == 24
-    assert opened.dom.count("forecast, range") >= 2
+    assert opened.dom.count("forecast low to high (no interval)") >= 2
     assert opened.dom.count("bands, forecast") >= 2
 
 
@@ -92,10 +96,13 @@ def test_the_numbers_are_those_of_the_metadata(opened: Visit, metadata: list[dic
         told = [re.sub(r"<[^>]*>", "", cell) for cell in cells]
         judgement = Judgement.from_json(content["judgement"])
         for at, task in enumerate(judgement.tasks):
-            multiple = judgement.multiple(task)
-            assert told[4 * at] == number(multiple)
-            assert told[4 * at + 1] == number(1 - multiple)
-            assert told[4 * at + 2] == judgement.verdict(task)
+            beside_naive, beside_best = (
+                number(judgement.multiple(task, baseline=name)) for name in ("roll_forward", "last_close")
+            )
+            assert told[2 * at].rstrip("●") == beside_naive
+            assert told[2 * at + 1].rstrip("●") == beside_best
+            for verdict in (judgement.verdict(task), judgement.verdict(task, "last_close")):
+                assert f"<td>{verdict}</td>" in opened.dom
 
 
 def test_the_charts_hold_the_errors_of_the_metadata(opened: Visit, metadata: list[dict[str, Any]]) -> None:
@@ -114,6 +121,21 @@ def test_the_charts_hold_the_errors_of_the_metadata(opened: Visit, metadata: lis
         assert model["name"] == "model"
         assert model["y"] == pytest.approx(list(errors / naive), rel=1e-5)
         assert model["customdata"] == pytest.approx(list(100 * errors), rel=1e-5)
+
+
+def test_on_a_phone_nothing_is_cut_off(page: Path, visit: VisitPage) -> None:
+    seen = visit.measure(page, 390, "#all")
+    assert seen["width"] == 390
+    assert seen["sticking_out"] == []
+    # A table that is wider scrolls in a box of its own, which says so; one that fits says nothing.
+    assert any(box["is_cut"] for box in seen["boxes"])
+    assert [box["is_marked"] for box in seen["boxes"]] == [box["is_cut"] for box in seen["boxes"]]
+
+
+def test_on_a_small_laptop_no_table_has_to_be_scrolled(page: Path, visit: VisitPage) -> None:
+    seen = visit.measure(page, 1_120, "#all")
+    assert seen["sticking_out"] == []
+    assert not any(box["is_cut"] or box["is_marked"] for box in seen["boxes"])
 
 
 def test_the_page_sends_nothing_and_has_no_button_that_would(opened: Visit) -> None:

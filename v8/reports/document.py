@@ -73,8 +73,9 @@ DRAW: Final = Html("""
     const target = document.getElementById(name);
     if (target) target.scrollIntoView();
   };
-  const cut = new ResizeObserver((seen) => seen.forEach(({ target }) =>
-    target.classList.toggle("cut", target.scrollWidth > target.clientWidth)));
+  // A frame later: the mark itself changes the height of the box, and so would call this again at once.
+  const cut = new ResizeObserver((seen) => requestAnimationFrame(() => seen.forEach(({ target }) =>
+    target.classList.toggle("cut", target.scrollWidth > target.clientWidth))));
   document.querySelectorAll(".scroll").forEach((box) => cut.observe(box));
   document.querySelectorAll("details").forEach((fold) => fold.addEventListener("toggle", drawOpen));
   addEventListener("hashchange", unfold);
