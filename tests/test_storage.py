@@ -151,3 +151,20 @@ def test_what_killed_processes_left_in_a_cache_goes_when_it_is_next_written(tmp_
     (left,) = tmp_path.iterdir()
     storage.write_cache(tmp_path / "y.zip", b"1")
     assert not left.exists()
+
+
+def test_passing_folders_that_killed_processes_left_go_with_the_next(tmp_path: Path) -> None:
+    code = (
+        "import os; from v8 import storage\n"
+        "with storage.passing_folder('v8-publish') as folder:\n"
+        "    (folder / 'models').mkdir(); (folder / 'models' / 'model.keras').touch()\n"
+        "    os._exit(9) if os.environ.get('KILLED') else print(*sorted(os.listdir(folder.parent)))"
+    )
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    mine = tmp_path / "v8-publish-mine"
+    mine.mkdir()
+    subprocess.run([sys.executable, "-c", code], env={**env, "KILLED": "1"}, check=False)
+    assert len(list(tmp_path.iterdir())) == 2
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert len(done.stdout.split()) == 2
+    assert list(tmp_path.iterdir()) == [mine]

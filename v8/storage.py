@@ -8,10 +8,12 @@ import logging
 import os
 import re
 import secrets
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -119,6 +121,20 @@ def sweep(folder: Path) -> None:
         if path.is_file():
             with suppress(OSError):  # it is in nobody's way
                 path.unlink()
+
+
+@contextmanager
+def passing_folder(purpose: str) -> Iterator[Path]:
+    """Make an empty folder in the system's place for such until the block ends.
+
+    Those that killed processes made for the same purpose go first.
+    """
+    left = re.compile(rf"{re.escape(purpose)}-(?P<pid>[1-9][0-9]{{0,9}})-[a-z0-9_]{{8}}")
+    for path in _abandoned(Path(tempfile.gettempdir()), left):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)  # another user's stays
+    with tempfile.TemporaryDirectory(prefix=f"{purpose}-{os.getpid()}-") as folder:
+        yield Path(folder)
 
 
 def _abandoned(folder: Path, pattern: re.Pattern[str]) -> Iterator[Path]:

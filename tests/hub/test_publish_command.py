@@ -14,6 +14,8 @@ from typer.testing import CliRunner, Result
 
 from v8.artifacts.run_folder import SeriesState
 from v8.commands.app import app
+from v8.errors import ArtifactError
+from v8.hub.staging import Choice, stage_run
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 
@@ -162,6 +164,22 @@ def test_a_dry_run_refuses_what_publishing_would_refuse(make_run: Any) -> None:
     name = call("publish", make_run(), "--repo", "fleet", "--dry-run")
     assert name.exit_code == 5
     assert "--repo: is user/name" in name.stderr
+
+
+def test_a_damaged_series_is_held_back_from_what_is_partial_and_the_folder_is_not_asked_for(
+    make_run: Any, tmp_path: Path
+) -> None:
+    run = make_run()
+    (run / ".lock").unlink()
+    (run / ".lock").mkdir()  # refused to everybody
+    (run / "ETHUSDT-1h" / "model.keras").write_bytes(b"cut")
+    with pytest.raises(ArtifactError, match=r"model\.keras: must be the file .* with --redo ETHUSDT-1h"):
+        stage_run(run, tmp_path / "whole", REPO, Choice())
+    staged = stage_run(run, tmp_path / "part", REPO, Choice(is_partial=True))
+    assert staged.held_back == {"ETHUSDT-1h": "its files are damaged"}
+    assert not (tmp_path / "part" / "models" / "ETHUSDT-1h").exists()
+    assert not any("ETHUSDT-1h" in file.path for file in staged.files)
+    assert str(run) not in (tmp_path / "part" / "README.md").read_text("utf-8")
 
 
 def test_a_folder_that_is_no_run_exits_3_and_stays_as_it_is(hub: Any, tmp_path: Path) -> None:

@@ -203,10 +203,10 @@ class RunFolder(FolderLock):
 
     def release_running(self) -> None:
         """Say of series that were cut off that they wait again; their checkpoints keep their epochs."""
-        cut_off = [name for name, state in self.record.series.items() if state.status == "running"]
-        for name in cut_off:
-            self.record.series[name] = replace(self.record.series[name], status="pending")
-        if cut_off:
+        for name, state in self.record.series.items():
+            if state.status == "running":
+                self.record.series[name] = replace(state, status="pending")
+        if not self._refusal:
             self._save()
 
     def set_aside(self, series: Series) -> None:
@@ -261,8 +261,7 @@ class RunFolder(FolderLock):
             self.note = f"{self.path}: nothing of this run was finished or in training; it begins anew."
             self.record = begun
             self._save()
-        if not self._refusal:
-            self.release_running()
+        self.release_running()
 
     def _save(self) -> None:
         self.require_writable()

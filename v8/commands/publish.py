@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -139,9 +138,10 @@ def _differences(found: Difference) -> list[str]:
 @contextmanager
 def _staged(run: Path, repo: str, choice: Choice) -> Iterator[Staged]:
     from v8.hub.staging import stage_run
+    from v8.storage import passing_folder
 
-    with tempfile.TemporaryDirectory(prefix="v8-publish-") as folder:
-        yield stage_run(run, Path(folder), repo, choice)
+    with passing_folder("v8-publish") as folder:
+        yield stage_run(run, folder, repo, choice)
 
 
 def _summary(staged: Staged, repo: str) -> list[str]:

@@ -6,6 +6,7 @@ day. Staging the same run twice gives the same bytes, so publishing it twice cha
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +20,10 @@ from v8.artifacts.series_artifact import (
     METADATA_FILE,
     MODEL_FILE,
     read_metadata,
+    redo_offered,
     verify_model_file,
 )
-from v8.errors import PublishError, listed
+from v8.errors import ArtifactError, PublishError, listed
 from v8.hub.manifest import (
     CARD_FILE,
     MANIFEST_FILE,
@@ -32,7 +34,6 @@ from v8.hub.manifest import (
     read_manifest,
     series_folder,
 )
-from v8.lock import FolderLock
 from v8.records import MAX_FILE_BYTES, read_plain
 from v8.reports.card import distinct_versions, model_card
 from v8.reports.leaderboard import LEADERBOARD_FILE, rank_results, write_leaderboard_csv
@@ -178,16 +179,23 @@ def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
     record = read_run(run)
     check_source(record.source, is_publishable=record.is_publishable)
     held_back = _unfinished(run, record, choice)
-    with FolderLock(run):
-        metadata = {}
-        for name in sorted(record.series.keys() - held_back.keys()):
-            content = read_metadata(run / name, series=name)
-            result = read_results([content])[0]
-            check_source(result.source, is_publishable=not result.is_demo)
-            if choice.is_only_skilled and (losing := result.judgement.loses):
-                held_back[name] = f"it loses to the naive forecast: {', '.join(losing)}"
-                continue
-            _stage_artifact(run / name, folder / series_folder(name), content)
+    metadata = {}
+    for name in sorted(record.series.keys() - held_back.keys()):  # files are whole or absent, copies checked
+        try:
+            with redo_offered(name):
+                content = read_metadata(run / name, series=name)
+                result = read_results([content])[0]
+                check_source(result.source, is_publishable=not result.is_demo)
+                if choice.is_only_skilled and (losing := result.judgement.loses):
+                    held_back[name] = f"it loses to the naive forecast: {', '.join(losing)}"
+                    continue
+                _stage_artifact(run / name, folder / series_folder(name), content)
+        except ArtifactError:
+            if not choice.is_partial:
+                raise
+            held_back[name] = "its files are damaged"
+            shutil.rmtree(folder / series_folder(name), ignore_errors=True)
+        else:
             metadata[name] = content
     if not metadata:
         reasons = [f"{name}, because {reason}" for name, reason in held_back.items()]
