@@ -12,6 +12,7 @@ import hashlib
 import io
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -41,6 +42,9 @@ LIMIT_S = 300.0
 
 OURS = frozenset({".lock", ".lock-holder"})
 """Hidden files that stay: removing a lock would race with one who waits for it."""
+
+_LOG_LINE = re.compile(r"[EWI]0000 ")
+"""What TensorFlow logs about the machine."""
 
 TINY = {
     "name": "tiny",
@@ -92,8 +96,9 @@ class Ended:
     @property
     def said(self) -> str:
         """The error, or else the last line of standard error or output."""
-        lines = (self.errors.strip() or self.output.strip()).splitlines()
-        told = [line for line in lines if line.startswith("error: ")] or lines
+        lines = [line for line in f"{self.output}\n{self.errors}".splitlines() if line.strip()]
+        lines = [line for line in lines if not _LOG_LINE.match(line)]
+        told = [line for line in lines if line.startswith(("error: ", SERIES))] or lines
         return told[-1][:300] if told else "nothing"
 
 
