@@ -19,11 +19,11 @@ from functools import cache, partial
 from pathlib import Path
 
 import pandas as pd
-
-from drills.ground import DRILLS, SERIES, Drill, Ground, Place, weights_of
-from drills.interrupts import interrupt
 from v8.market.series import Series
 from v8.market.sources.source import open_source
+
+from drills.ground import DRILLS, SERIES, Drill, Ground, Place, drill, weights_of
+from drills.interrupts import interrupt
 
 KIND = "archive"
 MONTHS = ("2024-09", "2024-10", "2024-11", "2024-12")
@@ -314,6 +314,28 @@ def interrupted_at(path: str, send: Send, ground: Ground, place: Place) -> str:
             place.lost.append("the candles or weights of an archive that never misbehaved")
         place.require_tidy()
     return "Ctrl-C ends in time; healed, the same result"
+
+
+@drill(KIND, "a password in V8_VISION_URL, and a fault")
+def password_in_address(ground: Ground, place: Place) -> str:
+    """Look for the password in everything that is printed and written, after a refusal and after success."""
+    archive = Archive(files=good_files(), faults={ZIP: refused("403 Forbidden")})
+    with archive.serving() as url:
+        place.more_env["V8_VISION_URL"] = url.replace("://", "://somebody:S3cret-word@")
+        words = place.job(more=("--source", "vision"))
+        met = place.call(words)
+        archive.faults.clear()
+        healed = place.call(words)
+    place.require(met.status == 3, f"exit {met.status}: {met.said}")
+    place.require(healed.status == 0, f"healed, it ended with {healed.status}: {healed.said}")
+    told = [name for name in ("output", "errors") for one in (met, healed) if "S3cret" in getattr(one, name)]
+    told += [str(path) for path in place.folder.rglob("*") if _holds(path, b"S3cret")]
+    place.require(not told, f"the password is in {', '.join(told[:4])}")
+    return "nowhere but in memory"
+
+
+def _holds(path: Path, secret: bytes) -> bool:
+    return secret.decode() in path.name or (path.is_file() and secret in path.read_bytes())
 
 
 def _words(ground: Ground, place: Place) -> list[str]:

@@ -174,6 +174,24 @@ def run_json_deleted(ground: Ground, place: Place) -> str:
     return foreign(lambda run: None, ground, place)
 
 
+def refused_place(words: list[str], ground: Ground, place: Place) -> str:
+    """Name a place for runs that cannot be one."""
+    filled = [word.format(place.folder) for word in words]
+    met = place.call([*place.job(), *filled])
+    place.require(met.status in (2, 3, 6), f"exit {met.status}: {met.said}")
+    place.require_tidy()
+    return "refused in a sentence"
+
+
+@drill(KIND, "first call with `--bars 40`, then corrected")
+def first_call_corrected(ground: Ground, place: Place) -> str:
+    """Ask for too few candles, then for enough, in the same run folder."""
+    met = place.call([*place.job(), "--bars", "40"])
+    place.require(met.status in (2, 3, 4), f"exit {met.status}: {met.said}")
+    place.continued(place.job(), weights_of(ground.undisturbed()))
+    return "refused in a sentence; corrected, the same weights"
+
+
 def _cut_off(ground: Ground) -> Path:
     def make(place: Place) -> Path:
         place.more_env["V8_DRILL_AT"] = "checkpoint.npz after 2"
@@ -270,5 +288,11 @@ for _name in (f"{SERIES}/history.csv", f"{SERIES}/model.keras", f"{SERIES}/forec
     for _fault in ("cut", "deleted", "garbage"):
         _do = partial(damaged_result, _name, DAMAGES[_fault])
         DRILLS.append(Drill(KIND, f"`{Path(_name).name}` {_fault}", _do, "usual"))
+for _fault, _words in {
+    "`--runs` a file": ["--runs", "{}/notes.txt"],
+    "`--runs` of 5,000 characters": ["--runs", "{}/" + "x" * 5_000],
+    "`--runs` below a file": ["--runs", "{}/notes.txt/runs"],
+}.items():
+    DRILLS.append(Drill(KIND, _fault, partial(refused_place, _words), "usual"))
 for _fault, _damage in FOREIGN.items():
     DRILLS.append(Drill(KIND, _fault, partial(foreign, _damage), "usual"))

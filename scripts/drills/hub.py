@@ -7,6 +7,7 @@ with exactly what was to be published, or pulled.
 # ruff: noqa: E402 - the Hub lies beside the tests
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -153,6 +154,64 @@ def publish_twice_at_once(ground: Ground, place: Place) -> str:
     return "one commit"
 
 
+def publish_strange(make_strange: Callable[[Path], object], ground: Ground, place: Place) -> str:
+    """Publish a run folder that somebody prepared."""
+    with at_hub(ground, place) as (hub, words):
+        make_strange(Path(words[1]))
+        before = digests(place.folder.parent)
+        met = place.call(words)
+        place.require(met.status in (3, 5), f"exit {met.status}: {met.said}")
+        place.require(REPO not in hub.repos or not hub.commits(REPO), "it was published")
+        after = {
+            name: digest for name, digest in digests(place.folder.parent).items() if "/home/" not in name
+        }
+        new = [name for name in after if before.get(name) != after[name]]
+        place.require(not new, f"wrote {', '.join(new[:4])}")
+    return "refused in a sentence, nothing is sent"
+
+
+@drill(KIND, "a run of fewer models published to the same repository")
+def publish_fewer(ground: Ground, place: Place) -> str:
+    """Publish two models, then a run that has only one of them."""
+    with at_hub(ground, place) as (hub, words):
+        place.call(words)
+        record = Path(words[1]) / "run.json"
+        content = json.loads(record.read_text())
+        del content["series"]["ETHUSDT-1h"]
+        record.write_text(json.dumps(content))
+        again = place.call(words)
+        place.require(again.status == 0, f"exit {again.status}: {again.said}")
+        if "models/ETHUSDT-1h/model.keras" not in hub.files(REPO):
+            place.lost.append("models/ETHUSDT-1h at the Hub")
+    return "the other models stay"
+
+
+def _rename_series(run: Path) -> None:
+    record = run / "run.json"
+    content = json.loads(record.read_text())
+    content["series"]["../../pwn"] = content["series"]["ETHUSDT-1h"]
+    record.write_text(json.dumps(content))
+    shutil.copytree(run / "ETHUSDT-1h", run / "../../pwn")
+
+
+def _link_history(run: Path) -> None:
+    (run / "ETHUSDT-1h" / "history.csv").unlink()
+    (run / "ETHUSDT-1h" / "history.csv").symlink_to("/etc/passwd")
+
+
+def _swap_metadata(run: Path) -> None:
+    file = run / "ETHUSDT-1h" / "metadata.json"
+    file.write_text(file.read_text().replace("ETHUSDT-1h", "SOLUSDT-1h"))
+
+
+STRANGE: dict[str, Callable[[Path], object]] = {
+    "`run.json` with a series `../../pwn`": _rename_series,
+    "`history.csv` a link to a system file": _link_history,
+    "metadata that names another series": _swap_metadata,
+    "a model of another run": lambda run: (run / "ETHUSDT-1h" / "model.keras").write_bytes(b"PK"),
+}
+
+
 def publish_interrupted(route: str, ground: Ground, place: Place) -> str:
     """Press Ctrl-C, once and twice, while the Hub keeps silent."""
     with at_hub(ground, place) as (hub, words):
@@ -269,5 +328,7 @@ for _route in ("lfs-put", "commit"):
     DRILLS.append(
         Drill(KIND, f"Ctrl-C while `{_route}` is silent", partial(publish_interrupted, _route), "usual")
     )
+for _fault, _strange in STRANGE.items():
+    DRILLS.append(Drill(KIND, f"publish: {_fault}", partial(publish_strange, _strange), "usual"))
 for _fault, (_size, _prepare) in PULLS.items():
     DRILLS.append(Drill(KIND, _fault, partial(pull_under, _prepare), _size))
