@@ -19,11 +19,11 @@ from functools import cache, partial
 from pathlib import Path
 
 import pandas as pd
-from v8.market.series import Series
-from v8.market.sources.source import open_source
 
 from drills.ground import DRILLS, SERIES, Drill, Ground, Place, drill, weights_of
 from drills.interrupts import interrupt
+from v8.market.series import Series
+from v8.market.sources.source import open_source
 
 KIND = "archive"
 MONTHS = ("2024-09", "2024-10", "2024-11", "2024-12")
