@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
+from typing import IO
 
 import h5py
 import numpy as np
@@ -117,6 +118,7 @@ class Place:
     more_env: dict[str, str] = field(default_factory=dict)
     troubles: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    _told: dict[int, tuple[IO[str], IO[str]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("home", "tmp", "runs"):
@@ -156,31 +158,33 @@ class Place:
         words = ["run", "--profile", str(self.folder / "tiny.yaml"), *chosen, "--runs", str(self.runs)]
         return [*words, *(more or ("--source", "demo"))]
 
-    def start(self, words: Sequence[str], program: Sequence[str] = ("-m", "v8")) -> subprocess.Popen[str]:
+    def start(self, words: Sequence[str], program: Sequence[str] = ("-m", "v8")) -> subprocess.Popen[bytes]:
         """Start a call in a process group of its own."""
-        return subprocess.Popen(
+        # Into files: the end of a pipe would wait for workers that outlive a killed parent for a moment.
+        output, errors = (tempfile.TemporaryFile("w+", errors="replace") for _ in range(2))  # noqa: SIM115
+        process = subprocess.Popen(
             [sys.executable, "-u", *program, *map(str, words)],
             cwd=self.folder,
             env=self.env,
-            text=True,
-            errors="replace",
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=output,
+            stderr=errors,
             start_new_session=True,
         )
+        self._told[process.pid] = output, errors
+        return process
 
     def finish(
-        self, process: subprocess.Popen[str], limit_s: float = LIMIT_S, *, is_killed: bool = False
+        self, process: subprocess.Popen[bytes], limit_s: float = LIMIT_S, *, is_killed: bool = False
     ) -> Ended:
         """Wait for the end of a call, or kill it at its limit, and look at how it went."""
         started = time.monotonic()
         try:
-            output, errors = process.communicate(timeout=limit_s)
-            status: int | None = process.returncode
+            status: int | None = process.wait(limit_s)
         except subprocess.TimeoutExpired:
             kill(process)
-            output, errors = process.communicate()
+            process.wait()
             status = None
+        output, errors = map(_read, self._told[process.pid])
         ended = Ended(status, output, errors, time.monotonic() - started)
         self._examine(ended, is_killed=is_killed)
         return ended
@@ -349,14 +353,19 @@ def carry_out(one: Drill, ground: Ground) -> Outcome:
     return Outcome(one, said, tuple(place.lost), tuple(place.troubles), seconds)
 
 
-def kill(process: subprocess.Popen[str], number: int = signal.SIGKILL) -> None:
+def _read(stream: IO[str]) -> str:
+    stream.seek(0)
+    return stream.read()
+
+
+def kill(process: subprocess.Popen[bytes], number: int = signal.SIGKILL) -> None:
     """Send a signal to a call and all its workers, as a terminal or a dying machine does."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
 
 
 @contextmanager
-def killed_after(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+def killed_after(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
     """Leave no process behind, whatever happens in the block."""
     try:
         yield process

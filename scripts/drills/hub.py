@@ -40,7 +40,7 @@ Prepare = Callable[[Any], None]
 class DeadlyHub(loopback.LoopbackHub):
     """A Hub that kills its client in the middle of a request, before or after doing what it asks."""
 
-    victim: subprocess.Popen[str] | None = None
+    victim: subprocess.Popen[bytes] | None = None
     route, is_done_first = "", False
     stalled_route = ""
 
@@ -234,7 +234,7 @@ def publish_interrupted(route: str, ground: Ground, place: Place) -> str:
     return "Ctrl-C ends in time; again: one commit"
 
 
-def _wait_for(hub: Any, route: str, process: subprocess.Popen[str]) -> None:
+def _wait_for(hub: Any, route: str, process: subprocess.Popen[bytes]) -> None:
     end = time.monotonic() + HUB_LIMIT_S
     while hub.count(route) == 0 and process.poll() is None and time.monotonic() < end:
         time.sleep(0.05)
