@@ -1,4 +1,4 @@
-"""Publishing and pulling against a Hub on loopback: the one of the tests, and the client as it is.
+"""Publishing and pulling against a Hub on loopback: the one of the tests; the client is as it is, with xet.
 
 Whatever happens there is never more than one commit, never half of one, and the same command again ends
 with exactly what was to be published, or pulled.
@@ -31,7 +31,8 @@ KIND = "hub"
 REPO = "someone/fleet"
 HASTY = (str(Path(__file__).with_name("hasty.py")),)
 ROUTES = ("whoami", "create", "preupload", "lfs-batch", "lfs-put", "lfs-verify", "commit")
-HUB_LIMIT_S = 120.0
+HUB_LIMIT_S = 240.0
+FOR_EVER = 10_000
 
 Prepare = Callable[[Any], None]
 """Lets something go wrong at a Hub."""
@@ -42,13 +43,9 @@ class DeadlyHub(loopback.LoopbackHub):
 
     victim: subprocess.Popen[bytes] | None = None
     route, is_done_first = "", False
-    stalled_route = ""
 
     def handle(self, method: str, target: str, headers: Any, body: bytes) -> Any:
-        """Answer, or kill who asks, or keep silent without doing anything."""
-        if loopback.find_route(method, target)[0] == self.stalled_route:
-            self.requests.append(loopback.Request(method, self.stalled_route, target, len(body)))
-            self.pause(3_600.0)
+        """Answer, or kill who asks."""
         if self.victim is None or loopback.find_route(method, target)[0] != self.route:
             return super().handle(method, target, headers, body)
         answer = super().handle(method, target, headers, body) if self.is_done_first else None
@@ -67,7 +64,6 @@ def at_hub(ground: Ground, place: Place) -> Iterator[tuple[Any, list[str]]]:
             "HF_ENDPOINT": hub.url,
             "HF_TOKEN": loopback.WRITE_TOKEN,
             "HF_HOME": str(place.folder.parent / "hf-home"),
-            "HF_HUB_DISABLE_XET": "1",
             "HF_HUB_DISABLE_TELEMETRY": "1",
         }
         yield hub, ["publish", str(run), "--repo", REPO]
@@ -112,7 +108,6 @@ def publish_under(prepare: Prepare, ground: Ground, place: Place) -> str:
         met = place.call(words, HUB_LIMIT_S, program=HASTY)
         place.require(met.status in (0, 5), f"exit {met.status}: {met.said}")
         hub.behave()
-        hub.stalled_route = ""
         if met.status:
             again = place.call(words)
             place.require(
@@ -215,7 +210,7 @@ STRANGE: dict[str, Callable[[Path], object]] = {
 def publish_interrupted(route: str, ground: Ground, place: Place) -> str:
     """Press Ctrl-C, once and twice, while the Hub keeps silent."""
     with at_hub(ground, place) as (hub, words):
-        hub.stalled_route = route
+        hub.stall(route, times=FOR_EVER)
         for is_twice, limit_s in ((False, SOON_S), (True, AT_ONCE_S)):
             hub.forget()
             with killed_after(place.start(words)) as process:
@@ -227,7 +222,6 @@ def publish_interrupted(route: str, ground: Ground, place: Place) -> str:
             place.require(ended.status == 130, f"exit {ended.status}: {ended.said}")
             place.require(ended.seconds <= limit_s, f"went on for {ended.seconds:.1f} s after Ctrl-C")
         hub.behave()
-        hub.stalled_route = ""
         place.call(words)
         require_published(place, hub)
         place.require_tidy()
@@ -251,7 +245,6 @@ def pull_under(prepare: Prepare, ground: Ground, place: Place) -> str:
         met = place.call(pulling, HUB_LIMIT_S)
         place.require(met.status in (0, 3, 5), f"exit {met.status}: {met.said}")
         hub.behave()
-        hub.stalled_route = ""
         again = place.call(pulling)
         place.require(again.status == 0, f"the same command again ended with {again.status}: {again.said}")
         _require_pulled(place, hub)
@@ -289,15 +282,16 @@ def _require_pulled(place: Place, hub: Any) -> None:
 
 PUBLISHES: dict[str, tuple[str, Prepare]] = {
     "answer to the commit lost": ("small", lambda hub: hub.lose_answer("commit")),
-    "commit 503 for ever": ("usual", lambda hub: hub.answer("commit", 503, times=99)),
+    "commit 503 for ever": ("usual", lambda hub: hub.answer("commit", 503, times=FOR_EVER)),
     "commit 429, Retry-After 1": ("usual", lambda hub: hub.answer("commit", 429, retry_after="1")),
     "commit 429, Retry-After 3600": ("usual", lambda hub: hub.answer("commit", 429, retry_after="3600")),
     "commit 500 with an HTML page": ("usual", lambda hub: hub.answer("commit", 500, message="<p>" * 3_000)),
     "commit answered too late": ("usual", lambda hub: hub.slow("commit", 30.0)),
-    "uploads cut for ever": ("usual", lambda hub: hub.cut("lfs-put", times=99)),
-    "answers to uploads stall for ever": ("usual", lambda hub: hub.slow("lfs-put", 60.0, times=99)),
-    "uploads stall for ever": ("usual", lambda hub: setattr(hub, "stalled_route", "lfs-put")),
-    "the Hub is down": ("usual", lambda hub: hub.cut("whoami", times=99)),
+    "uploads cut for ever": ("usual", lambda hub: hub.cut("lfs-put", times=FOR_EVER)),
+    "answers to uploads stall for ever": ("usual", lambda hub: hub.slow("lfs-put", 60.0, times=FOR_EVER)),
+    "uploads stall for ever": ("usual", lambda hub: hub.stall("lfs-put", times=FOR_EVER)),
+    "list of files of 1 byte/s": ("usual", lambda hub: hub.drip("tree", 1.0, times=FOR_EVER)),
+    "the Hub is down": ("usual", lambda hub: hub.cut("whoami", times=FOR_EVER)),
 }
 for _route in ROUTES:
     PUBLISHES[f"`{_route}` 500 once"] = ("long", lambda hub, route=_route: hub.answer(route, 500))
@@ -307,15 +301,17 @@ for _route in ROUTES:
     )
     PUBLISHES[f"answer to `{_route}` lost"] = ("long", lambda hub, route=_route: hub.lose_answer(route))
 PULLS: dict[str, tuple[str, Prepare]] = {
-    "pull: models cut for ever": ("usual", lambda hub: hub.cut("lfs-get", times=99)),
+    "pull: models cut for ever": ("usual", lambda hub: hub.cut("lfs-get", times=FOR_EVER)),
     "pull: a model damaged on its way": ("small", lambda hub: hub.flip("lfs-get")),
-    "pull: models damaged for ever": ("usual", lambda hub: hub.flip("lfs-get", times=99)),
+    "pull: models damaged for ever": ("usual", lambda hub: hub.flip("lfs-get", times=FOR_EVER)),
     "pull: manifest damaged for ever": (
         "usual",
-        lambda hub: hub.flip("resolve", times=99, where="manifest.json"),
+        lambda hub: hub.flip("resolve", times=FOR_EVER, where="manifest.json"),
     ),
     "pull: a model stalls once": ("usual", lambda hub: hub.slow("lfs-get", 60.0)),
-    "pull: 503 for ever": ("usual", lambda hub: hub.answer("resolve", 503, times=99)),
+    "pull: models stall for ever": ("long", lambda hub: hub.stall("lfs-get", times=FOR_EVER)),
+    "pull: models of 1 byte/s": ("long", lambda hub: hub.drip("lfs-get", 1.0, times=FOR_EVER)),
+    "pull: 503 for ever": ("usual", lambda hub: hub.answer("resolve", 503, times=FOR_EVER)),
 }
 for _fault, (_size, _prepare) in PUBLISHES.items():
     DRILLS.append(Drill(KIND, _fault, partial(publish_under, _prepare), _size))
