@@ -1,0 +1,24 @@
+"""The small form of `scripts/drill.py`: real faults and kills; nothing may be lost, silent or a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+KINDS = ("kills", "interrupts", "archive", "hub", "disk")
+
+
+def test_nothing_is_lost_silent_or_a_traceback_in_the_small_drill(tmp_path: Path) -> None:
+    words = [sys.executable, str(REPOSITORY / "scripts" / "drill.py"), "--small", "--markdown"]
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].endswith(
+        " drills, 0 with something lost, silent, hung or a traceback."
+    )
+    for kind in KINDS:
+        assert f"| {kind} (" in done.stdout, done.stdout
+    assert list(tmp_path.iterdir()) == []
