@@ -46,6 +46,22 @@ Text = Annotated[str, Field(strict=True, min_length=1)]
 """A text that is not empty."""
 
 
+def _plain(text: str) -> str:
+    if strange := next((sign for sign in ("<", ">", "[", "]", "`", "\\", "://") if sign in text), None):
+        raise ValueError(f"is plain text without {strange}")
+    return text
+
+
+Plain = Annotated[str, Field(strict=True, min_length=1, max_length=300), AfterValidator(_plain)]
+"""A text that means the same in Markdown: no markup, no link; tables escape bars."""
+
+Word = Annotated[str, Field(strict=True, pattern="^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
+"""A name: letters, digits, dash and underscore; no formula to a spreadsheet."""
+
+Positive = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+"""A whole number from 1 to a million."""
+
+
 def _moment(text: str) -> str:
     if datetime.fromisoformat(text).tzinfo is None:
         raise ValueError("tells its time zone")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,6 +23,7 @@ from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.demo import END_S
 from v8.market.sources.source import open_source
+from v8.storage import digest_file
 from v8.tasks import TASKS
 
 BTC = Series("BTCUSDT", "15m")
@@ -284,3 +288,62 @@ def test_an_artefact_of_before_there_was_a_readme_still_loads(
 
 def test_all_columns_of_all_tasks_are_forecast() -> None:
     assert [column for task in TASKS.values() for column in task.columns] == COLUMNS
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"bar_s": 60}, r"a contradiction in bar_s\."),
+        ({"series": "BTCUSDT-1h"}, r"a contradiction in bar_s\."),
+        ({"profile": {"name": "tiny", "lookback_bars": 7}}, r"a contradiction in profile\.lookback_bars\."),
+        ({"profile": {"name": "tiny", "features": ["close"]}}, r"a contradiction in profile\.features\."),
+        ({"profile": {"name": "../x"}}, r"key profile\.name: must be as v8 wrote it"),
+        ({"profile": "tiny"}, r"key profile: must be as v8 wrote it"),
+    ],
+)
+def test_metadata_that_contradict_themselves_are_refused(
+    changes: dict[str, Any], match: str, tmp_path: Path, trained_run: Any
+) -> None:
+    with pytest.raises(ArtifactError, match=match):
+        Forecaster.load(changed_copy(trained_run.folder, tmp_path / "bad", **changes))
+
+
+def poisoned(trained_run: Any, folder: Path, value: float) -> Path:
+    """Copy an artefact with one number among its weights replaced, and a digest that fits."""
+    shutil.copytree(trained_run.folder, folder)
+    model = keras.saving.load_model(folder / "model.keras", compile=False)
+    kernels = [weights for weights in model.trainable_variables if len(weights.shape) == 2]
+    kernels[-1].assign(np.full(kernels[-1].shape, value, np.float32))
+    model.save(folder / "model.keras")
+    content = json.loads((folder / "metadata.json").read_text())
+    content["model_sha256"] = digest_file(folder / "model.keras")
+    (folder / "metadata.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_forecast_that_is_no_number_is_refused(value: float, tmp_path: Path, trained_run: Any) -> None:
+    poisonous = Forecaster.load(poisoned(trained_run, tmp_path / "bad", value))
+    with pytest.raises(ArtifactError, match=r"model\.keras: must forecast finite numbers"):
+        poisonous.predict(trained_run.candles)
+    with pytest.raises(ArtifactError, match=r"model\.keras: must forecast finite numbers"):
+        poisonous.forecast_history(trained_run.candles, stride=50)
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "json"])
+def test_no_command_prints_a_forecast_that_is_no_number(form: str, tmp_path: Path, trained_run: Any) -> None:
+    folder = poisoned(trained_run, tmp_path / "bad", np.nan)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "v8", "predict", str(folder), "--source", "files"),
+            *("--data-dir", str(trained_run.candles_dir), "--allow-old", "--format", form),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert "must forecast finite numbers from finite candles" in done.stderr.splitlines()[-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import resource
 import shutil
 import zipfile
 import zlib
@@ -16,8 +17,9 @@ import h5py
 import keras
 import numpy as np
 import pytest
+from keras.src.backend.common import global_state
 
-from v8.artifacts.model_file import KERAS_MEMBERS, check_keras_file
+from v8.artifacts.model_file import KERAS_MEMBERS, check_keras_file, load_keras_model
 from v8.errors import ArtifactError
 from v8.models.networks import build_network
 from v8.models.serving import build_serving
@@ -363,3 +365,139 @@ def test_weights_that_are_no_h5_file_are_refused(plain: Path, tmp_path: Path) ->
     pickled = zlib.compress(pickle.dumps([1]))
     file = rebuilt(plain, tmp_path / "m.keras", lambda members: members.update({"model.weights.h5": pickled}))
     refused(file, r"got a damaged model\.weights\.h5")
+
+
+def hostile(file: Path, make: Callable[[Any], Any]) -> Path:
+    """Save a stock network whose description claims more than its file holds, without ever building it."""
+    inputs = keras.Input((4, 2))
+    with keras.StatelessScope(initialize_variables=False):
+        model = keras.Model(inputs, make(inputs))
+    global_state.set_global_attribute("uninitialized_variables", [])
+    config = keras.saving.serialize_keras_object(model)
+    weights = io.BytesIO()
+    with h5py.File(weights, "w") as stored:
+        stored["vars"] = np.zeros(1_000, np.float32)
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("config.json", json.dumps(config))
+        archive.writestr("metadata.json", "{}")
+        archive.writestr("model.weights.h5", weights.getvalue())
+    return file
+
+
+LARGE = [
+    (keras.layers.Dense(10**9), r"a config\.json with the size 1000000000"),
+    (keras.layers.LSTM(10**6), r"with the size 1000000"),
+    (lambda x: keras.layers.RepeatVector(10**9)(keras.layers.Flatten()(x)), r"with the size 1000000000"),
+    (keras.layers.SimpleRNN(3, unroll=True), r"a loop to be written out"),
+]
+
+
+@pytest.mark.parametrize(("make", "match"), LARGE)
+def test_a_size_that_no_network_of_ours_has_is_refused_unread(make: Any, match: str, tmp_path: Path) -> None:
+    refused(hostile(tmp_path / "model.keras", make), match)
+
+
+def chain(x: Any, layer: Callable[[], Any], num: int) -> Any:
+    for _ in range(num):
+        x = layer()(x)
+    return x
+
+
+TOO_MUCH = [
+    # 2^17 x 2^17 numbers of float32 are 64 GiB.
+    (
+        lambda x: chain(x, lambda: keras.layers.Dense(1 << 17), 2),
+        r"a network of 17,\d{3},\d{3},\d{3} numbers",
+    ),
+    (keras.layers.LSTM(50_000), r"a network of 10,000,\d{3},\d{3} numbers with a file for"),
+    (keras.layers.Embedding(1 << 17, 1 << 10), r"a network of 134,217,728 numbers"),
+    # No weights at all, but values: 8 * 100,000 of them, handed on 30 times, for each window.
+    (
+        lambda x: chain(keras.layers.RepeatVector(100_000)(keras.layers.Flatten()(x)), keras.layers.ReLU, 30),
+        r"a network that works on 1,5\d\d,\d{3},\d{3} numbers",
+    ),
+    (
+        lambda x: keras.ops.repeat(keras.ops.repeat(x, 100_000, axis=0), 10_000, axis=0),
+        r"a network that works on 512,0\d\d,\d{3},\d{3} numbers",
+    ),
+    (
+        lambda x: keras.layers.MultiHeadAttention(1, 1)(*[keras.layers.UpSampling1D(20_000)(x)] * 2),
+        r"a network that works on \d+,\d{3}",
+    ),
+    (lambda x: keras.ops.nonzero(x)[0], r"a number of values that depends on them"),
+]
+
+
+@pytest.mark.parametrize(("make", "match"), TOO_MUCH)
+def test_a_network_larger_than_its_file_is_refused_before_it_takes_memory(
+    make: Any, match: str, tmp_path: Path
+) -> None:
+    file = hostile(tmp_path / "model.keras", make)
+    check_keras_file(file)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ArtifactError, match=match):
+        load_keras_model(file)
+    # Nothing waits to be filled either when the next network is made.
+    keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+
+
+def test_layers_without_end_are_refused(plain: Path, tmp_path: Path) -> None:
+    def change(members: dict[str, bytes]) -> None:
+        config = json.loads(members["config.json"])
+        config["config"]["layers"] *= 1_000
+        members["config.json"] = json.dumps(config).encode()
+
+    refused(rebuilt(plain, tmp_path / "model.keras", change), r"a config\.json with \d,\d{3} layers")
+
+
+def misfit(name: str) -> Callable[[dict[str, bytes]], None]:
+    """Return a change that leaves stock parts which do not fit together."""
+
+    def change(members: dict[str, bytes]) -> None:
+        config = json.loads(members["config.json"])
+        layers = config["config"]["layers"]
+        if name == "no layers":
+            layers.clear()
+        if name == "a layer twice":
+            layers.append(layers[-1])
+        if name == "another number of units":
+            layers[2]["config"]["units"] = 2
+        if name == "units that are text":
+            layers[2]["config"]["units"] = "many\n\x1b[31m"
+        if name == "an input that is not there":
+            layers[1]["inbound_nodes"] = []
+        if name == "a shape of nothing":
+            layers[0]["config"]["batch_shape"] = [None, -4, None]
+        if name == "a layer instead of a model":
+            config |= layers[1]
+        if name == "a config that is a list":
+            config["config"] = [1, 2]
+        members["config.json"] = json.dumps(config).encode()
+        if name == "no weights":
+            empty = io.BytesIO()
+            h5py.File(empty, "w").close()
+            members["model.weights.h5"] = empty.getvalue()
+
+    return change
+
+
+MISFITS = ["no layers", "a layer twice", "another number of units", "units that are text"]
+MISFITS += ["an input that is not there", "a shape of nothing", "a layer instead of a model"]
+MISFITS += ["a config that is a list", "no weights"]
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_parts_that_do_not_fit_together_are_one_sentence(name: str, plain: Path, tmp_path: Path) -> None:
+    file = rebuilt(plain, tmp_path / "model.keras", misfit(name))
+    with pytest.raises(ArtifactError, match=r"^.*model\.keras: must ") as caught:
+        check_keras_file(file)
+        load_keras_model(file)
+    assert len(str(caught.value)) <= 600
+    assert str(caught.value).isprintable()
+
+
+def test_what_passes_is_what_plain_keras_loads(plain: Path) -> None:
+    window = np.ones((3, 4, 2), np.float32)
+    loaded = load_keras_model(plain).predict_on_batch(window)
+    np.testing.assert_array_equal(loaded, keras.saving.load_model(plain).predict_on_batch(window))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,18 +25,19 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from v8.artifacts.forecast_input import checked_candles, require_recent, require_unbroken
-from v8.artifacts.model_file import check_keras_file, load_keras_model
-from v8.artifacts.series_artifact import METADATA_FILE, read_metadata, verify_model_file
+from v8.artifacts.model_file import check_keras_file, load_keras_model, one_fault
+from v8.artifacts.series_artifact import METADATA_FILE, MODEL_FILE, read_metadata, verify_model_file
 from v8.columns import OPEN_TIME
 from v8.data.splits import window_anchors
-from v8.errors import ArtifactError, DataError, V8Error
+from v8.errors import ArtifactError, DataError, V8Error, listed
 from v8.features.indicators import check_columns, definition_digest, definitions, warmup_bars
 from v8.features.table import FeatureTable, compute_table
 from v8.market.candles import Candles
 from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.models.forecasting import FORECAST_BATCH, forecast_windows
-from v8.records import AS_WRITTEN, Count, Text, checked
+from v8.profile import ProfileName
+from v8.records import AS_WRITTEN, Positive, Text, Word, checked
 from v8.tasks import TASKS
 
 ISSUED_AT = "issued_at"
@@ -58,7 +59,7 @@ logging.getLogger("tensorflow").addFilter(
 class _RecordedFeature:
     """What `metadata.json` records of an input."""
 
-    name: Text
+    name: Word
     definition: str | None = None
     digest: str | None = None
 
@@ -78,14 +79,44 @@ class _RecordedFeature:
 
 
 @dataclass(frozen=True)
+class _RecordedTask:
+    columns: tuple[Word, ...] | None = None
+
+
+@dataclass(frozen=True)
+class _RecordedProfile:
+    """What a profile says once more; nothing in those of an older v8 that had no such key."""
+
+    name: ProfileName
+    lookback_bars: Positive | None = None
+    horizon_bars: Positive | None = None
+    features: tuple[Word, ...] | None = None
+
+
+@dataclass(frozen=True)
 class _RecordedModel:
     """What `metadata.json` says that a model takes and gives."""
 
     series: Text
-    lookback_bars: Count
-    horizon_bars: Count
+    bar_s: Positive
+    profile: _RecordedProfile
+    lookback_bars: Positive
+    horizon_bars: Positive
     features: tuple[_RecordedFeature, ...]
-    tasks: Mapping[str, Any] = field(default_factory=dict)
+    tasks: Mapping[Word, _RecordedTask]
+
+    def contradictions(self, series: Series) -> list[str]:
+        """Name the keys that say otherwise than the others, or than the series."""
+        names, profile = tuple(feature.name for feature in self.features), self.profile
+        agrees = {
+            "bar_s": self.bar_s == series.bar_s,
+            "profile.lookback_bars": profile.lookback_bars in (None, self.lookback_bars),
+            "profile.horizon_bars": profile.horizon_bars in (None, self.horizon_bars),
+            "profile.features": profile.features in (None, names),
+        }
+        for task, about in self.tasks.items():
+            agrees[f"tasks.{task}"] = task not in TASKS or about.columns in (None, TASKS[task].columns)
+        return [key for key, is_so in agrees.items() if not is_so]
 
 
 _RECORDED: Final = TypeAdapter(_RecordedModel)
@@ -118,8 +149,9 @@ class Forecaster:
         for feature in recorded.features:
             feature.require_same(where)
         self.metadata, self.revision = metadata, revision
+        self._where = str(Path(where).with_name(MODEL_FILE))
         self.lookback_bars, self.horizon_bars = recorded.lookback_bars, recorded.horizon_bars
-        self._tasks, self._model = recorded.tasks, model
+        self._recorded, self._model = recorded, model
 
     @classmethod
     def load(cls, folder: Path | str, *, revision: str | None = None) -> Forecaster:
@@ -158,6 +190,7 @@ class Forecaster:
 
         Raises:
             DataError: If the windows have another shape.
+            ArtifactError: If the model cannot work on them, or what it says is no finite number.
         """
         expected = (self.lookback_bars, len(self.features))
         if windows_NTF.ndim != 3 or windows_NTF.shape[1:] != expected or not len(windows_NTF):
@@ -167,7 +200,17 @@ class Forecaster:
                 got=str(windows_NTF.shape),
                 fix="Cut them from a FeatureTable with the columns that metadata.json lists",
             )
-        return forecast_windows(self._model, windows_NTF)
+        with one_fault(self._where, "must forecast from windows of the shape that it names"):
+            forecasts = forecast_windows(self._model, windows_NTF)
+            bad = {task: np.count_nonzero(~np.isfinite(values)) for task, values in forecasts.items()}
+        if any(bad.values()):
+            raise ArtifactError(
+                where=self._where,
+                rule="must forecast finite numbers from finite candles",
+                got=", ".join(f"{num} of {forecasts[task].size} of {task} not" for task, num in bad.items()),
+                fix="Do not use this model; train the series again, or ask whoever published it",
+            )
+        return forecasts
 
     def predict(
         self, candles: Candles | pd.DataFrame, *, now_s: int | None = None, max_age_bars: int | None = None
@@ -278,7 +321,9 @@ class Forecaster:
     def _require_fit(self, where: str) -> None:
         """Refuse a model whose shapes are not those that its metadata promises."""
         expected = {
-            task: (self.horizon_bars, len(TASKS[task].columns)) for task in self._tasks if task in TASKS
+            task: (self.horizon_bars, len(TASKS[task].columns))
+            for task in self._recorded.tasks
+            if task in TASKS
         }
         outputs = self._model.output if isinstance(self._model.output, dict) else {}
         found = {task: tuple(output.shape[1:]) for task, output in outputs.items()}
@@ -289,6 +334,13 @@ class Forecaster:
                 rule=f"must take and give what {METADATA_FILE} says: "
                 f"({self.lookback_bars}, {len(self.features)}) to {expected}",
                 got=f"{', '.join(map(str, window))} to {found}",
+                fix="Restore the artefact's folder, or download it again",
+            )
+        if wrong := self._recorded.contradictions(self.series):
+            raise ArtifactError(
+                where=where,
+                rule=f"must be what {METADATA_FILE} says in all of its keys",
+                got=f"a contradiction in {listed(wrong)}",
                 fix="Restore the artefact's folder, or download it again",
             )
 

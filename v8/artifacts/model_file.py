@@ -11,25 +11,33 @@ so it is looked at before Keras opens it:
    name, layers that read files or run saved programs of other frameworks.
 3. The weights are plain numbers inside the file: no link, no external file, nothing that unpacks to
    more than it holds.
+4. No size in `config.json` is beyond `MAX_WHOLE`, no loop is to be written out, and layers are few.
+5. Before Keras takes any memory for it, the network is built without its numbers: it must not have more
+   of them than the file holds, nor work on more than `MAX_WORKED_NUMBERS` a window.
 
-The file is loaded by plain Keras in safe mode all the same.
+The file is loaded by plain Keras in safe mode all the same. Whatever Keras says about layers that do not
+fit together, at loading or at the first window, is one `ArtifactError`.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import math
 import re
 import stat
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import h5py
 
-from v8.errors import ArtifactError, listed
+from v8.errors import ArtifactError, V8Error, listed
+from v8.models.forecasting import FORECAST_BATCH
+from v8.untrusted import shown
 
 CONFIG_MEMBER: Final = "config.json"
 DATE_MEMBER: Final = "metadata.json"
@@ -51,6 +59,21 @@ MAX_DEPTH: Final = 100
 
 MAX_WEIGHT_OBJECTS: Final = 10_000
 """Groups and arrays of the weights; the shipped profiles have a hundred."""
+
+MAX_WHOLE: Final = 1 << 17
+"""Largest whole number in `config.json`, seeds and ids apart: more than any lookback times its features."""
+
+MAX_LAYERS: Final = 1_000
+"""Layers and operations; the shipped profiles have 130."""
+
+MAX_WORKED_NUMBERS: Final = 1 << 24
+"""Numbers that layers hand on, all together, for one window: a lookback of 10,000 bars has 13 million."""
+
+BYTES_PER_WEIGHT: Final = 4
+"""Models are saved in float32."""
+
+_FREE_WHOLES: Final = frozenset({"seed", "shared_object_id"})
+"""Keys of whole numbers that are no sizes."""
 
 _ZIP_START = b"PK\x03\x04"
 _IS_ENCRYPTED = 0x1
@@ -115,10 +138,83 @@ def check_keras_file(file: Path) -> None:
 
 
 def load_keras_model(file: Path) -> Any:
-    """Load a checked Keras file in safe mode; no code in it can run."""
+    """Load a checked Keras file in safe mode; no code in it can run, and it takes no more than its size.
+
+    Raises:
+        ArtifactError: If its layers do not fit together or to its weights, or would need more memory.
+    """
     import keras  # noqa: PLC0415 - seconds of start-up, paid only by those who forecast
 
-    return keras.saving.load_model(file, compile=False, safe_mode=True)
+    with one_fault(file, "must hold layers and weights that fit together"):
+        with zipfile.ZipFile(file) as archive:
+            config, num_bytes = archive.read(CONFIG_MEMBER), archive.getinfo(WEIGHTS_MEMBER).file_size
+        _require_bounded(file, json.loads(config), num_bytes)
+        return keras.saving.load_model(file, compile=False, safe_mode=True)
+
+
+@contextmanager
+def one_fault(file: Path | str, rule: str) -> Iterator[None]:
+    """Turn whatever Keras raises about a stranger's network into one error of ours.
+
+    Raises:
+        ArtifactError: If anything is raised.
+    """
+    try:
+        yield
+    except V8Error:
+        raise
+    except Exception as error:  # of any kind: Keras and TensorFlow check nothing, their parts just break
+        said = str(error).strip() or "nothing more"
+        raise ArtifactError(
+            where=str(file),
+            rule=rule,
+            got=shown(f"{type(error).__name__}: {said}", 200),
+            fix="Download or train this model again; if that does not help, do not use it",
+        ) from error
+
+
+def _require_bounded(file: Path, config: Any, num_bytes: int) -> None:
+    """Refuse a network with more weights than its file holds, or that works on too many numbers a batch."""
+    import keras  # noqa: PLC0415 - as above
+
+    model, most = _built_without_numbers(file, config), num_bytes // BYTES_PER_WEIGHT
+    if not isinstance(model, keras.Model) or not model.inputs:
+        raise _foreign(file, f"a {type(model).__name__}, which is no model with inputs")
+    if (num_weights := sum(math.prod(one.shape) for one in model.variables)) > most:
+        raise _foreign(file, f"a network of {num_weights:,} numbers with a file for {most:,}")
+    shapes = [*_worked_shapes(model)]
+    if any(None in shape for shape in shapes):
+        raise _foreign(file, "a network that works on a number of values that depends on them")
+    if (num_worked := sum(math.prod(shape) for shape in shapes)) > FORECAST_BATCH * MAX_WORKED_NUMBERS:
+        raise _foreign(file, f"a network that works on {num_worked:,} numbers a batch")
+
+
+def _built_without_numbers(file: Path, config: Any) -> Any:
+    """Build a network for batches of `FORECAST_BATCH` windows that has shapes and no values."""
+    import keras  # noqa: PLC0415 - as above
+    from keras.src.backend.common import global_state  # noqa: PLC0415 - as above
+
+    for node in _objects(file, config):
+        if isinstance(node.get("batch_shape"), list):
+            node["batch_shape"] = [FORECAST_BATCH, *node["batch_shape"][1:]]
+    try:
+        with keras.StatelessScope(initialize_variables=False):
+            return keras.saving.deserialize_keras_object({**config, "compile_config": None}, safe_mode=True)
+    finally:  # Keras would fill them when the next such scope ends, whoever opened it
+        global_state.set_global_attribute("uninitialized_variables", [])
+
+
+def _worked_shapes(model: Any) -> Iterator[Any]:
+    """Return the shape of all that is handed on in a batch; an attention compares all steps with all."""
+    for operation in model.operations:
+        if hasattr(operation, "operations"):
+            yield from _worked_shapes(operation)
+            continue
+        for node in operation._inbound_nodes:
+            yield from (one.shape for one in node.output_tensors)
+            if hasattr(operation, "num_heads"):
+                steps = max(one.shape[1] for one in node.input_tensors)
+                yield FORECAST_BATCH, operation.num_heads, steps, steps
 
 
 def _check_members(file: Path, members: list[zipfile.ZipInfo]) -> None:
@@ -157,6 +253,7 @@ def _check_config(file: Path, content: bytes) -> None:
         raise _foreign(file, f"a {CONFIG_MEMBER} that is no JSON") from error
     if not isinstance(config, dict) or "class_name" not in config:
         raise _foreign(file, f"a {CONFIG_MEMBER} that describes no model")
+    _check_sizes(file, config)
     strange = {name for node in _objects(file, config) if (name := _strange_class(node)) is not None}
     if strange:
         raise ArtifactError(
@@ -165,6 +262,32 @@ def _check_config(file: Path, content: bytes) -> None:
             got=listed(sorted(strange)),
             fix="Do not load this file with anything; train the model again or ask whoever published it",
         )
+
+
+def _check_sizes(file: Path, config: Any) -> None:
+    """Refuse numbers of a description that no network of ours has, before anything is built."""
+    num_layers = 0
+    for node in _objects(file, config):
+        layers = node.get("layers")
+        num_layers += len(layers) if isinstance(layers, list) else 0
+        sizes = [size for key, value in node.items() if key not in _FREE_WHOLES for size in _wholes(value)]
+        if large := [size for size in sizes if abs(size) > MAX_WHOLE]:
+            raise _foreign(file, f"a {CONFIG_MEMBER} with the size {shown(large[0], 40)}")
+        if node.get("unroll"):
+            raise _foreign(file, f"a {CONFIG_MEMBER} with a loop to be written out (unroll)")
+    if num_layers > MAX_LAYERS:
+        raise _foreign(file, f"a {CONFIG_MEMBER} with {num_layers:,} layers")
+
+
+def _wholes(value: Any) -> Iterator[int]:
+    """Return the whole numbers that may be sizes, those of lists within lists too."""
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, list):
+            waiting += item
+        elif isinstance(item, int):
+            yield item
 
 
 def _objects(file: Path, config: Any) -> Iterator[dict[str, Any]]:

@@ -12,21 +12,33 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import pandas as pd
+from pydantic import Field, StrictBool, TypeAdapter
 
 from v8.artifacts.artifact_readme import README_FILE, artifact_readme
 from v8.artifacts.forecast_sample import FORECASTS_FILE, ForecastSample
 from v8.artifacts.run_folder import ERROR_FILE, now_iso, pin_of
 from v8.data.dataset import SeriesData
 from v8.data.shrinkage import Shrinkage
-from v8.errors import ArtifactError
+from v8.errors import ArtifactError, DataError
 from v8.evaluation.judgement import Judgement
-from v8.features.indicators import FEATURES, definition_digest, definitions, warmup_bars
+from v8.features.indicators import FEATURES, check_columns, definition_digest, definitions, warmup_bars
 from v8.machine import describe_machine, versions
 from v8.market.candles import Candles
-from v8.records import check_format, read_json_object
+from v8.profile import ProfileName
+from v8.records import (
+    Count,
+    Moment,
+    Plain,
+    Positive,
+    Sha256,
+    Word,
+    check_format,
+    checked,
+    read_json_object,
+)
 from v8.storage import digest_file, write_json, write_text
 from v8.tasks import TASKS
 
@@ -117,6 +129,96 @@ def redo_offered(series: str) -> Iterator[None]:
     except ArtifactError as error:
         fix = f"Restore it, or repeat the command of the run with --redo {series} to train this series anew"
         raise ArtifactError(where=error.where, rule=error.rule, got=error.got, fix=fix) from error
+
+
+@dataclass(frozen=True)
+class _Span:
+    first_open: Moment
+    last_open: Moment
+    num_windows: Count
+
+
+@dataclass(frozen=True)
+class _Spans:
+    train: _Span
+    validation: _Span
+    test: _Span
+
+
+@dataclass(frozen=True)
+class _Candles:
+    source: Word
+    first_open: Moment
+    last_open: Moment
+    num_bars: Count
+
+
+@dataclass(frozen=True)
+class _Feature:
+    name: Word
+    definition: Plain
+
+
+@dataclass(frozen=True)
+class _Task:
+    columns: tuple[Word, ...]
+    unit: Plain
+
+
+@dataclass(frozen=True)
+class _Training:
+    precision: Word
+    device: Plain
+
+
+@dataclass(frozen=True)
+class _Profile:
+    name: ProfileName
+
+
+@dataclass(frozen=True)
+class _Versions:
+    v8: Plain
+    keras: Plain
+
+
+@dataclass(frozen=True)
+class _Described:
+    """What is published of `metadata.json` in words: in cards, READMEs and the manifest."""
+
+    created_at: Moment
+    is_demo_market: StrictBool
+    candles: _Candles
+    profile: _Profile
+    features: Annotated[tuple[_Feature, ...], Field(min_length=1)]
+    lookback_bars: Positive
+    horizon_bars: Positive
+    tasks: Mapping[Word, _Task]
+    split: _Spans
+    num_parameters: Count
+    training: _Training
+    versions: _Versions
+    model_sha256: Sha256
+
+
+_DESCRIBED: Final = TypeAdapter(_Described)
+
+
+def read_described(folder: Path, *, series: str) -> dict[str, Any]:
+    """Read `metadata.json` of an artefact that is to be published: all that others will read of it is there.
+
+    Raises:
+        ArtifactError: If so `read_metadata` says, or a key is missing or would be more than a plain word.
+    """
+    content = read_metadata(folder, series=series)
+    fix = "Restore the artefact's folder or train the series again"
+    checked(_DESCRIBED, content, where=str(folder / METADATA_FILE), fix=fix)
+    try:
+        check_columns([feature["name"] for feature in content["features"]])
+    except DataError as error:
+        where = f"{folder / METADATA_FILE}, key features"
+        raise ArtifactError(where=where, rule=error.rule, got=error.got, fix=fix) from error
+    return content
 
 
 def verify_model_file(folder: Path, metadata: Mapping[str, Any]) -> Path:

@@ -167,7 +167,8 @@ class _Issued:
         from v8.evaluation.judgement import Judgement
 
         metadata = self.forecaster.metadata
-        judgement = Judgement.from_json(metadata["judgement"], where=f"metadata of {metadata['series']}")
+        where = f"metadata of {metadata['series']}, key judgement"
+        judgement = Judgement.from_json(metadata.get("judgement"), where=where)
         return {task: _task_quality(judgement, task) for task in judgement.tasks}
 
     def lines(self) -> list[str]:

@@ -19,7 +19,7 @@ from v8.artifacts.series_artifact import (
     HISTORY_FILE,
     METADATA_FILE,
     MODEL_FILE,
-    read_metadata,
+    read_described,
     redo_offered,
     verify_model_file,
 )
@@ -183,7 +183,7 @@ def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
     for name in sorted(record.series.keys() - held_back.keys()):  # files are whole or absent, copies checked
         try:
             with redo_offered(name):
-                content = read_metadata(run / name, series=name)
+                content = read_described(run / name, series=name)
                 result = read_results([content])[0]
                 check_source(result.source, is_publishable=not result.is_demo)
                 if choice.is_only_skilled and (losing := result.judgement.loses):

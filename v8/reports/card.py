@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import yaml
 from huggingface_hub import EvalResult, ModelCardData
+from pydantic import TypeAdapter
 
-from v8.artifacts.run_folder import RunRecord
+from v8.artifacts.run_folder import RUN_FILE, RunRecord
 from v8.evaluation.significance import ALPHA
+from v8.records import Count, Moment, Plain, Positive, Sha256, Word, checked
 from v8.reports.leaderboard import LeaderboardRow, TaskScore, TaskSummary, rank_results, summarise
 from v8.reports.results import SeriesResult, read_results
 from v8.tasks import TASKS
@@ -117,6 +119,44 @@ _TEST: Final = (
 _NO_TEST: Final = "The test spans hold too few windows to say what is more than chance."
 
 
+@dataclass(frozen=True)
+class _Network:
+    family: Word
+
+
+@dataclass(frozen=True)
+class _Task:
+    loss: Word
+
+
+@dataclass(frozen=True)
+class _Profile:
+    scaling: Word
+    network: _Network
+    tasks: Mapping[Word, _Task]
+
+
+@dataclass(frozen=True)
+class _Machine:
+    cpu: Plain
+    num_cores: Positive
+    memory_bytes: Count | None = None
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What a card tells of `run.json`, in plain words."""
+
+    created_at: Moment
+    profile: _Profile
+    profile_digest: Sha256
+    machine: _Machine
+    versions: Mapping[Word, Plain]
+
+
+_TOLD: Final = TypeAdapter(_Told)
+
+
 def model_card(
     repo: str,
     run: RunRecord,
@@ -134,6 +174,7 @@ def model_card(
     Raises:
         ArtifactError: If a key is missing or damaged.
     """
+    checked(_TOLD, vars(run), where=RUN_FILE, fix="Restore the file, or start a new run with --fresh")
     results, first = read_results(metadata), metadata[0]
     rows, tasks = rank_results(results), [first["tasks"][task] for task in TASKS if task in first["tasks"]]
     lines = "".join(f"- {series}: {reason}\n" for series, reason in sorted(held_back.items()))
