@@ -294,4 +294,13 @@ def _cells(row: LeaderboardRow) -> list[object]:
     )
     ends = row.hit_rate_95 or (None, None)
     about = [row.hit_rate, *ends, row.best_epoch, row.epochs_run, round(row.seconds, 3)]
-    return [row.series, row.source, *of_naive, *about, *of_best]
+    return [*map(_no_formula, (row.series, row.source)), *of_naive, *about, *of_best]
+
+
+def _no_formula(text: str) -> str:
+    """Keep a spreadsheet from computing a text that somebody else wrote.
+
+    >>> _no_formula("=1+1"), _no_formula("vision")
+    ("'=1+1", 'vision')
+    """
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text

@@ -26,7 +26,7 @@ from pydantic import AliasPath, Field, StrictBool, TypeAdapter
 
 from v8.errors import ArtifactError
 from v8.evaluation.judgement import Judgement
-from v8.records import MAX_SIZE, Count, Seconds, Text, Word, checked, read_plain
+from v8.records import MAX_SIZE, Count, Seconds, Text, checked, read_plain
 
 History = Sequence[Mapping[str, float]]
 """One record per epoch with at least `epoch`, `train_loss` and `validation_loss`."""
@@ -57,7 +57,7 @@ class SeriesResult:
     """
 
     series: Text
-    source: Annotated[Word, _at("candles", "source")]
+    source: Annotated[Text, _at("candles", "source")]
     is_demo: Annotated[StrictBool, _at("is_demo_market")]
     best_epoch: Annotated[Count, _at("training", "best_epoch")]
     epochs_run: Annotated[Count, _at("training", "epochs_run")]
