@@ -40,6 +40,14 @@ def test_g10_one_series_without_candles_leaves_the_others_whole_and_exits_4(
     assert "v8.errors.DataError" in trace
     assert "1 series failed" in done.stdout
     assert "2 series trained now, 0 finished before, 1 failed." in done.stdout
+    # The last lines: where it all lies, and what to do with it.
+    *_, report, folder, forecast = done.stdout.splitlines()
+    assert report == f"Report: {place.run / 'report.html'}"
+    assert folder == f"Run folder: {place.run}"
+    assert forecast.startswith(
+        f"Forecast: python -m v8 predict {place.run} --series {GOOD[0]} --source files "
+    )
+    assert "Publish:" not in done.stdout  # not while a series has failed
 
 
 def test_a_finished_series_has_the_files_of_an_artefact_and_nothing_else(

@@ -29,6 +29,7 @@ from v8.engine.events import (
     Waiting,
 )
 from v8.engine.execution import Summary
+from v8.engine.outputs import REPORT_FILE
 from v8.engine.plan import ASSUMED_FLOP_PER_S_PER_CORE, Plan, estimate_work
 from v8.engine.quiet import quiet_start
 from v8.evaluation.significance import ALPHA
@@ -106,7 +107,7 @@ def print_plan(plan: Plan, source: CandleSource) -> None:
 
 
 def print_summary(summary: Summary, run: Path, rows: Sequence[LeaderboardRow]) -> None:
-    """Print leaderboard, failures and where everything lies."""
+    """Print leaderboard, failures, and where everything lies."""
     print_leaderboard(rows)
     if summary.failures:
         title = f"{len(summary.failures)} series failed; the full reasons are in error.txt in their folders"
@@ -114,8 +115,11 @@ def print_summary(summary: Summary, run: Path, rows: Sequence[LeaderboardRow]) -
         print_reasons(title, reasons)
     print_lines(
         f"{summary.num_trained} series trained now, {summary.num_finished_before} finished before, "
-        f"{len(summary.failures)} failed. Run folder: {run}"
+        f"{len(summary.failures)} failed."
     )
+    if (run / REPORT_FILE).exists():
+        print_lines(f"Report: {run / REPORT_FILE}")
+    print_lines(f"Run folder: {run}")
 
 
 def print_leaderboard(rows: Sequence[LeaderboardRow]) -> None:

@@ -44,6 +44,7 @@ SMOKE_PRECISION = "float32"
 EXIT_DATA = 3
 
 DEFAULT_ENGINE = "local"
+DEFAULT_SOURCE = "vision"
 
 
 def run(
@@ -52,7 +53,7 @@ def run(
         typer.Option("--profile", metavar="NAME|FILE", help="What to train: a shipped name or a YAML file."),
     ] = "aligned",
     series: SeriesOption = None,
-    source: SourceOption = "vision",
+    source: SourceOption = DEFAULT_SOURCE,
     data_dir: DataDirOption = None,
     bars: Annotated[
         int | None,
@@ -129,6 +130,10 @@ def run(
     if publish:
         check_publishing(publish, candle_source.name, is_publishable=candle_source.is_publishable)
     summary = _carry_out(plan, candle_source, placement, track or (), redone)
+    candles = [] if source == DEFAULT_SOURCE else ["--source", source]
+    candles += ["--data-dir", str(data_dir)] if data_dir else []
+    is_worth_it = candle_source.is_publishable and not smoke and not publish
+    _print_next(plan, summary, candles, is_worth_publishing=is_worth_it)
     _exit_on_failures(summary, path, publish)
     if publish:
         publish_run(path, publish)
@@ -194,6 +199,18 @@ def _carry_out(
             rows = write_outputs(plan.path, lambda error: listen(Note(str(error))))
         print_summary(summary, plan.path, rows)
     return summary
+
+
+def _print_next(plan: Plan, summary: Summary, candles: Sequence[str], *, is_worth_publishing: bool) -> None:
+    """Print what the finished models are good for, as commands to paste; `candles` names their source."""
+    from v8.commands.printing import print_lines
+
+    failed = {failure.series for failure in summary.failures}
+    done = [str(one.series) for one in plan.series if one.series not in failed]
+    if done:
+        print_lines(f"Forecast: {command('predict', str(plan.path), '--series', done[0], *candles)}")
+    if is_worth_publishing and not failed:
+        print_lines(f"Publish: {command('publish', str(plan.path), '--repo', 'USER/NAME')}")
 
 
 def _exit_on_failures(summary: Summary, run: Path, repo: str | None) -> None:
