@@ -17,6 +17,17 @@ def number(value: float | None) -> str:
     return ABSENT if value is None else f"{round(value, 3) + 0.0:,.3f}"
 
 
+def digits(value: float) -> str:
+    """Write a positive number so that at least two digits count, however small it is.
+
+    >>> digits(0.0042), digits(0.15), digits(1.0), digits(12.345), digits(62675.4)
+    ('0.0042', '0.15', '1.00', '12.3', '62,675')
+    """
+    if value >= 10:
+        return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
 def p_value(value: float | None) -> str:
     """Write a p-value with two digits that count, or that it is very small.
 

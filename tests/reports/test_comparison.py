@@ -175,6 +175,28 @@ def test_tables_show_spreads_only_where_there_is_one() -> None:
     assert cost_table(DRIFTING).head == ["", "stable", "aligned"]
 
 
+def test_ratios_and_figures_however_small_have_digits_that_count() -> None:
+    uneven = compared(measured("stable", 1, 0.0042), measured("aligned", 1, 1.0), num_repeats=1)
+    ratios = {row[0]: row[1:] for row in ratio_table(uneven).rows}
+    assert ratios["train"] == ["× 0.0042", "× 1.00"]
+    assert ratios["training windows per second"] == ["× 238", "× 1.00"]
+    slow = compared(measured("aligned", 1, 400.0, flop_per_window=3e3), num_repeats=1)
+    costs = {row[0]: row[1:] for row in cost_table(slow).rows}
+    assert costs["training windows per second"] == ["0.25"]
+    assert costs["operations per window"] == ["0.003 MFLOP"]
+
+
+def test_on_a_phone_the_tables_scroll_and_on_a_small_laptop_they_fit(tmp_path: Path, visit: Any) -> None:
+    names = ("aligned", "frontier", "v4_transformer", "v4_gru", "stable")
+    many = [measured(name, repeat, repeat + 37.3) for name in names for repeat in (1, 2)]
+    write_comparison(tmp_path, compared(*many, num_bars=dict.fromkeys(names, 8_000)))
+    phone = visit.measure(tmp_path / "compare.html", 390)
+    assert phone["sticking_out"] == []
+    assert [box["is_marked"] for box in phone["boxes"]] == [box["is_cut"] for box in phone["boxes"]]
+    laptop = visit.measure(tmp_path / "compare.html", 1_120)
+    assert not any(box["is_cut"] for box in laptop["boxes"][:2])  # ratios; cost and skill
+
+
 def test_claims_stand_beside_the_measurement_and_are_marked() -> None:
     table = claim_table(DRIFTING)
     assert table

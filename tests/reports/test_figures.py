@@ -184,6 +184,29 @@ def test_dots_in_doubt_are_hollow_and_missing_numbers_stay_missing() -> None:
     assert plain(figure)["layout"]["shapes"][0]["x0"] == 1  # naive
 
 
+def test_a_dot_far_off_stands_at_the_edge_with_its_number_and_squashes_nothing() -> None:
+    columns = {"ohlc": [0.9, 0.95, 3.0], "bands": [0.8, 1.0, None], "volatility": [0.7, 0.9, 70.16]}
+    figure = dot_figure(["A", "B", "C"], columns, x_title="x")
+    ohlc, bands, volatility = plain(figure)["data"]
+    assert ohlc["x"][:2] == [0.9, 0.95]
+    assert (bands["x"], bands["mode"]) == ([0.8, 1.0, None], "markers")
+    assert ohlc["text"] == ["", "", "3"]
+    assert volatility["text"] == ["", "", "70.2"]
+    assert ohlc["marker"]["symbol"] == ["circle", "circle", "triangle-right"]
+    assert ohlc["customdata"] == [0.9, 0.95, 3.0]  # what a pointer reads is the number itself
+    axis = plain(figure)["layout"]["xaxis"]
+    # Each task has a place of its own between the edge and the end of the axis.
+    assert 1.5 < ohlc["x"][2] < volatility["x"][2] < axis["range"][1] < 2
+    assert max(axis["tickvals"]) == 1.5
+
+
+def test_where_most_dots_are_far_off_the_axis_goes_as_far_as_they_do() -> None:
+    figure = dot_figure(["A", "B"], {"ohlc": [3.0, 5.0]}, x_title="x")
+    (dots,) = plain(figure)["data"]
+    assert dots["x"] == [3.0, 5.0]
+    assert "range" not in plain(figure)["layout"]["xaxis"]
+
+
 def test_stages_are_stacked_in_their_order_whichever_a_row_has() -> None:
     figure = stage_figure({"A": {"train": 2.0, "judge": 1.0}, "B": {"train": 3.0}})
     assert [(one["name"], one["x"]) for one in plain(figure)["data"]] == [

@@ -30,7 +30,7 @@ from v8.reports.markup import Html, element, join, table
 from v8.reports.page import DEMO_WARNING, provenance
 from v8.storage import write_json, write_text
 from v8.tasks import TASKS
-from v8.wording import ABSENT, count, duration, number, plural
+from v8.wording import ABSENT, count, digits, duration, number, plural
 
 CLAIM_NOTE: Final = (
     "Claims of the lineage's guides, for an unnamed Colab GPU and the profile's own epochs: no log, no "
@@ -39,10 +39,10 @@ CLAIM_NOTE: Final = (
 
 UNITS: Final[Mapping[str, Callable[[float], str]]] = {
     "s": lambda value: f"{value * 1e3:.3g} ms" if value < 1 else duration(value),
-    "/s": lambda value: f"{value:,.0f}",
+    "/s": lambda value: f"{value:,.0f}" if value >= 10 else digits(value),
     "bytes": lambda value: f"{value / 1e6:,.0f} MB",
-    "flop": lambda value: f"{value / 1e6:,.0f} MFLOP",
-    "%": lambda value: f"{value:.1f} %",
+    "flop": lambda value: f"{value / 1e6:,.0f} MFLOP" if value >= 1e7 else f"{digits(value / 1e6)} MFLOP",
+    "%": lambda value: f"{value:.1f} %" if value >= 1 else f"{digits(value)} %",
     "epochs": count,
     "": lambda value: count(value) if value == int(value) else f"{value:.3f}",
 }
@@ -138,7 +138,7 @@ def comparison_page(comparison: Comparison) -> Html:
 
 def _on_page(part: str | TextTable) -> Html:
     if isinstance(part, TextTable):
-        return join([_on_page(part.title), table(part.head, part.rows)])
+        return join([_on_page(part.title), table(part.head, part.rows, class_="wrapped figures")])
     return part if isinstance(part, Html) else element("p", part, class_="soft")
 
 
@@ -182,7 +182,8 @@ def _measurements(comparison: Comparison) -> Html:
         for model in one.models
     ]
     multiples = (f"{task} ÷ naive" for task in tasks)
-    return table([*columns, *multiples, "matmul GFLOP/s", "precision", "device"], rows)
+    head = [*columns, *multiples, "matmul GFLOP/s", "precision", "device"]
+    return table(head, rows, class_="wrapped figures")
 
 
 def _tasks(comparison: Comparison) -> list[str]:
@@ -202,7 +203,7 @@ def cost_table(comparison: Comparison) -> TextTable:
 def ratio_table(comparison: Comparison) -> TextTable:
     """Return the figures of every profile as multiples of the baseline profile's."""
     title = f"As multiples of {comparison.baseline}, within the same repeat"
-    return _figure_table(title, comparison, ratios_of, lambda _: "× {:.2f}".format)
+    return _figure_table(title, comparison, ratios_of, lambda _: lambda ratio: f"× {digits(ratio)}")
 
 
 def claim_table(comparison: Comparison) -> TextTable | None:
@@ -275,9 +276,8 @@ def _figure_table(
 def _shown(spread: Spread | None, write: Callable[[float], str]) -> str:
     if spread is None:
         return ABSENT
-    if spread.low == spread.high:
-        return write(spread.median)
-    return f"{write(spread.median)} ({write(spread.low)} to {write(spread.high)})"
+    middle, low, high = map(write, (spread.median, spread.low, spread.high))
+    return middle if low == middle == high else f"{middle} ({low} to {high})"
 
 
 def _bars(comparison: Comparison) -> str:

@@ -127,6 +127,9 @@ details th:first-child { background: var(--card); }
 .cards p { margin: 0 0 .4rem; font-size: .85rem; color: var(--soft); }
 .cards .lead { margin: 0; color: var(--ink); }
 .lead b { font-size: 1.6rem; line-height: 1.3; margin-right: .5rem; font-variant-numeric: tabular-nums; }
+.figures td { white-space: normal; min-width: 4.5rem; }
+.figures tbody th { white-space: normal; min-width: 6rem; max-width: 16rem; }
+.reasons th { text-align: left; }
 .reasons td { text-align: left; white-space: normal; min-width: 16rem; overflow-wrap: anywhere; }
 dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: .5rem 1.5rem;
   margin: .5rem 0; font-size: .9rem; }

@@ -9,8 +9,10 @@ their way in. Times are UTC.
 from __future__ import annotations
 
 import html
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import plotly.graph_objects as go
@@ -26,7 +28,8 @@ Points = tuple[list[Any], list[Any]]
 """x and y of a line; None in both breaks it."""
 
 FAR_MULTIPLE: Final = 1.5
-"""A baseline that errs more than so many times naive waits in the legend: its scale would hide the others."""
+"""What errs more than so many times naive is not drawn to scale, which would hide the others: a baseline
+waits in the legend, a dot stands at the edge with its number."""
 
 _ROW_HEIGHT: Final = 22
 _AXIS: Final = {
@@ -125,21 +128,88 @@ def dot_figure(
         is_sure: Per task, whether a dot is filled; hollow ones are in doubt. None fills all.
     """
     shown = [html.escape(name) for name in names]
-    filled = is_sure or {task: [True] * len(shown) for task in columns}
+    scale = _DotScale.of(columns)
     traces = []
     for task, values in columns.items():
+        filled = is_sure[task] if is_sure else [True] * len(shown)
         colour = LIGHT[TASKS[task].colour]
-        marker = {"color": colour, "size": 10, "line": {"color": colour, "width": 2}}
-        marker["symbol"] = ["circle" if each else "circle-open" for each in filled[task]]
-        dots = go.Scatter(x=list(values), y=shown, mode="markers", name=TASKS[task].title, marker=marker)
-        traces.append(dots.update(hovertemplate="%{y}: %{x:.3f}"))
+        symbols = [
+            scale.symbol(value) + ("" if each else "-open")
+            for value, each in zip(values, filled, strict=True)
+        ]
+        marker = {"color": colour, "size": 10, "line": {"color": colour, "width": 2}, "symbol": symbols}
+        x, texts = [scale.place(value, task) for value in values], [scale.text(value) for value in values]
+        dots = go.Scatter(x=x, y=shown, text=texts, textposition="middle right", customdata=list(values))
+        dots.update(mode="markers+text" if any(texts) else "markers", name=TASKS[task].title, marker=marker)
+        traces.append(dots.update(hovertemplate="%{y}: %{customdata:.3f}"))
     return base_figure(
         traces,
         height=130 + _ROW_HEIGHT * len(shown),
-        xaxis={"title": x_title},
+        xaxis={"title": x_title} | scale.axis,
         yaxis=_rows_axis(len(shown)),
-        shapes=[upright(1, {"color": LIGHT["soft"], "width": 1.5})],
+        shapes=[upright(1, {"color": LIGHT["soft"], "width": 1.5}), *scale.edge],
     )
+
+
+@dataclass(frozen=True)
+class _DotScale:
+    """Where dots stand: those far off beyond an edge, as arrows with their numbers, a place for each task.
+
+    Args:
+        least: Smallest number, 1 at most.
+        far: Tasks with dots far off, in order; none where no dot is, or where most are.
+    """
+
+    least: float
+    far: tuple[str, ...]
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Sequence[float | None]]) -> _DotScale:
+        known = {task: [one for one in values if one is not None] for task, values in columns.items()}
+        every = [value for values in known.values() for value in values]
+        is_usual_far = bool(every) and statistics.median(every) > FAR_MULTIPLE
+        far = (
+            ()
+            if is_usual_far
+            else tuple(task for task in known if max(known[task], default=0) > FAR_MULTIPLE)
+        )
+        return cls(min([1.0, *every]), far)
+
+    def _is_far(self, value: float | None) -> bool:
+        return bool(self.far) and value is not None and value > FAR_MULTIPLE
+
+    def symbol(self, value: float | None) -> str:
+        return "triangle-right" if self._is_far(value) else "circle"
+
+    def text(self, value: float | None) -> str:
+        return f"{value:,.3g}" if self._is_far(value) else ""
+
+    def place(self, value: float | None, task: str) -> float | None:
+        return self._slot(self.far.index(task) + 0.2) if self._is_far(value) else value
+
+    @property
+    def axis(self) -> dict[str, Any]:
+        """Return range and ticks of the axis; nothing where it can be left to the chart."""
+        if not self.far:
+            return {}
+        step = 0.1 if self.least > 0.7 else 0.25
+        first, last = math.ceil(self.least / step), round(FAR_MULTIPLE / step)
+        ticks = [round(step * number, 2) for number in range(first, last + 1)]
+        start = self.least - 0.05 * (FAR_MULTIPLE - self.least)
+        return {
+            "range": [start, self._slot(len(self.far))],
+            "tickvals": ticks,
+            "ticktext": [f"{tick:g}" for tick in ticks],
+        }
+
+    @property
+    def edge(self) -> list[dict[str, Any]]:
+        """Return the line beyond which nothing is to scale."""
+        style = {"color": LIGHT["other"], "width": 1, "dash": "dot"}
+        return [upright(FAR_MULTIPLE + 0.01, style)] if self.far else []
+
+    def _slot(self, number: float) -> float:
+        return FAR_MULTIPLE + number * 0.2 * (FAR_MULTIPLE - self.least)
 
 
 def multiples_figure(rows: Sequence[LeaderboardRow], *, x_title: str) -> go.Figure:

@@ -13,6 +13,7 @@ import html
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -161,7 +162,7 @@ def _write_png(
     for column, figure in zip(panels.T, figures, strict=True):
         _draw(list(column), figure)
     if figures[0].layout.showlegend is not False:
-        panels[0, 0].legend(fontsize=8, handlelength=3)
+        _add_legend(sheet, panels[:, 0])
     stream = io.BytesIO()
     sheet.savefig(stream, dpi=_DPI, format="png", metadata={"Software": _SOFTWARE})
     write_bytes(file, stream.getvalue())
@@ -175,8 +176,9 @@ def _issued_on_the_way(sample: ForecastSample) -> go.Figure:
         issued=tuple(replace(one, values={TASK_OHLC: one.values[TASK_OHLC]}) for one in sample.issued),
     )
     figure = forecast_figure(candles, places=range(1 - len(sample.open_time_s), 1))
-    said = f"bars of {sample.bar_s // 60} minutes before the last one"
-    return figure.update_layout(xaxis={"title": said})
+    times = [datetime.fromtimestamp(time_s, UTC) for time_s in sample.open_time_s]
+    _date_axis(figure, times, 1 - len(times))
+    return figure.update_layout(xaxis={"title": f"open times in UTC, bars of {sample.bar_s // 60} minutes"})
 
 
 def _issued_figure(candles: Candles, forecast: pd.DataFrame) -> go.Figure:
@@ -187,18 +189,22 @@ def _issued_figure(candles: Candles, forecast: pd.DataFrame) -> go.Figure:
     figure = forecast_figure(sample, places=range(1 - num_known, num_coming + 1), has_candles=True)
     figure.data[0].name = "known"
     times = [*shown.to_frame().index, *forecast.index]
-    ticks = np.unique(np.linspace(0, len(times) - 1, _NUM_TICKS).round().astype(int)).tolist()
-    figure.update_xaxes(
-        range=[-num_known, num_coming + 1],
-        tickvals=[tick - num_known + 1 for tick in ticks],
-        ticktext=[f"{times[tick]:%d %b<br>%H:%M}" for tick in ticks],
-        showgrid=False,
-    )
+    _date_axis(figure, times, 1 - num_known)
+    figure.update_xaxes(range=[-num_known, num_coming + 1], showgrid=False)
     figure.update_layout(yaxis={"title": "price, quote currency"})
     figure.update_yaxes(rangemode="tozero", selector={"tickformat": PANEL_FORMAT})
     figure.add_shape(upright(0.5, {"color": LIGHT["soft"], "dash": "dot", "width": 1}))
     shade = upright(0.5, {"width": 0}) | {"type": "rect", "x1": num_coming + 1}
     return figure.add_shape(shade, fillcolor=LIGHT["blue"], opacity=0.04)
+
+
+def _date_axis(figure: go.Figure, times: Sequence[datetime], first: int) -> None:
+    """Tell times below an axis of numbered bars, the first of which has the number `first`."""
+    ticks = np.unique(np.linspace(0, len(times) - 1, _NUM_TICKS).round().astype(int)).tolist()
+    figure.update_xaxes(
+        tickvals=[tick + first for tick in ticks],
+        ticktext=[f"{times[tick]:%d %b %Y<br>%H:%M}" for tick in ticks],
+    )
 
 
 def _sample(candles: Candles, shown: Candles, forecast: pd.DataFrame) -> ForecastSample:
@@ -232,6 +238,7 @@ def _draw(panels: list[Axes], figure: go.Figure) -> None:
     for trace in figure.data:
         axes = panels[1] if trace.yaxis == "y2" else panels[0]
         _draw_candles(axes, trace) if trace.type == "candlestick" else _draw_points(axes, trace)
+    _clip_far_lines(panels[0], figure)
     if "yaxis2" in layout and layout.yaxis2.rangemode == "tozero":
         panels[1].set_ylim(bottom=0)
     panels[0].set_title(layout.title.text or "", fontsize=10)
@@ -241,6 +248,34 @@ def _draw(panels: list[Axes], figure: go.Figure) -> None:
     if layout.xaxis.tickvals:
         labels = [text.replace("<br>", "\n") for text in layout.xaxis.ticktext]
         panels[-1].set_xticks(layout.xaxis.tickvals, labels, fontsize=8)
+
+
+def _clip_far_lines(axes: Axes, figure: go.Figure) -> None:
+    """End the axis above what the page shows at once; a line far off leaves it, with its number there."""
+    far = [trace for trace in figure.data if trace.visible == "legendonly"]
+    near = [y for trace in figure.data if trace.visible is True for y in trace.y if y is not None]
+    if not far or not near:
+        return
+    margin = 0.06 * ((max(near) - min(near)) or 1.0)
+    axes.set_ylim(min(near) - margin, max(near) + margin * (1 + 2 * len(far)))
+    for place, trace in enumerate(far):
+        most = max(y for y in trace.y if y is not None)
+        said = f"{html.unescape(trace.name)} ↑ up to {most:,.3g}"
+        style: dict[str, Any] = {"color": trace.line.color, "fontsize": 7.5, "ha": "right", "va": "top"}
+        axes.text(0.99, 0.99 - 0.06 * place, said, transform=axes.transAxes, **style)
+
+
+def _add_legend(sheet: Figure, panels: Iterable[Axes]) -> None:
+    """Put one legend below the panels, where it covers nothing."""
+    named = {
+        label: handle
+        for axes in panels
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    columns = min(len(named), max(1, int(sheet.get_figwidth() / 2)))
+    sheet.legend(
+        named.values(), named.keys(), loc="outside lower center", ncols=columns, fontsize=8, handlelength=3
+    )
 
 
 def _decorate(axes: Axes, about: go.layout.YAxis, layout: go.Layout) -> None:
@@ -273,9 +308,25 @@ def _draw_points(axes: Axes, trace: go.Scatter) -> None:
         size, marker = (trace.marker.size or 5) * _POINTS, "o" if trace.mode == "lines+markers" else None
         axes.plot(x, y, **style, alpha=trace.opacity, marker=marker, markersize=size, label=label)
     else:
-        colour = trace.marker.color
-        fills = [colour if symbol == "circle" else "none" for symbol in trace.marker.symbol]
-        axes.scatter(x, y, facecolors=fills, edgecolors=colour, label=label)
+        _draw_dots(axes, trace, label)
+
+
+def _draw_dots(axes: Axes, trace: go.Scatter, label: str | None) -> None:
+    """Draw dots, filled or hollow, and arrows with their numbers."""
+    x, y, symbols = _known(trace.x), _known(trace.y), np.array(trace.marker.symbol)
+    colour, rows = trace.marker.color, range(len(symbols))
+    axes.yaxis.update_units(y)  # all rows in their order, before some are drawn
+    for kind, shape in (("circle", "o"), ("triangle-right", ">")):
+        chosen = [row for row in rows if symbols[row].startswith(kind)]
+        fills = ["none" if symbols[row].endswith("-open") else colour for row in chosen]
+        places = [x[row] for row in chosen], [y[row] for row in chosen]
+        axes.scatter(
+            *places, marker=shape, facecolors=fills, edgecolors=colour, label=label if shape == "o" else None
+        )
+    for row in (row for row in rows if trace.text[row]):
+        axes.annotate(
+            trace.text[row], (x[row], y[row]), (5, 0), textcoords="offset points", va="center", fontsize=7
+        )
 
 
 def _draw_candles(axes: Axes, trace: go.Candlestick) -> None:
