@@ -315,7 +315,8 @@ def _draw_dots(axes: Axes, trace: go.Scatter, label: str | None) -> None:
     """Draw dots, filled or hollow, and arrows with their numbers."""
     x, y, symbols = _known(trace.x), _known(trace.y), np.array(trace.marker.symbol)
     colour, rows = trace.marker.color, range(len(symbols))
-    axes.yaxis.update_units(y)  # all rows in their order, before some are drawn
+    # All rows in their order, before some are drawn.
+    axes.yaxis.update_units(y)  # type: ignore[no-untyped-call]
     for kind, shape in (("circle", "o"), ("triangle-right", ">")):
         chosen = [row for row in rows if symbols[row].startswith(kind)]
         fills = ["none" if symbols[row].endswith("-open") else colour for row in chosen]
