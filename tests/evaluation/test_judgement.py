@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from v8.errors import ArtifactError
 from v8.evaluation import judgement as judging
-from v8.evaluation.baselines import BASELINES
-from v8.evaluation.judgement import Judgement
+from v8.evaluation.baselines import BASELINES, called
+from v8.evaluation.judgement import Judgement, best_baseline
 
 INSTALLED = [name for name, one in BASELINES.items() if one.is_installed()]
 
@@ -133,6 +133,27 @@ def test_a_test_of_other_errors_is_refused_however_sound_it_is(make_span) -> Non
     tests["offset"] = tests["roll_forward"]
     with pytest.raises(ArtifactError, match="do not follow from the errors beside them"):
         Judgement.from_json(content)
+
+
+def test_a_baseline_whose_name_is_no_word_is_refused_because_cards_and_pages_show_it(make_span) -> None:
+    content = judge(make_span(num_windows=60)).to_json()
+    section = content["tasks"]["bands"]
+    for part in ("errors", "significance"):
+        section[part]["**x** <b>"] = section[part].pop("offset")
+    with pytest.raises(ArtifactError, match="judgement of format 3"):
+        Judgement.from_json(content)
+
+
+def test_the_best_baseline_is_the_one_that_errs_least_and_ties_go_to_naive(make_span) -> None:
+    judgement = judge(make_span(num_windows=60))
+    for task, judged in judgement.tasks.items():
+        errors = {name: judgement.error(task, name).overall for name in judged.significance}
+        best = judgement.best_baseline(task)
+        assert errors[best] == pytest.approx(min(errors.values()), rel=1e-8)
+        assert best_baseline([judgement, judgement], task) == best
+        expected = "beats" if judgement.error(task).overall < errors[best] else "loses to"
+        assert judgement.verdict(task, best) == f"{expected} {called(best)}"
+        assert (task in judgement.beaten_by) == (expected == "loses to" and best != "roll_forward")
 
 
 def test_where_naive_makes_no_error_there_is_no_skill_and_no_infinity(flat_span) -> None:

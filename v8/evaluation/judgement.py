@@ -35,7 +35,7 @@ from v8.evaluation.metrics import (
     measure_errors,
 )
 from v8.evaluation.significance import Significance, diebold_mariano
-from v8.records import Count, check_format, checked
+from v8.records import Count, Word, check_format, checked
 from v8.tasks import TASKS
 
 JUDGEMENT_FORMAT: Final = 3
@@ -69,8 +69,8 @@ class JudgedTask:
     """
 
     columns: tuple[str, ...]
-    errors: Mapping[str, TaskErrors]
-    significance: Mapping[str, Significance]
+    errors: Mapping[Word, TaskErrors]
+    significance: Mapping[Word, Significance]
 
 
 @dataclass(frozen=True)

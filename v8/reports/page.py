@@ -39,6 +39,14 @@ DEMO_WARNING: Final = "Simulated market: these numbers say nothing about real co
 MARK: Final = "●"
 """Stands beside a number that differs from 1 by more than chance."""
 
+_LEADERBOARD_NOTE: Final = (
+    "The model's mean absolute error on the test span, over all steps and columns, in returns, as a "
+    "multiple of that of the forecast named above it: below 1, in blue, the model is better. Ordered by "
+    f"the candles' multiple of naive, best first. {MARK}: differs by more than chance. The best baseline "
+    "of a task is the forecast without a network whose multiple of naive has the smallest median over "
+    "these series."
+)
+
 _SPAN_KEYS: Final = ("first_open", "last_open", "rows", "num_windows")
 """What the table of spans shows of each, in the order of its columns."""
 
@@ -148,13 +156,6 @@ def _leaderboard(rows: Sequence[LeaderboardRow]) -> list[str]:
         "Mean absolute error as a multiple of the naive forecast's: left of 1 is better. Filled dots differ "
         f"from 1 by more than chance (corrected p below {ALPHA:g}), hollow ones may be luck."
     )
-    note = (
-        "The model's mean absolute error on the test span, over all steps and columns, in returns, as a "
-        "multiple of that of the forecast named above it: below 1, in blue, the model is better. Ordered by "
-        f"the candles' multiple of naive, best first. {MARK}: differs by more than chance. The best baseline "
-        "of a task is the forecast without a network whose multiple of naive has the smallest median over "
-        "these series."
-    )
     groups = [("", 1), *((TASKS[task].title, len(one.shown)) for task, one in summaries.items()), ("", 3)]
     compared = [f"× {_spaced(wins.name)}" for summary in summaries.values() for wins in summary.shown]
     head = ["Series", *compared, "direction, step 1", "best epoch", "time"]
@@ -162,7 +163,7 @@ def _leaderboard(rows: Sequence[LeaderboardRow]) -> list[str]:
     return [
         element("h2", "Leaderboard"),
         plot(multiples_figure(rows, x_title="error ÷ naive error"), label),
-        element("p", note, class_="soft"),
+        element("p", _LEADERBOARD_NOTE, class_="soft"),
         table(head, cells, groups=groups, class_="wrapped"),
         _details(rows, summaries),
     ]
