@@ -94,6 +94,7 @@ def test_help_and_usage_errors_start_neither_tensorflow_nor_pandas(words: list[s
         (["--source", "files"], "needs the folder that holds the candle files; got no --data-dir"),
         (["--source", "demo", "--device", "tpu"], "--device: is one of auto, cpu, gpu; got 'tpu'"),
         (["--precision", "float8"], "training.precision"),
+        (["--redo", "BTCUSDT-15m", "--series", "ETHUSDT-1h"], "--redo: names series that this call trains"),
     ],
 )
 def test_a_usage_error_is_one_line_and_exits_2(words: list[str], match: str, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from full_disk import file_limit
+from full_disk import file_limit, fill, make_read_only, small_disk
 from judging import judge_arrays
 
 from v8.artifacts.run_folder import RunFolder, RunRecord
@@ -375,3 +375,41 @@ def test_jobs_carry_the_seed_of_their_series(plan: Plan) -> None:
         execute(plan, folder, Market(), workshop, ignore)
     # The profile's seed is 42; BTCUSDT-15m is number 0 of the universe, ETHUSDT-1h number 3.
     assert [job.seed for job in workshop.jobs] == [42, 45]
+
+
+def test_on_a_disk_that_is_full_nothing_finished_is_lost_and_the_call_ends_with_one_sentence(
+    plan: Plan, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", 32 << 20) as disk:
+        plan = make_plan(plan.profile, [ONE, TWO], disk / "tiny")
+        with opened(plan) as folder:
+            execute(plan, folder, Market(), Workshop(broken=[TWO]), ignore)
+        before = {file: file.read_bytes() for file in (plan.path / str(ONE)).iterdir()}
+        filler = fill(disk)
+        with opened(plan) as folder, pytest.raises(StorageError, match="No space left on device"):
+            execute(plan, folder, Market(), Workshop(), ignore)
+        assert {file: file.read_bytes() for file in before} == before
+        alone = make_plan(plan.profile, [ONE], plan.path)
+        with opened(alone) as folder:
+            assert execute(alone, folder, Market(), Workshop(), ignore).num_finished_before == 1
+        filler.unlink()
+        with opened(plan) as folder:
+            assert execute(plan, folder, Market(), Workshop(), ignore).num_trained == 1
+        assert statuses(plan) == {"BTCUSDT-15m": "done", "ETHUSDT-1h": "done"}
+        assert [name for name in disk.rglob(".*") if name.name not in (".lock", ".lock-holder")] == []
+
+
+def test_a_finished_run_lies_well_on_a_disk_that_is_read_only(plan: Plan, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 32 << 20) as disk:
+        plan = make_plan(plan.profile, [ONE], disk / "tiny")
+        with opened(plan) as folder:
+            execute(plan, folder, Market(), Workshop(), ignore)
+        make_read_only(disk)
+        with opened(plan) as folder:
+            assert execute(plan, folder, Market(), Workshop(), ignore).num_finished_before == 1
+        told: list[str] = []
+        assert [row.series for row in write_outputs(plan.path, lambda error: told.append(str(error)))]
+        assert told == []
+        more = make_plan(plan.profile, [ONE, TWO], plan.path)
+        with opened(more) as folder, pytest.raises(StorageError, match="got Read-only file system"):
+            execute(more, folder, Market(), Workshop(), ignore)

@@ -28,6 +28,11 @@ def small_disk(place: Path, num_bytes: int) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
+def make_read_only(disk: Path) -> None:
+    """Let nobody write on a small disk any more."""
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+
+
 @contextmanager
 def file_limit(num_bytes: int) -> Iterator[None]:
     """Let no file of this process and its children grow beyond a size, as any user may ask for."""

@@ -132,7 +132,7 @@ def _check_finished(plan: Plan, folder: RunFolder, listen: Listener) -> dict[Ser
                 _verify(folder.series_folder(planned.series))
             except ArtifactError as error:
                 damaged[planned.series] = Outcome(planned.series, reason=str(error), is_data_error=True)
-                listen(damaged[planned.series])
+                listen(Note(str(error)))
         elif folder.state(planned.series).status == "done":
             listen(Note(f"{planned.series}: was finished, but its files are gone; it is trained again."))
     num_done = len(plan.series) - len(plan.todo) - len(damaged)
