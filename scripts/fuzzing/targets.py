@@ -1,0 +1,203 @@
+"""What v8 does with a case, in the process that is told to, and the judgement of it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import resource
+import shutil
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+
+import pandas as pd
+
+from fuzzing.cases import MONTH, SERIES, Case, make_case, odd_frame
+from v8.artifacts.forecast_input import checked_candles
+from v8.artifacts.forecast_sample import read_sample
+from v8.artifacts.run_folder import read_run
+from v8.artifacts.series_artifact import read_metadata
+from v8.commands.app import app
+from v8.errors import MAX_MESSAGE, V8Error
+from v8.evaluation.judgement import Judgement
+from v8.hub.manifest import read_manifest
+from v8.hub.staging import Choice, stage_run
+from v8.market.series import load_universe
+from v8.market.sources.files import FilesSource
+from v8.market.sources.vision import _read_zip
+from v8.profile import load_profile
+from v8.reports.results import read_history, read_results
+
+CPU_LIMIT_S = 2.0
+"""Processor time of an input: unlike the clock's, it does not depend on what else the machine does."""
+
+MEMORY_LIMIT_BYTES = 1 << 30
+"""What the process may grow by for one input."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a case: `accepted`, `refused` or `failed`, and why."""
+
+    kind: str
+    outcome: str
+    why: str = ""
+
+
+def _profiles(case: Case) -> None:
+    (name,) = case.files
+    load_universe(Path(name)) if name.startswith("universe") else load_profile(name)
+
+
+def _candles(case: Case) -> None:
+    FilesSource(Path.cwd()).candles(SERIES, 1_000)
+
+
+def _archives(case: Case) -> None:
+    _read_zip(case.files["answer.zip"], SERIES, pd.Period(MONTH, "M"), "answer.zip")
+
+
+def _frames(case: Case) -> None:
+    checked_candles(odd_frame(Random(int(case.words[0]))), SERIES)
+
+
+def _records(case: Case) -> None:
+    path = next(path for path in case.files if path.endswith("metadata.json"))
+    folder = Path(path).parent
+    if case.name == "manifest.json":
+        read_manifest(Path(next(path for path in case.files if path.endswith("manifest.json"))))
+        return
+    read_run(Path.cwd())
+    metadata = read_metadata(folder, series=folder.name)
+    read_results([metadata])
+    Judgement.from_json(metadata["judgement"])
+    read_sample(folder / "forecasts.json")
+    read_history(folder / "history.csv")
+    Path("../staged").mkdir()
+    stage_run(Path.cwd(), Path("../staged"), "user/name", Choice())
+
+
+def _words(case: Case) -> None:
+    told, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(errors):
+        try:
+            app(args=list(case.words), prog_name="python -m v8")
+        except SystemExit as end:
+            code = end.code or 0
+    if fault := next(filter(None, map(_fault_of, errors.getvalue().splitlines())), None):
+        raise AssertionError(fault)
+    if strange := [letter for letter in told.getvalue() if not letter.isprintable() and letter != "\n"]:
+        raise AssertionError(f"{strange[0]!r} on standard output")
+    if code:
+        raise _ExitedError(str(code))
+
+
+class _ExitedError(Exception):
+    """A command ended with another status than 0, in sound sentences."""
+
+
+TARGETS: dict[str, Callable[[Case], None]] = {
+    "profiles": _profiles,
+    "candles": _candles,
+    "archives": _archives,
+    "frames": _frames,
+    "records": _records,
+    "words": _words,
+}
+
+
+def judge(case: Case, folder: Path) -> Verdict:
+    """Carry a case out in a folder of its own and judge what came of it."""
+    work = folder / "case" / "work"
+    work.mkdir(parents=True)
+    for path, content in case.files.items():
+        (work / path).parent.mkdir(parents=True, exist_ok=True)
+        (work / path).write_bytes(content)
+    os.chdir(work)
+    before, begun = _largest_bytes(), time.process_time()
+    outcome, why = _carried_out(case)
+    took_s, grew = time.process_time() - begun, _largest_bytes() - before
+    os.chdir(folder)
+    strangers = {path.name for path in folder.iterdir()} - {"case", "home", "said.txt", "now.json", "cache"}
+    strangers |= {path.name for path in (folder / "case").iterdir()} - {"work", "staged"}
+    shutil.rmtree(folder / "case")
+    if strangers:
+        outcome, why = "failed", f"written outside: {sorted(strangers)}"
+    elif outcome != "failed" and took_s > CPU_LIMIT_S:
+        outcome, why = "failed", f"took {took_s:.1f} s of processor time"
+    elif outcome != "failed" and grew > MEMORY_LIMIT_BYTES:
+        outcome, why = "failed", f"took {grew / 1e6:,.0f} MB of memory"
+    return Verdict(case.kind, outcome, why)
+
+
+def _carried_out(case: Case) -> tuple[str, str]:
+    try:
+        TARGETS[case.kind](case)
+    except V8Error as error:
+        fault = _fault_of(str(error))
+        return ("failed", fault) if fault else ("refused", type(error).__name__)
+    except _ExitedError as ended:
+        return "refused", f"exit code {ended}"
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is what is looked for
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/v8/" in frame.filename]
+        place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "the fuzzer"
+        return "failed", f"{type(error).__name__} at {place}: {error}"[:300]
+    return "accepted", ""
+
+
+def _fault_of(line: str) -> str | None:
+    if len(line) > MAX_MESSAGE + len("error: "):
+        return f"a message of {len(line):,} characters: {line[:80]!r}"
+    if not line.isprintable():
+        return f"control characters or line breaks: {line[:80]!r}"
+    return f"a traceback: {line[:80]!r}" if line.startswith("Traceback") else None
+
+
+def _largest_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1_024
+
+
+def serve(folder: Path, seed: int, run: Path) -> None:
+    """Judge what standard input asks for, `KIND NUMBER` or the path of a saved case a line, until it ends.
+
+    Answers on standard output: `begin`, then a verdict. The case at work lies in `now.json`.
+    """
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    said = os.open(folder / "said.txt", os.O_WRONLY | os.O_CREAT)
+    os.dup2(said, 1), os.dup2(said, 2)
+    warnings.simplefilter("error")
+    warnings.simplefilter("ignore", DeprecationWarning)
+    os.environ |= {"V8_HOME": str(folder / "home"), "HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
+    os.environ |= {"V8_VISION_URL": "http://127.0.0.1:9", "CUDA_VISIBLE_DEVICES": "-1"}
+    _warm_up(folder)
+    limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (limit + 3 * MEMORY_LIMIT_BYTES,) * 2)
+    for line in sys.stdin:
+        try:
+            case = _asked(line.strip(), seed, run)
+        except Exception as error:  # noqa: BLE001 - a fault of the fuzzer itself, which must not end it
+            traceback.print_exc()
+            answers.write(f"begin\n{json.dumps(asdict(Verdict('fuzzer', 'failed', repr(error))))}\n")
+            continue
+        (folder / "now.json").write_text(case.to_json())
+        answers.write("begin\n")
+        answers.write(json.dumps(asdict(judge(case, folder))) + "\n")
+
+
+def _asked(line: str, seed: int, run: Path) -> Case:
+    kind, _, number = line.partition(" ")
+    return make_case(kind, seed, int(number), run) if number else Case.from_json(Path(line).read_text())
+
+
+def _warm_up(folder: Path) -> None:
+    """Import what commands import late, TensorFlow too: it is no input's doing."""
+    dry = ("run", "--source", "demo", "--dry-run", "--series", str(SERIES))
+    judge(Case("words", "warm-up", words=dry), folder)
+    judge(Case("words", "warm-up", words=("data", "--source", "demo", "--series", str(SERIES))), folder)
