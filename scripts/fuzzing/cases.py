@@ -451,6 +451,8 @@ def _words(random: Random, run: Path) -> Case:
         words.insert(random.randrange(len(words) + 1), str(random.choice(ODD_VALUES)))
     if command in ("compare-profiles", "run", "doctor"):
         words.append(random.choice(_REFUSED[command]))
+    if "--source" not in words and command in ("data", "predict"):
+        words += ["--source", "demo"]  # the archive is no part of this
     profile = _profile(random, run)
     files = {"mine.yaml": next(iter(profile.files.values())), f"candles/{SERIES}.csv": _csv(random)}
     return Case("words", command, files, tuple(words))

@@ -1,0 +1,44 @@
+"""The fuzzer in its short form, and what it must not overlook."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def fuzz(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(REPOSITORY / "scripts" / "fuzz.py"), "--jobs", "1", *map(str, words)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_two_hundred_inputs_are_accepted_or_refused_in_a_sentence(trained_run: Any, tmp_path: Path) -> None:
+    done = fuzz(tmp_path, "--run", trained_run.path, "--inputs", "200")
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = {row.split(" | ")[0].strip("| "): row for row in done.stdout.splitlines() if row.startswith("| ")}
+    assert told.keys() >= {"profiles", "candles", "archives", "frames", "records", "words"}
+    assert "| all | 200 |" in done.stdout
+    assert not (tmp_path / "fuzz-failures").exists()
+
+
+def test_a_failing_input_is_saved_and_can_be_tried_again(trained_run: Any, tmp_path: Path) -> None:
+    # A kind that nothing is done with stands for a fault: KeyError is no sentence of ours.
+    case = {"kind": "fuzzer", "name": "unknown", "files": {}, "words": []}
+    (tmp_path / "case.json").write_text(json.dumps(case))
+    done = fuzz(tmp_path, "--run", trained_run.path, "--replay", tmp_path / "case.json")
+    assert done.returncode == 1
+    assert "| all | 1 | 0 | 0 | 1 |" in done.stdout
+    case |= {"kind": "profiles", "files": {"mine.yaml": "bmFtZTogMQo="}}  # name: 1
+    (tmp_path / "case.json").write_text(json.dumps(case))
+    done = fuzz(tmp_path, "--run", trained_run.path, "--replay", tmp_path / "case.json")
+    assert done.returncode == 0, done.stdout
+    assert "| profiles | 1 | 1 | 0 | 0 |" in done.stdout
