@@ -394,6 +394,13 @@ def test_a_zip_with_a_wrong_crc_is_refused_although_its_sha256_is_right(
         open_vision().candles(SERIES, 100)
 
 
+def test_a_zip_whose_directory_points_before_its_begin_is_refused(full_archive, open_vision):
+    content = full_archive.files[path_of("2024-08")]
+    full_archive.put(path_of("2024-08"), content[3:])
+    with pytest.raises(DataError, match="must be a sound zip; got negative seek value"):
+        open_vision().candles(SERIES, 100)
+
+
 def test_what_is_no_zip_is_refused_although_its_sha256_is_right(full_archive, open_vision):
     full_archive.put(path_of("2024-08"), b"no zip")
     assert (

@@ -22,8 +22,10 @@ after its newest candle, and at the newest full month of a series of which nothi
 from __future__ import annotations
 
 import io
+import lzma
 import os
 import re
+import struct
 import time
 import zipfile
 import zlib
@@ -76,6 +78,13 @@ _CHECKSUM = re.compile(r"([0-9a-fA-F]{64})\s+\*?(\S+)\s*")
 
 Tables = dict[pd.Period, pd.DataFrame]
 """Rows of each month or day that is there."""
+
+
+_ZIP_FAULTS = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, OverflowError),
+    *(ValueError, RuntimeError, NotImplementedError),
+)
+"""What zipfile raises for damage; ValueError for a place before the begin, RuntimeError for a password."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -407,8 +416,7 @@ def _member(content: bytes, expected: str, where: str) -> bytes:
             with archive.open(expected) as stream:
                 # Read by our limit, not by the size in the header: a bomb lies there.
                 text = stream.read(limit + 1)
-    # RuntimeError is what zipfile raises for an encrypted member.
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except _ZIP_FAULTS as error:
         raise _foreign(where, "must be a sound zip", " ".join(str(error).split())) from error
     if len(text) > limit:
         raise _foreign(where, f"must unpack to at most {limit} bytes", "more")
