@@ -1,0 +1,126 @@
+"""What must work in an environment of other versions; `scripts/test --floor` makes it and runs this there.
+
+V8_FLOOR names the file of constraints that the environment was made with, V8_MODELS the folder that
+`save_models.py` filled in the environment of the newest versions. Nothing but pytest is installed besides.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from packaging.requirements import Requirement
+
+REPOSITORY = Path(__file__).parents[2]
+REPO, SERIES = "someone/floor", "BTCUSDT-15m"
+PLAIN_KERAS = """
+import sys, keras, numpy as np
+model = keras.saving.load_model(sys.argv[1])
+np.savez(sys.argv[3], **model.predict(np.load(sys.argv[2]), verbose=0))
+assert "v8" not in sys.modules
+"""
+
+
+@pytest.fixture(scope="session")
+def hub() -> Iterator[Any]:
+    spec = importlib.util.spec_from_file_location("loopback", REPOSITORY / "tests/hub/loopback.py")
+    loopback = importlib.util.module_from_spec(spec)
+    sys.modules["loopback"] = loopback
+    spec.loader.exec_module(loopback)
+    with loopback.LoopbackHub() as server:
+        server.token = loopback.WRITE_TOKEN
+        yield server
+        assert not server.mistakes, server.mistakes[0]
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder with candles of the user's own, as a file."""
+    from v8.market.series import Series
+    from v8.market.sources.demo import DemoSource
+
+    folder = tmp_path_factory.mktemp("floor")
+    (folder / "candles").mkdir()
+    frame = DemoSource().candles(Series.parse(SERIES), 1_500).to_frame()
+    frame.to_csv(folder / "candles" / f"{SERIES}.csv")
+    return folder
+
+
+def call(place: Path, hub: Any, *words: str) -> str:
+    variables = {
+        "V8_HOME": str(place / "home"),
+        "HF_HOME": str(place / "hf"),
+        "HF_ENDPOINT": hub.url,
+        "HF_TOKEN": hub.token,
+        "HF_HUB_DISABLE_XET": "1",
+        "NO_PROXY": "127.0.0.1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "v8", *words],
+        cwd=place,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+def test_the_environment_has_the_versions_that_are_to_be_checked() -> None:
+    lines = Path(os.environ["V8_FLOOR"]).read_text("utf-8").splitlines()
+    for wanted in (Requirement(line) for line in lines if not line.startswith("#")):
+        assert wanted.specifier.contains(version(wanted.name)), wanted
+
+
+def test_transformers_can_still_be_imported() -> None:
+    pytest.importorskip("transformers")
+
+
+@pytest.mark.parametrize("profile", ["aligned", "v7", "frontier"])
+def test_a_model_of_the_newest_versions_gives_the_same_prices(profile: str, tmp_path: Path) -> None:
+    import v8
+
+    folder = Path(os.environ["V8_MODELS"], "runs", f"{profile}-smoke", SERIES)
+    said = tmp_path / "said.npz"
+    files = [folder / "model.keras", folder / "windows.npy", said]
+    subprocess.run([sys.executable, "-I", "-c", PLAIN_KERAS, *map(str, files)], check=True, cwd=tmp_path)
+    ours = v8.load(folder).forecast(np.load(folder / "windows.npy"))
+    with np.load(folder / "prices.npz") as newest, np.load(said) as plain:
+        for task, prices in newest.items():
+            np.testing.assert_allclose(plain[task], prices, rtol=1e-5)
+            np.testing.assert_allclose(ours[task], prices, rtol=1e-5)
+
+
+def test_train_publish_pull_and_predict(place: Path, hub: Any) -> None:
+    files = ["--source", "files", "--data-dir", "candles", "--series", SERIES]
+    trained = call(
+        place,
+        hub,
+        "run",
+        "--smoke",
+        "--profile",
+        "frontier",
+        "--precision",
+        "float32",
+        "--workers",
+        "1",
+        *files,
+    )
+    assert "1 series trained now" in trained
+    call(place, hub, "publish", "runs/frontier-smoke", "--repo", REPO)
+    assert "downloaded now" in call(place, hub, "pull", "--repo", REPO, "--series", SERIES)
+    words = [*files, "--allow-old", "--format", "csv"]
+    predicted = call(place, hub, "predict", "runs/frontier-smoke", *words)
+    assert len(predicted.splitlines()) == 11  # ten bars below their names
+    assert call(place, hub, "predict", "--repo", REPO, *words) == predicted
