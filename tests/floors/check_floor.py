@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from packaging.requirements import Requirement
 
 REPOSITORY = Path(__file__).parents[2]
 REPO, SERIES = "someone/floor", "BTCUSDT-15m"
+TASKS = ["bands", "ohlc", "volatility"]
 PLAIN_KERAS = """
 import sys, keras, numpy as np
 model = keras.saving.load_model(sys.argv[1])
@@ -55,6 +57,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call(place: Path, hub: Any, *words: str) -> str:
+    return python(place, hub, "-m", "v8", *words)
+
+
+def python(place: Path, hub: Any, *words: str) -> str:
     variables = {
         "V8_HOME": str(place / "home"),
         "HF_HOME": str(place / "hf"),
@@ -64,7 +70,7 @@ def call(place: Path, hub: Any, *words: str) -> str:
         "NO_PROXY": "127.0.0.1",
     }
     done = subprocess.run(
-        [sys.executable, "-m", "v8", *words],
+        [sys.executable, *words],
         cwd=place,
         env={**os.environ, **variables},
         capture_output=True,
@@ -119,6 +125,8 @@ def test_train_publish_pull_and_predict(place: Path, hub: Any) -> None:
     )
     assert "1 series trained now" in trained
     call(place, hub, "publish", "runs/frontier-smoke", "--repo", REPO)
+    plain = re.search(r"```python\n(import keras\n.*?)```", hub.files(REPO)["README.md"].decode(), re.DOTALL)
+    assert python(place, hub, "-c", f"{plain[1]}\nprint(sorted(model.output))").endswith(f"{TASKS}\n")
     assert "downloaded now" in call(place, hub, "pull", "--repo", REPO, "--series", SERIES)
     words = [*files, "--allow-old", "--format", "csv"]
     predicted = call(place, hub, "predict", "runs/frontier-smoke", *words)

@@ -110,7 +110,10 @@ import v8
 
 forecaster = v8.load("FOLDER or user/name", "{metadata["series"]}")
 forecast = forecaster.predict(candles)
-```"""
+```
+
+v8 is installed from a checkout of its repository, `python -m pip install /path/to/v8`; the package of that
+name on the public index is another."""
 
 
 def _with_keras(metadata: Mapping[str, Any]) -> str:
@@ -121,7 +124,7 @@ def _with_keras(metadata: Mapping[str, Any]) -> str:
         rows.append((f'`forecast["{task}"]`', shape, columns, about["unit"]))
     return f"""## Use it with plain Keras
 
-`features` is a frame with the columns of the table below, one row a closed candle, oldest first, no
+Any Keras from 3.10 on loads it. `features` is a frame with the columns of the table below, one row a closed candle, oldest first, no
 candle missing.
 
 ```python

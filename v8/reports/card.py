@@ -72,7 +72,8 @@ forecaster = v8.load("{repo}", "{series}")
 forecast = forecaster.predict(candles)
 ```
 
-Or with nothing but Keras; `models/{series}/README.md` tells which columns go in and what comes out:
+`v8` is installed from a checkout of its repository, `python -m pip install /path/to/v8`; the package of that
+name on the public index is another. Or with nothing but Keras; `models/{series}/README.md` tells which columns go in and what comes out:
 
 ```python
 import keras
@@ -81,6 +82,9 @@ from huggingface_hub import hf_hub_download
 file = hf_hub_download("{repo}", "models/{series}/model.keras")
 model = keras.saving.load_model(file, compile=False)
 ```
+
+These two lines are the way: `keras.saving.load_model("hf://...")` reads repositories that are one model, and
+this one holds many. Any Keras from 3.10 on loads them.
 
 `manifest.json` holds the sha256 of every file. Scaling is inside the models, and they load in safe mode:
 stock layers only, no code.
