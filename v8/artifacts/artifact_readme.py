@@ -124,8 +124,8 @@ def _with_keras(metadata: Mapping[str, Any]) -> str:
         rows.append((f'`forecast["{task}"]`', shape, columns, about["unit"]))
     return f"""## Use it with plain Keras
 
-Any Keras from 3.10 on loads it. `features` is a frame with the columns of the table below, one row a closed candle, oldest first, no
-candle missing.
+`features` is a frame with the columns of the table below, one row a closed candle, oldest first, no
+candle missing. Any Keras from 3.10 on loads the model.
 
 ```python
 import json

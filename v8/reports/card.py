@@ -73,7 +73,9 @@ forecast = forecaster.predict(candles)
 ```
 
 `v8` is installed from a checkout of its repository, `python -m pip install /path/to/v8`; the package of that
-name on the public index is another. Or with nothing but Keras; `models/{series}/README.md` tells which columns go in and what comes out:
+name on the public index is another.
+
+Or with nothing but Keras; `models/{series}/README.md` tells which columns go in and what comes out:
 
 ```python
 import keras
