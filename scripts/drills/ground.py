@@ -38,11 +38,14 @@ DOCUMENTED = frozenset({0, 2, 3, 4, 5, 6, 130})
 LONGEST_LINE = 640
 """A message has at most 600 characters; "error: " and a series' name may stand before it."""
 
-LIMIT_S = 300.0
-"""A call that takes longer hangs."""
+LIMIT_S = 900.0
+"""A call that takes longer hangs, on a machine with other work, too."""
 
 OURS = frozenset({".lock", ".lock-holder"})
 """Hidden files that stay: removing a lock would race with one who waits for it."""
+
+TENSORFLOWS = "__autograph_generated_file"
+"""Killed while it traces, TensorFlow leaves such a file of a few lines among the system's temporary ones."""
 
 _LOG_LINE = re.compile(r"[EWI]0000 ")
 """What TensorFlow logs about the machine."""
@@ -402,5 +405,5 @@ def digests(folder: Path) -> dict[str, str]:
 def leftovers(folder: Path) -> list[str]:
     """List what has a temporary name: hidden files, and anything in the folder for temporary files."""
     hidden = [path for path in folder.rglob(".*") if path.name not in OURS]
-    temporary = list((folder / "tmp").iterdir())
+    temporary = [path for path in (folder / "tmp").iterdir() if not path.name.startswith(TENSORFLOWS)]
     return [str(path.relative_to(folder)) for path in (*hidden, *temporary)]
