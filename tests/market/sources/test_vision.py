@@ -436,6 +436,18 @@ def test_a_bad_zip_is_not_final_and_a_mended_one_takes_its_place(full_archive, o
     assert len(open_vision().candles(SERIES, 100)) == 100
 
 
+def test_a_zip_of_text_for_prices_is_not_kept_and_a_mended_one_takes_its_place(
+    full_archive, open_vision, history, tmp_path
+):
+    rows = part(history, "2024-08")
+    full_archive.put_rows("BTCUSDT-4h", "2024-08", rows.assign(close="ten"))
+    with pytest.raises(DataError, match="got 186 of 216, mostly values that are missing, no numbers"):
+        open_vision().candles(SERIES, 100)
+    assert not list(tmp_path.rglob("*2024-08.zip*"))
+    full_archive.put_rows("BTCUSDT-4h", "2024-08", rows)
+    assert len(open_vision().candles(SERIES, 100)) == 100
+
+
 def test_a_header_and_microseconds_read_the_same(full_archive, open_vision, history):
     known = open_vision().candles(SERIES, 100).digest
     rows = part(history, "2024-08")
