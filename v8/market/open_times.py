@@ -58,8 +58,7 @@ def read_open_times(column: pd.Series) -> OpenTimes:
         return _from_dates(pd.to_datetime(column, utc=True), "datetimes")
     if is_real(column):
         return _from_numbers(column)
-    text = [str(item).strip() if isinstance(item, _WRITTEN_TIMES) else "" for item in column.astype(object)]
-    return _from_text(pd.Series([item if len(item) <= _MAX_TEXT else "" for item in text], dtype="string"))
+    return _from_text(pd.Series([_time_text(item) for item in column.astype(object)], dtype="string"))
 
 
 def is_real(column: pd.Series) -> bool:
@@ -70,6 +69,12 @@ def is_real(column: pd.Series) -> bool:
         and not pd.api.types.is_bool_dtype(kind)
         and not pd.api.types.is_complex_dtype(kind)
     )
+
+
+def _time_text(item: object) -> str:
+    """Write what may be a time as text; everything else is empty, and so is none."""
+    text = str(item).strip() if isinstance(item, _WRITTEN_TIMES) else ""
+    return text if len(text) <= _MAX_TEXT and text.isascii() else ""
 
 
 def iso(open_s: int | float) -> str:

@@ -202,10 +202,13 @@ def test_a_frame_with_odd_columns_is_refused(frame: pd.DataFrame, name: str) -> 
         np.datetime64("300000-01-01"),
         10**400,
         "9" * 400,
+        "\ud800",
     ]
     for item in odd:
         with pytest.raises(DataError, match="BTCUSDT-1h"):
-            check_candles(frame.assign(**{name: [item] * len(frame)}), HOURLY, source="a frame")
+            check_candles(
+                frame.assign(**{name: pd.Series([item] * len(frame), dtype=object)}), HOURLY, source="a frame"
+            )
     with pytest.raises(DataError, match=f"each once; got 2 {name} among"):
         check_candles(pd.concat([frame, frame[[name]]], axis=1), HOURLY, source="a frame")
     levels = frame.set_axis(pd.MultiIndex.from_product([["a"], frame.columns]), axis=1)
