@@ -223,13 +223,20 @@ def test_checked_candles_of_another_series_are_refused(loaded: Forecaster) -> No
         loaded.predict(open_source("demo").candles(Series("ETHUSDT", "15m"), 30))
 
 
-def test_a_frame_without_times_or_volume_is_refused(loaded: Forecaster, raw: pd.DataFrame) -> None:
-    with pytest.raises(
-        DataError, match=r"candles need the columns open_time, .*; got no open_time among open"
-    ):
+def test_a_frame_without_times_is_refused_and_one_without_an_unused_volume_is_not(
+    loaded: Forecaster, raw: pd.DataFrame
+) -> None:
+    with pytest.raises(DataError, match=r"needs one column open_time \(or .*; got none among open, high"):
         loaded.predict(raw.drop(columns="open_time"))
-    with pytest.raises(DataError, match="got no volume among"):
-        loaded.predict(raw.drop(columns="volume"))
+    without = loaded.predict(raw.drop(columns="volume"))
+    pd.testing.assert_frame_equal(without, loaded.predict(raw))
+
+
+def test_what_an_exchange_library_returns_is_read_as_a_frame(loaded: Forecaster, raw: pd.DataFrame) -> None:
+    expected = loaded.predict(raw)
+    rows = raw[["open_time", "open", "high", "low", "close", "volume"]].to_numpy().tolist()
+    for given in (rows, raw.to_dict("records"), raw.to_dict("list")):
+        pd.testing.assert_frame_equal(loaded.predict(given), expected)
 
 
 @pytest.mark.parametrize("shape", [(20, 12), (1, 19, 12), (1, 20, 11), (0, 20, 12)])

@@ -235,8 +235,8 @@ def test_a_row_without_a_readable_time_is_refused_with_its_text(valid_frame):
 
 
 def test_a_missing_column_is_named(valid_frame):
-    with pytest.raises(DataError, match="got no volume among open_time, open, high, low, close"):
-        check(valid_frame(10, 3_600).drop(columns="volume"))
+    with pytest.raises(DataError, match="got no close among open_time, open, high, low, volume"):
+        check(valid_frame(10, 3_600).drop(columns="close"))
 
 
 def test_no_rows_at_all_are_refused(valid_frame):

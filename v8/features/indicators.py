@@ -89,6 +89,15 @@ def warmup_bars(columns: Iterable[str]) -> int:
     return max(map(_warmup, columns), default=0)
 
 
+def reading_volume(columns: Iterable[str]) -> list[str]:
+    """List the columns that are computed from the volume.
+
+    >>> reading_volume(["close", "volume_norm", "rsi"])
+    ['volume_norm']
+    """
+    return [name for name in columns if _reads_volume(name)]
+
+
 def definitions(columns: Iterable[str]) -> dict[str, str]:
     """Return one sentence per column, unit included, for the metadata of a saved model."""
     return {name: f"{name}: {FEATURES[name].sentence}" for name in columns}
@@ -172,6 +181,13 @@ def _warmup(name: str) -> int:
         return 0
     formula = _formula(name)
     return max((formula.warmup_bars, *map(_warmup, formula.inputs)))
+
+
+@cache
+def _reads_volume(name: str) -> bool:
+    if name in _CANDLE_COLUMNS:
+        return name == c.VOLUME
+    return any(map(_reads_volume, _formula(name).inputs))
 
 
 def _formula(name: str) -> Formula:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from v8.columns import OHLCV, OPEN_TIME
 from v8.errors import DataError, listed
-from v8.features.indicators import check_columns, compute, definition_digest, warmup_bars
+from v8.features.indicators import check_columns, compute, definition_digest, reading_volume, warmup_bars
 from v8.invocation import command
 from v8.market.candles import Candles
 from v8.market.series import Series
@@ -109,8 +109,10 @@ def valid_rows(candles: Candles, columns: Sequence[str]) -> list[slice]:
     """List what the warm-up leaves of every contiguous piece: at least one slice, none empty, in order.
 
     Raises:
-        DataError: If no contiguous piece is longer than the warm-up.
+        DataError: If no contiguous piece is longer than the warm-up, or a column needs a volume that the
+            candles lack.
     """
+    _require_volume(candles, columns)
     warmup = warmup_bars(columns)
     found = pieces(candles.segment)
     rows = [slice(piece.start + warmup, piece.stop) for piece in found if piece.stop - piece.start > warmup]
@@ -123,6 +125,17 @@ def valid_rows(candles: Candles, columns: Sequence[str]) -> list[slice]:
             fix="Fetch a longer history with --bars",
         )
     return rows
+
+
+def _require_volume(candles: Candles, columns: Sequence[str]) -> None:
+    needing = [] if candles.has_volume else reading_volume(columns)
+    if needing:
+        raise DataError(
+            where=f"features of {candles.series}",
+            rule=f"{listed(needing)} is computed from the volume",
+            got=f"candles without a volume from {candles.source}",
+            fix=f"Take {listed(needing)} out of the profile's key features, or give candles with a volume",
+        )
 
 
 def compute_columns(candles: Candles, columns: Sequence[str]) -> dict[str, Column]:

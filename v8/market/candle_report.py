@@ -54,6 +54,7 @@ class CandleReport:
         num_missing: Bars in all these holes.
         gaps: The longest holes, longest first, at most `NUM_GAPS_LISTED`.
         largest_log_return: Largest |log(close / close before)| within a segment, unitless.
+        has_volume: Whether the source told a volume.
     """
 
     num_read: int
@@ -79,6 +80,7 @@ class CandleReport:
     num_missing: int = 0
     gaps: tuple[Gap, ...] = ()
     largest_log_return: float = 0.0
+    has_volume: bool = True
 
     @property
     def num_unusable(self) -> int:
@@ -118,6 +120,8 @@ class CandleReport:
                 f"{self.num_gaps} gaps of {self.num_missing} bars, "
                 f"the longest {longest.num_missing} after {longest.after}"
             )
+        if not self.has_volume:
+            parts.append("no volume")
         if self.num_flat:
             run = f"longest run {self.longest_flat_bars}"
             parts.append(f"{self.num_flat} flat candles without volume kept ({run})")

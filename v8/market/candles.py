@@ -4,8 +4,8 @@ What `check_candles` does, in this order; every row it does not keep is counted 
 
 1. Open times of any unit become UTC seconds; a row without a readable time refuses the series.
 2. Rows that cannot be true are dropped: unreadable values, prices not above zero, volume below zero, values
-   beyond 1e18,
-   `low <= open, close <= high` broken, opens between two bars of the grid.
+   beyond 1e18, `low <= open, close <= high` broken, opens between two bars of the grid. The grid is the one
+   on which most rows lie: weeks begin on Monday, and hours may begin at half past.
 3. The running bar is dropped; more than one bar from the future refuses the series.
 4. Rows are sorted. Rows of one bar that agree to 0.01 % become one: the row written with the most
    decimals. Rows of one bar that disagree are all dropped, because nobody can say which is right.
@@ -14,6 +14,9 @@ What `check_candles` does, in this order; every row it does not keep is counted 
 6. A re-listed symbol (a leap beyond any plausible one across a long hole) starts anew: only the rows
    after the last such leap are kept.
 7. Holes stay holes: `segment` rises by one after each, and nothing is ever filled in.
+
+A whole table without a volume is one of candles without a volume: it is nan everywhere and zero nowhere. A
+volume that only some rows lack is a fault of these rows.
 
 Flat candles without volume are kept: the exchange writes them in quiet markets as in outages, and
 they say truthfully that nothing traded. The report counts them and their longest run.
@@ -33,7 +36,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from v8.columns import CLOSE, OHLCV, OPEN_TIME
+from v8.columns import CLOSE, OHLC, OHLCV, OPEN_TIME, VOLUME
 from v8.errors import MAX_LISTED, DataError, listed
 from v8.market.candle_report import NUM_GAPS_LISTED, CandleReport, Gap
 from v8.market.open_times import US_PER_S, is_real, iso, read_open_times
@@ -74,7 +77,7 @@ class Candles:
         series: Which symbol and timeframe.
         open_time_s: Seconds since the epoch, UTC, strictly ascending, shape (N,), int64, read-only.
         values: Columns of `v8.columns.OHLCV`, shape (N, 5), float64, read-only; prices in quote
-            currency and above zero, volume in base currency and not below zero.
+            currency and above zero, volume in base currency and not below zero, or nan in every row.
         segment: Number of the contiguous piece a row lies in, shape (N,), int32: 0, and one more
             after every hole.
         report: What was found, repaired and dropped.
@@ -99,6 +102,11 @@ class Candles:
             self.open_time_s.astype("<i8").tobytes(),
             self.values.astype("<f8").tobytes(),
         )
+
+    @property
+    def has_volume(self) -> bool:
+        """Whether the volume is known, which it is for all candles or for none."""
+        return not np.isnan(self.column(VOLUME)[0])
 
     def column(self, name: str) -> NDArray[np.float64]:
         """Return one column of `OHLCV` by name, shape (N,), float64.
@@ -146,7 +154,7 @@ def check_candles(frame: pd.DataFrame, series: Series, *, source: str, now_s: in
 
     Args:
         frame: Columns `open_time` (numbers, datetimes or text of any unit) and `OHLCV`, any order,
-            R rows.
+            R rows. The volume may be missing or without any value.
         series: What the rows claim to be.
         source: Name of the source, for the report and for errors.
         now_s: The present, seconds since the epoch; a bar that ends later is not closed. None when
@@ -165,14 +173,14 @@ def check_candles(frame: pd.DataFrame, series: Series, *, source: str, now_s: in
         time_units=dict(sorted(times.units.items())),
         num_unsorted=int(np.count_nonzero(np.diff(times.open_us) < 0)),
     )
-    values = np.stack([_numbers(frame[name]) for name in OHLCV], axis=1)
+    values = np.stack([_numbers(frame[name]) for name in _known_columns(frame)], axis=1)
     values += 0.0  # turns -0.0 into 0.0, so that equal candles have equal digests
     rows = _without_faults(_Rows(series, where, times.open_us, values, report))
     rows = _without_repetition(_without_unclosed(rows, now_s))
     _require_rows(len(rows.open_us), len(frame), where)
     _require_timeframe(rows)
     rows = _newest_life(rows)
-    return _assembled(series, rows.open_us // US_PER_S, rows.values, rows.report, source)
+    return _assembled(series, rows.open_us // US_PER_S, _with_volume(rows.values), rows.report, source)
 
 
 def require_num_bars(num_bars: int, series: Series) -> None:
@@ -220,6 +228,7 @@ def _assembled(
         num_missing=int(missing[holes].sum()),
         gaps=tuple(Gap(iso(open_time_s[row]), int(missing[row])) for row in longest),
         largest_log_return=float(leaps.max(initial=0.0)),
+        has_volume=not np.isnan(volume[0]),
     )
     return Candles(series, *arrays, report=report, source=source)
 
@@ -232,7 +241,7 @@ class _Rows:
         series: What they claim to be.
         where: Series and source, for errors.
         open_us: Open times, microseconds since the epoch, UTC, shape (R,), int64.
-        values: Columns of `OHLCV`, shape (R, 5), float64, prices in quote currency.
+        values: Columns of `OHLCV`, shape (R, 5), float64, prices in quote currency; (R, 4) without a volume.
         report: What was found in them so far.
     """
 
@@ -259,7 +268,8 @@ class _Rows:
 def _require_columns(frame: pd.DataFrame, where: str) -> None:
     names = list(frame.columns)
     counts = {name: names.count(name) for name in (OPEN_TIME, *OHLCV)}
-    wrong = [f"{count or 'no'} {name}" for name, count in counts.items() if count != 1]
+    most = {VOLUME: (0, 1)}
+    wrong = [f"{count or 'no'} {name}" for name, count in counts.items() if count not in most.get(name, (1,))]
     if wrong:
         raise DataError(
             where=where,
@@ -267,6 +277,20 @@ def _require_columns(frame: pd.DataFrame, where: str) -> None:
             got=f"{', '.join(wrong)} among {listed(names)}",
             fix="Rename, add or remove columns",
         )
+
+
+def _known_columns(frame: pd.DataFrame) -> tuple[str, ...]:
+    """Name the columns of a table, without a volume that is missing or nan in every row."""
+    if VOLUME not in frame.columns:
+        return OHLC
+    is_unknown = len(frame) > 0 and is_real(frame[VOLUME]) and frame[VOLUME].isna().all()
+    return OHLC if is_unknown else OHLCV
+
+
+def _with_volume(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return all columns of `OHLCV`, shape (R, 5): an unknown volume is nan."""
+    num_missing = len(OHLCV) - values.shape[1]
+    return np.pad(values, ((0, 0), (0, num_missing)), constant_values=np.nan) if num_missing else values
 
 
 def _numbers(column: pd.Series) -> NDArray[np.float64]:
@@ -319,13 +343,13 @@ _FAULTS = (
 
 def _without_faults(rows: _Rows) -> _Rows:
     """Drop and count the rows that cannot be true, each under its first fault; refuse when they are many."""
-    opened, high, low, close, volume = rows.values.T
+    opened, high, low, close, *volume = rows.values.T
     masks = [
         ~(np.abs(rows.values) <= MAX_VALUE).all(axis=1),
-        (np.minimum.reduce([opened, high, low, close]) < 1 / MAX_VALUE) | (volume < 0),
+        (np.minimum.reduce([opened, high, low, close]) < 1 / MAX_VALUE) | (sum(volume) < 0),
         (low > np.minimum(opened, close)) | (high < np.maximum(opened, close)),
-        rows.open_us % (rows.series.bar_s * US_PER_S) != 0,
-        np.ones(len(volume), dtype=np.bool_),
+        ~_is_on_grid(rows),
+        np.ones(len(close), dtype=np.bool_),
     ]
     first = np.argmax(masks, axis=0)
     counts = np.bincount(first, minlength=len(masks))[: len(_FAULTS)]
@@ -334,6 +358,14 @@ def _without_faults(rows: _Rows) -> _Rows:
     _require_few(int(counts.sum()), rows, reason)
     found = {name: int(count) for (name, _), count in zip(_FAULTS, counts, strict=True)}
     return rows.at(first == len(_FAULTS), **found)
+
+
+def _is_on_grid(rows: _Rows) -> NDArray[np.bool_]:
+    """Tell which rows open on the grid on which most rows do."""
+    phases_us, place, counts = np.unique(
+        rows.open_us % (rows.series.bar_s * US_PER_S), return_inverse=True, return_counts=True
+    )
+    return np.asarray(phases_us[place] == phases_us[counts.argmax()])
 
 
 def _require_few(num_bad: int, rows: _Rows, reason: str) -> None:

@@ -1,7 +1,12 @@
 """Series and universe: which symbols at which timeframes.
 
-A Series is written `BTCUSDT-15m`. The universe is a YAML file under `configs/`, because coins are
-listed, renamed and re-listed more often than code changes.
+A Series is written `BTCUSDT-15m`: the last dash parts symbol and timeframe. A name is also that of folders,
+on every system: capital letters only, because some systems do not tell letters apart by size, digits, and
+single dots between them; no name that Windows keeps for a device. `btcusdt`, `BTC/USDT`, `BTC-USDT` and
+`BTC_USDT` are other ways to write BTCUSDT.
+
+A universe is a YAML file, because coins are listed, renamed and re-listed more often than code changes; the
+default one lies under `configs/`.
 """
 
 from __future__ import annotations
@@ -10,14 +15,16 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from v8.errors import ProfileError
 from v8.profile import config_path, read_yaml
 from v8.registry import nearest
 from v8.untrusted import shown
 
-TIMEFRAME_S = {
+WEEK_S: Final = 7 * 86_400
+
+TIMEFRAME_S: Final = {
     "1m": 60,
     "3m": 180,
     "5m": 300,
@@ -26,11 +33,21 @@ TIMEFRAME_S = {
     "1h": 3_600,
     "2h": 7_200,
     "4h": 14_400,
+    "6h": 21_600,
+    "8h": 28_800,
+    "12h": 43_200,
     "1d": 86_400,
+    "3d": 259_200,
+    "1w": WEEK_S,
 }
 """Seconds of one bar for every timeframe the exchange archive offers on a fixed grid."""
 
-_SYMBOL = re.compile(r"[A-Z0-9]{2,30}")
+MAX_SYMBOL: Final = 30
+_SYMBOL: Final = re.compile(r"[A-Z0-9](\.?[A-Z0-9])*")
+_DEVICE: Final = re.compile(r"(CON|PRN|AUX|NUL|COM\d|LPT\d)(\..*)?")
+"""Windows opens a device under these names, whatever follows a dot."""
+
+_BETWEEN_ASSETS: Final = re.compile(r"[-/_]")
 
 
 @dataclass(frozen=True, order=True)
@@ -38,7 +55,7 @@ class Series:
     """One symbol at one timeframe.
 
     Args:
-        symbol: Exchange symbol, capital letters and digits ("BTCUSDT").
+        symbol: Exchange symbol, capital letters, digits and single dots between them ("BTCUSDT", "BRK.B").
         timeframe: A key of `TIMEFRAME_S` ("15m").
 
     Raises:
@@ -49,10 +66,12 @@ class Series:
     timeframe: str
 
     def __post_init__(self) -> None:
-        if not _SYMBOL.fullmatch(self.symbol):
+        is_plain = len(self.symbol) <= MAX_SYMBOL and _SYMBOL.fullmatch(self.symbol)
+        if not is_plain or _DEVICE.fullmatch(self.symbol):
             raise ProfileError(
                 where=f"series {self.symbol}-{self.timeframe}",
-                rule="a symbol is 2 to 30 capital letters and digits",
+                rule=f"a symbol is 1 to {MAX_SYMBOL} capital letters and digits, perhaps with single dots "
+                "between them, and no name of a device",
                 got=repr(self.symbol),
                 fix="Write it as the exchange does, for example BTCUSDT-15m",
             )
@@ -66,12 +85,12 @@ class Series:
 
     @classmethod
     def parse(cls, text: str) -> Series:
-        """Read `BTCUSDT-15m`.
+        """Read `BTCUSDT-15m`, or another way to write it.
 
-        >>> Series.parse("BTCUSDT-15m").bar_s
-        900
+        >>> Series.parse("BTCUSDT-15m").bar_s, str(Series.parse("btc/usdt-15m"))
+        (900, 'BTCUSDT-15m')
         """
-        symbol, dash, timeframe = text.partition("-")
+        symbol, dash, timeframe = text.rpartition("-")
         if not dash:
             raise ProfileError(
                 where="--series",
@@ -79,7 +98,7 @@ class Series:
                 got=repr(text),
                 fix="Write for example BTCUSDT-15m",
             )
-        return cls(symbol, timeframe)
+        return cls(plain_symbol(symbol), timeframe)
 
     @property
     def bar_s(self) -> int:
@@ -88,6 +107,15 @@ class Series:
 
     def __str__(self) -> str:
         return f"{self.symbol}-{self.timeframe}"
+
+
+def plain_symbol(text: str) -> str:
+    """Write a symbol as a Series does: the pair without what parts it, or settles it, in capital letters.
+
+    >>> [plain_symbol(text) for text in ("BTC/USDT", "btc-usdt", "BTC/USDT:USDT", "BRK.B")]
+    ['BTCUSDT', 'BTCUSDT', 'BTCUSDT', 'BRK.B']
+    """
+    return _BETWEEN_ASSETS.sub("", text.partition(":")[0]).upper()
 
 
 def is_series_name(name: str) -> bool:

@@ -48,7 +48,8 @@ def test_a_file_that_names_the_series_as_a_whole_word_is_read(tmp_path, frame, n
 def test_g9_a_missing_file_is_an_error_and_never_a_random_walk(tmp_path, frame, name):
     frame.to_csv(tmp_path / name, index=False)
     with pytest.raises(
-        DataError, match=rf"BTCUSDT-1h from files: needs a .csv or .parquet file .*; got {name}\."
+        DataError,
+        match=rf"BTCUSDT-1h from files: needs a file \(.csv, .*\) with BTCUSDT-1h in .*; got {name}\.",
     ):
         read(tmp_path)
 
@@ -114,8 +115,8 @@ def test_prices_are_read_to_the_last_bit(tmp_path, frame):
         (b"", "got 0 columns"),
         (b"1,2,3,4,5,6\n", "got 6 columns that begin 1, 2, 3, 4, 5 "),
         (b"a,b\n1,2\n", "got 2 columns that begin a, b"),
-        (b"time,open,high,low,close\n", "needs one column volume; got none among time, open"),
-        (b"time,open,high,low,close,Volume USDT\n", "needs one column volume; got none among"),
+        (b"time,open,high,low,volume\n", "needs one column close; got none among time, open"),
+        (b"time,open,high,low,close,volume,Volume\n", "needs one column volume; got 2 among"),
         (b"time,open,Open,high,low,close,volume\n", "needs one column open; got 2 among"),
         (b"time,open,high,low,close,volume\n", "needs at least one closed candle; got none in 0 rows"),
         (b'time,open,high,low,close,volume\n1,2,3,4,5,"6\n', "must be a CSV"),

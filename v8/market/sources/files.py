@@ -1,18 +1,15 @@
-"""The source `files`: a folder of CSV or Parquet tables.
+"""The source `files`: a folder of candle tables of any kind that `FILE_KINDS` lists.
 
-A file belongs to `BTCUSDT-15m` when its name ends in `.csv` or `.parquet` and holds `BTCUSDT-15m` or
-`BTCUSDT_15m` as a whole word: `BTCUSDT-15m-2024-08.csv`, `BTCUSDT_15m_binance_us.csv` and
-`Binance_BTCUSDT_15m.parquet` do, `1000BTCUSDT-15m.csv` does not. Capital letters matter in the
-timeframe only, where `1m` is a minute and `1M` a month. Folders inside the folder are searched too,
-and the rows of all files that match are checked together. Hidden files are left alone.
+`v8.market.sources.file_names` says which series the name of a file tells. Folders inside the folder are
+searched too, and the rows of all files of a series are checked together. Hidden files are left alone.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import ClassVar, Final
@@ -23,13 +20,15 @@ from v8.errors import DataError, ProfileError, listed
 from v8.given_files import read_given
 from v8.market.candles import Candles, check_candles
 from v8.market.series import Series
-from v8.market.sources.tables import read_csv_table, read_parquet_table
-
-MAX_FILE_BYTES: Final = 2**30
-"""Ten years of minutes have 600 MB as the archive writes them."""
+from v8.market.sources.file_kinds import FILE_KINDS, MAX_FILE_BYTES, read_table, split_ending
+from v8.market.sources.file_names import named_series, names_series
+from v8.registry import nearest
 
 MAX_ENTRIES: Final = 50_000
 """Files and folders that are looked through; a system's root has millions."""
+
+_ENDINGS: Final = " or ".join([", ".join([*FILE_KINDS][:-1]), [*FILE_KINDS][-1]])
+_RENAME: Final = "Rename them like BTCUSDT-15m.csv, BTC_USDT-1h.json or BRK.B-1d.parquet"
 
 
 @dataclass(frozen=True)
@@ -47,31 +46,66 @@ class FilesSource:
     folder: Path
     now: Callable[[], float] = time.time
 
+    def series(self) -> tuple[Series, ...]:
+        """List the series that the names of the files tell, by name; see `SeriesLister`.
+
+        Raises:
+            DataError: If no name tells one.
+        """
+        found = {series for path, stem, _ in self._tables for series in named_series(stem)}
+        if not found:
+            there = [str(path.relative_to(self.folder)) for path, _, _ in self._tables]
+            raise DataError(
+                where=f"--data-dir {self.folder}",
+                rule=f"needs files ({_ENDINGS}) whose names tell series and timeframe",
+                got=listed(there) if there else "no candle file at all",
+                fix=_RENAME,
+            )
+        return tuple(sorted(found))
+
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles of the files that match; see `CandleSource`.
 
         Raises:
             DataError: If no file matches, or the rows cannot be trusted.
         """
-        frame = pd.concat([_table(path, series) for path in self._matching(series)], ignore_index=True)
+        tables = [_table(path, ending, series) for path, ending in self._matching(series)]
+        frame = pd.concat(tables, ignore_index=True)
         checked = check_candles(frame, series, source=self.name, now_s=int(self.now()))
         return checked.newest(num_bars, end_s)
 
-    def _matching(self, series: Series) -> list[Path]:
-        found = (path for path in self._everything() if path.suffix.lower() in (".csv", ".parquet"))
-        # Sorted, so that the order does not depend on the file system.
-        tables = sorted(path for path in found if path.is_file() and not path.name.startswith("."))
-        matching = [path for path in tables if _names_series(path.stem, series)]
+    def _matching(self, series: Series) -> list[tuple[Path, str]]:
+        matching = [(path, ending) for path, stem, ending in self._tables if names_series(stem, series)]
         if not matching:
-            there = [str(path.relative_to(self.folder)) for path in tables]
-            raise DataError(
-                where=f"{series} from {self.name}",
-                rule=f"needs a .csv or .parquet file with {series} in its name under {self.folder}",
-                got=listed(there) if there else "no candle file at all",
-                fix="Rename the file or choose another --data-dir",
-            )
+            raise self._missing(series)
         return matching
 
+    def _missing(self, series: Series) -> DataError:
+        """Say which file comes nearest to the series that is not there."""
+        others = (path for path in self._everything if split_ending(path.name) is None and path.is_file())
+        near = sorted(path.name for path in others if names_series(path.name, series))
+        told = {str(each): each for _, stem, _ in self._tables for each in named_series(stem)}
+        fix = "Rename the file or choose another --data-dir"
+        if near:
+            fix = f"Save {near[0]} as one of these; a spreadsheet, for instance, can be saved as CSV"
+        elif told:
+            fix = f"Did you mean {nearest(str(series), told)}"
+        there = near or [str(path.relative_to(self.folder)) for path, _, _ in self._tables]
+        return DataError(
+            where=f"{series} from {self.name}",
+            rule=f"needs a file ({_ENDINGS}) with {series} in its name under {self.folder}",
+            got=listed(there) if there else "no candle file at all",
+            fix=fix,
+        )
+
+    @cached_property
+    def _tables(self) -> list[tuple[Path, str, str]]:
+        """List the candle files: path, name without ending, ending; sorted, whatever the file system does."""
+        files = sorted(path for path in self._everything if not path.name.startswith("."))
+        split = ((path, split_ending(path.name)) for path in files)
+        return [(path, *parts) for path, parts in split if parts and path.is_file()]
+
+    @cached_property
     def _everything(self) -> list[Path]:
         there = list(islice(self.folder.rglob("*"), MAX_ENTRIES + 1))
         if len(there) > MAX_ENTRIES:
@@ -100,19 +134,7 @@ def open_folder(data_dir: Path | None) -> FilesSource:
     return FilesSource(data_dir)
 
 
-def _names_series(stem: str, series: Series) -> bool:
-    """Tell whether a file name holds the series as a whole word.
-
-    >>> _names_series("Binance_BTCUSDT_1m-2024", Series("BTCUSDT", "1m"))
-    True
-    >>> _names_series("1000BTCUSDT-1m", Series("BTCUSDT", "1m"))
-    False
-    """
-    word = rf"(?<![A-Za-z0-9])(?i:{series.symbol})[-_]{series.timeframe}(?![A-Za-z0-9])"
-    return re.search(word, stem) is not None
-
-
-def _table(path: Path, series: Series) -> pd.DataFrame:
+def _table(path: Path, ending: str, series: Series) -> pd.DataFrame:
     try:
         content = read_given(path, MAX_FILE_BYTES)
     except OSError as error:
@@ -122,5 +144,4 @@ def _table(path: Path, series: Series) -> pd.DataFrame:
             got=error.strerror or "an input error",
             fix="Check its permissions, and split what is longer into several files",
         ) from error
-    read = read_parquet_table if path.suffix.lower() == ".parquet" else read_csv_table
-    return read(content, series, str(path))
+    return read_table(content, ending, series, str(path))

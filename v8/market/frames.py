@@ -1,0 +1,233 @@
+"""Candles as people have them, brought to our columns: what the names of columns mean, and tables in memory.
+
+Columns are found by name, without regard to case, blanks, underscores and brackets:
+
+- The open time is the first of `TIME_NAMES` that is there. Names that usually hold numbers come first,
+  because text loses the time zone. In a frame the index holds it where no column does.
+- The volume is `volume`, or `volume_` and the base asset of the symbol ("Volume BTC" for BTCUSDT); a quote
+  volume ("Volume USDT") is never taken for it. Without one the candles have no volume.
+- Of columns that name a ticker beside the price, as `yfinance.download` returns them, those of the series'
+  symbol are taken.
+
+Rows without names are those of exchange libraries: open time, open, high, low, close, then the volume if
+there is a sixth value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from v8.columns import CLOSE, HIGH, LOW, OHLC, OHLCV, OPEN, OPEN_TIME, VOLUME
+from v8.errors import DataError, listed
+from v8.market.series import Series, plain_symbol
+from v8.untrusted import shown
+
+GivenCandles: TypeAlias = pd.DataFrame | Mapping[str, Any] | Sequence[Any] | np.ndarray[Any, Any]
+"""A frame; columns by name; or rows, each a list of values or a mapping of names to values."""
+
+MAX_ROWS: Final = 20_000_000
+"""A candle a minute for 38 years."""
+
+MOST_ROW_VALUES: Final = 64
+_LEAST_ROW_VALUES: Final = len((OPEN_TIME, *OHLC))
+
+TIME_NAMES: Final = (
+    OPEN_TIME,
+    "opentime",
+    "open_timestamp",
+    "timestamp",
+    "unix",
+    "unix_timestamp",
+    "unix_time",
+    "ts",
+    "t",
+    "time",
+    "datetime",
+    "date",
+)
+"""What tables call the open time, in plain form; what usually holds numbers comes first."""
+
+_NAMES: Final = {
+    OPEN_TIME: TIME_NAMES,
+    OPEN: (OPEN, "open_price", "o"),
+    HIGH: (HIGH, "high_price", "h"),
+    LOW: (LOW, "low_price", "l"),
+    CLOSE: (CLOSE, "close_price", "c"),
+    VOLUME: (VOLUME, "base_volume", "basevolume", "volumefrom", "vol", "v"),
+}
+
+
+def candle_table(given: Any, series: Series, where: str) -> pd.DataFrame:
+    """Bring a table in memory to the columns that `check_candles` wants.
+
+    Args:
+        given: See `GivenCandles`.
+        series: Whose candles these are to be. A column, or an entry of a frame's `attrs`, that names another
+            symbol, timeframe or series refuses the table.
+        where: Name of the table, for errors.
+
+    Returns:
+        Columns `open_time` and `OHLCV`, without the volume where there is none; rows as they were given.
+
+    Raises:
+        DataError: If it is no table, of another series, or a column cannot be found by name.
+
+    >>> rows = [[1704067200000, 1, 2, 0.5, 1.5, 10]]
+    >>> candle_table(rows, Series("BTCUSDT", "1h"), "a list").columns.tolist()
+    ['open_time', 'open', 'high', 'low', 'close', 'volume']
+    """
+    frame = given if isinstance(given, pd.DataFrame) else _as_frame(given, where)
+    num_levels = frame.columns.nlevels
+    levels = [[str(name) for name in frame.columns.get_level_values(level)] for level in range(num_levels)]
+    names = flat_names(levels, series, where)
+    _require_names(frame, names, series)
+    columns = [frame.iloc[:, number] for number in range(len(names))]
+    if _is_time_index(frame.index, names):
+        names, columns = [*names, OPEN_TIME], [*columns, frame.index.to_series()]
+    wanted = wanted_columns(names, series, where)
+    return pd.DataFrame({name: columns[number].reset_index(drop=True) for number, name in wanted.items()})
+
+
+def wanted_columns(names: Sequence[str], series: Series, where: str) -> dict[int, str]:
+    """Find the columns that are needed among the names that a table gives its columns.
+
+    Returns:
+        Our name by the number of each column; the volume may be missing.
+
+    Raises:
+        DataError: If a column is missing or there more than once.
+    """
+    plain, symbol = [plain_name(name) for name in names], series.symbol.lower()
+    assets = {f"{VOLUME}_{symbol[:stop]}" for stop in range(1, len(symbol))}
+    volumes = tuple(name for name in plain if name in assets)
+    wanted = {}
+    for column, known in {**_NAMES, VOLUME: (*_NAMES[VOLUME], *volumes)}.items():
+        found = next((name for name in known if name in plain), None)
+        if found is None and column == VOLUME:
+            continue
+        if found is None or plain.count(found) > 1:
+            raise DataError(
+                where=where,
+                rule=f"needs one column {column}"
+                + (f" (or {', '.join(known[1:])})" if column == OPEN_TIME else ""),
+                got=f"{plain.count(found) if found else 'none'} among {', '.join(names)}",
+                fix="Rename the columns; prices without open, high, low and close are no candles",
+            )
+        wanted[plain.index(found)] = column
+    return wanted
+
+
+def plain_name(name: str) -> str:
+    """Write the name of a column without what people vary in it.
+
+    >>> plain_name(" Open Time"), plain_name("Volume_(BTC)")
+    ('open_time', 'volume_btc')
+    """
+    return "_".join(name.lower().translate(_VARIED).split())
+
+
+_VARIED: Final = str.maketrans("_()[]", "     ")
+
+
+def flat_names(levels: Sequence[Sequence[str]], series: Series, where: str) -> list[str]:
+    """Turn the levels of column names into one name a column, empty for those of other tickers.
+
+    Args:
+        levels: One sequence of names a level, each as long as there are columns; one of them names prices,
+            another may name tickers.
+        series: Its symbol decides which ticker's columns are taken; a column without a ticker always is.
+        where: Name of the table, for errors.
+
+    Raises:
+        DataError: If there are more than two levels, or no column is of the symbol.
+    """
+    if len(levels) == 1:
+        return list(levels[0])
+    if len(levels) > _MOST_LEVELS:
+        raise _no_table(where, f"column names of {len(levels)} levels")
+    prices, tickers = sorted(levels, key=lambda level: CLOSE not in map(plain_name, level))
+    pairs = list(zip(prices, tickers, strict=True))
+    names = [name if plain_symbol(ticker) in ("", series.symbol) else "" for name, ticker in pairs]
+    if CLOSE not in map(plain_name, names):
+        told = dict.fromkeys(shown(ticker, 30) for ticker in tickers if ticker)
+        raise of_another_series(series, f"the tickers {listed(list(told))}")
+    return names
+
+
+_MOST_LEVELS: Final = 2
+
+
+def of_another_series(series: Series, got: str) -> DataError:
+    """Build the error for candles that are said to be of something else."""
+    return DataError(
+        where=str(series),
+        rule="a model reads candles of its own series",
+        got=got,
+        fix="Name the series that these candles are of, or give candles of this one",
+    )
+
+
+def _as_frame(given: Any, where: str) -> pd.DataFrame:
+    """Turn columns by name, or rows, into a frame; rows without names get ours."""
+    if isinstance(given, Mapping):
+        return _frame_of(given, where)
+    if isinstance(given, np.ndarray):
+        given = given.tolist()
+    if not isinstance(given, list | tuple) or not 0 < len(given) <= MAX_ROWS:
+        raise _no_table(where, _told(given))
+    if all(isinstance(row, Mapping) for row in given):
+        return _frame_of(given, where)
+    lengths = {len(row) if isinstance(row, list | tuple) else 0 for row in given}
+    if len(lengths) > 1 or not _LEAST_ROW_VALUES <= min(lengths) <= MOST_ROW_VALUES:
+        raise _no_table(where, f"rows of {listed(sorted(lengths))} values")
+    names = (OPEN_TIME, *OHLCV)[: min(lengths)]
+    return _frame_of([row[: len(names)] for row in given], where).set_axis(list(names), axis=1)
+
+
+def _frame_of(given: Any, where: str) -> pd.DataFrame:
+    try:
+        return pd.DataFrame(given)
+    except (ValueError, TypeError, OverflowError) as error:  # columns of unequal length, numbers beyond int64
+        raise _no_table(where, str(error)) from error
+
+
+def _no_table(where: str, got: str) -> DataError:
+    return DataError(
+        where=where,
+        rule="is a table of candles: a frame, columns by name, or rows of open time, open, high, low, close "
+        "and volume",
+        got=got,
+        fix="Give one row a candle",
+    )
+
+
+def _told(given: Any) -> str:
+    if isinstance(given, list | tuple):
+        return f"{len(given):,} rows"
+    return (
+        f"{type(given).__name__} {shown(repr(given), 60)}" if isinstance(given, str) else type(given).__name__
+    )
+
+
+def _is_time_index(index: pd.Index, names: Sequence[str]) -> bool:
+    """Tell whether the index of a frame holds its open times: dates do, and what is named so."""
+    is_named = index.nlevels == 1 and plain_name(str(index.name)) in TIME_NAMES
+    is_told = OPEN_TIME in map(plain_name, names)
+    return not is_told and (isinstance(index, pd.DatetimeIndex) or is_named)
+
+
+def _require_names(frame: pd.DataFrame, names: Sequence[str], series: Series) -> None:
+    expected = {"symbol": series.symbol, "timeframe": series.timeframe, "series": str(series)}
+    for key, name in expected.items():
+        columns = [number for number, column in enumerate(names) if column == key]
+        told = [
+            shown(value) for number in columns for value in dict.fromkeys(map(str, frame.iloc[:, number]))
+        ]
+        told += [shown(frame.attrs[key])] if key in frame.attrs else []
+        others = [value for value in told if (plain_symbol(value) if key == "symbol" else value) != name]
+        if others:
+            raise of_another_series(series, f"{key} {listed(others)}")
