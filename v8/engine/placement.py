@@ -109,10 +109,12 @@ def is_out_of_memory(reason: str) -> bool:
 def _number(flag: str, text: str, what: str) -> int | None:
     if text == AUTO:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) < len(str(_MOST)) and int(text) > 0):
+    is_whole = text.isascii() and text.isdigit()
+    is_too_large = is_whole and len(text) >= len(str(_MOST))
+    if is_too_large or not is_whole or int(text) < 1:
         raise ProfileError(
             where=flag,
-            rule=f"is auto or a number of {what}, at least 1 and below {_MOST:,}",
+            rule=f"is auto or a number of {what}, {f'below {_MOST:,}' if is_too_large else 'at least 1'}",
             got=repr(text),
             fix="Leave it out to let the machine decide",
         )
