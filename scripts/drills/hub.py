@@ -316,7 +316,7 @@ PULLS: dict[str, tuple[str, Prepare]] = {
 for _fault, (_size, _prepare) in PUBLISHES.items():
     DRILLS.append(Drill(KIND, _fault, partial(publish_under, _prepare), _size))
 for _route in ROUTES:
-    _size = "usual" if _route in ("commit", "lfs-put") else "long"
+    _size = {"commit": "small", "lfs-put": "usual"}.get(_route, "long")
     for _done, _how in ((True, "after"), (False, "before")):
         _words = f"killed {_how} `{_route}` was done"
         DRILLS.append(Drill(KIND, _words, partial(publish_killed, _route, _done), _size if _done else "long"))
