@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from v8.errors import V8Error
 
 OLDEST_PYTHON = (3, 11)
+EXIT_INTERRUPTED = 130
 
 
 def command(*words: str) -> str:
@@ -27,7 +28,10 @@ def command(*words: str) -> str:
 
 @contextmanager
 def explained_start() -> Iterator[None]:
-    """Exit with one sentence where this is no Python that v8 is installed for."""
+    """Exit with one sentence where this is no Python that v8 is installed for, and at a Ctrl-C.
+
+    The commands look after Ctrl-C themselves; here it is for the second in which they are imported.
+    """
     try:
         if sys.version_info < OLDEST_PYTHON:
             wanted, found = (".".join(map(str, version[:2])) for version in (OLDEST_PYTHON, sys.version_info))
@@ -42,6 +46,9 @@ def explained_start() -> Iterator[None]:
     except V8Error as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted: nothing was begun. Repeat the same command.\n")
+        sys.exit(EXIT_INTERRUPTED)
 
 
 def _wrong_python(rule: str, got: str) -> V8Error:

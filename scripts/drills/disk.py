@@ -145,7 +145,10 @@ def damaged_result(name: str, damage: Damage, ground: Ground, place: Place) -> s
         changed = [path for path, digest in before.items() if after.get(path) != digest]
         changed = [path for path in changed if path.startswith(SERIES)]
         place.require(not changed, f"refused, and wrote over {', '.join(changed)}")
-        return "refused in a sentence"
+        if "--redo" not in met.output:
+            return "refused in a sentence"
+        place.continued([*place.job(), "--redo", SERIES], weights_of(ground.undisturbed()))
+        return "refused in a sentence; with `--redo`, the same weights"
     place.require_same(weights_of(run), weights_of(ground.undisturbed()))
     return "done again, the same weights"
 

@@ -32,9 +32,9 @@ from v8.commands.publish import publish
 from v8.commands.pull import pull
 from v8.commands.report import report
 from v8.commands.run import run
-from v8.engine.interruption import EXIT_INTERRUPTED, leave, watch_interrupts
+from v8.engine.interruption import leave, watch_interrupts
 from v8.errors import ProfileError, StorageError, V8Error
-from v8.invocation import command
+from v8.invocation import EXIT_INTERRUPTED, command
 from v8.market.sources.waiting import told_of_waiting
 from v8.untrusted import shown
 

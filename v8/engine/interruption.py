@@ -22,8 +22,9 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Final, NoReturn
 
+from v8.invocation import EXIT_INTERRUPTED
+
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-EXIT_INTERRUPTED = 130
 
 LEAVE_S = 2.5
 """How long a process may take to end in good order after the first signal, in seconds."""
