@@ -81,9 +81,18 @@ class Registry(dict[str, T], Generic[T]):
                 where=where or f"{self.kind} {name}",
                 rule=f"a {self.kind} is one of {', '.join(self)}",
                 got=repr(name),
-                fix=f"Did you mean {nearest(name, self)}",
+                fix=self._advice(name),
             )
         return self[name]
+
+    def _advice(self, name: str) -> str:
+        """Suggest what is written almost so, or what tells of itself in that word; else all there are."""
+        word = name[:_MOST_COMPARED].lower()
+        near = difflib.get_close_matches(word, self, n=1)
+        near = near or [
+            each.name for each in self.values() if len(word) > 2 and word in each.sentence.lower()
+        ]
+        return f"Did you mean {near[0]}" if near else "Choose one of these"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

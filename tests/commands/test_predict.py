@@ -146,3 +146,32 @@ def test_words_that_mean_nothing_are_one_line_and_exit_2(words: list[str], match
     assert (done.exit_code, done.stdout) == (2, "")
     assert re.search(match, done.stderr)
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_several_series_are_forecast_each(trained_run: Any, tmp_path: Path) -> None:
+    """At 4c79749 the first of two was ignored in silence."""
+    run, candles = tmp_path / "run", tmp_path / "candles"
+    shutil.copytree(trained_run.path, run)
+    shutil.copytree(run / "BTCUSDT-15m", run / "ETHUSDT-15m")
+    for file in (run / "run.json", run / "ETHUSDT-15m" / "metadata.json"):
+        content = json.loads(file.read_text())
+        if file.name == "run.json":
+            content["series"]["ETHUSDT-15m"] = content["series"]["BTCUSDT-15m"]
+        else:
+            content["series"] = "ETHUSDT-15m"
+        file.write_text(json.dumps(content))
+    shutil.copytree(trained_run.candles_dir, candles)
+    shutil.copy(candles / "BTCUSDT-15m.csv", candles / "ETHUSDT-15m.csv")
+    words = [str(run), "--source", "files", "--data-dir", str(candles), "--allow-old"]
+    both = ["--series", "BTCUSDT-15m", "--series", "eth/usdt-15m"]
+    told = json.loads(call(*words, *both, "--format", "json").stdout)
+    assert [one["series"] for one in told] == ["BTCUSDT-15m", "ETHUSDT-15m"]
+    assert told[0]["forecast"] == told[1]["forecast"]
+    table = call(*words, *both).stdout
+    assert "BTCUSDT-15m: forecast issued" in table and "ETHUSDT-15m: forecast issued" in table
+    rows = list(DictReader(io.StringIO(call(*words, *both, "--format", "csv").stdout)))
+    assert [row["series"] for row in rows] == ["BTCUSDT-15m"] * 3 + ["ETHUSDT-15m"] * 3
+    refused = call(*words, *both, "--plot", str(tmp_path / "both.png"))
+    assert refused.exit_code == 2 and "draws the forecast of one series; got 2 series" in refused.output
+    refused = call(*words, *both, *both)
+    assert refused.exit_code == 2 and "each series is given once" in refused.output

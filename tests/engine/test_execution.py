@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from full_disk import file_limit, fill, make_read_only, small_disk
 from judging import judge_arrays
 
 from v8.artifacts.run_folder import RunFolder, RunRecord
+from v8.commands.printing import print_newer
 from v8.engine.events import Event, Listener, Note, Outcome, SeriesStarted, told_once
 from v8.engine.execution import execute
 from v8.engine.isolation import isolated
@@ -413,3 +414,37 @@ def test_a_finished_run_lies_well_on_a_disk_that_is_read_only(plan: Plan, tmp_pa
         more = make_plan(plan.profile, [ONE, TWO], plan.path)
         with opened(more) as folder, pytest.raises(StorageError, match="got Read-only file system"):
             execute(more, folder, Market(), Workshop(), ignore)
+
+
+class Growing(Market):
+    """A market that has come as far as `until_s`."""
+
+    def __init__(self, until_s: int) -> None:
+        super().__init__()
+        self.until_s = until_s
+
+    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
+        found = DemoSource().candles(series, 10_000, self.until_s)
+        whole = replace(found, report=replace(found.report, num_newer=0))
+        return whole.newest(num_bars, end_s)
+
+
+def test_candles_that_have_come_since_are_told_of(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    begun_s = 1_735_000_000 // 3_600 * 3_600
+    with opened(plan) as folder:
+        execute(plan, folder, Growing(begun_s), Workshop(), ignore)
+    with opened(plan) as folder:
+        again = execute(plan, folder, Growing(begun_s), Workshop(), ignore)
+    with opened(plan) as folder:
+        later = execute(plan, folder, Growing(begun_s + 200 * 900), Workshop(), ignore)
+    assert (again.newer, later.num_trained, later.num_finished_before) == ((), 0, 2)
+    assert [(str(each.series), each.num_bars, each.first_s) for each in later.newer] == [
+        ("BTCUSDT-15m", 200, begun_s + 900),
+        ("ETHUSDT-1h", 50, begun_s + 3_600),
+    ]
+    print_newer(again.newer, "v8 run --fresh")
+    print_newer(later.newer, "v8 run --fresh")
+    assert capsys.readouterr().out == (
+        "2 series have up to 200 new candles from 2024-12-24T00:15:00Z on, which this run does not use. "
+        "Train on them with: v8 run --fresh\n"
+    )

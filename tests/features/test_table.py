@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
-import pandas as pd
 import pytest
+from numpy.typing import NDArray
 
 from v8.columns import OHLC
 from v8.errors import DataError
@@ -32,6 +34,19 @@ def walk_candles(num_rows: int, *, missing: slice = slice(0, 0), seed: int = 0) 
         }
     )
     return check_candles(frame.drop(frame.index[missing]), SERIES, source="demo")
+
+
+def test_only_a_feature_that_reads_the_volume_needs_one() -> None:
+    full = walk_candles(300)
+    without = check_candles(full.to_frame().reset_index().drop(columns="volume"), SERIES, source="files")
+    for name in ("close", "rsi"):
+        np.testing.assert_array_equal(
+            compute_table(without, [name]).column(name), compute_table(full, [name]).column(name)
+        )
+    with pytest.raises(
+        DataError, match=r"volume_norm is computed from the volume; got candles without .* key features"
+    ):
+        compute_table(without, ["close", "volume_norm"])
 
 
 def test_g4_columns_are_picked_by_name_whatever_their_order() -> None:
@@ -147,12 +162,16 @@ def test_making_a_table_does_not_freeze_the_arrays_it_was_made_of() -> None:
     rows[0] = 2
 
 
+def priced(prices: NDArray[np.float64]) -> Candles:
+    """Return candles of any price, which the check of candles would refuse."""
+    values = np.stack([*[prices] * len(OHLC), np.ones(len(prices))], axis=1)
+    return replace(walk_candles(len(prices)), values=values)
+
+
 def test_a_value_beyond_single_precision_is_refused() -> None:
     # The return over 12 bars from 1e-40 to 1 is 1e42 percent; single precision ends at 3.4e38.
     opened = np.concatenate([np.full(12, 1e-40), np.ones(5)])
-    frame = pd.DataFrame(dict.fromkeys(OHLC, opened) | {"volume": 1.0})
-    frame["open_time"] = (1_700_000_100 + 900 * np.arange(17)) * 1000
-    candles = check_candles(frame, SERIES, source="demo")
+    candles = priced(opened)
     with (
         np.errstate(over="ignore"),
         pytest.raises(
@@ -163,8 +182,6 @@ def test_a_value_beyond_single_precision_is_refused() -> None:
 
 
 def test_a_price_beyond_single_precision_is_refused() -> None:
-    frame = pd.DataFrame(dict.fromkeys(OHLC, np.full(17, 1e39)) | {"volume": 1.0})
-    frame["open_time"] = (1_700_000_100 + 900 * np.arange(17)) * 1000
-    candles = check_candles(frame, SERIES, source="demo")
+    candles = priced(np.full(17, 1e39))
     with np.errstate(over="ignore"), pytest.raises(DataError, match="others in close"):
         compute_table(candles, ["close"])

@@ -239,6 +239,32 @@ def test_a_missing_column_is_named(valid_frame):
         check(valid_frame(10, 3_600).drop(columns="close"))
 
 
+@pytest.mark.parametrize(("timeframe", "phase_s"), [("1h", 1_800), ("1d", 18_000), ("1w", 0), ("15m", 60)])
+def test_candles_lie_on_the_grid_that_most_of_them_share(valid_frame, timeframe, phase_s):
+    series = Series("BTCUSDT", timeframe)
+    frame = valid_frame(60, series.bar_s, start_s=START_S + phase_s)
+    frame.loc[7, "open_time"] += 1_000
+    candles = check(frame, series)
+    assert (candles.report.num_kept, candles.report.num_off_grid) == (59, 1)
+    assert candles.report.num_gaps == 1
+    mixed = pd.concat(
+        [frame[:30], frame[30:].assign(open_time=frame.open_time[30:] + 1_000 * series.bar_s // 2)]
+    )
+    with pytest.raises(DataError, match="mostly opens between two bars of this timeframe"):
+        check(mixed, series)
+
+
+def test_candles_without_a_volume_have_none_anywhere(valid_frame):
+    frame = valid_frame(20, 3_600)
+    for without in (frame.drop(columns="volume"), frame.assign(volume=np.nan)):
+        candles = check(without)
+        assert np.isnan(candles.column("volume")).all() and not candles.has_volume
+        assert candles.report.summary().endswith("no volume")
+        assert check(candles.newest(10).to_frame().reset_index()).digest == candles.newest(10).digest
+    partly = check(frame.assign(volume=frame.volume.where(frame.index != 3)))
+    assert partly.has_volume and partly.report.num_unreadable == 1
+
+
 def test_no_rows_at_all_are_refused(valid_frame):
     with pytest.raises(DataError, match="needs at least one closed candle; got none in 0 rows"):
         check(valid_frame(10, 3_600).iloc[:0])
@@ -247,6 +273,7 @@ def test_no_rows_at_all_are_refused(valid_frame):
 def test_the_newest_candles_before_a_time_are_a_slice_with_its_own_segments_and_account(valid_frame):
     candles = check(valid_frame(60, 3_600).drop(index=[20, 50]))
     part = candles.newest(10, end_s=START_S + 52 * 3_600 + 1)
+    assert (part.report.num_newer, candles.report.num_newer) == (7, 0)
     # Rows 42..49, 51 and 52: bar 50 is missing.
     assert part.open_time_s[0] == START_S + 42 * 3_600
     assert part.segment.tolist() == [0] * 8 + [1] * 2

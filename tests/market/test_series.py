@@ -1,7 +1,7 @@
 import pytest
 
 from v8.errors import ProfileError
-from v8.market.series import Series, load_universe
+from v8.market.series import TIMEFRAME_S, Series, is_series_name, load_universe
 
 
 def test_a_series_reads_back_as_it_is_written():
@@ -28,6 +28,44 @@ def test_what_is_no_series_is_refused(text, reason):
         Series.parse(text)
 
 
+@pytest.mark.parametrize(
+    "text", ["btcusdt-1h", "BTC/USDT-1h", "BTC-USDT-1h", "BTC_USDT-1h", "btc/usdt:usdt-1h"]
+)
+def test_other_ways_to_write_a_pair_are_the_same_series_but_never_its_name(text):
+    assert str(Series.parse(text)) == "BTCUSDT-1h"
+    assert not is_series_name(text)
+
+
+@pytest.mark.parametrize("symbol", ["BRK.B", "1000PEPEUSDT", "T", "CONUSDT", "A" * 30, "NULL"])
+def test_any_name_that_is_safe_as_a_folder_is_a_symbol(symbol):
+    assert is_series_name(f"{symbol}-1d")
+    assert Series.parse(f"{symbol}-1d").symbol == symbol
+
+
+@pytest.mark.parametrize(
+    "symbol",
+    ["", ".", "..", ".A", "A.", "A..B", "CON", "nul", "AUX.B", "COM1", "A" * 31, "A B", "BTC\\X", "Ä", "A\n"],
+)
+def test_what_is_no_safe_folder_everywhere_is_no_symbol(symbol):
+    with pytest.raises(ProfileError, match="a symbol is 1 to 30 capital letters and digits"):
+        Series.parse(f"{symbol}-1d")
+
+
+def test_timeframes_reach_from_a_minute_to_a_week():
+    assert " ".join(TIMEFRAME_S) == "1m 3m 5m 15m 30m 1h 2h 4h 6h 8h 12h 1d 3d 1w"
+    assert Series("BTCUSDT", "1w").bar_s == 7 * 86_400
+
+
+def test_a_universe_may_list_its_series_or_have_hundreds(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("series: [BTC/USDT-1h, BRK.B-1d, ETHUSDT-15m]\n")
+    assert [str(one) for one in load_universe(path)] == ["BTCUSDT-1h", "BRK.B-1d", "ETHUSDT-15m"]
+    path.write_text(
+        f"symbols: [{', '.join(f'C{number}USDT' for number in range(250))}]\ntimeframes: [1h, 1w]\n"
+    )
+    assert len(load_universe(path)) == 500
+
+
 def test_the_shipped_universe_is_twenty_coins_at_two_timeframes():
     universe = load_universe()
     assert len(universe) == len(set(universe)) == 40
@@ -40,6 +78,9 @@ def test_the_shipped_universe_is_twenty_coins_at_two_timeframes():
         ("symbol: [BTCUSDT]\ntimeframes: [1h]\n", "key symbol: .* Did you mean symbols"),
         ("symbols: [BTCUSDT]\n", "key timeframes: needs a list of names; got None"),
         ("symbols: [BTCUSDT, BTCUSDT]\ntimeframes: [1h]\n", "names each entry once; got BTCUSDT more"),
+        ("series: [BTCUSDT-1h, btcusdt-1h]\n", "names each entry once; got BTCUSDT-1h more than once"),
+        ("series: [BTCUSDT-1h]\nsymbols: [X]\n", "lists all series, or .* got it beside symbols"),
+        ("series: BTCUSDT-1h\n", "key series: needs a list of names"),
         ("symbols: [BTCUSDT]\ntimeframes: [1y]\n", "a timeframe is one of"),
     ],
 )

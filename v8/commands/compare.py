@@ -17,7 +17,9 @@ from v8.commands.options import (
     DeviceOption,
     FleetSizeOption,
     SourceOption,
-    chosen_series,
+    UniverseOption,
+    asked_series,
+    served_series,
 )
 from v8.errors import ProfileError, SeriesError
 from v8.invocation import command
@@ -26,6 +28,9 @@ from v8.records import check_format, read_json_object
 
 if TYPE_CHECKING:
     from v8.reports.comparison_results import Comparison
+
+
+COMPARED_SERIES = ("BTCUSDT-15m", "BTCUSDT-1h")
 
 
 def compare_profiles(
@@ -48,6 +53,7 @@ def compare_profiles(
             help="One series; repeat for more. Default: BTCUSDT-15m and BTCUSDT-1h.",
         ),
     ] = None,
+    universe: UniverseOption = None,
     epochs: Annotated[
         int | None,
         typer.Option("--epochs", metavar="N", help="Most epochs of every profile. Default: 1, for speed."),
@@ -91,14 +97,14 @@ def compare_profiles(
         )
     _check_out(out)
     chosen = [load_profile(name) for name in names]
-    all_series = chosen_series(series or ("BTCUSDT-15m", "BTCUSDT-1h"))
+    asked = asked_series(series, universe)
 
     from v8.artifacts.run_folder import now_iso
     from v8.commands.printing import print_lines
     from v8.engine.comparison import compare
     from v8.engine.core_probe import measured_workers
     from v8.machine import describe_machine, versions
-    from v8.market.sources.source import open_source
+    from v8.market.sources.source import SeriesLister, open_source
     from v8.reports.comparison_results import Comparison
 
     if device != "gpu":  # the processes that measure look for that; this one would take it from them
@@ -106,6 +112,9 @@ def compare_profiles(
     placement = place(device, "auto", fleet_size)
     num_workers = placement.num_workers
     opened = open_source(source, data_dir=data_dir)
+    if asked is None and not isinstance(opened, SeriesLister):
+        asked = asked_series(COMPARED_SERIES)
+    all_series = asked or served_series(opened)
     planned = Comparison(
         command=command(*sys.argv[1:]),
         created_at=now_iso(),

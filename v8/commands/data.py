@@ -6,7 +6,15 @@ from typing import Annotated
 
 import typer
 
-from v8.commands.options import MAX_BARS, DataDirOption, SeriesOption, SourceOption, chosen_series
+from v8.commands.options import (
+    MAX_BARS,
+    DataDirOption,
+    SeriesOption,
+    SourceOption,
+    UniverseOption,
+    asked_series,
+    served_series,
+)
 from v8.errors import DataError
 
 DEFAULT_BARS = 8_000
@@ -15,6 +23,7 @@ DEFAULT_BARS = 8_000
 
 def data(
     series: SeriesOption = None,
+    universe: UniverseOption = None,
     source: SourceOption = "vision",
     data_dir: DataDirOption = None,
     bars: Annotated[
@@ -22,12 +31,13 @@ def data(
     ] = DEFAULT_BARS,
 ) -> None:
     """Download and check candles; print what was found, repaired and dropped."""
-    chosen = chosen_series(series)
+    asked = asked_series(series, universe)
 
     from v8.commands.printing import print_reasons
     from v8.market.sources.source import open_source
 
     candle_source = open_source(source, data_dir=data_dir)
+    chosen = asked or served_series(candle_source)
     failures = []
     for one in chosen:
         try:

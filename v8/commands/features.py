@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from v8.commands.options import SeriesOption, chosen_series
+from v8.commands.options import SeriesOption, asked_series
+from v8.market.series import load_universe
 
 
 def features(series: SeriesOption = None) -> None:
     """Show the feature columns kept on disk, per series, and where they lie."""
-    chosen = chosen_series(series)
+    chosen = asked_series(series) or load_universe()
 
     from v8.commands.printing import print_table
     from v8.features.store import FeatureStore

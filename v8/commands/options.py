@@ -9,23 +9,37 @@ from typing import Annotated, Final
 
 import typer
 
-from v8.errors import ProfileError
+from v8.errors import ProfileError, listed
 from v8.market.series import Series, load_universe
-from v8.market.sources.source import SOURCES
+from v8.market.sources.source import SOURCES, CandleSource, SeriesLister
 
 MAX_BARS: Final = 10_000_000
 """Candles per series that can be asked for; as many as a profile may use."""
 
 SeriesOption = Annotated[
     list[str] | None,
-    typer.Option("--series", metavar="BTCUSDT-15m", help="One series; repeat for more. Default: all 40."),
+    typer.Option(
+        "--series",
+        metavar="BTCUSDT-15m",
+        help="One series; repeat for more. Default: all 40, or all of --data-dir.",
+    ),
+]
+UniverseOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--universe", metavar="FILE.yaml", help="Series of a file: symbols and timeframes, or series."
+    ),
 ]
 SourceOption = Annotated[
     str, typer.Option("--source", metavar="|".join(SOURCES), help="Where candles come from.")
 ]
 DataDirOption = Annotated[
     Path | None,
-    typer.Option("--data-dir", metavar="DIR", help="Folder of CSV or Parquet files, with --source files."),
+    typer.Option(
+        "--data-dir",
+        metavar="DIR",
+        help="Folder of CSV, Parquet, Feather or JSON files, with --source files.",
+    ),
 ]
 DeviceOption = Annotated[
     str,
@@ -45,14 +59,38 @@ OfflineOption = Annotated[
 ]
 
 
-def chosen_series(names: Sequence[str] | None) -> tuple[Series, ...]:
-    """Return the named series, or the default universe.
+def asked_series(names: Sequence[str] | None, universe: Path | None = None) -> tuple[Series, ...] | None:
+    """Return the named series or those of a universe file; None where neither is given.
 
     Raises:
-        ProfileError: If a name is malformed or given twice.
+        ProfileError: If a name is malformed or given twice, or there are names and a file.
     """
-    if not names:
+    if names and universe:
+        raise ProfileError(
+            where="--universe",
+            rule="chooses the series",
+            got="--series beside it",
+            fix="Leave one of them out",
+        )
+    if universe:
+        return load_universe(universe)
+    return _named(names) if names else None
+
+
+def served_series(source: CandleSource) -> tuple[Series, ...]:
+    """Return all series of a source that lists them, and say so; else the default universe.
+
+    Raises:
+        DataError: If the source has none.
+    """
+    if not isinstance(source, SeriesLister):
         return load_universe()
+    found = source.series()
+    typer.echo(f"Found {len(found)} series in the folder: {listed(found)}", err=True)
+    return found
+
+
+def _named(names: Sequence[str]) -> tuple[Series, ...]:
     chosen = tuple(Series.parse(name) for name in names)
     for series, count in Counter(chosen).items():
         if count > 1:

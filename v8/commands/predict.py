@@ -9,13 +9,21 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from v8.commands.options import MAX_BARS, DataDirOption, OfflineOption, RevisionOption, SourceOption
+from v8.commands.options import (
+    MAX_BARS,
+    DataDirOption,
+    OfflineOption,
+    RevisionOption,
+    SourceOption,
+    asked_series,
+)
 from v8.errors import DataError, ProfileError
 from v8.invocation import command
 from v8.wording import number
@@ -40,7 +48,8 @@ def predict(
         str | None, typer.Option("--repo", metavar="USER/NAME", help="A repository on the Hub instead.")
     ] = None,
     series: Annotated[
-        str | None, typer.Option("--series", metavar="BTCUSDT-15m", help="Whose model to use.")
+        list[str] | None,
+        typer.Option("--series", metavar="BTCUSDT-15m", help="Whose model to use; repeat for more."),
     ] = None,
     revision: RevisionOption = None,
     offline: OfflineOption = False,
@@ -67,6 +76,7 @@ def predict(
     ] = None,
 ) -> None:
     """Forecast the bars after the newest candle with a saved or published model."""
+    names = _names(series, plot)
     _check_words(folder, repo, output_format, plot)
 
     from v8.commands.device import place
@@ -78,25 +88,35 @@ def predict(
     with quiet_start():
         from v8.hub.opening import open_forecaster
 
-        forecaster = open_forecaster(repo or folder or "", series, revision=revision, is_offline=offline)
-    _check_market(forecaster, candle_source)
-    candles = candle_source.candles(forecaster.series, forecaster.needed_bars if bars is None else bars)
-    is_any_age = allow_old or not candle_source.is_publishable
-    forecast = forecaster.predict(candles, max_age_bars=None if is_any_age else forecaster.horizon_bars - 1)
-    issued = _Issued(forecaster, candles, forecast, repo or str(folder))
-    if output_format == "table":
-        _print_table(issued)
-    elif output_format == "json":
-        _print_json(issued)
-    else:  # numbers with all their digits; what is said about them goes to standard error
-        numbers = forecast.set_axis(issued.opens())
-        numbers.to_csv(sys.stdout, index_label="open_time", lineterminator="\n")
-        sys.stderr.write("\n".join(issued.lines()) + "\n")
+        forecasters = [
+            open_forecaster(repo or folder or "", name, revision=revision, is_offline=offline)
+            for name in names
+        ]
+    issued = [
+        _issue(forecaster, candle_source, bars, repo or str(folder), is_any_age=allow_old)
+        for forecaster in forecasters
+    ]
+    _PRINTERS[output_format](issued)
     if plot:
         from v8.reports.pictures import draw_forecast
 
-        draw_forecast(candles, forecast, plot, notes=issued.lines())
+        draw_forecast(issued[0].candles, issued[0].forecast, plot, notes=issued[0].lines())
         sys.stderr.write(f"Picture: {plot}\n")
+
+
+def _names(series: Sequence[str] | None, plot: Path | None) -> list[str | None]:
+    """Return the names of the series that are forecast; None for the only one that there is."""
+    if not series:
+        return [None]
+    names = [str(one) for one in asked_series(series) or ()]
+    if plot and len(names) > 1:
+        raise ProfileError(
+            where="--plot",
+            rule="draws the forecast of one series",
+            got=f"{len(names)} series",
+            fix="Name one with --series, or leave --plot out",
+        )
+    return list(names)
 
 
 def _check_words(folder: Path | None, repo: str | None, output_format: str, plot: Path | None) -> None:
@@ -192,6 +212,29 @@ class _Issued:
         lines.append(f"Error on its test span as a multiple of the naive forecast's: {naive}.")
         return [*lines, f"As a multiple of the best baseline's: {best}."]
 
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it, ready for JSON."""
+        forecaster, report = self.forecaster, self.candles.report
+        rows = zip(self.opens(), self.forecast.to_dict("records"), strict=True)
+        return {
+            "series": str(forecaster.series),
+            "issued_at": self.opens()[0],
+            "model": {
+                "place": self.place,
+                "revision": forecaster.revision,
+                "profile": forecaster.metadata["profile"]["name"],
+                "sha256": forecaster.metadata["model_sha256"],
+                "quality": self.quality(),
+            },
+            "candles": {
+                "source": self.candles.source,
+                "num_bars": len(self.candles),
+                "first_open": report.first_open,
+                "last_open": report.last_open,
+            },
+            "forecast": [{"open_time": opens, **values} for opens, values in rows],
+        }
+
 
 def _task_quality(judgement: Judgement, task: str) -> dict[str, Any]:
     from v8.evaluation.baselines import called
@@ -206,36 +249,47 @@ def _task_quality(judgement: Judgement, task: str) -> dict[str, Any]:
     }
 
 
-def _print_table(issued: _Issued) -> None:
+def _issue(
+    forecaster: Forecaster, source: CandleSource, bars: int | None, place: str, *, is_any_age: bool
+) -> _Issued:
+    _check_market(forecaster, source)
+    candles = source.candles(forecaster.series, forecaster.needed_bars if bars is None else bars)
+    is_any_age = is_any_age or not source.is_publishable
+    forecast = forecaster.predict(candles, max_age_bars=None if is_any_age else forecaster.horizon_bars - 1)
+    return _Issued(forecaster, candles, forecast, place)
+
+
+def _print_tables(issued: Sequence[_Issued]) -> None:
     from v8.commands.printing import print_lines, print_table
 
-    opens, forecast = issued.opens(), issued.forecast
-    shown = (map("{:.7g}".format, values) for values in forecast.to_numpy())
-    rows = [(time, *values) for time, values in zip(opens, shown, strict=True)]
-    title = f"{issued.forecaster.series}: forecast issued at {opens[0]}"
-    print_table(title, ("open time", *forecast.columns), rows)
-    print_lines(*issued.lines())
+    for one in issued:
+        opens, forecast = one.opens(), one.forecast
+        shown = (map("{:.7g}".format, values) for values in forecast.to_numpy())
+        rows = [(time, *values) for time, values in zip(opens, shown, strict=True)]
+        title = f"{one.forecaster.series}: forecast issued at {opens[0]}"
+        print_table(title, ("open time", *forecast.columns), rows)
+        print_lines(*one.lines())
 
 
-def _print_json(issued: _Issued) -> None:
-    forecaster, report = issued.forecaster, issued.candles.report
-    rows = zip(issued.opens(), issued.forecast.to_dict("records"), strict=True)
-    content = {
-        "series": str(forecaster.series),
-        "issued_at": issued.opens()[0],
-        "model": {
-            "place": issued.place,
-            "revision": forecaster.revision,
-            "profile": forecaster.metadata["profile"]["name"],
-            "sha256": forecaster.metadata["model_sha256"],
-            "quality": issued.quality(),
-        },
-        "candles": {
-            "source": issued.candles.source,
-            "num_bars": len(issued.candles),
-            "first_open": report.first_open,
-            "last_open": report.last_open,
-        },
-        "forecast": [{"open_time": opens, **values} for opens, values in rows],
-    }
-    sys.stdout.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
+def _print_csv(issued: Sequence[_Issued]) -> None:
+    """Print numbers with all their digits; what is said about them goes to standard error."""
+    for number_of, one in enumerate(issued):
+        numbers = one.forecast.set_axis(one.opens()).rename_axis("open_time").reset_index()
+        if len(issued) > 1:
+            numbers.insert(0, "series", str(one.forecaster.series))
+        numbers.to_csv(sys.stdout, index=False, header=number_of == 0, lineterminator="\n")
+        sys.stderr.write("\n".join(one.lines()) + "\n")
+
+
+def _print_json(issued: Sequence[_Issued]) -> None:
+    """Print one object, or a list of them where several series were asked for."""
+    contents = [one.to_json() for one in issued]
+    text = json.dumps(contents if len(contents) > 1 else contents[0], indent=2, allow_nan=False)
+    sys.stdout.write(text + "\n")
+
+
+_PRINTERS: Final[dict[str, Callable[[Sequence[_Issued]], None]]] = {
+    "table": _print_tables,
+    "csv": _print_csv,
+    "json": _print_json,
+}

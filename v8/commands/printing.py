@@ -28,11 +28,12 @@ from v8.engine.events import (
     StageStarted,
     Waiting,
 )
-from v8.engine.execution import Summary
+from v8.engine.execution import NewerCandles, Summary
 from v8.engine.outputs import REPORT_FILE
 from v8.engine.plan import ASSUMED_FLOP_PER_S_PER_CORE, Plan, estimate_work
 from v8.engine.quiet import quiet_start
 from v8.evaluation.significance import ALPHA
+from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.reports.leaderboard import Against, LeaderboardRow, TaskSummary, summarise
@@ -120,6 +121,16 @@ def print_summary(summary: Summary, run: Path, rows: Sequence[LeaderboardRow]) -
     if (run / REPORT_FILE).exists():
         print_lines(f"Report: {run / REPORT_FILE}")
     print_lines(f"Run folder: {run}")
+
+
+def print_newer(newer: Sequence[NewerCandles], words: str) -> None:
+    """Print in one line that there are candles which the run does not use, and the command that uses them."""
+    if not newer:
+        return
+    most, first = max(each.num_bars for each in newer), min(each.first_s for each in newer)
+    count = f"{most:,} new {'candle' if most == 1 else 'candles'}"
+    of = f"{newer[0].series} has {count}" if len(newer) == 1 else f"{len(newer)} series have up to {count}"
+    print_lines(f"{of} from {iso(first)} on, which this run does not use. Train on them with: {words}")
 
 
 def print_leaderboard(rows: Sequence[LeaderboardRow]) -> None:

@@ -19,7 +19,9 @@ from v8.commands.options import (
     FleetSizeOption,
     SeriesOption,
     SourceOption,
-    chosen_series,
+    UniverseOption,
+    asked_series,
+    served_series,
 )
 from v8.commands.publish import check_publishing, publish_run
 from v8.engine.interruption import set_last_words
@@ -53,6 +55,7 @@ def run(
         typer.Option("--profile", metavar="NAME|FILE", help="What to train: a shipped name or a YAML file."),
     ] = "aligned",
     series: SeriesOption = None,
+    universe: UniverseOption = None,
     source: SourceOption = DEFAULT_SOURCE,
     data_dir: DataDirOption = None,
     bars: Annotated[
@@ -109,8 +112,7 @@ def run(
 ) -> None:
     """Train, judge and save a model for every series; the same call again continues or skips."""
     budget = _budgeted(load_profile(profile), bars, epochs, precision, is_smoke=smoke)
-    chosen = chosen_series(series)
-    redone = _redone(redo or (), chosen)
+    asked = asked_series(series, universe)
 
     from v8.artifacts.run_folder import locate_run
     from v8.commands.printing import print_plan
@@ -118,6 +120,8 @@ def run(
     from v8.market.sources.source import open_source
 
     candle_source = open_source(source, data_dir=data_dir)
+    chosen = asked or served_series(candle_source)
+    redone = _redone(redo or (), chosen)
     choose_device(device)
     placement = place(device, workers, fleet_size)
     path = locate_run(runs, f"{budget.name}-smoke" if smoke else budget.name, is_fresh=fresh)
@@ -171,7 +175,7 @@ def _carry_out(
     redone: Sequence[Series],
 ) -> Summary:
     from v8.artifacts.run_folder import RunFolder, RunRecord
-    from v8.commands.printing import open_display, print_summary
+    from v8.commands.printing import open_display, print_newer, print_summary
     from v8.engine.engines import ENGINES
     from v8.engine.events import Note, log_told_as_notes, told_once
     from v8.engine.execution import execute
@@ -198,6 +202,7 @@ def _carry_out(
             summary = execute(plan, folder, source, train_all, listen)
             rows = write_outputs(plan.path, lambda error: listen(Note(str(error))))
         print_summary(summary, plan.path, rows)
+        print_newer(summary.newer, f"{words} --fresh")
     return summary
 
 

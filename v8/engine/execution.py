@@ -10,7 +10,7 @@ a note.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -35,6 +35,21 @@ TrainAll = Callable[[Sequence[Job], Listener], Iterator[Outcome]]
 
 
 @dataclass(frozen=True)
+class NewerCandles:
+    """Candles that have come since a run took its own, and that it does not use.
+
+    Args:
+        series: Of which series.
+        num_bars: How many, at most: there may be holes among them.
+        first_s: When the first may open, seconds since the epoch, UTC.
+    """
+
+    series: Series
+    num_bars: int
+    first_s: int
+
+
+@dataclass(frozen=True)
 class Summary:
     """How a run ended.
 
@@ -42,11 +57,13 @@ class Summary:
         num_trained: Series that this call finished.
         num_finished_before: Series that earlier calls had finished, on the candles that are still there.
         failures: One outcome per failed series.
+        newer: Per series whose candles are pinned, those that the source has after them.
     """
 
     num_trained: int
     num_finished_before: int
     failures: tuple[Outcome, ...]
+    newer: tuple[NewerCandles, ...] = ()
 
     @property
     def is_without_data(self) -> bool:
@@ -81,9 +98,9 @@ def execute(
         folder.require_writable()
     damaged = _check_finished(plan, folder, listen)
     plan = replace(plan, series=tuple(one for one in plan.series if one.series not in damaged))
-    jobs, failures = _read_all(plan, folder, source, listen)
-    failures = [*damaged.values(), *failures]
-    jobs = _in_one_precision(jobs, folder, listen)
+    read = _read_all(plan, folder, source, listen)
+    failures = [*damaged.values(), *read.failures]
+    jobs = _in_one_precision(read.jobs, folder, listen)
     num_trained, outputs = 0, RunOutputs(folder.path, lambda error: listen(Note(str(error))))
     try:
         for outcome in train_all(jobs, _recording(folder, listen)) if jobs else ():
@@ -96,7 +113,7 @@ def execute(
         folder.release_running()
     refused = {failure.series for failure in failures}
     finished = [one for one in plan.series if one.status == "done" and one.series not in refused]
-    return Summary(num_trained, len(finished), tuple(failures))
+    return Summary(num_trained, len(finished), tuple(failures), tuple(read.newer))
 
 
 def _in_one_precision(jobs: Sequence[Job], folder: RunFolder, listen: Listener) -> list[Job]:
@@ -148,26 +165,38 @@ def _verify(folder: Path) -> None:
         verify_model_file(folder, finished.metadata)
 
 
-def _read_all(
-    plan: Plan, folder: RunFolder, source: CandleSource, listen: Listener
-) -> tuple[list[Job], list[Outcome]]:
+@dataclass
+class _Read:
+    """What came of reading the candles of every series."""
+
+    jobs: list[Job] = field(default_factory=list)
+    failures: list[Outcome] = field(default_factory=list)
+    newer: list[NewerCandles] = field(default_factory=list)
+
+
+def _read_all(plan: Plan, folder: RunFolder, source: CandleSource, listen: Listener) -> _Read:
     """Read the candles of every series, check them against the pins, make jobs of unfinished ones."""
-    jobs: list[Job] = []
-    failures: list[Outcome] = []
+    read = _Read()
     for planned in plan.series:
         listen(StageStarted(planned.series, "candles"))
         found, outcome = _read(planned, plan, folder, source, listen)
         if found:
             _, pinned = isolated(planned.series, partial(folder.pin, planned.series, pin_of(found)))
+            read.newer += _newer(found)
             if pinned.reason:
-                failures.append(_refused(planned, pinned, folder, listen))
+                read.failures.append(_refused(planned, pinned, folder, listen))
             elif planned.status != "done":
-                jobs.append(_job(planned, plan, found, source, outcome.seconds))
+                read.jobs.append(_job(planned, plan, found, source, outcome.seconds))
         elif planned.status == "done":
             listen(Note(f"{planned.series}: finished; its candles could not be read again: {outcome.reason}"))
         else:
-            failures.append(_refused(planned, outcome, folder, listen))
-    return jobs, failures
+            read.failures.append(_refused(planned, outcome, folder, listen))
+    return read
+
+
+def _newer(found: Candles) -> list[NewerCandles]:
+    num_newer, first_s = found.report.num_newer, int(found.open_time_s[-1]) + found.series.bar_s
+    return [NewerCandles(found.series, num_newer, first_s)] if num_newer else []
 
 
 def _read(

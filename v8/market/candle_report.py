@@ -46,6 +46,7 @@ class CandleReport:
         num_inconsistent: Rows dropped because low <= open, close <= high is broken.
         num_older_life: Rows dropped because the symbol was listed anew after them.
         num_outside: Good rows outside the span that was asked for.
+        num_newer: Candles that the source has after the time until which was asked for.
         relisted_at: First open of the newest life, ISO 8601, UTC; None without a re-listing.
         num_flat: Candles kept whose four prices are equal and whose volume is zero: the exchange
             fills short outages and quiet markets with them, and a file cannot tell which.
@@ -73,6 +74,7 @@ class CandleReport:
     num_inconsistent: int = 0
     num_older_life: int = 0
     num_outside: int = 0
+    num_newer: int = 0
     relisted_at: str | None = None
     num_flat: int = 0
     longest_flat_bars: int = 0

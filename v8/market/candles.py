@@ -13,7 +13,8 @@ What `check_candles` does, in this order; every row it does not keep is counted 
    series is refused: then the file is not what it claims to be.
 6. A re-listed symbol (a leap beyond any plausible one across a long hole) starts anew: only the rows
    after the last such leap are kept.
-7. Holes stay holes: `segment` rises by one after each, and nothing is ever filled in.
+7. A market that closes is refused: `v8.market.closing` says how it is told.
+8. Holes stay holes: `segment` rises by one after each, and nothing is ever filled in.
 
 A whole table without a volume is one of candles without a volume: it is nan everywhere and zero nowhere. A
 volume that only some rows lack is a fault of these rows.
@@ -39,6 +40,7 @@ from numpy.typing import NDArray
 from v8.columns import CLOSE, OHLC, OHLCV, OPEN_TIME, VOLUME
 from v8.errors import MAX_LISTED, DataError, listed
 from v8.market.candle_report import NUM_GAPS_LISTED, CandleReport, Gap
+from v8.market.closing import closed_hours
 from v8.market.open_times import US_PER_S, is_real, iso, read_open_times
 from v8.market.series import Series
 from v8.storage import digest_bytes
@@ -139,8 +141,12 @@ class Candles:
                 fix="Ask for a later time",
             )
         span = slice(max(0, stop - num_bars), stop)
-        outside = len(self) - (span.stop - span.start)
-        report = replace(self.report, num_outside=self.report.num_outside + outside)
+        outside, newer = len(self) - (span.stop - span.start), len(self) - stop
+        report = replace(
+            self.report,
+            num_outside=self.report.num_outside + outside,
+            num_newer=self.report.num_newer + newer,
+        )
         return _assembled(self.series, self.open_time_s[span], self.values[span], report, self.source)
 
     def to_frame(self) -> pd.DataFrame:
@@ -180,6 +186,7 @@ def check_candles(frame: pd.DataFrame, series: Series, *, source: str, now_s: in
     _require_rows(len(rows.open_us), len(frame), where)
     _require_timeframe(rows)
     rows = _newest_life(rows)
+    _require_open_market(rows)
     return _assembled(series, rows.open_us // US_PER_S, _with_volume(rows.values), rows.report, source)
 
 
@@ -444,6 +451,17 @@ def _require_timeframe(rows: _Rows) -> None:
             rule=f"most candles must follow {bar_s} s after the one before",
             got=f"a median step of {np.median(steps_s):.0f} s",
             fix=f"Check that the rows are of timeframe {rows.series.timeframe}",
+        )
+
+
+def _require_open_market(rows: _Rows) -> None:
+    """Refuse stocks, currencies and sessions at once: no longer history would fill their holes."""
+    if closed := closed_hours(rows.open_us // US_PER_S, rows.series.bar_s):
+        raise DataError(
+            where=rows.where,
+            rule="v8 forecasts markets that never close, such as those of coins",
+            got=f"a market without candles in {closed}",
+            fix="Take a market that trades around the clock; a longer history does not help",
         )
 
 

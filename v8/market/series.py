@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from v8.errors import ProfileError
+from v8.errors import ProfileError, listed
 from v8.profile import config_path, read_yaml
 from v8.registry import nearest
 from v8.untrusted import shown
@@ -101,6 +101,11 @@ class Series:
         return cls(plain_symbol(symbol), timeframe)
 
     @property
+    def phase_s(self) -> int:
+        """Seconds from the epoch, a Thursday, to the first open: weeks begin on Monday."""
+        return 4 * 86_400 if self.bar_s == WEEK_S else 0
+
+    @property
     def bar_s(self) -> int:
         """Seconds from one open to the next."""
         return TIMEFRAME_S[self.timeframe]
@@ -139,29 +144,48 @@ def by_series(found: Any) -> Any:
 
 
 def load_universe(path: Path | None = None) -> tuple[Series, ...]:
-    """Read a universe file and cross its symbols with its timeframes.
+    """Read a universe file: symbols crossed with timeframes, or a list of series.
 
     Args:
-        path: YAML with `symbols` and `timeframes`; the installed `universe.yaml` when None.
+        path: YAML with `symbols` and `timeframes`, or with `series`; the installed `universe.yaml` when None.
 
     Returns:
-        Series in file order, symbol by symbol.
+        Series in file order; symbol by symbol where they are crossed.
 
     Raises:
         ProfileError: If the file is missing, has other keys or lists a series twice.
     """
     path = path or config_path("universe")
     content = read_yaml(path)
+    _require_keys(path, content)
+    if "series" in content:
+        found = tuple(map(Series.parse, _names(path, "series", content["series"])))
+    else:
+        symbols, timeframes = (_names(path, key, content.get(key)) for key in _CROSSED)
+        found = tuple(Series(plain_symbol(symbol), frame) for symbol in symbols for frame in timeframes)
+    _require_single(path, [str(series) for series in found])
+    return found
+
+
+_CROSSED: Final = ("symbols", "timeframes")
+
+
+def _require_keys(path: Path, content: dict[str, Any]) -> None:
     for key in content:
-        if key not in ("symbols", "timeframes"):
+        if key not in (*_CROSSED, "series"):
             raise ProfileError(
                 where=f"{path}, key {key}",
-                rule="a universe has the keys symbols and timeframes",
+                rule="a universe has the keys symbols and timeframes, or the key series",
                 got=repr(key),
-                fix=f"Did you mean {nearest(key, ['symbols', 'timeframes'])}",
+                fix=f"Did you mean {nearest(key, [*_CROSSED, 'series'])}",
             )
-    names = {key: _names(path, key, content.get(key)) for key in ("symbols", "timeframes")}
-    return tuple(Series(symbol, frame) for symbol in names["symbols"] for frame in names["timeframes"])
+    if "series" in content and len(content) > 1:
+        raise ProfileError(
+            where=f"{path}, key series",
+            rule="lists all series, or symbols and timeframes are crossed",
+            got=f"it beside {' and '.join(key for key in content if key != 'series')}",
+            fix="Leave one of them out",
+        )
 
 
 def _names(path: Path, key: str, value: object) -> list[str]:
@@ -172,12 +196,15 @@ def _names(path: Path, key: str, value: object) -> list[str]:
             got=repr(value),
             fix="Write one name a line, each after a dash",
         )
-    if len(set(value)) < len(value):
-        repeated = sorted(name for name, count in Counter(value).items() if count > 1)
+    _require_single(f"{path}, key {key}", value)
+    return value
+
+
+def _require_single(where: object, names: list[str]) -> None:
+    if repeated := sorted(name for name, count in Counter(names).items() if count > 1):
         raise ProfileError(
-            where=f"{path}, key {key}",
+            where=str(where),
             rule="names each entry once",
-            got=f"{', '.join(repeated)} more than once",
+            got=f"{listed(repeated)} more than once",
             fix="Remove the repetition",
         )
-    return value

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from v8.errors import DataError
-from v8.market.series import Series, load_universe
+from v8.market.series import TIMEFRAME_S, Series, load_universe
 from v8.market.sources.demo import BLOCK_BARS, END_S, DemoSource
 
 QUARTER = Series("BTCUSDT", "15m")
@@ -81,3 +81,10 @@ def test_g9_the_demo_market_is_marked_and_never_publishable():
     source = DemoSource()
     assert (source.name, source.is_publishable) == ("demo", False)
     assert source.candles(HOURLY, 10).source == "demo"
+
+
+def test_every_timeframe_has_its_candles_and_weeks_begin_on_monday():
+    for timeframe in TIMEFRAME_S:
+        candles = DemoSource().candles(Series("BTCUSDT", timeframe), 50)
+        assert len(candles) == 50
+    assert (candles.open_time_s // 86_400 % 7 == 4).all()  # 1970-01-01 was a Thursday

@@ -24,6 +24,20 @@ def test_an_unknown_source_names_its_nearest():
         open_source("visoin")
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [("nonsense", "Choose one of these"), ("csv", "Did you mean files"), ("exchange", "Did you mean vision")],
+)
+def test_a_name_that_is_like_no_source_suggests_only_what_makes_sense(name, advice):
+    with pytest.raises(ProfileError, match=advice):
+        open_source(name)
+
+
+def test_a_folder_in_the_place_of_a_source_is_told_how_to_be_read(tmp_path):
+    with pytest.raises(ProfileError, match=f"Write --source files --data-dir {tmp_path}"):
+        open_source(str(tmp_path))
+
+
 def test_files_need_a_folder():
     with pytest.raises(ProfileError, match=r"needs the folder .* got no --data-dir"):
         open_source("files")

@@ -473,3 +473,21 @@ def test_a_relisted_coin_does_not_drag_its_old_life_along(archive, open_vision, 
 def test_candles_of_the_archive_may_be_published():
     source = VisionSource()
     assert (source.name, source.is_publishable) == ("vision", True)
+
+
+def test_candles_that_have_come_since_are_counted_by_their_checksums(full_archive, open_vision):
+    source = open_vision()
+    for last, num_newer in (("2024-09-05 20:00", 0), ("2024-09-03 20:00", 12), ("2024-07-31 20:00", 216)):
+        before = len(full_archive.downloads())
+        found = source.candles(SERIES, 50, seconds(last))
+        assert found.report.num_newer == num_newer
+        assert len(full_archive.downloads()) - before <= 6
+    assert source.candles(SERIES, 50).report.num_newer == 0
+
+
+def test_a_symbol_that_the_exchange_cannot_have_is_refused_before_anything_is_asked(archive, open_vision):
+    with pytest.raises(
+        DataError, match=r"symbols are letters and digits, such as BTCUSDT; got BRK.B\. .*--source files"
+    ):
+        open_vision().candles(Series("BRK.B", "1d"), 50)
+    assert archive.requests == []

@@ -6,9 +6,10 @@ between regimes on many time scales (the binomial Markov-switching multifractal 
 within each bar, and a volume that follows volatility. The close has no drift and no memory.
 
 Every series is its own world, seeded by its name: `BTCUSDT-15m` and `BTCUSDT-1h` are not the same path.
-The newest candle always closes at `END_S`, so results can be repeated on any day. Time is simulated
-backwards from there in blocks with seeds of their own, which the regimes (a reversible chain) and the
-random walk both allow; so asking for fewer candles returns exactly the newest part of asking for more.
+The newest candle always closes at `END_S` (that of a week on the Monday before), so results can be repeated
+on any day. Time is simulated backwards from there in blocks with seeds of their own, which the regimes (a
+reversible chain) and the random walk both allow; so asking for fewer candles returns exactly the newest part
+of asking for more.
 
 Shapes: N bars, newest first until the end; K volatility components; S steps within a bar.
 """
@@ -70,9 +71,9 @@ class DemoSource:
             DataError: If `end_s` lies before the simulation begins.
         """
         require_num_bars(num_bars, series)
-        newest_open_s = END_S - series.bar_s
+        newest_open_s = _end_s(series) - series.bar_s
         num_after = 0 if end_s is None else max(0, -((end_s - newest_open_s) // series.bar_s))
-        most_bars = (END_S - START_S) // series.bar_s
+        most_bars = (_end_s(series) - START_S) // series.bar_s
         if num_after >= most_bars:
             raise DataError(
                 where=f"{series} from {self.name}",
@@ -84,6 +85,11 @@ class DemoSource:
         return check_candles(frame, series, source=self.name).newest(num_bars, end_s)
 
 
+def _end_s(series: Series) -> int:
+    """Return when the newest candle closes: at `END_S`, or where the timeframe's grid ends before it."""
+    return END_S - (END_S - series.phase_s) % series.bar_s
+
+
 def _simulated(series: Series, num_bars: int) -> pd.DataFrame:
     """Simulate the newest bars of a series, oldest first, in the columns of `check_candles`."""
     seed = int.from_bytes(hashlib.sha256(f"v8 demo {series}".encode()).digest()[:16], "big")
@@ -91,7 +97,7 @@ def _simulated(series: Series, num_bars: int) -> pd.DataFrame:
     blocks = [_draw(series, np.random.default_rng([seed, block])) for block in range(num_blocks)]
     draws = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
     level = float(10.0 ** np.random.default_rng([seed, seed]).uniform(-5.0, 5.0))
-    open_s = END_S - series.bar_s * np.arange(1, num_blocks * BLOCK_BARS + 1, dtype=np.int64)
+    open_s = _end_s(series) - series.bar_s * np.arange(1, num_blocks * BLOCK_BARS + 1, dtype=np.int64)
     is_wild_at_first = np.random.default_rng([seed]).random(_NUM_REGIMES) < 0.5
     variance = _regimes(draws["has_switch"], draws["is_wild"], is_wild_at_first) * _season(open_s)
     columns = _candle_columns(series, draws, np.sqrt(variance), level)

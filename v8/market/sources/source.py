@@ -7,10 +7,11 @@ own name.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from v8.errors import ProfileError
 from v8.market.series import Series
@@ -44,6 +45,18 @@ class CandleSource(Protocol):
         """
 
 
+@runtime_checkable
+class SeriesLister(Protocol):
+    """A source that knows which series it has; of the others the default universe is asked for."""
+
+    def series(self) -> tuple[Series, ...]:
+        """List them, at least one.
+
+        Raises:
+            DataError: If it has none.
+        """
+
+
 @dataclass(frozen=True)
 class SourceKind:
     """A source that can be asked for.
@@ -74,7 +87,7 @@ SOURCES: Final[Registry[SourceKind]] = Registry(
         ),
         SourceKind(
             "files",
-            "a folder of CSV or Parquet tables",
+            "a folder of CSV, Parquet, Feather or JSON tables",
             "the user",
             later("v8.market.sources.files:open_folder"),
             reads_folder=True,
@@ -100,6 +113,13 @@ def open_source(name: str, *, data_dir: Path | None = None) -> CandleSource:
     Raises:
         ProfileError: If the name is unknown, or the folder is missing or has no use.
     """
+    if name not in SOURCES and Path(name).is_dir():
+        raise ProfileError(
+            where=f"--source {name}",
+            rule=f"a source is one of {', '.join(SOURCES)}",
+            got="a folder",
+            fix=f"Write --source files --data-dir {shlex.quote(name)}",
+        )
     kind = SOURCES.find(name, where=f"--source {name}")
     if kind.reads_folder:
         return kind.open(data_dir)

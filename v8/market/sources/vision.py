@@ -30,7 +30,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from math import ceil
@@ -61,7 +61,8 @@ FIRST_MONTH = pd.Period("2017-07", "M")
 PROBES_AT_ONCE = 8
 MOST_ABSENT_DAYS = 7
 MOST_ABSENT_MONTHS = 12
-_SHORTEST_MONTH_S = 28 * 86_400
+_DAY_S = 86_400
+_SHORTEST_MONTH_S = 28 * _DAY_S
 _MOST_MONTHS_AT_ONCE = 12
 _NUM_CHECKSUM_TRIES = 3
 
@@ -112,10 +113,15 @@ class VisionSource:
             DataError: If the archive has none, cannot be reached, or holds something else.
         """
         require_num_bars(num_bars, series)
+        _require_archived(series)
         now_s = int(self.now())
         last_s = now_s if end_s is None else min(end_s, now_s)
         zips = _SeriesZips(series, _read_address(self.base_url), self.downloader)
-        return _collected(zips, num_bars, last_s, now_s).newest(num_bars, last_s)
+        found = _collected(zips, num_bars, last_s, now_s).newest(num_bars, last_s)
+        if end_s is None:
+            return found
+        num_newer = max(found.report.num_newer, _num_newer(zips, int(found.open_time_s[-1]), now_s))
+        return replace(found, report=replace(found.report, num_newer=num_newer))
 
 
 def open_archive() -> VisionSource:
@@ -180,13 +186,17 @@ class _SeriesZips:
         months = _months_back(_period(last_s, "M"))
         while probed := list(islice(months, PROBES_AT_ONCE)):
             num_asked = next((n for n, month in enumerate(probed, 1) if self._cached(month)), len(probed))
-            there = self.downloader.map(
-                lambda month: self._cached(month) is not None or self._promised(month) is not None,
-                probed[:num_asked],
-            )
+            there = self.downloader.map(self._is_there, probed[:num_asked])
             if any(there):
                 return probed[there.index(True)]
         return None
+
+    def newest(self, periods: Sequence[pd.Period]) -> pd.Period | None:
+        """Return the newest of some months and days that is there."""
+        there = self.downloader.map(self._is_there, list(periods))
+        return max(
+            (period for period, is_there in zip(periods, there, strict=True) if is_there), default=None
+        )
 
     def tables(self, periods: Sequence[pd.Period]) -> Tables:
         """Read many zips at once and return those that are there."""
@@ -200,6 +210,9 @@ class _SeriesZips:
     def require_absent(self, periods: Iterable[pd.Period]) -> None:
         """Refuse zips that are there although their checksums are not."""
         self.downloader.map(self._require_absent, list(periods))
+
+    def _is_there(self, period: pd.Period) -> bool:
+        return self._cached(period) is not None or self._promised(period) is not None
 
     def _require_absent(self, period: pd.Period) -> None:
         url = self.url(period)
@@ -284,6 +297,28 @@ def _collected(zips: _SeriesZips, num_bars: int, last_s: int, now_s: int) -> Can
             zips.require_absent(period for period in hidden if (period + 1).start_time.timestamp() <= now_s)
             return found
         tables |= more
+
+
+def _require_archived(series: Series) -> None:
+    if not series.symbol.isalnum():
+        raise DataError(
+            where=f"{series} from {VisionSource.name}",
+            rule="the exchange's symbols are letters and digits, such as BTCUSDT",
+            got=series.symbol,
+            fix="Write it as the exchange does, or give files of your own with --source files",
+        )
+
+
+def _num_newer(zips: _SeriesZips, last_open_s: int, now_s: int) -> int:
+    """Count the bars after a candle up to the newest zip, by asking for checksums only; usually for one."""
+    next_s = last_open_s + zips.series.bar_s
+    if next_s + _DAY_S > now_s or not any(zips.newest([_period(next_s, freq)]) for freq in ("D", "M")):
+        return 0
+    today = _period(now_s, "D")
+    recent = [today - back for back in range(MOST_ABSENT_DAYS + 1) if today - back >= _period(next_s, "D")]
+    newest = zips.newest(recent) or zips.newest_month(now_s) or _period(next_s, "D")
+    ends = ((period + 1).start_time.timestamp() for period in (newest, _period(next_s, "D")))
+    return int(min(max(ends), now_s) - next_s) // zips.series.bar_s
 
 
 def _is_missed(period: pd.Period, found: Candles, last_s: int) -> bool:
