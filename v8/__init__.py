@@ -2,22 +2,45 @@
 
 import v8
 
+run = v8.train("vision", "frontier", series="BTCUSDT-15m")
+run.leaderboard
+forecast = run["BTCUSDT-15m"].forecaster.predict(candles)
+
 forecaster = v8.load("user/name", "BTCUSDT-15m")
-forecast = forecaster.predict(candles)
+forecaster.evaluate(candles)
+forecaster.plot(candles)
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from v8.version import VERSION
 
 if TYPE_CHECKING:  # everything else is imported by those who use it
-    from v8.artifacts.forecaster import Forecaster
+    from v8.python.forecaster import Forecaster
+    from v8.python.runs import Run
+    from v8.python.training import train
 
-__all__ = ["load"]
+__all__ = ["Forecaster", "Run", "features", "load", "train"]
 __version__ = VERSION
+
+_DOORS = {
+    "Forecaster": "v8.python.forecaster",
+    "Run": "v8.python.runs",
+    "train": "v8.python.training",
+}
+"""Where the names that start no library before they are used come from."""
+
+
+def __getattr__(name: str) -> Any:
+    if name == "features":  # a package that can be called: features(candles, profile)
+        return import_module("v8.features")
+    if name in _DOORS:
+        return getattr(import_module(_DOORS[name]), name)
+    raise AttributeError(f"module 'v8' has no attribute {name!r}")
 
 
 def load(source: str | Path, series: str | None = None, *, revision: str | None = None) -> Forecaster:
@@ -34,7 +57,11 @@ def load(source: str | Path, series: str | None = None, *, revision: str | None 
 
     Raises:
         v8.errors.V8Error: If it does not exist or cannot be trusted; the sentence says what to do.
+
+    >>> import v8
+    >>> v8.load("runs/tiny", "BTCUSDT-15m").horizon_bars
+    3
     """
-    from v8.hub.opening import open_forecaster  # noqa: PLC0415 - `import v8` stays light
+    from v8.python.forecaster import open_forecaster  # noqa: PLC0415 - `import v8` stays light
 
     return open_forecaster(source, series, revision=revision)

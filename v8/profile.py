@@ -379,6 +379,15 @@ def _configs() -> Path:
     return installed if installed.is_dir() else Path(__file__).parent.parent / "configs"
 
 
+def recorded_profile(content: Any, *, where: str) -> Profile:
+    """Read a profile from what a run or an artefact recorded of it as JSON.
+
+    Raises:
+        ProfileError: If it is none of this v8.
+    """
+    return _validated(content if isinstance(content, dict) else {}, where=where)
+
+
 def _validated(content: dict[str, Any], *, where: str) -> Profile:
     try:
         return Profile.model_validate(_tuples(content))

@@ -74,7 +74,7 @@ class Registry(dict[str, T], Generic[T]):
             where: The flag or key that named it; the kind and the name when None.
 
         Raises:
-            ProfileError: If there is none; it names the nearest.
+            ProfileError: If there is none; it names one that is close.
         """
         if name not in self:
             raise ProfileError(

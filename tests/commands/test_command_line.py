@@ -11,6 +11,7 @@ import pytest
 import typer.main
 
 from v8.commands.app import app
+from v8.version import VERSION
 
 REPOSITORY = Path(__file__).parents[2]
 SURFACE = Path(__file__).with_name("surface.txt")
@@ -145,3 +146,10 @@ def test_a_folder_s_own_series_are_those_that_are_meant(tmp_path: Path) -> None:
     assert chosen.stdout.startswith("BTCUSDT-1h: 1 of 1 rows kept")
     twice = call("data", "--universe", str(universe), "--series", "BTCUSDT-1h")
     assert twice.returncode == 2
+
+
+def test_the_version_is_told_without_a_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "v8", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"v8 {VERSION}\n"

@@ -1,4 +1,4 @@
-"""The main job on a Python that lacks what only a Unix has, such as that of Windows."""
+"""The main job on a Python that lacks what only a Unix has, with a console of a code page, as on Windows."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ def test_workers_train_judge_and_save_without_fcntl_resource_and_signal_masks(
     blocker.mkdir()
     (blocker / "sitecustomize.py").write_text(SITECUSTOMIZE)
     workplace.env = {**workplace.env, "PYTHONPATH": f"{blocker}:{workplace.env['PYTHONPATH']}"}
+    workplace.env |= {"PYTHONIOENCODING": "cp1252", "PYTHONUTF8": "0"}  # what a console of Windows takes
     chosen = [word for name in SERIES for word in ("--series", name)]
     words = ["--profile", str(workplace.profile), "--source", "demo", "--epochs", "1", "--workers", "2"]
     call = ["run", *words, *chosen, "--runs", str(tmp_path / "elsewhere")]

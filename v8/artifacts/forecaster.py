@@ -14,10 +14,11 @@ Shape legend: N windows, B batch, T lookback, F features, H horizon, C columns o
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import pandas as pd
@@ -122,6 +123,10 @@ class _RecordedModel:
 _RECORDED: Final = TypeAdapter(_RecordedModel)
 
 
+class SeenCandlesWarning(UserWarning):
+    """A back-test over candles that the model was trained on."""
+
+
 class Forecaster:
     """A trained model with everything it needs to be used.
 
@@ -152,9 +157,11 @@ class Forecaster:
         self._where = str(Path(where).with_name(MODEL_FILE))
         self.lookback_bars, self.horizon_bars = recorded.lookback_bars, recorded.horizon_bars
         self._recorded, self._model = recorded, model
+        self.folder: Path | None = None
+        """Where its files lie; None for one that was made of its parts."""
 
     @classmethod
-    def load(cls, folder: Path | str, *, revision: str | None = None) -> Forecaster:
+    def load(cls, folder: Path | str, *, revision: str | None = None) -> Self:
         """Load the artefact in `folder`: a series' folder of a run, or of one downloaded at a `revision`.
 
         Raises:
@@ -167,7 +174,14 @@ class Forecaster:
         where = str(folder / METADATA_FILE)
         forecaster = cls(metadata, load_keras_model(file), where=where, revision=revision)
         forecaster._require_fit(str(file))
+        forecaster.folder = folder
         return forecaster
+
+    @property
+    def seen_until_s(self) -> int:
+        """When the last candle closed that training or early stopping has seen, seconds since the epoch."""
+        last_open = pd.Timestamp(self.metadata["split"]["validation"]["last_open"])
+        return int(last_open.timestamp()) + self.series.bar_s
 
     @property
     def warmup_bars(self) -> int:
@@ -284,7 +298,7 @@ class Forecaster:
         table = compute_table(checked_candles(candles, self.series, now_s), self.features)
         anchors = window_anchors(table.segment, (0, len(table)), self.lookback_bars, 0)
         issued_s = table.open_time_s[anchors] + self.series.bar_s
-        is_wanted = (issued_s >= _seconds(start, 0)) & (issued_s <= _seconds(end, np.iinfo(np.int64).max))
+        is_wanted = (issued_s >= seconds_of(start, 0)) & (issued_s <= seconds_of(end, np.iinfo(np.int64).max))
         anchors = anchors[is_wanted][::stride]
         if not len(anchors):
             got = f"{len(table)} candles after the warm-up, none of them with {self.lookback_bars} unbroken"
@@ -297,6 +311,7 @@ class Forecaster:
                 got=got,
                 fix="Fetch a longer history, or widen the span",
             )
+        self._warn_of_seen(table.open_time_s[anchors])
         return self._forecast_after(table, anchors)
 
     def _forecast_after(self, table: FeatureTable, anchors: NDArray[np.int64]) -> pd.DataFrame:
@@ -317,6 +332,15 @@ class Forecaster:
         names = [ISSUED_AT, STEP, OPEN_TIME]
         index = pd.MultiIndex.from_arrays([issued, np.tile(steps, len(anchors)), opens], names=names)
         return pd.DataFrame(columns, index=index)
+
+    def _warn_of_seen(self, open_time_s: NDArray[np.int64]) -> None:
+        if num_seen := int(np.count_nonzero(open_time_s + self.series.bar_s < self.seen_until_s)):
+            warnings.warn(
+                f"{self.series}: {num_seen:,} of {len(open_time_s):,} forecasts are issued before "
+                f"{iso(self.seen_until_s)}, in candles that training has seen; their errors promise nothing",
+                SeenCandlesWarning,
+                stacklevel=3,
+            )
 
     def _require_fit(self, where: str) -> None:
         """Refuse a model whose shapes are not those that its metadata promises."""
@@ -345,7 +369,8 @@ class Forecaster:
             )
 
 
-def _seconds(moment: str | pd.Timestamp | None, default: int) -> int:
+def seconds_of(moment: str | pd.Timestamp | None, default: int) -> int:
+    """Return a moment in seconds since the epoch; without a zone it is UTC."""
     if moment is None:
         return default
     stamp = pd.Timestamp(moment)

@@ -15,10 +15,11 @@ a series. Heavy imports happen inside commands, so that `--help` and usage error
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -37,6 +38,7 @@ from v8.errors import ProfileError, StorageError, V8Error
 from v8.invocation import EXIT_INTERRUPTED, command
 from v8.market.sources.waiting import told_of_waiting
 from v8.untrusted import shown
+from v8.version import VERSION
 
 _UsageError: Any = typer.BadParameter.__mro__[1]
 """What click, or the copy of it within typer, raises for words that it does not understand."""
@@ -132,8 +134,18 @@ app.command()(compare_profiles)
 app.command()(doctor)
 
 
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        sys.stdout.write(f"v8 {VERSION}\n")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    is_asked: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     """A fleet of crypto forecasters, trained at once, judged honestly."""
 
 
@@ -144,6 +156,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Words after the program's name; None takes them from `sys.argv`.
     """
     watch_interrupts()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a code page of Windows lacks letters that we write
+            stream.reconfigure(errors="backslashreplace")
     try:
         app(args=list(sys.argv[1:] if arguments is None else arguments), prog_name=command())
     except SystemExit as end:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from rich import box
 from rich.console import Console
@@ -250,6 +251,10 @@ class _PlainDisplay:
             print_lines(f"{event.series}: reading candles")
 
 
+COMPILING: Final = "compiling, up to a minute"
+"""What a series does in the stage `train` before its first epoch ends."""
+
+
 class _LiveDisplay:
     """A bar over all series, and one over the epochs of each series at work."""
 
@@ -274,7 +279,8 @@ class _LiveDisplay:
         elif event.series in self._bars:
             bar = self._bars[event.series]
             if isinstance(event, StageStarted):
-                self._progress.update(bar, description=f"{event.series} {event.stage}")
+                told = COMPILING if event.stage == "train" else ""
+                self._progress.update(bar, description=f"{event.series} {event.stage}", told=told)
             else:
                 done = event.record.epoch
                 self._progress.update(bar, total=event.num_epochs, completed=done, told=_losses(event))

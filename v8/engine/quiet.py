@@ -13,9 +13,12 @@ from functools import cache
 
 _CHATTER = re.compile(
     rb"^(WARNING: All log messages before absl::InitializeLog"
-    rb"|[IWE]\d{4} .* ((cudart_stub|cuda_platform|cpu_feature_guard)\.cc:|\w+\.cc:\d+\] oneDNN ))"
+    rb"|[IW]\d{4} .* \w+\.(cc|h):\d+\] "
+    rb"|\d{4}-\d\d-\d\d [\d:.]+: [IW] \w+/"
+    rb"|E\d{4} .* ((cudart_stub|cuda_platform|cpu_feature_guard|cuda_\w+)\.cc:|\w+\.cc:\d+\] oneDNN ))"
 )
-"""Lines about missing CUDA and the processor; they ignore TensorFlow's own log level, and some come late."""
+"""What TensorFlow and XLA, of any supported version, say for information or as a warning, and their errors
+about missing CUDA and the processor: they ignore TensorFlow's own log level, and some come late."""
 
 
 @contextmanager
@@ -48,7 +51,12 @@ def _filter_native_lines() -> None:
     os.close(sink)
     if sys.stderr is sys.__stderr__:
         sys.stderr = open(  # noqa: SIM115 - it lives as long as the process
-            original, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
+            original,
+            "w",
+            buffering=1,
+            encoding=sys.__stderr__.encoding if sys.__stderr__ else "utf-8",
+            errors="backslashreplace",
+            closefd=False,
         )
 
     def pass_on() -> None:

@@ -23,6 +23,7 @@ from pydantic import TypeAdapter
 
 from v8.columns import TASK_OHLC
 from v8.data.dataset import SeriesData
+from v8.data.scaling import Scaling
 from v8.data.span import Span
 from v8.errors import ArtifactError, SeriesError, listed
 from v8.evaluation.baselines import BASELINES, NAIVE, called
@@ -208,14 +209,25 @@ def judge(data: SeriesData, model: Mapping[str, Floats]) -> Judgement:
         SeriesError: If a forecast is missing, or of another shape than its truth, or an error is too large
             to be a number.
     """
-    span, train = data.spans["test"], data.spans["train"]
+    return judge_span(data.spans["test"], model, train=data.spans["train"], scaling=data.scaling)
+
+
+def judge_span(span: Span, model: Mapping[str, Floats], *, train: Span, scaling: Scaling) -> Judgement:
+    """Measure a model and every baseline on any windows, as `judge` does on those of the test span.
+
+    Args:
+        span: The windows.
+        model: The model's forecasts of them, as for `judge`.
+        train: Earlier windows, to which the baselines are fitted.
+        scaling: Constants of the model.
+    """
     _check_tasks(span, model)
     tasks = [task for task in TASKS if task in span.profile.tasks]
     measured = {task: measure_errors(span, task, model[task]) for task in tasks}
     errors = {task: {MODEL: measured[task][0]} for task in tasks}
     significance: dict[str, dict[str, Significance]] = {task: {} for task in tasks}
     for name, baseline in BASELINES.items():
-        made = baseline.fit(train, data.scaling)(span) if baseline.is_installed() else {}
+        made = baseline.fit(train, scaling)(span) if baseline.is_installed() else {}
         for task in (task for task in tasks if task in made):
             errors[task][name], losses = measure_errors(span, task, made[task])
             significance[task][name] = diebold_mariano(

@@ -1,1 +1,21 @@
-"""Indicators, the table of feature columns and the store that keeps them."""
+"""Indicators, the table of feature columns and the store that keeps them.
+
+The package can be called, because `v8.features(candles, profile)` is what a notebook asks for.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+
+class _CallablePackage(ModuleType):
+    """This package, which is also the function `v8.python.features.features`."""
+
+    def __call__(self, *positional: Any, **named: Any) -> Any:
+        return import_module("v8.python.features").features(*positional, **named)
+
+
+sys.modules[__name__].__class__ = _CallablePackage

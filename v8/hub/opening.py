@@ -17,7 +17,12 @@ _REPO = re.compile(r"[^/\\\s]+/[^/\\\s]+")
 
 
 def open_forecaster(
-    source: str | Path, series: str | None = None, *, revision: str | None = None, is_offline: bool = False
+    source: str | Path,
+    series: str | None = None,
+    *,
+    revision: str | None = None,
+    is_offline: bool = False,
+    kind: type[Forecaster] = Forecaster,
 ) -> Forecaster:
     """Open a forecaster.
 
@@ -26,6 +31,7 @@ def open_forecaster(
         series: Such as "BTCUSDT-15m"; None where the folder holds one only.
         revision: Branch, tag or commit on the Hub; None for the newest, and for folders.
         is_offline: Whether to use only what of the Hub is in the cache.
+        kind: What to make of it.
 
     Raises:
         ArtifactError: If the folder does not hold that series, or its files cannot be trusted.
@@ -45,7 +51,7 @@ def open_forecaster(
     elif not (folder / METADATA_FILE).exists():
         folder = _series_folder(folder, series)
         series = folder.name  # of a run, which must hold what the folder says
-    forecaster = Forecaster.load(folder, revision=commit)
+    forecaster = kind.load(folder, revision=commit)
     if series not in (None, str(forecaster.series)):
         raise ArtifactError(
             where=str(folder),

@@ -49,10 +49,12 @@ class Choice:
         is_partial: Whether a run with failed or unfinished series may be published.
         is_only_skilled: Whether models that lose to the naive forecast in any task are held back; those that
             only a better baseline beats are published, and labelled.
+        series: Names of those that are meant; all of the run when empty.
     """
 
     is_partial: bool = False
     is_only_skilled: bool = False
+    series: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -178,9 +180,10 @@ def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
     """
     record = read_run(run)
     check_source(record.source, is_publishable=record.is_publishable)
-    held_back = _unfinished(run, record, choice)
+    meant = set(choice.series) or record.series.keys()
+    held_back = {name: why for name, why in _unfinished(run, record, choice).items() if name in meant}
     metadata = {}
-    for name in sorted(record.series.keys() - held_back.keys()):  # files are whole or absent, copies checked
+    for name in sorted((record.series.keys() & meant) - held_back.keys()):
         try:
             with redo_offered(name):
                 content = read_described(run / name, series=name)

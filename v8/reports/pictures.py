@@ -122,7 +122,7 @@ def draw_forecast(candles: Candles, forecast: pd.DataFrame, file: Path, *, notes
     Raises:
         ArtifactError: If the file cannot be written.
     """
-    figure = _issued_figure(candles, forecast)
+    figure = issued_figure(candles, forecast)
     title = f"{candles.series}: forecast issued at {forecast.index[0]:%Y-%m-%d %H:%M} UTC"
     height = 6.4 if "yaxis2" in figure.layout else 5.0
     try:
@@ -181,8 +181,11 @@ def _issued_on_the_way(sample: ForecastSample) -> go.Figure:
     return figure.update_layout(xaxis={"title": f"open times in UTC, bars of {sample.bar_s // 60} minutes"})
 
 
-def _issued_figure(candles: Candles, forecast: pd.DataFrame) -> go.Figure:
-    """Number the bars, the newest known one 0; the ticks below tell their times."""
+def issued_figure(candles: Candles, forecast: pd.DataFrame) -> go.Figure:
+    """Draw a forecast, H rows of `Forecaster.predict`, beside the N candles before it.
+
+    Bars are numbered, the newest known one 0; the ticks below tell their times.
+    """
     shown = candles.newest(SHOWN_BARS)
     num_known, num_coming = len(shown), len(forecast)
     sample = _sample(candles, shown, forecast)

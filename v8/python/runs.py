@@ -1,0 +1,139 @@
+"""A run and its series as a notebook wants them: tables to look at, forecasters to use."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from v8.artifacts.run_folder import read_run
+from v8.artifacts.series_artifact import HISTORY_FILE, read_metadata
+from v8.engine.outputs import REPORT_FILE
+from v8.errors import ArtifactError, listed
+from v8.evaluation.judgement import Judgement
+from v8.python.arguments import in_python
+from v8.python.forecaster import Forecaster
+from v8.python.tidy import tidy
+from v8.registry import nearest
+from v8.reports.leaderboard import LEADERBOARD_FILE
+from v8.reports.results import read_history
+from v8.wording import plural
+
+
+class TrainedSeries:
+    """One finished series of a run.
+
+    Args:
+        folder: Its artefact.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.name = folder, folder.name
+
+    @cached_property
+    def metadata(self) -> dict[str, Any]:
+        """All that is recorded about the model."""
+        return read_metadata(self.folder, series=self.name)
+
+    @cached_property
+    def judgement(self) -> pd.DataFrame:
+        """Errors on the test span beside every baseline's, see `tidy`."""
+        return tidy(Judgement.from_json(self.metadata["judgement"], where=f"metadata of {self.name}"))
+
+    @cached_property
+    def history(self) -> pd.DataFrame:
+        """Unitless scaled losses, one row an epoch."""
+        return pd.DataFrame(read_history(self.folder / HISTORY_FILE)).set_index("epoch")
+
+    @cached_property
+    def forecaster(self) -> Forecaster:
+        """The model, ready to forecast."""
+        return Forecaster.load(self.folder)
+
+    def __repr__(self) -> str:
+        return f"<{self.name}, trained, in {self.folder}>"
+
+
+class Run(Mapping[str, TrainedSeries]):
+    """A run folder: a mapping from the names of its finished series to what was made of them.
+
+    Args:
+        path: Such as "runs/aligned".
+
+    Raises:
+        ArtifactError: If it is no run folder, or damaged.
+
+    >>> import v8
+    >>> run = v8.Run("runs/tiny")
+    >>> run["BTCUSDT-15m"].judgement.columns[:4].tolist()
+    ['forecaster', 'task', 'column', 'step']
+    """
+
+    @in_python
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.record = read_run(self.path)
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """Names of the finished series."""
+        return tuple(name for name, state in self.record.series.items() if state.status == "done")
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Why the others failed, by series."""
+        return self.record.reasons
+
+    @property
+    def report(self) -> Path:
+        """The page to open in a browser."""
+        return self.path / REPORT_FILE
+
+    @property
+    def leaderboard(self) -> pd.DataFrame:
+        """One row a finished series, best first: errors beside naive and the best baseline."""
+        return pd.read_csv(self.path / LEADERBOARD_FILE, index_col="series")
+
+    @in_python
+    def __getitem__(self, series: str) -> TrainedSeries:
+        if series not in self.series:
+            raise ArtifactError(
+                where=f"{self.path}, series {series!r}",
+                rule="must be finished in this run",
+                got=f"{listed(self.series) or 'no finished series'}",
+                fix=f"Did you mean {nearest(series, self.series)}" if self.series else "Train it first",
+            )
+        return TrainedSeries(self.path / series)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.series)
+
+    def __len__(self) -> int:
+        return len(self.series)
+
+    @in_python
+    def publish(self, repo: str, *, private: bool = False) -> str:
+        """Publish the finished models in one commit and return its address on the Hugging Face Hub.
+
+        Args:
+            repo: "user/name"; made when missing.
+            private: Whether a repository that is made is hidden from others.
+
+        Raises:
+            PublishError: If they may not or cannot be published.
+        """
+        from v8.python.publishing import publish_folder  # noqa: PLC0415
+
+        return publish_folder(self.path, repo, is_private=private)
+
+    def __repr__(self) -> str:
+        failed = f", {len(self.failures)} failed" if self.failures else ""
+        return f"<Run of {self.record.profile_name} in {self.path}: {plural(len(self), 'series')}{failed}>"
+
+    def _repr_html_(self) -> str:
+        """Show the leaderboard in a notebook."""
+        return f"<p>{html.escape(repr(self))}</p>{self.leaderboard.to_html() if len(self) else ''}"

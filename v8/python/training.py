@@ -1,0 +1,211 @@
+"""Training from Python: the same command in a process of its own, its lines in the notebook.
+
+A process of its own starts TensorFlow as v8 wants it, whatever the notebook has done to it, needs no
+`if __name__ == "__main__"`, and gives the same weights as the command line. Frames lie as Parquet under
+`V8_HOME` meanwhile, by their content, so the same call continues an interrupted run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TextIO, TypeAlias
+
+import pandas as pd
+import yaml
+
+from v8.artifacts.run_folder import locate_run
+from v8.errors import (
+    DataError,
+    ProfileError,
+    PublishError,
+    SeriesError,
+    StorageError,
+    V8Error,
+)
+from v8.market.candles import check_candles
+from v8.market.frames import candle_table
+from v8.market.series import Series
+from v8.market.sources.source import SOURCES
+from v8.profile import Profile, load_profile
+from v8.python.arguments import in_python
+from v8.python.runs import Run
+from v8.storage import digest_json, home, write_text, write_with
+
+GivenCandles: TypeAlias = str | Path | pd.DataFrame | Mapping[str, pd.DataFrame]
+
+FRAMES: Final = "frames"
+"""Source name under which frames are judged and recorded: they are files of the user."""
+
+_INTERRUPT: Final = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGINT)
+"""Ctrl-C for a group of processes; Windows has a signal of its own for it."""
+
+_SENTENCE: Final = re.compile(r"error: (?P<where>.*?): (?P<rule>.*); got (?P<got>.*)\. (?P<fix>.*)\.")
+_BY_EXIT_CODE: Final[dict[int, type[V8Error]]] = {
+    kind.exit_code: kind
+    for kind in (V8Error, ProfileError, DataError, SeriesError, PublishError, StorageError)
+}
+
+
+@in_python
+def train(
+    candles: GivenCandles = "vision",
+    profile: str | Path | Profile = "aligned",
+    *,
+    series: str | Sequence[str] | None = None,
+    runs: str | Path = "runs",
+    fresh: bool = False,
+    progress: bool = True,
+    **flags: Any,
+) -> Run:
+    """Train, judge and save a model for every series; the same call again continues or skips.
+
+    Args:
+        candles: The name of a source ("vision", "demo"), a folder of candle files, a frame of candles (then
+            `series` names it), or a mapping of frames by series.
+        profile: A shipped name, a YAML file, or a `Profile`.
+        series: Such as "BTCUSDT-15m", or several; None for all there are.
+        runs: Folder of all run folders.
+        fresh: Whether to start a new run beside the old ones.
+        progress: Whether to print what happens.
+        flags: Other options of `run`: bars, epochs, precision, device, workers, fleet_size, smoke.
+
+    Returns:
+        The run; series that failed are in its `failures`.
+
+    Raises:
+        V8Error: If nothing could be trained; the sentence says why.
+
+    >>> import v8
+    >>> run = v8.train("demo", "frontier", series="BTCUSDT-1h", smoke=True, progress=False)
+    >>> run
+    <Run of frontier in runs/frontier-smoke: 1 series>
+    """
+    names = [series] if isinstance(series, str) else list(series or ())
+    file = _profile_file(profile)
+    loaded = load_profile(str(file))
+    name = f"{loaded.name}-smoke" if flags.get("smoke") else loaded.name
+    path = locate_run(Path(runs), name, is_fresh=fresh)
+    words = ["--profile", str(file), "--runs", str(runs), *_source_words(candles, names)]
+    words += [word for one in names for word in ("--series", one)]
+    words += [word for flag, value in {"fresh": fresh, **flags}.items() for word in _words(flag, value)]
+    exit_code, errors = _call(["run", *words], shows=progress)
+    if exit_code not in (0, SeriesError.exit_code) and not (path / "run.json").exists():
+        raise _told(exit_code, errors)
+    run = Run(path)
+    if exit_code not in (0, SeriesError.exit_code) or not len(run):
+        raise _told(exit_code, errors, run.failures)
+    return run
+
+
+def _source_words(candles: GivenCandles, names: list[str]) -> list[str]:
+    """Say where the candles of a call come from, in words of the command line; frames are kept first."""
+    if isinstance(candles, str) and candles in SOURCES:
+        return ["--source", candles]
+    if isinstance(candles, str | Path):
+        if not Path(candles).is_dir():
+            SOURCES.find(str(candles), where="candles=")  # suggests the nearest
+        return ["--source", "files", "--data-dir", str(candles)]
+    frames = candles if isinstance(candles, Mapping) else dict.fromkeys(names[:1], candles)
+    if not frames or (len(names) != 1 and not isinstance(candles, Mapping)):
+        raise ProfileError(
+            where="series=",
+            rule="names the one series that a frame holds",
+            got=repr(names),
+            fix='Write for example series="BTCUSDT-15m", or give a mapping of frames by series',
+        )
+    names[:] = names or list(frames)
+    return ["--source", "files", "--data-dir", str(_kept(frames))]
+
+
+def _kept(frames: Mapping[str, pd.DataFrame]) -> Path:
+    """Write checked frames as Parquet under `V8_HOME`, in a folder named by their content."""
+    checked = {
+        name: check_candles(candle_table(frame, Series.parse(name), name), Series.parse(name), source=FRAMES)
+        for name, frame in frames.items()
+    }
+    folder = home() / FRAMES / digest_json({name: each.digest for name, each in checked.items()})[:16]
+    for name, each in checked.items():
+        if not (file := folder / f"{name}.parquet").exists():
+            write_with(file, each.to_frame().to_parquet)
+    return folder
+
+
+def _profile_file(profile: str | Path | Profile) -> str | Path:
+    if not isinstance(profile, Profile):
+        return profile
+    file = home() / "profiles" / f"{profile.digest[:16]}.yaml"
+    write_text(file, yaml.safe_dump(profile.model_dump(mode="json"), sort_keys=False))
+    return file
+
+
+def _words(flag: str, value: Any) -> list[str]:
+    """Write an argument as a flag: nothing for what is left out or off.
+
+    >>> _words("fleet_size", 4), _words("smoke", True), _words("fresh", False), _words("bars", None)
+    (['--fleet-size', '4'], ['--smoke'], [], [])
+    """
+    name = f"--{flag.replace('_', '-')}"
+    if value is None or value is False:
+        return []
+    return [name] if value is True else [name, str(value)]
+
+
+def _call(words: Sequence[str], *, shows: bool) -> tuple[int, str]:
+    """Run a command of v8 in a process of its own; return its exit code and what it wrote to stderr."""
+    # A group of its own: Ctrl-C reaches this process, which passes it on exactly once.
+    apart: dict[str, Any] = {"start_new_session": True}
+    if sys.platform == "win32":
+        apart = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+    with subprocess.Popen(  # noqa: S603 - our own program
+        [sys.executable, "-m", "v8", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        **apart,
+    ) as process:
+        return _heard(process, sys.stdout.write if shows else None)
+
+
+def _heard(process: subprocess.Popen[str], tell: Callable[[str], object] | None) -> tuple[int, str]:
+    errors: list[str] = []
+    readers = [
+        threading.Thread(target=_follow, args=(process.stdout, tell)),
+        threading.Thread(target=_follow, args=(process.stderr, errors.append)),
+    ]
+    for reader in readers:
+        reader.start()
+    try:
+        process.wait()
+    except KeyboardInterrupt:
+        process.send_signal(_INTERRUPT)
+        process.wait()
+        raise
+    finally:
+        for reader in readers:
+            reader.join()
+    return process.returncode, "".join(errors)
+
+
+def _follow(lines: TextIO | None, tell: Callable[[str], object] | None) -> None:
+    for line in lines or ():
+        if tell:
+            tell(line)
+
+
+def _told(exit_code: int, errors: str, failures: Mapping[str, str] | None = None) -> V8Error:
+    """Turn how the process ended into the error that it printed, or into its first failure."""
+    kind = _BY_EXIT_CODE.get(exit_code, V8Error)
+    if found := _SENTENCE.search(errors):
+        return kind(**found.groupdict())
+    told = next(iter((failures or {}).values()), " ".join(errors.split()[-60:]) or f"exit code {exit_code}")
+    return kind(where="v8.train", rule="must end with a trained series", got=told, fix="Mend that and repeat")
