@@ -34,7 +34,7 @@ def test_g10_one_series_without_candles_leaves_the_others_whole_and_exits_4(
     assert done.returncode == 4, done.stdout + done.stderr
     states = run_json(place.run)["series"]
     assert [states[name]["status"] for name in (*GOOD, MISSING)] == ["done", "done", "failed"]
-    assert "needs a .csv or .parquet file with DOGEUSDT-1h in its name" in states[MISSING]["reason"]
+    assert "with DOGEUSDT-1h in its name" in states[MISSING]["reason"]
     trace = (place.run / MISSING / "error.txt").read_text()
     assert trace.startswith("Traceback")
     assert "v8.errors.DataError" in trace

@@ -80,8 +80,10 @@ def test_the_first_units_are_those_of_the_layer_that_reads_the_window(
 ) -> None:
     families = ("bilstm_seq2seq", "lstm_dense", "dense_newest")
     assert [make_profile(family).network.first_units for family in families] == [6, 6, 6]
-    short: Any = probe.shortened(make_profile("dense_newest")).network
+    short: Any = probe.shortened(make_profile("bilstm_seq2seq")).network
     assert (short.family, short.encoder_units, short.dense_units) == ("lstm_dense", (6,), (6,))
+    light = make_profile("dense_newest")
+    assert probe.shortened(light) is light
 
 
 def test_a_batch_has_the_shapes_of_the_profile() -> None:

@@ -20,6 +20,10 @@ SMALLEST_ERROR_SHARE: Final = 0.05
 A smaller share comes closer to the smallest sum in the end, but takes more rounds to get there.
 """
 
+NUM_FINE_ROUNDS: Final = 5
+FINE_ERROR_SHARE: Final = 0.01
+"""The last rounds go closer, from where the others have come."""
+
 RIDGE_SHARE: Final = 1e-9
 """Share of the mean diagonal added to it, so that terms that repeat each other can be told apart."""
 
@@ -41,9 +45,9 @@ def least_absolute_errors(x_NP: Floats, y_NM: Floats) -> Floats:
     products = (x_NP[:, :, None] * x_NP[:, None, :]).reshape(len(x_NP), -1)
     median, mean = np.median(np.abs(y_NM), axis=0), np.abs(y_NM).mean(axis=0)
     typical = np.where(median > 0, median, np.where(mean > 0, mean, 1.0))
-    smallest = SMALLEST_ERROR_SHARE * typical
     weights = np.ones_like(y_NM)
-    for _ in range(NUM_ROUNDS):
+    for number in range(NUM_ROUNDS + NUM_FINE_ROUNDS):
+        smallest = (SMALLEST_ERROR_SHARE if number < NUM_ROUNDS else FINE_ERROR_SHARE) * typical
         # einsum stays on one core: BLAS would wake all for each of these small products, to its harm.
         left = np.einsum("nm,nk->mk", weights, products).reshape(-1, num_terms, num_terms)
         ridge = RIDGE_SHARE * np.trace(left, axis1=1, axis2=2) / num_terms

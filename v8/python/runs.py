@@ -75,7 +75,7 @@ class Run(Mapping[str, TrainedSeries]):
 
     @in_python
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # a notebook may change its folder
         self.record = read_run(self.path)
 
     @property

@@ -84,8 +84,8 @@ def train(
 
     >>> import v8
     >>> run = v8.train("demo", "frontier", series="BTCUSDT-1h", smoke=True, progress=False)
-    >>> run
-    <Run of frontier in runs/frontier-smoke: 1 series>
+    >>> run.series
+    ('BTCUSDT-1h',)
     """
     names = [series] if isinstance(series, str) else list(series or ())
     file = _profile_file(profile)
