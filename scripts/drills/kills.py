@@ -5,7 +5,6 @@ The same command again and again must end with the weights of a run that nobody 
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import time
@@ -70,8 +69,7 @@ def kill_once(place: Place, words: Sequence[str], seconds: float) -> Ended | Non
     if process.poll() is not None:
         return replace(place.finish(process), seconds=time.monotonic() - started)
     whom = place.chance.choice(WHOM)
-    if whom == "a worker":  # it is replaced, and its series goes on within the same call
-        _kill_a_worker(place, process)
+    if whom == "a worker" and _kill_a_worker(place, process):  # its series goes on within the same call
         place.finish(process)
         return None
     if whom == "the parent":
@@ -89,12 +87,15 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
         time.sleep(0.05)
 
 
-def _kill_a_worker(place: Place, process: subprocess.Popen[bytes]) -> None:
+def _kill_a_worker(place: Place, process: subprocess.Popen[bytes]) -> bool:
+    """Kill one of a call's workers; tell whether there was one."""
     with suppress(psutil.NoSuchProcess):
         children = psutil.Process(process.pid).children()
         workers = [one for one in children if "spawn_main" in " ".join(one.cmdline())]
         if workers:
-            os.kill(place.chance.choice(workers).pid, signal.SIGKILL)
+            place.chance.choice(workers).kill()
+            return True
+    return False
 
 
 @drill(KIND, "a tiny run killed before and after a write, then at the next one, and so on", "small")
