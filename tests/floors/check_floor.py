@@ -93,7 +93,7 @@ def test_transformers_can_still_be_imported() -> None:
     pytest.importorskip("transformers")
 
 
-@pytest.mark.parametrize("profile", ["aligned", "v7", "frontier"])
+@pytest.mark.parametrize("profile", ["aligned", "frontier"])
 def test_a_model_of_the_newest_versions_gives_the_same_prices(profile: str, tmp_path: Path) -> None:
     import v8
 

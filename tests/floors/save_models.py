@@ -12,7 +12,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-PROFILES = ("aligned", "v7", "frontier")
+PROFILES = ("aligned", "frontier")
 RUN = "run --source demo --smoke --series BTCUSDT-15m --precision float32 --workers 1 --device cpu"
 
 
