@@ -30,6 +30,9 @@ BTC = Series("BTCUSDT", "15m")
 BAR_S = 900
 COLUMNS = ["open", "high", "low", "close", "bb_upper", "bb_lower", "volatility"]
 
+# Many histories here reach into the train span; that this is told is tested in tests/python.
+pytestmark = pytest.mark.filterwarnings("ignore:.*training has seen")
+
 
 @pytest.fixture(scope="module")
 def loaded(trained_run: Any) -> Forecaster:
