@@ -1,4 +1,4 @@
-"""Publishing from Python: what `python -m v8 publish` does, without its lines."""
+"""Publishing from Python: what the command `publish` does, without its lines."""
 
 from __future__ import annotations
 
