@@ -379,7 +379,8 @@ def killed_after(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[
 
 def weights_of(run: Path) -> dict[str, str]:
     """Return a digest of every array of each series' model; the zip around them may differ in its times."""
-    return {path.parent.name: _digest_weights(path) for path in sorted(run.glob("*/model.keras"))}
+    models = [path for path in sorted(run.glob("*/model.keras")) if ".replaced-" not in path.parent.name]
+    return {path.parent.name: _digest_weights(path) for path in models}
 
 
 def _digest_weights(model: Path) -> str:
