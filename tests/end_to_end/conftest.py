@@ -63,6 +63,7 @@ class Workplace:
             cwd=self.folder,
             env=self.env,
             text=True,
+            errors="replace",  # a test sets the code page of another system
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             **options,
@@ -75,6 +76,7 @@ class Workplace:
             cwd=self.folder,
             env=self.env,
             text=True,
+            errors="replace",  # a test sets the code page of another system
             capture_output=True,
             timeout=300,
             check=False,

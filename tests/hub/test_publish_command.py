@@ -201,7 +201,7 @@ def test_the_main_job_checks_the_token_before_training(
     hub: Any, tmp_path: Path, tokens: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", tokens.stranger)
-    files = ("--source", "files", "--data-dir", tmp_path)
+    files = ("--source", "files", "--data-dir", tmp_path, "--series", "BTCUSDT-15m")
     done = call("run", *files, "--publish", REPO, "--runs", tmp_path / "runs")
     assert done.exit_code == 5
     assert "needs a token that may write repositories of someone; got the token of stranger" in done.stderr
