@@ -139,3 +139,16 @@ def test_leaving_does_not_wait_for_threads() -> None:
     status, _, errors = interrupted(code, num_signals=0)
     assert status == 130
     assert errors == "interrupted: every file is whole or absent. Repeat the same command to go on.\n"
+
+
+def test_last_words_do_not_go_the_way_of_native_lines() -> None:
+    """Which a thread passes on that ends with the process (`v8.engine.quiet`)."""
+    code = (
+        "from v8.engine.quiet import quiet_start\n"
+        "os.environ.pop('TF_CPP_MIN_LOG_LEVEL', None)\n"  # with it nothing is kept quiet
+        "with quiet_start():\n    pass\n"
+        "set_last_words('interrupted: go on with this')\n"
+        "print('ready')\ntime.sleep(0.5)\nleave()\n"
+    )
+    _, _, errors = interrupted(code, num_signals=0)
+    assert errors == "interrupted: go on with this\n"

@@ -13,6 +13,7 @@ absent, checkpoints included, and worker processes end with their parent.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import sys
@@ -34,6 +35,7 @@ _SAY_S = 0.3
 
 _SHOW_CURSOR: Final = b"\x1b[?25h"
 _last_words: Final = ["interrupted: every file is whole or absent. Repeat the same command to go on.\n"]
+_speaking = threading.Lock()
 
 
 def watch_interrupts() -> None:
@@ -52,10 +54,23 @@ def set_last_words(sentence: str) -> None:
 
 def leave() -> NoReturn:
     """Say the last words, once, and end the process without waiting for its threads."""
-    saying = threading.Thread(target=_say_last_words, daemon=True)
-    saying.start()
-    saying.join(_SAY_S)
+    # Two threads may leave at the same time: the one that ends the process waits for the one that speaks.
+    _speaking.acquire(timeout=_SAY_S)
+    with suppress(IndexError, OSError, ValueError):  # they were said, or standard error is closed
+        # Not descriptor 2, which may lead to a thread that ends with this process (`v8.engine.quiet`).
+        errors = sys.stderr.fileno()
+        if _takes_words(errors):
+            os.write(errors, _last_words.pop().encode())
+            if os.isatty(1):
+                os.write(1, _SHOW_CURSOR)
     os._exit(EXIT_INTERRUPTED)
+
+
+def _takes_words(descriptor: int) -> bool:
+    """Whether somebody reads, or the pipe has room."""
+    if os.name == "nt":  # which can only wait for sockets
+        return True
+    return bool(select.select([], [descriptor], [], _SAY_S)[1])
 
 
 def _leave_in_time(seen: socket.socket, noted: socket.socket) -> None:
@@ -69,13 +84,6 @@ def _leave_in_time(seen: socket.socket, noted: socket.socket) -> None:
 def _await_signal(seen: socket.socket) -> None:
     while seen.recv(1)[0] not in STOP_SIGNALS:
         pass
-
-
-def _say_last_words() -> None:
-    with suppress(IndexError, OSError):  # they were said, or standard error is closed
-        os.write(2, _last_words.pop().encode())
-        if os.isatty(1):
-            os.write(1, _SHOW_CURSOR)
 
 
 @contextmanager
