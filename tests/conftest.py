@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import numpy as np
 import pytest
+from exchange_api import ExchangeApi
 
 from v8.data.dataset import SeriesData, prepare_series, table_columns
 from v8.features.table import FeatureTable, compute_table
@@ -103,6 +104,16 @@ def make_data() -> Callable[..., SeriesData]:
         return prepare_series(demo_table(profile, **options), profile)
 
     return make
+
+
+@pytest.fixture
+def exchange_api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExchangeApi]:
+    """Serve an exchange at 2024-09-04T12:07:00Z, API and archive, and make it the only one there is."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with ExchangeApi() as served:
+        monkeypatch.setenv("V8_REST_URL", served.url)
+        monkeypatch.setenv("V8_VISION_URL", served.url)
+        yield served
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ own name.
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,27 @@ class SeriesLister(Protocol):
         Raises:
             DataError: If it has none.
         """
+
+
+@runtime_checkable
+class KeepsTime(Protocol):
+    """A source that knows the exchange's time, which decides what is closed, whatever this machine's clock says."""
+
+    def now_s(self) -> int:
+        """Return the exchange's time, whole seconds since the epoch; never ahead of it.
+
+        Raises:
+            DataError: If the exchange does not tell.
+        """
+
+
+def present_of(source: object) -> int:
+    """Return the present of a source in seconds since the epoch: the exchange's time, else this machine's.
+
+    Raises:
+        DataError: If the source keeps the exchange's time and the exchange does not tell.
+    """
+    return source.now_s() if isinstance(source, KeepsTime) else int(time.time())
 
 
 @dataclass(frozen=True)
