@@ -54,12 +54,16 @@ def test_all_forms_print_the_same_forecast(trained_run: Any, forecast: pd.DataFr
     rows = [{name: row[name] for name in forecast.columns} for row in told["forecast"]]
     np.testing.assert_array_equal(pd.DataFrame(rows).to_numpy(), forecast.to_numpy())
     assert [row["open_time"] for row in read] == [row["open_time"] for row in told["forecast"]]
-    assert told["issued_at"] == "2025-01-01T00:00:00Z"
+    assert told["first_bar"] == "2025-01-01T00:00:00Z"
+    assert told["model"]["seen_until"] < told["first_bar"] < "2026" < told["issued_at"]
+    age_s = pd.Timestamp(told["issued_at"]) - pd.Timestamp(told["model"]["seen_until"])
+    assert told["model"]["age_s"] == age_s.total_seconds()
     assert told["candles"] == {
         "source": "files",
         "num_bars": 700,
         "first_open": "2024-12-24T17:00:00Z",
         "last_open": "2024-12-31T23:45:00Z",
+        "closed_at": "2025-01-01T00:00:00Z",
     }
     for value in forecast.to_numpy().ravel():
         assert f" {value:.7g} " in table.stdout

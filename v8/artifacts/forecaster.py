@@ -17,6 +17,7 @@ import logging
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -38,7 +39,7 @@ from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.models.forecasting import FORECAST_BATCH, forecast_windows
 from v8.profile import ProfileName
-from v8.records import AS_WRITTEN, Positive, Text, Word, checked
+from v8.records import AS_WRITTEN, Moment, Positive, Text, Word, checked
 from v8.tasks import TASKS
 
 ISSUED_AT = "issued_at"
@@ -123,6 +124,19 @@ class _RecordedModel:
 _RECORDED: Final = TypeAdapter(_RecordedModel)
 
 
+@dataclass(frozen=True)
+class _RecordedSpan:
+    last_open: Moment
+
+
+@dataclass(frozen=True)
+class _RecordedSplit:
+    validation: _RecordedSpan
+
+
+_SPLIT: Final = TypeAdapter(_RecordedSplit)
+
+
 class SeenCandlesWarning(UserWarning):
     """A back-test over candles that the model was trained on."""
 
@@ -179,9 +193,14 @@ class Forecaster:
 
     @property
     def seen_until_s(self) -> int:
-        """When the last candle closed that training or early stopping has seen, seconds since the epoch."""
-        last_open = pd.Timestamp(self.metadata["split"]["validation"]["last_open"])
-        return int(last_open.timestamp()) + self.series.bar_s
+        """When the last candle closed that training or early stopping has seen, seconds since the epoch.
+
+        Raises:
+            ArtifactError: If the metadata does not say so.
+        """
+        where, fix = f"metadata of {self.series}, key split", "Restore the file or train the series again"
+        split = checked(_SPLIT, self.metadata.get("split"), where=where, fix=fix, rule=AS_WRITTEN)
+        return int(datetime.fromisoformat(split.validation.last_open).timestamp()) + self.series.bar_s
 
     @property
     def warmup_bars(self) -> int:

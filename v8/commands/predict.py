@@ -10,9 +10,8 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -24,17 +23,11 @@ from v8.commands.options import (
     SourceOption,
     asked_series,
 )
-from v8.errors import DataError, ProfileError
+from v8.errors import ProfileError
 from v8.invocation import command
-from v8.wording import number
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from v8.artifacts.forecaster import Forecaster
-    from v8.evaluation.judgement import Judgement
-    from v8.market.candles import Candles
-    from v8.market.sources.source import CandleSource
+    from v8.engine.issuing import Issued
 
 FORMATS = ("table", "csv", "json")
 
@@ -86,14 +79,13 @@ def predict(
     candle_source = open_source(source, data_dir=data_dir)
     place("auto", "1", "1")  # the same sums in the same order as when the model was judged
     with quiet_start():
-        from v8.hub.opening import open_forecaster
+        from v8.engine.issuing import issue
+        from v8.hub.opening import open_place
 
-        forecasters = [
-            open_forecaster(repo or folder or "", name, revision=revision, is_offline=offline)
-            for name in names
-        ]
+        models = open_place(repo or folder or "", revision=revision, is_offline=offline)
+        forecasters = [models.open(name) for name in names]
     issued = [
-        _issue(forecaster, candle_source, bars, repo or str(folder), is_any_age=allow_old)
+        issue(forecaster, candle_source, models.name, bars=bars, is_any_age=allow_old)
         for forecaster in forecasters
     ]
     _PRINTERS[output_format](issued)
@@ -159,119 +151,20 @@ def _is_own_picture(plot: Path) -> bool:
     return is_own_picture(plot)
 
 
-def _check_market(forecaster: Forecaster, source: CandleSource) -> None:
-    """Refuse to speak about real prices with a model that has only seen simulated ones."""
-    if forecaster.metadata.get("is_demo_market") and source.is_publishable:
-        raise DataError(
-            where=str(forecaster.series),
-            rule="a model of the demo market forecasts the demo market only",
-            got=f"candles from {source.name}",
-            fix="Use --source demo, or a model that was trained on real candles",
-        )
-
-
-@dataclass(frozen=True)
-class _Issued:
-    """A forecast, one row a bar to come, with all that is said about it; `place` is as the user named it."""
-
-    forecaster: Forecaster
-    candles: Candles
-    forecast: pd.DataFrame
-    place: str
-
-    def opens(self) -> list[str]:
-        return [moment.strftime("%Y-%m-%dT%H:%M:%SZ") for moment in self.forecast.index]
-
-    def quality(self) -> dict[str, dict[str, Any]]:
-        """Return the judgement per task: its error beside naive's and the best baseline's, and verdicts."""
-        from v8.evaluation.judgement import Judgement
-
-        metadata = self.forecaster.metadata
-        where = f"metadata of {metadata['series']}, key judgement"
-        judgement = Judgement.from_json(metadata.get("judgement"), where=where)
-        return {task: _task_quality(judgement, task) for task in judgement.tasks}
-
-    def lines(self) -> list[str]:
-        """Say what stands above the numbers."""
-        forecaster, report = self.forecaster, self.candles.report
-        revision = f" at {forecaster.revision}" if forecaster.revision else ""
-        lines = [
-            f"Model: {self.place}{revision}, profile {forecaster.metadata['profile']['name']}.",
-            f"Candles: {len(self.candles):,} from {self.candles.source}, "
-            f"{report.first_open} to {report.last_open} (open times).",
-        ]
-        if self.candles.source == "demo":
-            lines.append("Demo market: simulated candles; this forecast says nothing about real prices.")
-        naive, best = (
-            ", ".join(
-                f"{task} {number(told[f'multiple_of_{kind}'])} ({told[verdict]})"
-                for task, told in self.quality().items()
-            )
-            for kind, verdict in (("naive", "verdict"), ("best", "verdict_against_best"))
-        )
-        lines.append(f"Error on its test span as a multiple of the naive forecast's: {naive}.")
-        return [*lines, f"As a multiple of the best baseline's: {best}."]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all of it, ready for JSON."""
-        forecaster, report = self.forecaster, self.candles.report
-        rows = zip(self.opens(), self.forecast.to_dict("records"), strict=True)
-        return {
-            "series": str(forecaster.series),
-            "issued_at": self.opens()[0],
-            "model": {
-                "place": self.place,
-                "revision": forecaster.revision,
-                "profile": forecaster.metadata["profile"]["name"],
-                "sha256": forecaster.metadata["model_sha256"],
-                "quality": self.quality(),
-            },
-            "candles": {
-                "source": self.candles.source,
-                "num_bars": len(self.candles),
-                "first_open": report.first_open,
-                "last_open": report.last_open,
-            },
-            "forecast": [{"open_time": opens, **values} for opens, values in rows],
-        }
-
-
-def _task_quality(judgement: Judgement, task: str) -> dict[str, Any]:
-    from v8.evaluation.baselines import called
-
-    best = judgement.best_baseline(task)
-    return {
-        "multiple_of_naive": judgement.multiple(task),
-        "verdict": judgement.verdict(task),
-        "best_baseline": called(best),
-        "multiple_of_best": judgement.multiple(task, baseline=best),
-        "verdict_against_best": judgement.verdict(task, best),
-    }
-
-
-def _issue(
-    forecaster: Forecaster, source: CandleSource, bars: int | None, place: str, *, is_any_age: bool
-) -> _Issued:
-    _check_market(forecaster, source)
-    candles = source.candles(forecaster.series, forecaster.needed_bars if bars is None else bars)
-    is_any_age = is_any_age or not source.is_publishable
-    forecast = forecaster.predict(candles, max_age_bars=None if is_any_age else forecaster.horizon_bars - 1)
-    return _Issued(forecaster, candles, forecast, place)
-
-
-def _print_tables(issued: Sequence[_Issued]) -> None:
+def _print_tables(issued: Sequence[Issued]) -> None:
     from v8.commands.printing import print_lines, print_table
+    from v8.market.open_times import iso
 
     for one in issued:
         opens, forecast = one.opens(), one.forecast
         shown = (map("{:.7g}".format, values) for values in forecast.to_numpy())
         rows = [(time, *values) for time, values in zip(opens, shown, strict=True)]
-        title = f"{one.forecaster.series}: forecast issued at {opens[0]}"
+        title = f"{one.forecaster.series}: forecast issued at {iso(one.issued_at_s)}"
         print_table(title, ("open time", *forecast.columns), rows)
         print_lines(*one.lines())
 
 
-def _print_csv(issued: Sequence[_Issued]) -> None:
+def _print_csv(issued: Sequence[Issued]) -> None:
     """Print numbers with all their digits; what is said about them goes to standard error."""
     for number_of, one in enumerate(issued):
         numbers = one.forecast.set_axis(one.opens()).rename_axis("open_time").reset_index()
@@ -281,14 +174,14 @@ def _print_csv(issued: Sequence[_Issued]) -> None:
         sys.stderr.write("\n".join(one.lines()) + "\n")
 
 
-def _print_json(issued: Sequence[_Issued]) -> None:
+def _print_json(issued: Sequence[Issued]) -> None:
     """Print one object, or a list of them where several series were asked for."""
     contents = [one.to_json() for one in issued]
     text = json.dumps(contents if len(contents) > 1 else contents[0], indent=2, allow_nan=False)
     sys.stdout.write(text + "\n")
 
 
-_PRINTERS: Final[dict[str, Callable[[Sequence[_Issued]], None]]] = {
+_PRINTERS: Final[dict[str, Callable[[Sequence[Issued]], None]]] = {
     "table": _print_tables,
     "csv": _print_csv,
     "json": _print_json,

@@ -1,19 +1,195 @@
-"""One way to open a forecaster, whether its files lie on this machine or on the Hub."""
+"""The places that hold models: run folders, folders of one series, repositories on the Hub.
+
+All models that are opened from a repository are of one commit: the one that the revision meant when the place
+was first asked.
+"""
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 
 from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.series_artifact import METADATA_FILE
+from v8.artifacts.series_artifact import METADATA_FILE, read_metadata
 from v8.errors import ArtifactError, PullError, listed
 from v8.hub.manifest import MODELS_FOLDER
-from v8.hub.pull import Pulled, pull
+from v8.hub.pull import Pulled, published, pull
 from v8.invocation import command
+from v8.market.series import is_series_name
 from v8.registry import nearest
 
 _REPO = re.compile(r"[^/\\\s]+/[^/\\\s]+")
+
+
+class ModelPlace(ABC):
+    """Where models are.
+
+    Args:
+        name: The place as the user named it.
+        kind: What to make of a model.
+    """
+
+    def __init__(self, name: str, kind: type[Forecaster]) -> None:
+        self.name, self._kind = name, kind
+
+    @property
+    @abstractmethod
+    def series(self) -> tuple[str, ...]:
+        """Names of all series that the place has a model of.
+
+        Raises:
+            ArtifactError: If what tells so is damaged.
+            PullError: If the Hub does not tell.
+        """
+
+    def bring(self, series: Sequence[str]) -> None:  # noqa: B027 - a folder has them already
+        """Have the models of some series on this machine, in one go where they come from afar.
+
+        A file that cannot be trusted is not told here: opening its model will.
+
+        Raises:
+            PullError: If the Hub does not hand them out.
+        """
+
+    def open(self, series: str | None = None) -> Forecaster:
+        """Open the model of a series, as it is now.
+
+        Args:
+            series: Such as "BTCUSDT-15m"; None where the place holds one only.
+
+        Raises:
+            ArtifactError: If a folder does not hold that series, or its files cannot be trusted.
+            PullError: If the Hub does not hand it out.
+        """
+        folder, commit = self._found(series)
+        forecaster = self._kind.load(folder, revision=commit)
+        if series not in (None, str(forecaster.series)):
+            raise ArtifactError(
+                where=str(folder),
+                rule=f"must hold the model of {series}",
+                got=f"the one of {forecaster.series}",
+                fix="Check the folder, or leave the series out",
+            )
+        return forecaster
+
+    @abstractmethod
+    def _found(self, series: str | None) -> tuple[Path, str | None]:
+        """Return the folder of a model, and the commit that it is of."""
+
+
+class _Folder(ModelPlace):
+    """A run, the models of a downloaded repository, or the folder of one series."""
+
+    def __init__(self, name: str, kind: type[Forecaster]) -> None:
+        super().__init__(name, kind)
+        self._path = Path(name)
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        if (self._path / METADATA_FILE).exists():
+            return (str(read_metadata(self._path).get("series")),)
+        return tuple(self._finished())
+
+    def _found(self, series: str | None) -> tuple[Path, str | None]:
+        if (self._path / METADATA_FILE).exists():
+            return self._path, None
+        finished = self._finished()
+        if series in finished:
+            return finished[series], None
+        if series is None and len(finished) == 1:
+            (found,) = finished.values()
+            read_metadata(found, series=found.name)  # a run must hold what its folders say
+            return found, None
+        raise self._missing(series, list(finished))
+
+    def _finished(self) -> dict[str, Path]:
+        for pattern in (f"*/{METADATA_FILE}", f"{MODELS_FOLDER}/*/{METADATA_FILE}"):
+            paths = (file.parent for file in sorted(self._path.glob(pattern)))
+            if finished := {path.name: path for path in paths if is_series_name(path.name)}:
+                return finished
+        return {}
+
+    def _missing(self, series: str | None, finished: Sequence[str]) -> ArtifactError:
+        fix = "Choose one of them with --series" if finished else f"Train one with `{command('run')}`"
+        if finished and series is not None:
+            fix = f"Did you mean {nearest(series, finished)}"
+        return ArtifactError(
+            where=self.name,
+            rule="needs a series that is finished in this folder",
+            got=f"{'none' if series is None else repr(series)[:80]} of {listed(finished) or 'none'}",
+            fix=fix,
+        )
+
+
+class _Repository(ModelPlace):
+    """`user/name` on the Hub, at one commit."""
+
+    def __init__(self, name: str, kind: type[Forecaster], revision: str | None, is_offline: bool) -> None:
+        super().__init__(name, kind)
+        self._revision, self._is_offline = revision, is_offline
+
+    @cached_property
+    def series(self) -> tuple[str, ...]:
+        found = published(self.name, revision=self._revision, is_offline=self._is_offline)
+        return self._kept(found).manifest.series
+
+    def bring(self, series: Sequence[str]) -> None:
+        with suppress(ArtifactError):  # opening that model tells
+            self._pulled(series)
+
+    def _found(self, series: str | None) -> tuple[Path, str | None]:
+        if series is None:
+            raise PullError(
+                where=self.name,
+                rule="needs the series to load",
+                got="none",
+                fix=f"Name one, for example BTCUSDT-15m; `{command('pull', '--repo', self.name)}` lists all",
+            )
+        pulled = self._pulled([series])
+        return pulled.artifact(series), pulled.revision
+
+    def _pulled(self, series: Sequence[str]) -> Pulled:
+        return self._kept(pull(self.name, series, revision=self._revision, is_offline=self._is_offline))
+
+    def _kept(self, pulled: Pulled) -> Pulled:
+        """Stay at the commit that the revision meant."""
+        self._revision = pulled.revision
+        return pulled
+
+
+def open_place(
+    source: str | Path,
+    *,
+    revision: str | None = None,
+    is_offline: bool = False,
+    kind: type[Forecaster] = Forecaster,
+) -> ModelPlace:
+    """Open a place that holds models; nothing is asked of the Hub yet.
+
+    Args:
+        source: An existing folder of a run or of one series, or `user/name` on the Hub.
+        revision: Branch, tag or commit on the Hub; None for the newest, and for folders.
+        is_offline: Whether to use only what of the Hub is in the cache.
+        kind: What to make of a model.
+
+    Raises:
+        ArtifactError: If it is neither, or a revision is given for a folder.
+    """
+    if Path(source).is_dir():
+        _require_no_revision(source, revision)
+        return _Folder(str(source), kind)
+    if not isinstance(source, str) or not _REPO.fullmatch(source):
+        raise ArtifactError(
+            where=str(source),
+            rule="a model is in a run folder, in the folder of one series, or in user/name on the Hub",
+            got="no such folder",
+            fix="Check the path",
+        )
+    return _Repository(source, kind, revision, is_offline)
 
 
 def open_forecaster(
@@ -24,77 +200,15 @@ def open_forecaster(
     is_offline: bool = False,
     kind: type[Forecaster] = Forecaster,
 ) -> Forecaster:
-    """Open a forecaster.
+    """Open one forecaster of a place: see `open_place` and `ModelPlace.open`."""
+    return open_place(source, revision=revision, is_offline=is_offline, kind=kind).open(series)
 
-    Args:
-        source: An existing folder of a run or of one series, or `user/name` on the Hub.
-        series: Such as "BTCUSDT-15m"; None where the folder holds one only.
-        revision: Branch, tag or commit on the Hub; None for the newest, and for folders.
-        is_offline: Whether to use only what of the Hub is in the cache.
-        kind: What to make of it.
 
-    Raises:
-        ArtifactError: If the folder does not hold that series, or its files cannot be trusted.
-        PullError: If the Hub does not hand it out.
-    """
-    folder, commit = Path(source), None
-    if not folder.is_dir():
-        pulled = _pulled(source, series, revision, is_offline=is_offline)
-        folder, commit = pulled.artifact(pulled.series[0]), pulled.revision
-    elif revision is not None:
+def _require_no_revision(folder: str | Path, revision: str | None) -> None:
+    if revision is not None:
         raise ArtifactError(
             where=str(folder),
             rule="a revision belongs to a repository on the Hub",
             got=f"the revision {revision!r} of a folder",
             fix="Leave it out, or write the repository as user/name from where no such folder exists",
         )
-    elif not (folder / METADATA_FILE).exists():
-        folder = _series_folder(folder, series)
-        series = folder.name  # of a run, which must hold what the folder says
-    forecaster = kind.load(folder, revision=commit)
-    if series not in (None, str(forecaster.series)):
-        raise ArtifactError(
-            where=str(folder),
-            rule=f"must hold the model of {series}",
-            got=f"the one of {forecaster.series}",
-            fix="Check the folder, or leave the series out",
-        )
-    return forecaster
-
-
-def _pulled(source: str | Path, series: str | None, revision: str | None, *, is_offline: bool) -> Pulled:
-    if not isinstance(source, str) or not _REPO.fullmatch(source):
-        raise ArtifactError(
-            where=str(source),
-            rule="a model is in a run folder, in the folder of one series, or in user/name on the Hub",
-            got="no such folder",
-            fix="Check the path",
-        )
-    if series is None:
-        raise PullError(
-            where=source,
-            rule="needs the series to load",
-            got="none",
-            fix=f"Name one, for example BTCUSDT-15m; `{command('pull', '--repo', source)}` lists all",
-        )
-    return pull(source, [series], revision=revision, is_offline=is_offline)
-
-
-def _series_folder(folder: Path, series: str | None) -> Path:
-    for pattern in (f"*/{METADATA_FILE}", f"{MODELS_FOLDER}/*/{METADATA_FILE}"):
-        finished = {path.parent.name: path.parent for path in sorted(folder.glob(pattern))}
-        if finished:
-            break
-    if series in finished:
-        return finished[series]
-    if series is None and len(finished) == 1:
-        return next(iter(finished.values()))
-    fix = "Choose one of them with --series" if finished else f"Train one with `{command('run')}`"
-    if finished and series is not None:
-        fix = f"Did you mean {nearest(series, finished)}"
-    raise ArtifactError(
-        where=str(folder),
-        rule="needs a series that is finished in this folder",
-        got=f"{'none' if series is None else repr(series)[:80]} of {listed(list(finished)) or 'none'}",
-        fix=fix,
-    )

@@ -97,16 +97,34 @@ def pull(
             Hub does not answer and the cache does not hold all that is needed.
         ArtifactError: If a file is not what was published, or must not be loaded.
     """
-    is_offline = is_offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
-    with strict_client(retries.timeout_s, retries.tell) as traffic:
-        source = ReadableRevision(repo, revision or "main", retries, traffic)
-        pulled = _pulled_from_cache(source, series) if is_offline else _pulled(source, series)
+    pulled = _brought(repo, series or None, revision, is_offline, retries)
     for name in pulled.series:
         check_keras_file(pulled.artifact(name) / MODEL_FILE)
     return pulled
 
 
-def _pulled(source: ReadableRevision, series: Sequence[str]) -> Pulled:
+def published(
+    repo: str,
+    *,
+    revision: str | None = None,
+    is_offline: bool = False,
+    retries: RetryPolicy = PULL_RETRIES,
+) -> Pulled:
+    """Bring the manifest of a published run only, which tells what there is; as `pull`, without a series."""
+    return _brought(repo, (), revision, is_offline, retries)
+
+
+def _brought(
+    repo: str, series: Sequence[str] | None, revision: str | None, is_offline: bool, retries: RetryPolicy
+) -> Pulled:
+    """Bring some series into the cache; all that are published when None."""
+    is_offline = is_offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
+    with strict_client(retries.timeout_s, retries.tell) as traffic:
+        source = ReadableRevision(repo, revision or "main", retries, traffic)
+        return _pulled_from_cache(source, series) if is_offline else _pulled(source, series)
+
+
+def _pulled(source: ReadableRevision, series: Sequence[str] | None) -> Pulled:
     if _COMMIT.fullmatch(source.revision) and source.cached_manifest():
         try:
             pulled = _pulled_from_cache(source, series)
@@ -121,7 +139,7 @@ def _pulled(source: ReadableRevision, series: Sequence[str]) -> Pulled:
         return _pulled_instead(source, series, error.got)
 
 
-def _pulled_instead(source: ReadableRevision, series: Sequence[str], why: str) -> Pulled:
+def _pulled_instead(source: ReadableRevision, series: Sequence[str] | None, why: str) -> Pulled:
     """Use the cache when the Hub does not answer."""
     try:
         return replace(_pulled_from_cache(source, series), why_cached=f"the Hub did not answer: {why}")
@@ -134,7 +152,7 @@ def _pulled_instead(source: ReadableRevision, series: Sequence[str], why: str) -
         ) from error
 
 
-def _completed(source: ReadableRevision, manifest_file: Path, series: Sequence[str]) -> Pulled:
+def _completed(source: ReadableRevision, manifest_file: Path, series: Sequence[str] | None) -> Pulled:
     """Download what the cache lacks of some series of a commit."""
     folder, commit = manifest_file.parent, manifest_file.parent.name
     try:
@@ -154,10 +172,10 @@ def _completed(source: ReadableRevision, manifest_file: Path, series: Sequence[s
 
 
 def _missing(
-    source: ReadableRevision, manifest: Manifest, folder: Path, series: Sequence[str]
+    source: ReadableRevision, manifest: Manifest, folder: Path, series: Sequence[str] | None
 ) -> tuple[tuple[str, ...], list[ListedFile]]:
     """Return the series that are meant, and those of their files that are not whole in the cache."""
-    for name in series:
+    for name in series or ():
         if name not in manifest.series:
             raise PullError(
                 where=source.name,
@@ -165,12 +183,12 @@ def _missing(
                 got=repr(name)[:80],
                 fix=f"Did you mean {nearest(name, manifest.series)}",
             )
-    names = tuple(dict.fromkeys(series)) or manifest.series
+    names = manifest.series if series is None else tuple(dict.fromkeys(series))
     files = [file for name in names for file in manifest.files_of(name)]
     return names, [file for file in files if not file.is_whole_in(folder)]
 
 
-def _pulled_from_cache(source: ReadableRevision, series: Sequence[str]) -> Pulled:
+def _pulled_from_cache(source: ReadableRevision, series: Sequence[str] | None) -> Pulled:
     manifest_file = source.cached_manifest()
     if manifest_file is None:
         raise PullError(
