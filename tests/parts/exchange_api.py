@@ -1,9 +1,9 @@
-"""The exchange on loopback: its public API, and the archive of the same candles, at a time that the test sets.
+"""The exchange on loopback: its public API and the archive of the same candles, at a time that the test sets.
 
-`with ExchangeApi(now_s=...) as exchange:` serves `/api/v3/klines` and `/api/v3/time` as the exchange does: rows
-of twelve fields in milliseconds, at most 1,000 of them, the running candle last, used weights in the headers.
+`with ExchangeApi(now_s=...) as exchange:` serves `/api/v3/klines` and `/api/v3/time` as the exchange does:
+rows of twelve fields in milliseconds, at most 1,000, the running candle last, used weights in the headers.
 Under `/data/spot/` it serves the zips of all days and months that are over at that time, so that
-`V8_REST_URL` and `V8_VISION_URL` may both be `exchange.url`. Faults are what a test asks for, and nothing else.
+`V8_REST_URL` and `V8_VISION_URL` may both be `exchange.url`. Faults are what a test asks for.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class ExchangeApi:
         self._renew(series)
 
     def frame(self, series: str, now_s: float | None = None) -> pd.DataFrame:
-        """Return the candles that are closed, `OHLCV` under a UTC DatetimeIndex: what a cold fetch must give."""
+        """Return the closed candles, `OHLCV` under a UTC DatetimeIndex: what a cold fetch must give."""
         now_s, bar_s = self.now_s if now_s is None else now_s, Series.parse(series).bar_s
         opens = [open_s for open_s in self._opens[series].tolist() if open_s + bar_s <= now_s]
         index = pd.DatetimeIndex(pd.to_datetime(opens, unit="s", utc=True), name="open_time")

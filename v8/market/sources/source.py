@@ -60,7 +60,7 @@ class SeriesLister(Protocol):
 
 @runtime_checkable
 class KeepsTime(Protocol):
-    """A source that knows the exchange's time, which decides what is closed, whatever this machine's clock says."""
+    """A source that knows the exchange's time: that decides what is closed, not this machine's clock."""
 
     def now_s(self) -> int:
         """Return the exchange's time, whole seconds since the epoch; never ahead of it.
