@@ -29,3 +29,11 @@ def test_the_distribution_does_not_bear_a_name_that_is_somebody_else_s() -> None
     setup = ConfigParser()
     setup.read(REPOSITORY / "setup.cfg", "utf-8")
     assert setup["metadata"]["name"] == "v8-forecasters"  # `v8` belongs to somebody else
+
+
+def test_a_wheel_has_every_package_of_the_repository() -> None:
+    setup = ConfigParser()
+    setup.read(REPOSITORY / "setup.cfg", "utf-8")
+    folders = (file.parent.relative_to(REPOSITORY) for file in (REPOSITORY / "v8").rglob("__init__.py"))
+    packages = {".".join(folder.parts) for folder in folders}
+    assert set(setup["options"]["packages"].split()) == packages | {"v8.configs"}
