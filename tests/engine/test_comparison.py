@@ -112,7 +112,10 @@ def test_a_measurement_leaves_a_run_like_any_other(place: Path, content: dict[st
         run = place / "out" / "runs" / one["profile"]
         metadata = json.loads((run / "BTCUSDT-15m" / "metadata.json").read_text("utf-8"))
         for task, multiple in one["models"][0]["multiples"].items():
-            assert Judgement.from_json(metadata["judgement"]).multiple(task) == multiple
+            judgement = Judgement.from_json(metadata["judgement"])
+            assert judgement.multiple(task) == multiple
+            of_best = judgement.multiple(task, baseline=judgement.best_baseline(task))
+            assert one["models"][0]["multiples_of_best"][task] == of_best
         assert metadata["num_parameters"] == one["num_parameters"]
     runs = [
         json.loads((place / "out" / "runs" / name / "run.json").read_text()) for name in ("plain", "wide")

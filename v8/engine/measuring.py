@@ -146,7 +146,10 @@ def _model(folder: Path, metadata: Mapping[str, Any], warm_s: float, fleet_size:
         seconds={**metadata["seconds"], WARM: round(warm_s, 6)},
         epoch_s=round(fleet_epoch_s / fleet_size, 6),
         **{name: metadata["training"][name] for name in ("windows_per_s", "epochs_run", "best_epoch")},
-        multiples={task: judgement.multiple(task) for task in judgement.errors},
+        multiples={task: judgement.multiple(task) for task in judgement.tasks},
+        multiples_of_best={
+            task: judgement.multiple(task, baseline=judgement.best_baseline(task)) for task in judgement.tasks
+        },
     )
 
 

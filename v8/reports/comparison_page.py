@@ -19,6 +19,7 @@ from v8.reports.comparison_results import (
     PROJECTED_MODELS,
     Comparison,
     FigureKind,
+    ModelMeasurement,
     Spread,
     assumption,
     figures_of,
@@ -47,6 +48,9 @@ UNITS: Final[Mapping[str, Callable[[float], str]]] = {
     "": lambda value: count(value) if value == int(value) else f"{value:.3f}",
 }
 """How a figure of each unit is written."""
+
+_OTHERS: Final = ("naive", "best baseline")
+"""What a model's error stands beside; the best baseline is the one of each series and task."""
 
 _STAGES: Final = (
     *("import", "candles", "features_cold", "windows", "build", "compile"),
@@ -77,8 +81,10 @@ def contents(comparison: Comparison) -> Iterator[tuple[str, list[str | TextTable
     if comparison.measurements:
         label = "Seconds of one model, with the import and compilation its process pays once; medians over"
         yield "Time", [plot(_stage_figure(comparison), f"{label} repeats."), ratio_table(comparison)]
-        label = "Mean absolute error ÷ naive's on the test span, each series and task: left of 1 is better."
-        yield "Skill", [plot(_skill_figure(comparison), label)]
+        label = (
+            "Mean absolute error on the test span ÷ that of {}, each series and task: left of 1 is better."
+        )
+        yield "Skill", [plot(_skill_figure(comparison, other), label.format(other)) for other in _OTHERS]
     downloaded = (
         f"Candles of {len(comparison.series)} series from {comparison.source}: "
         f"{duration(sum(comparison.download_s.values()))} to download, or to read again what was downloaded "
@@ -153,12 +159,18 @@ def _stage_figure(comparison: Comparison) -> go.Figure:
     )
 
 
-def _skill_figure(comparison: Comparison) -> go.Figure:
+def _skill_figure(comparison: Comparison, other: str) -> go.Figure:
     """Draw one row per profile and series; repeats train to the same weights, so the first one counts."""
     firsts = [comparison.of(name)[0] for name in comparison.profiles]
-    rows = {f"{one.profile}, {model.series}": model.multiples for one in firsts for model in one.models}
+    rows = {
+        f"{one.profile}, {model.series}": _multiples(model)[other] for one in firsts for model in one.models
+    }
     columns = {task: [multiples.get(task) for multiples in rows.values()] for task in _tasks(comparison)}
-    return dot_figure(list(rows), columns, x_title="error ÷ naive error")
+    return dot_figure(list(rows), columns, x_title=f"error ÷ error of {other}")
+
+
+def _multiples(model: ModelMeasurement) -> dict[str, Mapping[str, float | None]]:
+    return dict(zip(_OTHERS, (model.multiples, model.multiples_of_best), strict=True))
 
 
 def _measurements(comparison: Comparison) -> Html:
@@ -173,7 +185,7 @@ def _measurements(comparison: Comparison) -> Html:
             f"{model.windows_per_s:,.0f}",
             str(model.epochs_run),
             str(model.best_epoch),
-            *(number(model.multiples.get(task)) for task in tasks),
+            *(number(those.get(task)) for task in tasks for those in _multiples(model).values()),
             f"{one.matmul_gflop_per_s:,.0f}",
             one.precision,
             one.device,
@@ -181,7 +193,7 @@ def _measurements(comparison: Comparison) -> Html:
         for one in comparison.measurements
         for model in one.models
     ]
-    multiples = (f"{task} ÷ naive" for task in tasks)
+    multiples = (f"{task} ÷ {other}" for task in tasks for other in _OTHERS)
     head = [*columns, *multiples, "matmul GFLOP/s", "precision", "device"]
     return table(head, rows, class_="wrapped figures")
 

@@ -45,6 +45,7 @@ class ModelMeasurement:
         epochs_run: Epochs trained.
         best_epoch: Epoch whose weights were kept; 0 is the untrained network.
         multiples: Per task, mean absolute error over the naive forecast's; None if naive made none.
+        multiples_of_best: The same over the best baseline's.
     """
 
     series: str
@@ -54,6 +55,7 @@ class ModelMeasurement:
     epochs_run: int
     best_epoch: int
     multiples: Mapping[str, float | None]
+    multiples_of_best: Mapping[str, float | None]
 
     @property
     def stages_s(self) -> float:
@@ -248,9 +250,10 @@ def _stage(name: str) -> Reading:
 _ratioed = partial(FigureKind, is_ratioed=True)
 
 
-def _multiple(task: str) -> Reading:
+def _multiple(task: str, kind: str) -> Reading:
     def of(one: Measurement, _: int) -> float | None:
-        known = [value for model in one.models if (value := model.multiples.get(task)) is not None]
+        found = (getattr(model, kind).get(task) for model in one.models)
+        known = [value for value in found if value is not None]
         return median(known) if known else None
 
     return of
@@ -278,7 +281,14 @@ FIGURES: Final[dict[str, FigureKind]] = {
     "flop_per_window": _ratioed("operations per window", "flop", _its("flop_per_window")),
     "peak_process_bytes": _ratioed("peak memory of the process", "bytes", _its("peak_process_bytes")),
     "peak_device_bytes": FigureKind("peak memory of the device", "bytes", _its("peak_device_bytes")),
-    **{f"{task}_multiple": FigureKind(f"{task}: error ÷ naive", "", _multiple(task)) for task in TASKS},
+    **{
+        f"{task}_{name}": FigureKind(f"{task}: error ÷ {other}", "", _multiple(task, kind))
+        for task in TASKS
+        for name, other, kind in (
+            ("multiple", "naive", "multiples"),
+            ("multiple_of_best", "best baseline", "multiples_of_best"),
+        )
+    },
     "projected_40_s": _ratioed(f"{PROJECTED_MODELS} models with its own epochs, projected", "s", projected_s),
 }
 """Every figure of a comparison in the order of its tables; seconds per model unless it says otherwise."""
