@@ -21,7 +21,8 @@ import pytest
 from packaging.requirements import Requirement
 
 REPOSITORY = Path(__file__).parents[2]
-REPO, SERIES = "someone/floor", "BTCUSDT-15m"
+REPO = "someone/floor"
+SERIES, *OTHERS = ("BTCUSDT-15m", "ETHUSDT-15m", "SOLUSDT-1h")
 TASKS = ["bands", "ohlc", "volatility"]
 PLAIN_KERAS = """
 import sys, keras, numpy as np
@@ -51,8 +52,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("floor")
     (folder / "candles").mkdir()
-    frame = DemoSource().candles(Series.parse(SERIES), 1_500).to_frame()
-    frame.to_csv(folder / "candles" / f"{SERIES}.csv")
+    for name in (SERIES, *OTHERS):
+        frame = DemoSource().candles(Series.parse(name), 1_500).to_frame()
+        frame.to_csv(folder / "candles" / f"{name}.csv")
     return folder
 
 
@@ -109,26 +111,15 @@ def test_a_model_of_the_newest_versions_gives_the_same_prices(profile: str, tmp_
 
 
 def test_train_publish_pull_and_predict(place: Path, hub: Any) -> None:
-    files = ["--source", "files", "--data-dir", "candles", "--series", SERIES]
-    trained = call(
-        place,
-        hub,
-        "run",
-        "--smoke",
-        "--profile",
-        "frontier",
-        "--precision",
-        "float32",
-        "--workers",
-        "1",
-        *files,
-    )
-    assert "1 series trained now" in trained
+    candles = ["--source", "files", "--data-dir", "candles"]
+    budget = ["--smoke", "--profile", "frontier", "--precision", "float32", "--workers", "1"]
+    assert "3 series trained now" in call(place, hub, "run", *budget, *candles)
     call(place, hub, "publish", "runs/frontier-smoke", "--repo", REPO)
     plain = re.search(r"```python\n(import keras\n.*?)```", hub.files(REPO)["README.md"].decode(), re.DOTALL)
     assert python(place, hub, "-c", f"{plain[1]}\nprint(sorted(model.output))").endswith(f"{TASKS}\n")
-    assert "downloaded now" in call(place, hub, "pull", "--repo", REPO, "--series", SERIES)
-    words = [*files, "--allow-old", "--format", "csv"]
+    assert "downloaded now" in call(place, hub, "pull", "--repo", REPO)
+    chosen = [word for name in (SERIES, *OTHERS) for word in ("--series", name)]
+    words = [*candles, *chosen, "--allow-old", "--format", "csv"]
     predicted = call(place, hub, "predict", "runs/frontier-smoke", *words)
-    assert len(predicted.splitlines()) == 11  # ten bars below their names
+    assert len(predicted.splitlines()) == 31  # ten bars of each below their names
     assert call(place, hub, "predict", "--repo", REPO, *words) == predicted
