@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import stat
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -20,6 +18,7 @@ from typing import Annotated, Any, Final, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from v8.errors import ArtifactError
+from v8.given_files import read_given
 from v8.untrusted import shown
 
 AS_WRITTEN: Final = "must be as v8 wrote it"
@@ -119,25 +118,11 @@ def read_plain(file: Path, *, fix: str, most_bytes: int = MAX_FILE_BYTES) -> byt
     Raises:
         ArtifactError: If it is missing, too large, or of another kind.
     """
-
-    def refused(rule: str, got: str) -> ArtifactError:
-        return ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
-
     try:
-        with open(file, "rb", opener=_open_at_once) as stream:
-            about = os.fstat(stream.fileno())
-            if not stat.S_ISREG(about.st_mode):
-                raise refused("must be a plain file", "a folder, pipe or device")
-            content = stream.read(most_bytes + 1)
+        return read_given(file, most_bytes)
     except OSError as error:
-        raise refused("must be a file that can be read", error.strerror or "an error") from error
-    if len(content) > most_bytes:
-        raise refused(f"has at most {most_bytes:,} bytes", f"{about.st_size:,}")
-    return content
-
-
-def _open_at_once(name: str, flags: int) -> int:
-    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+        rule = f"must be a file that can be read, of at most {most_bytes:,} bytes"
+        raise ArtifactError(where=str(file), rule=rule, got=error.strerror or "an error", fix=fix) from error
 
 
 def _tamed(node: Any, depth: int = 0) -> Any:

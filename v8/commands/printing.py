@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
+from v8.artifacts.run_folder import ERROR_FILE
 from v8.engine.events import (
     STAGES,
     EpochEnded,
@@ -112,7 +113,9 @@ def print_summary(summary: Summary, run: Path, rows: Sequence[LeaderboardRow]) -
     """Print leaderboard, failures, and where everything lies."""
     print_leaderboard(rows)
     if summary.failures:
-        title = f"{len(summary.failures)} series failed; the full reasons are in error.txt in their folders"
+        title = f"{len(summary.failures)} series failed"
+        if any((run / str(failure.series) / ERROR_FILE).exists() for failure in summary.failures):
+            title += f"; more about it is in {ERROR_FILE} in their folders"
         reasons = [(str(failure.series), failure.reason or "") for failure in summary.failures]
         print_reasons(title, reasons)
     print_lines(

@@ -150,8 +150,9 @@ def _budgeted(
     if is_smoke:
         from v8.engine.plan import smoke_bars
 
-        bars, epochs = bars or smoke_bars(profile), epochs or SMOKE_EPOCHS
-        precision = precision or SMOKE_PRECISION
+        bars = smoke_bars(profile) if bars is None else bars
+        epochs = SMOKE_EPOCHS if epochs is None else epochs
+        precision = SMOKE_PRECISION if precision is None else precision
     return profile.with_budget(newest_bars=bars, epochs=epochs, precision=precision)
 
 
