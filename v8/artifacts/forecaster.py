@@ -35,6 +35,7 @@ from v8.errors import ArtifactError, DataError, V8Error, listed
 from v8.features.indicators import check_columns, definition_digest, definitions, warmup_bars
 from v8.features.table import FeatureTable, compute_table
 from v8.market.candles import Candles
+from v8.market.frames import GivenCandles
 from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.models.forecasting import FORECAST_BATCH, forecast_windows
@@ -246,7 +247,7 @@ class Forecaster:
         return forecasts
 
     def predict(
-        self, candles: Candles | pd.DataFrame, *, now_s: int | None = None, max_age_bars: int | None = None
+        self, candles: Candles | GivenCandles, *, now_s: int | None = None, max_age_bars: int | None = None
     ) -> pd.DataFrame:
         """Forecast the bars that follow the newest candle.
 
@@ -281,7 +282,7 @@ class Forecaster:
 
     def forecast_history(
         self,
-        candles: Candles | pd.DataFrame,
+        candles: Candles | GivenCandles,
         *,
         stride: int = 1,
         start: str | pd.Timestamp | None = None,

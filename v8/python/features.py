@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,7 @@ from v8.columns import OPEN_TIME
 from v8.errors import DataError
 from v8.features.table import compute_table
 from v8.market.candles import Candles
-from v8.market.frames import candle_table
+from v8.market.frames import GivenCandles, candle_table
 from v8.market.open_times import US_PER_S, read_open_times
 from v8.market.series import TIMEFRAME_S, Series
 from v8.profile import Profile, load_profile
@@ -25,7 +24,7 @@ UNNAMED: Final = "CANDLES"
 
 @in_python
 def features(
-    candles: Candles | pd.DataFrame | Sequence[Any], profile: str | Profile, *, series: str | None = None
+    candles: Candles | GivenCandles, profile: str | Profile, *, series: str | None = None
 ) -> pd.DataFrame:
     """Return the features of a profile, one row a candle, as its models read them.
 
@@ -53,7 +52,7 @@ def features(
     return pd.DataFrame(table.select(names).astype(np.float32), index=index, columns=list(names))
 
 
-def _series_of(candles: Candles | pd.DataFrame | Sequence[Any]) -> Series:
+def _series_of(candles: Candles | GivenCandles) -> Series:
     if isinstance(candles, Candles):
         return candles.series
     times = read_open_times(candle_table(candles, Series(UNNAMED, "1h"), "candles=")[OPEN_TIME])

@@ -24,6 +24,7 @@ from v8.features.table import compute_table
 from v8.hub.opening import open_forecaster as open_forecaster_of
 from v8.hub.pull import pull
 from v8.market.candles import Candles
+from v8.market.frames import GivenCandles
 from v8.market.open_times import iso
 from v8.profile import recorded_profile
 from v8.python.arguments import in_python
@@ -95,7 +96,7 @@ class Forecaster(artifacts.Forecaster):
 
     @in_python
     def evaluate(
-        self, candles: Candles | pd.DataFrame, *, start: str | pd.Timestamp | None = None
+        self, candles: Candles | GivenCandles, *, start: str | pd.Timestamp | None = None
     ) -> pd.DataFrame:
         """Judge the model on candles it has not seen, beside every baseline.
 
@@ -120,7 +121,7 @@ class Forecaster(artifacts.Forecaster):
         return tidy(self.judge(candles, start=start))
 
     @in_python
-    def judge(self, candles: Candles | pd.DataFrame, *, start: str | pd.Timestamp | None = None) -> Judgement:
+    def judge(self, candles: Candles | GivenCandles, *, start: str | pd.Timestamp | None = None) -> Judgement:
         """Do the same and return the judgement, which knows skills, verdicts and p-values."""
         known = checked_candles(candles, self.series, None)
         profile = recorded_profile(self.metadata.get("profile"), where=f"metadata of {self.series}")
@@ -140,7 +141,7 @@ class Forecaster(artifacts.Forecaster):
         return judge_span(span, forecasts, train=fitted, scaling=scaling)
 
     @in_python
-    def plot(self, candles: Candles | pd.DataFrame) -> go.Figure:
+    def plot(self, candles: Candles | GivenCandles) -> go.Figure:
         """Draw the forecast after the newest candle beside the candles before it.
 
         Args:
