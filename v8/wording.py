@@ -96,6 +96,15 @@ def plural(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def spaced(name: str) -> str:
+    """Write a key of a file as words.
+
+    >>> spaced("num_windows"), spaced("range_paths")
+    ('windows', 'range paths')
+    """
+    return name.removeprefix("num_").replace("_", " ")
+
+
 def markdown_table(header: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
     r"""Write a table in Markdown; bars within cells are escaped.
 

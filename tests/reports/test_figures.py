@@ -13,7 +13,6 @@ import pytest
 from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast
 from v8.evaluation.baselines import BASELINES
 from v8.evaluation.judgement import MODEL, Judgement
-from v8.reports.document import STYLE
 from v8.reports.figures import (
     dot_figure,
     error_figure,
@@ -22,6 +21,7 @@ from v8.reports.figures import (
 )
 from v8.reports.forecast_figure import forecast_figure
 from v8.reports.palette import LIGHT, STAGES, line_style, named
+from v8.reports.style import STYLE
 
 HISTORY = [{"epoch": 1.0, "train_loss": 0.5, "validation_loss": 0.6}]
 

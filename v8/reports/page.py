@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from v8.artifacts.forecast_sample import ForecastSample
 from v8.artifacts.run_folder import RunRecord
-from v8.evaluation.baselines import BASELINES, NAIVE, called
-from v8.evaluation.judgement import BEATS, LOSES, MODEL, Judgement
+from v8.evaluation.baselines import BASELINES, NAIVE
+from v8.evaluation.judgement import MODEL, Judgement
 from v8.evaluation.metrics import StepDirection
 from v8.evaluation.significance import ALPHA
 from v8.reports.charts import share_bar, split_bar
@@ -20,32 +20,20 @@ from v8.reports.comparison_results import Comparison
 from v8.reports.document import document, plot
 from v8.reports.figures import error_figure, learning_figure, multiples_figure, stage_figure
 from v8.reports.forecast_figure import forecast_figure
-from v8.reports.leaderboard import (
-    Against,
-    LeaderboardRow,
-    TaskSummary,
-    Wins,
-    median,
-    rank_results,
-    summarise,
+from v8.reports.leaderboard import LeaderboardRow, rank_results
+from v8.reports.leaderboard_tables import (
+    LEADERBOARD_NOTE,
+    interval,
+    multiples_table,
+    summary_cards,
+    verdicts,
 )
 from v8.reports.markup import Html, element, facts, join, table
 from v8.reports.results import History, SeriesResult
 from v8.tasks import TASKS
-from v8.wording import ABSENT, count, duration, number, p_value, percent, price
+from v8.wording import ABSENT, count, duration, number, p_value, percent, price, spaced
 
 DEMO_WARNING: Final = "Simulated market: these numbers say nothing about real coins."
-
-MARK: Final = "●"
-"""Stands beside a number that differs from 1 by more than chance."""
-
-_LEADERBOARD_NOTE: Final = (
-    "The model's mean absolute error on the test span, over all steps and columns, in returns, as a "
-    "multiple of that of the forecast named above it: below 1, in blue, the model is better. Ordered by "
-    f"the candles' multiple of naive, best first. {MARK}: differs by more than chance. The best baseline "
-    "of a task is the forecast without a network whose multiple of naive has the smallest median over "
-    "these series."
-)
 
 _SPAN_KEYS: Final = ("first_open", "last_open", "rows", "num_windows")
 """What the table of spans shows of each, in the order of its columns."""
@@ -67,14 +55,13 @@ def run_page(run: RunRecord, results: Sequence[SeriesResult], sections: Mapping[
     rows = rank_results(results)
     by_name = {result.series: result for result in results}
     failed = f" {len(run.reasons)} failed." if run.reasons else ""
-    cards = (_card(task, summary) for task, summary in summarise(rows).items())
     parts: list[str] = []
     if not run.is_publishable or any(result.is_demo for result in results):
         parts.append(element("p", DEMO_WARNING, class_="banner", role="alert"))
     parts += [
         element("h1", f"Run of profile {run.profile_name}"),
         element("p", f"{len(rows)} of {len(run.series)} series are finished.{failed}"),
-        element("div", *cards, class_="cards"),
+        summary_cards(rows),
     ]
     if run.reasons:
         failures = table(["Series", "Reason"], sorted(run.reasons.items()), class_="reasons")
@@ -104,12 +91,12 @@ def series_section(result: SeriesResult, history: History, sample: ForecastSampl
         plot(error_figure([judgement], task), f"{TASKS[task].title}: mean absolute error ÷ naive's")
         for task in judgement.tasks
     )
-    verdicts = "; ".join(f"{TASKS[task].title} {_verdicts(judgement, task)}" for task in judgement.tasks)
+    told = "; ".join(f"{TASKS[task].title} {_verdicts(judgement, task)}" for task in judgement.tasks)
     # What did not occur among the candles is left out: zeros, empty lists and None.
-    found = ((_spaced(name), _shown(value)) for name, value in result.candle_report.items() if value)
+    found = ((spaced(name), _shown(value)) for name, value in result.candle_report.items() if value)
     return element(
         "details",
-        element("summary", result.series, element("span", verdicts)),
+        element("summary", result.series, element("span", told)),
         element("h3", "Forecasts of the test span's end"),
         _forecasts(sample),
         element("h3", "Error by step ahead"),
@@ -136,98 +123,29 @@ def _verdicts(judgement: Judgement, task: str) -> str:
     return ", ".join(judgement.verdict(task, baseline) for baseline in baselines)
 
 
-def _card(task: str, summary: TaskSummary) -> Html:
-    said = (part for wins in summary.shown for part in _card_lines(wins))
-    return element("div", element("h3", TASKS[task].title), *said)
-
-
-def _card_lines(wins: Wins) -> Iterator[Html]:
-    yield element("p", element("b", f"× {number(wins.median_multiple)}"), _named(wins.name), class_="lead")
-    yield element(
-        "p",
-        f"{wins.num_beating} of {wins.num_series} beat it, {wins.num_significantly_beating} by more than "
-        f"chance; {wins.num_losing} lose to it, {wins.num_significantly_losing} by more than chance.",
-    )
-
-
 def _leaderboard(rows: Sequence[LeaderboardRow]) -> list[str]:
-    summaries = summarise(rows)
     label = (
         "Mean absolute error as a multiple of the naive forecast's: left of 1 is better. Filled dots differ "
         f"from 1 by more than chance (corrected p below {ALPHA:g}), hollow ones may be luck."
     )
-    groups = [("", 1), *((TASKS[task].title, len(one.shown)) for task, one in summaries.items()), ("", 3)]
-    compared = [f"× {_spaced(wins.name)}" for summary in summaries.values() for wins in summary.shown]
-    head = ["Series", *compared, "direction, step 1", "best epoch", "time"]
-    cells = [_median_cells(rows), *(_cells(row, summaries) for row in rows)]
     return [
         element("h2", "Leaderboard"),
         plot(multiples_figure(rows, x_title="error ÷ naive error"), label),
-        element("p", _LEADERBOARD_NOTE, class_="soft"),
-        table(head, cells, groups=groups, class_="wrapped"),
-        _details(rows, summaries),
+        element("p", LEADERBOARD_NOTE, class_="soft"),
+        multiples_table(rows, "#{}"),
+        verdicts(rows),
     ]
-
-
-def _median_cells(rows: Sequence[LeaderboardRow]) -> list[str]:
-    cells = ["median"]
-    for summary in summarise(rows).values():
-        cells += [number(wins.median_multiple) for wins in summary.shown]
-    epochs = (median(row.best_epoch for row in rows), median(row.epochs_run for row in rows))
-    cells += [percent(median(row.hit_rate for row in rows)), " of ".join(map(count, epochs))]
-    return [*cells, duration(median(row.seconds for row in rows))]
-
-
-def _cells(row: LeaderboardRow, summaries: Mapping[str, TaskSummary]) -> list[str]:
-    cells: list[str] = [element("a", row.series, href=f"#{row.series}")]
-    for task, summary in summaries.items():
-        score = row.tasks.get(task)
-        lacking = ["no such task", *[ABSENT] * (len(summary.shown) - 1)]
-        cells += map(_multiple_cell, score.shown) if score else lacking
-    cells.append(element("span", percent(row.hit_rate), title=f"95 %: {_interval(row.hit_rate_95)}"))
-    return [*cells, f"{row.best_epoch} of {row.epochs_run}", duration(row.seconds)]
-
-
-def _multiple_cell(against: Against) -> Html:
-    """Show a multiple, coloured by its side of 1, with a mark when it is no luck; a pointer finds p."""
-    style = {BEATS: "better", LOSES: "worse"}.get(against.outcome)
-    mark = element("span", MARK if against.is_significant else "", class_="mark")
-    said = f"{against.verdict}, corrected p {p_value(against.corrected_p_value)}"
-    return element("span", number(against.multiple), mark, class_=style, title=said)
-
-
-def _details(rows: Sequence[LeaderboardRow], summaries: Mapping[str, TaskSummary]) -> Html:
-    """Fold away one line a comparison: what the leaderboard tells by colour and mark, in words and digits."""
-    head = ["Series", "task", "× error", "skill", "verdict", "p", "p, corrected"]
-    cells = (
-        [row.series, TASKS[task].title, *_compared(against)]
-        for row in rows
-        for task, score in row.tasks.items()
-        for against in score.shown
-    )
-    note = (
-        "Skill is 1 minus the multiple. p: chance of a difference this large if there were none "
-        f"(Diebold-Mariano), corrected for {len(rows)} series at once (Benjamini-Hochberg). The same "
-        "numbers, and the 95 % intervals of direction, are in leaderboard.csv."
-    )
-    title = element("summary", "Verdicts and p-values")
-    return element("details", title, element("p", note, class_="soft"), table(head, cells))
-
-
-def _compared(against: Against) -> list[str]:
-    numbers = [number(against.multiple), number(against.skill)]
-    return [*numbers, against.verdict, p_value(against.p_value), p_value(against.corrected_p_value)]
 
 
 def _reading_guide(results: Iterable[SeriesResult]) -> list[Html]:
     shown = {name for one in results for errors in one.judgement.errors.values() for name in errors}
-    baselines = facts((_spaced(name), about.sentence) for name, about in BASELINES.items() if name in shown)
+    baselines = facts((spaced(name), about.sentence) for name, about in BASELINES.items() if name in shown)
     return [
         element("h2", "How to read this"),
         element(
             "p",
             "Every error stands beside forecasts that need no training. The naive one is "
-            f"“{_spaced(NAIVE)}”. The best baseline is the hardest of the others to beat: a model that "
+            f"“{spaced(NAIVE)}”. The best baseline is the hardest of the others to beat: a model that "
             "loses to it was not worth its training. Skill is 1 minus the error divided by that of the "
             "forecast beside it: 1 is perfect, 0 is equal, negative is worse. The close of a coin is close "
             "to a random walk, so 1.000 times naive is an honest result for it; ranges, bands and volatility "
@@ -278,14 +196,14 @@ def _error_table(judgement: Judgement, task: str) -> Html:
     head = ["", f"MAE {relative}", f"RMSE {relative}", f"MAE {absolute}", f"RMSE {absolute}"]
     head += ["model's skill, MAE", "p of it", "model's skill, RMSE"]
     names = [MODEL, *(name for name in judgement.errors[task] if name != MODEL)]
-    columns = ", ".join(_spaced(column) for column in TASKS[task].columns)
+    columns = ", ".join(spaced(column) for column in TASKS[task].columns)
     rows = (_error_cells(judgement, task, name) for name in names)
     return table(head, rows, caption=f"{TASKS[task].title}, over all steps and {columns}")
 
 
 def _error_cells(judgement: Judgement, task: str, forecaster: str) -> list[str]:
     errors = judgement.errors[task][forecaster]
-    cells = [_spaced(forecaster)]
+    cells = [spaced(forecaster)]
     cells += [percent(grid.overall, 4) for grid in (errors.mae_return, errors.rmse_return)]
     cells += [price(grid.overall) for grid in (errors.mae_price, errors.rmse_price)]
     if forecaster == MODEL:
@@ -297,7 +215,7 @@ def _error_cells(judgement: Judgement, task: str, forecaster: str) -> list[str]:
 def _direction_cells(step: StepDirection) -> list[str]:
     always_up = step.num_rises / step.num_counted if step.num_counted else None
     counts = (step.num_counted, round(step.num_effective), step.num_flat_truth, step.num_flat_forecast)
-    shares = [percent(step.rate), _interval(step.interval), percent(always_up)]
+    shares = [percent(step.rate), interval(step.interval), percent(always_up)]
     return [str(step.step), *shares, *map(count, counts)]
 
 
@@ -321,8 +239,8 @@ def _split(split: Mapping[str, Any]) -> Iterator[Html]:
     ranges = {name: span["rows"] for name, span in spans.items() if _is_range(span.get("rows"))}
     note = "Row by row in time order; red: the embargo, which no window may touch from both sides."
     yield element("figure", element("figcaption", note), split_bar(ranges), class_="wide")
-    yield table(["span", *map(_spaced, _SPAN_KEYS)], rows)
-    yield facts((_spaced(name), _shown(value)) for name, value in split.items() if name not in spans)
+    yield table(["span", *map(spaced, _SPAN_KEYS)], rows)
+    yield facts((spaced(name), _shown(value)) for name, value in split.items() if name not in spans)
 
 
 def _is_range(rows: object) -> bool:
@@ -332,30 +250,18 @@ def _is_range(rows: object) -> bool:
 def _time_table(result: SeriesResult) -> Html:
     total_s = result.total_seconds
     rows = [
-        [_spaced(stage), join([share_bar(stage_s / total_s if total_s else 0.0), duration(stage_s)])]
+        [spaced(stage), join([share_bar(stage_s / total_s if total_s else 0.0), duration(stage_s)])]
         for stage, stage_s in result.seconds.items()
     ]
     return table(["stage", "wall time"], [*rows, ["all", duration(total_s)]])
 
 
-def _interval(ends: tuple[float, float] | None) -> str:
-    return ABSENT if ends is None else " to ".join(map(percent, ends))
-
-
 def _shown(value: object) -> str:
     """Write a JSON value for people, nested ones on one line."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{_spaced(str(name))} {_shown(item)}" for name, item in value.items())
+        return ", ".join(f"{spaced(str(name))} {_shown(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
         return "; ".join(_shown(item) for item in value)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return count(value) if isinstance(value, int) else f"{value:.4g}"
     return ABSENT if value is None else str(value)
-
-
-def _named(baseline: str) -> str:
-    return "the naive forecast" if baseline == called(NAIVE) else f"{_spaced(baseline)}, the best baseline"
-
-
-def _spaced(name: str) -> str:
-    return name.removeprefix("num_").replace("_", " ")
