@@ -3,6 +3,7 @@
     runs/aligned/       run.json, leaderboard.csv, report.html, timing.json, report/*.png, .lock, .lock-holder
       BTCUSDT-15m/      model.keras, metadata.json, history.csv, forecasts.json  (or error.txt)
       BTCUSDT-15m.replaced-1/   what `--redo` set aside
+      serving.json, generations/    models that were trained later, see `v8.artifacts.generations`
 
 A run pins what it was started with: profile, source, and per series the newest candle and the digest
 of all of them. Whoever continues it must bring the same, or start another folder beside it with
@@ -39,6 +40,9 @@ RUN_FORMAT = 1
 RUN_FILE = "run.json"
 ERROR_FILE = "error.txt"
 """Full traceback of a failed series, beside where its model would be (G10)."""
+
+GENERATIONS_FOLDER = "generations"
+"""Holds the run folders of models that were trained later."""
 
 Status = Literal["pending", "running", "done", "failed"]
 

@@ -19,7 +19,7 @@ from pydantic import Field, StrictBool, TypeAdapter
 
 from v8.artifacts.artifact_readme import README_FILE, artifact_readme
 from v8.artifacts.forecast_sample import FORECASTS_FILE, ForecastSample
-from v8.artifacts.run_folder import ERROR_FILE, now_iso, pin_of
+from v8.artifacts.run_folder import ERROR_FILE, GENERATIONS_FOLDER, now_iso, pin_of
 from v8.data.dataset import SeriesData
 from v8.data.shrinkage import Shrinkage
 from v8.errors import ArtifactError, DataError
@@ -122,12 +122,15 @@ def read_metadata(folder: Path, *, series: str | None = None) -> dict[str, Any]:
 
 
 @contextmanager
-def redo_offered(series: str) -> Iterator[None]:
-    """Let what is refused of a finished series say how that series alone is made again."""
+def redo_offered(folder: Path) -> Iterator[None]:
+    """Let what is refused of a finished series, in its folder, say how that series alone is made again."""
     try:
         yield
     except ArtifactError as error:
+        series = folder.name
         fix = f"Restore it, or repeat the command of the run with --redo {series} to train this series anew"
+        if folder.parent.parent.name == GENERATIONS_FOLDER:
+            fix = f"Restore it, or take {series} out of serving.json, so that its first model serves again"
         raise ArtifactError(where=error.where, rule=error.rule, got=error.got, fix=fix) from error
 
 

@@ -161,7 +161,7 @@ def _check_finished(plan: Plan, folder: RunFolder, listen: Listener) -> dict[Ser
 
 def _verify(folder: Path) -> None:
     finished = read_finished(folder)
-    with redo_offered(folder.name):
+    with redo_offered(folder):
         verify_model_file(folder, finished.metadata)
 
 

@@ -1,7 +1,7 @@
 """What a run shows of its finished series: leaderboard, report and timing, rewritten after each (G13).
 
-None of it is needed to go on: a file that cannot be written, and a series whose files are damaged, are told
-and left out.
+Of each series the model that serves is shown. None of it is needed to go on: a file that cannot be written,
+and a series whose files are damaged, are told and left out.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from v8.artifacts.forecast_sample import FORECASTS_FILE, ForecastSample, read_sample
+from v8.artifacts.generations import served_folder
 from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import HISTORY_FILE, read_metadata, redo_offered
 from v8.errors import ArtifactError, StorageError, V8Error
@@ -49,7 +50,7 @@ def read_finished(folder: Path) -> FinishedSeries:
     Raises:
         ArtifactError: If one of its files is damaged; the error says how to make the series again.
     """
-    with redo_offered(folder.name):
+    with redo_offered(folder):
         metadata = read_metadata(folder, series=folder.name)
         (result,) = read_results([metadata])
         history = read_history(folder / HISTORY_FILE)
@@ -117,7 +118,7 @@ class RunOutputs:
     def _read(self, name: str) -> _Shown | None:
         if name not in self._shown:
             try:
-                found = read_finished(self._run / name)
+                found = read_finished(served_folder(self._run, name))
             except ArtifactError as error:
                 self._tell(error)
                 self._shown[name] = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from v8.artifacts.generations import served_folder
 from v8.artifacts.run_folder import read_run
 from v8.engine.outputs import FinishedSeries, Tell, read_finished
 from v8.errors import ArtifactError
@@ -31,7 +32,7 @@ def draw_pictures(run: Path, tell: Tell) -> list[Path]:
     finished: dict[str, FinishedSeries] = {}
     for name in (name for name, state in record.series.items() if state.status == "done"):
         try:
-            finished[name] = read_finished(run / name)
+            finished[name] = read_finished(served_folder(run, name))
         except ArtifactError as error:
             tell(error)
     results = [one.result for one in finished.values()]

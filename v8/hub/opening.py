@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from v8.artifacts.forecaster import Forecaster
+from v8.artifacts.generations import served_folder
 from v8.artifacts.series_artifact import METADATA_FILE, read_metadata
 from v8.errors import ArtifactError, PullError, listed
 from v8.hub.manifest import MODELS_FOLDER
@@ -99,9 +100,9 @@ class _Folder(ModelPlace):
             return self._path, None
         finished = self._finished()
         if series in finished:
-            return finished[series], None
+            return served_folder(finished[series].parent, series), None
         if series is None and len(finished) == 1:
-            (found,) = finished.values()
+            (found,) = (served_folder(path.parent, name) for name, path in finished.items())
             read_metadata(found, series=found.name)  # a run must hold what its folders say
             return found, None
         raise self._missing(series, list(finished))

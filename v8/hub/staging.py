@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from v8.artifacts.artifact_readme import README_FILE, artifact_readme
+from v8.artifacts.generations import read_serving
 from v8.artifacts.model_file import MAX_UNPACKED_BYTES, check_keras_file
 from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import (
@@ -182,17 +183,18 @@ def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
     check_source(record.source, is_publishable=record.is_publishable)
     meant = set(choice.series) or record.series.keys()
     held_back = {name: why for name, why in _unfinished(run, record, choice).items() if name in meant}
-    metadata = {}
+    metadata, serving = {}, read_serving(run)
     for name in sorted((record.series.keys() & meant) - held_back.keys()):
         try:
-            with redo_offered(name):
-                content = read_described(run / name, series=name)
+            served = serving.folder(name)
+            with redo_offered(served):
+                content = read_described(served, series=name)
                 result = read_results([content])[0]
                 check_source(result.source, is_publishable=not result.is_demo)
                 if choice.is_only_skilled and (losing := result.judgement.loses):
                     held_back[name] = f"it loses to the naive forecast: {', '.join(losing)}"
                     continue
-                _stage_artifact(run / name, folder / series_folder(name), content)
+                _stage_artifact(served, folder / series_folder(name), content)
         except ArtifactError:
             if not choice.is_partial:
                 raise

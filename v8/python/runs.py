@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from v8.artifacts.generations import served_folder
 from v8.artifacts.run_folder import read_run
 from v8.artifacts.series_artifact import HISTORY_FILE, read_metadata
 from v8.engine.outputs import REPORT_FILE
@@ -107,7 +108,7 @@ class Run(Mapping[str, TrainedSeries]):
                 got=f"{listed(self.series) or 'no finished series'}",
                 fix=f"Did you mean {nearest(series, self.series)}" if self.series else "Train it first",
             )
-        return TrainedSeries(self.path / series)
+        return TrainedSeries(served_folder(self.path, series))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.series)
