@@ -83,7 +83,7 @@ class Candles:
         segment: Number of the contiguous piece a row lies in, shape (N,), int32: 0, and one more
             after every hole.
         report: What was found, repaired and dropped.
-        source: Name of the source: "vision", "files" or "demo".
+        source: Name of the source: "vision", "files", "demo" or another of `SOURCES`.
     """
 
     series: Series

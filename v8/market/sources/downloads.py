@@ -1,6 +1,7 @@
 """Polite downloads: one bounded pool, retries with back-off, limits of time, and a clear end.
 
-An answer of 404 means absent. 429, any 5xx, and every broken answer (a cut connection, silence, a drip, a
+What an answer means is the server's `Etiquette`; to a folder of files the following applies. An answer of 404
+means absent. 429, any 5xx, and every broken answer (a cut connection, silence, a drip, a
 short body, headers that contradict each other) are tried again, after the time the server asks for in
 Retry-After or else after a delay that doubles and is spread at random, so that many clients do not return
 at once. Anything else is an error at once. Whoever waits long is told so, see `v8.market.sources.waiting`.
@@ -31,6 +32,7 @@ from urllib3.response import BaseHTTPResponse
 from urllib3.util import Retry
 
 from v8.errors import DataError
+from v8.market.sources.addresses import Auth
 from v8.market.sources.waiting import tell_waiting
 from v8.version import VERSION
 
@@ -56,8 +58,6 @@ _BROKEN = (OSError, HTTPError, HTTPException, ValueError)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Auth = tuple[str, str]
-"""User and password."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,11 +109,73 @@ class Patience(Retry):
 PATIENCE: Final = Patience(NUM_TRIES - 1)
 
 
+class PassingTroubleError(Exception):
+    """A failure that may pass, and the answer that was one, if any."""
+
+    def __init__(self, text: str, answer: BaseHTTPResponse | None = None) -> None:
+        super().__init__(text)
+        self.answer = answer
+
+
+class Etiquette:
+    """How a server is asked and what its answers mean; this one is that of a folder of files.
+
+    Args:
+        variable: The environment variable by which the user asks elsewhere, for errors.
+    """
+
+    kind = "archive"
+
+    def __init__(self, variable: str) -> None:
+        self.variable = variable
+
+    def wait(self, url: str) -> None:
+        """Wait until the server may be asked; a folder always may."""
+
+    def is_there(self, url: str, answer: requests.Response) -> bool:
+        """Tell whether the body of an answer is what was asked for; if not, it is absent.
+
+        Raises:
+            PassingTroubleError: If the same request may be answered later.
+            DataError: If it will not be.
+        """
+        if answer.status_code in _PASSING:
+            raise PassingTroubleError(f"status {answer.status_code}", answer.raw)
+        if answer.status_code not in {200, _NOT_FOUND}:
+            raise DataError(
+                where=url,
+                rule="the archive must answer 200, or 404 for a file it does not have",
+                got=f"status {answer.status_code} {answer.reason}",
+                fix=f"Check that the archive may be reached from here, or set {self.variable} to a mirror",
+            )
+        return answer.status_code == 200
+
+
+def read_content(url: str, answer: requests.Response, max_bytes: int, etiquette: Etiquette) -> bytes:
+    """Read a body to its end.
+
+    Raises:
+        DataError: If it has more than `max_bytes`.
+    """
+    content = bytearray()
+    for piece in answer.raw.stream(_CHUNK_BYTES, decode_content=False):
+        content += piece
+        if len(content) > max_bytes:
+            raise DataError(
+                where=url,
+                rule=f"a file of the {etiquette.kind} has at most {max_bytes} bytes",
+                got=f"more than {max_bytes} bytes",
+                fix=f"Check that {etiquette.variable} is a candle {etiquette.kind}",
+            )
+    return bytes(content)
+
+
 class Downloader:
     """A pool of threads with keep-alive connections.
 
     Args:
         variable: The environment variable by which the user asks elsewhere, for errors.
+        etiquette: How the server is asked; that of a folder of files when None.
         num_workers: Most requests in flight at once.
         patience: How often an address is asked again, and after which delays.
         limits: How long downloads may take.
@@ -123,11 +185,13 @@ class Downloader:
         self,
         variable: str,
         *,
+        etiquette: Etiquette | None = None,
         num_workers: int = NUM_WORKERS,
         patience: Patience = PATIENCE,
         limits: TimeLimits = TimeLimits(),
     ) -> None:
-        self._variable, self._patience, self._limits = variable, patience, limits
+        self._etiquette = etiquette or Etiquette(variable)
+        self._patience, self._limits = patience, limits
         self._waiting: list[_Waiting] = []
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="v8-download")
         self._session = _Session()
@@ -164,13 +228,16 @@ class Downloader:
             for future in futures:
                 future.cancel()
 
-    def fetch(self, url: str, *, max_bytes: int, auth: Auth | None = None) -> bytes | None:
+    def fetch(
+        self, url: str, *, max_bytes: int, auth: Auth | None = None, name: str | None = None
+    ) -> bytes | None:
         """Download one file within the calling thread.
 
         Args:
             url: Its address, without user and password.
             max_bytes: Largest size to accept.
             auth: User and password, if the server asks for them.
+            name: What it is, for those who wait; the last part of the address when None.
 
         Returns:
             The content; None when the server says it is absent (404).
@@ -178,7 +245,7 @@ class Downloader:
         Raises:
             DataError: If it is too large, refused, or still failing after the last try.
         """
-        waiting = _Waiting(url, time.monotonic())
+        waiting = _Waiting(url, name or urlsplit(url).path.rpartition("/")[2], time.monotonic())
         self._waiting.append(waiting)
         try:
             return self._insist(waiting, lambda: self._ask(url, max_bytes, auth))
@@ -198,10 +265,9 @@ class Downloader:
     def _tell_longest(self) -> None:
         longest = min(list(self._waiting), key=lambda waiting: waiting.begun_s, default=None)
         if longest and longest.seconds >= self._limits.quiet_s:
-            address, most_s = urlsplit(longest.url), self._limits.file_s
-            file = address.path.rpartition("/")[2]
+            host, most_s = urlsplit(longest.url).netloc, self._limits.file_s
             tell_waiting(
-                f"waiting for {file} from {address.netloc}, {longest.seconds:.0f} s of at most {most_s:g} s; "
+                f"waiting for {longest.name} from {host}, {longest.seconds:.0f} s of at most {most_s:g} s; "
                 f"try {longest.num_tries} of {self._num_tries}"
             )
 
@@ -210,7 +276,7 @@ class Downloader:
         while True:
             try:
                 return ask()
-            except _PassingTroubleError as error:
+            except PassingTroubleError as error:
                 trouble = error
             try:
                 patience = patience.increment("GET", waiting.url, error=ProtocolError(str(trouble)))
@@ -224,48 +290,26 @@ class Downloader:
 
     def _ask(self, url: str, max_bytes: int, auth: Auth | None) -> bytes | None:
         times = (self._limits.connect_s, self._limits.silence_s)
+        self._etiquette.wait(url)
         try:
             with self._session.get(url, stream=True, timeout=times, auth=auth) as answer:
-                return self._content(url, answer, max_bytes)
+                is_there = self._etiquette.is_there(url, answer)
+                return read_content(url, answer, max_bytes, self._etiquette) if is_there else None
         except _NO_ADDRESS as error:
             raise DataError(
                 where=url,
                 rule="must be an address that can be requested",
                 got=str(error),
-                fix=f"Check {self._variable}",
+                fix=f"Check {self._etiquette.variable}",
             ) from error
         except _BROKEN as error:
-            raise _PassingTroubleError(f"a broken connection ({type(error).__name__})") from error
-
-    def _content(self, url: str, answer: requests.Response, max_bytes: int) -> bytes | None:
-        if answer.status_code == _NOT_FOUND:
-            return None
-        if answer.status_code in _PASSING:
-            raise _PassingTroubleError(f"status {answer.status_code}", answer.raw)
-        if answer.status_code != 200:
-            raise DataError(
-                where=url,
-                rule="the archive must answer 200, or 404 for a file it does not have",
-                got=f"status {answer.status_code} {answer.reason}",
-                fix=f"Check that the archive may be reached from here, or set {self._variable} to a mirror",
-            )
-        content = bytearray()
-        for piece in answer.raw.stream(_CHUNK_BYTES, decode_content=False):
-            content += piece
-            if len(content) > max_bytes:
-                raise DataError(
-                    where=url,
-                    rule=f"a file of the archive has at most {max_bytes} bytes",
-                    got="more",
-                    fix=f"Check that {self._variable} is a candle archive",
-                )
-        return bytes(content)
+            raise PassingTroubleError(f"a broken connection ({type(error).__name__})") from error
 
     @property
     def _num_tries(self) -> int:
         return int(self._patience.total or 0) + 1
 
-    def _gave_up(self, waiting: _Waiting, limit: str, trouble: _PassingTroubleError) -> DataError:
+    def _gave_up(self, waiting: _Waiting, limit: str, trouble: PassingTroubleError) -> DataError:
         return DataError(
             where=waiting.url,
             rule=f"must be downloaded within {limit}",
@@ -279,6 +323,7 @@ class _Waiting:
     """A file under way, since a time of the monotonic clock in seconds, and at which try it is."""
 
     url: str
+    name: str
     begun_s: float
     num_tries: int = 1
     is_wanted: bool = True
@@ -286,14 +331,6 @@ class _Waiting:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.begun_s
-
-
-class _PassingTroubleError(Exception):
-    """A failure that may pass, and the answer that was one, if any."""
-
-    def __init__(self, text: str, answer: BaseHTTPResponse | None = None) -> None:
-        super().__init__(text)
-        self.answer = answer
 
 
 class _Session(requests.Session):

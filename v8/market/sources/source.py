@@ -108,6 +108,12 @@ SOURCES: Final[Registry[SourceKind]] = Registry(
             later("v8.market.sources.vision:open_archive"),
         ),
         SourceKind(
+            "rest",
+            "the newest closed candles from the exchange's public API",
+            "https://developers.binance.com/docs/binance-spot-api-docs/rest-api",
+            later("v8.market.sources.rest:RestSource"),
+        ),
+        SourceKind(
             "files",
             "a folder of CSV, Parquet, Feather or JSON tables",
             "the user",

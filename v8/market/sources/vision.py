@@ -36,20 +36,18 @@ from itertools import islice
 from math import ceil
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
-from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
 import pandas as pd
-import requests
-from requests.utils import get_auth_from_url
 
 from v8 import storage
 from v8.columns import OPEN_TIME
-from v8.errors import DataError, ProfileError
+from v8.errors import DataError
 from v8.market.candles import Candles, check_candles, require_num_bars
 from v8.market.open_times import US_PER_S, iso, read_open_times
 from v8.market.series import Series
-from v8.market.sources.downloads import Auth, Downloader
+from v8.market.sources.addresses import Address, read_address
+from v8.market.sources.downloads import Downloader
 from v8.market.sources.tables import read_csv_table
 
 URL_VARIABLE = "V8_VISION_URL"
@@ -134,38 +132,9 @@ def open_archive() -> VisionSource:
     return VisionSource()
 
 
-@dataclass(frozen=True)
-class _Address:
-    """Where an archive is, and what opens it; no text but `url` is ever shown or written."""
-
-    url: str
-    auth: Auth | None = field(repr=False)
-
-    @property
-    def cache(self) -> Path:
-        """Folder of its own: archives must not mix, whoever runs them."""
-        return storage.home() / "vision" / re.sub(r"[^A-Za-z0-9.-]+", "_", self.url.partition("://")[2])
-
-
-def _read_address(given: str | None) -> _Address:
-    """Check the base address of an archive and split off user and password."""
+def _read_address(given: str | None) -> Address:
     url = given or os.environ.get(URL_VARIABLE) or DEFAULT_URL
-    try:
-        address, prepared = urlsplit(url), requests.Request("GET", url).prepare()
-        is_sound = address.scheme in {"http", "https"} and bool(address.hostname) and bool(prepared.url)
-    except ValueError:  # of requests, too: for a host that is none
-        is_sound = False
-    # An @ behind the host is that of a password with a / in it, which would be taken for the host.
-    if not is_sound or not url.isprintable() or re.search(r"[ ?#]|://[^/]*/.*@", url):
-        raise ProfileError(
-            where=URL_VARIABLE,
-            rule="is the address of a candle archive, http://HOST/PATH or https://HOST/PATH",
-            got=repr(url.rpartition("@")[2]),  # a password may stand before it, in whatever form
-            fix=f"Correct it, or unset it for {DEFAULT_URL}",
-        )
-    user, password = get_auth_from_url(url)
-    bare = address._replace(netloc=address.netloc.rpartition("@")[2])
-    return _Address(urlunsplit(bare).rstrip("/"), (user, password) if user or password else None)
+    return read_address(url, variable=URL_VARIABLE, kind="a candle archive", default=DEFAULT_URL)
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +142,7 @@ class _SeriesZips:
     """The zips of one series during one call: on disk, or else in the archive."""
 
     series: Series
-    address: _Address
+    address: Address
     downloader: Downloader
     _promises: dict[pd.Period, str | None] = field(default_factory=dict)
 
@@ -269,7 +238,8 @@ class _SeriesZips:
         return self.downloader.fetch(url, max_bytes=max_bytes, auth=self.address.auth)
 
     def _places(self, period: pd.Period) -> tuple[Path, Path]:
-        path = self.address.cache / _zip_path(self.series, period)
+        cache = storage.home() / "vision" / self.address.folder_name
+        path = cache / _zip_path(self.series, period)
         return path, path.with_name(f"{path.name}.sha256")
 
 

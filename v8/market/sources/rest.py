@@ -1,0 +1,117 @@
+"""The source `rest`: the exchange's public API, the newest closed candles first.
+
+What is closed is decided by the exchange's own time, so the clock of this machine may be wrong, and the
+running candle is never asked for. `v8.market.sources.klines` says what an answer must be,
+`v8.market.sources.klines_api` how the exchange is asked, and of whom.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import pandas as pd
+
+from v8.errors import DataError
+from v8.market.candles import Candles, check_candles, require_num_bars
+from v8.market.open_times import iso
+from v8.market.series import Series
+from v8.market.sources.exchange_clock import ExchangeClock
+from v8.market.sources.klines import MOST_ROWS, Span
+from v8.market.sources.klines_api import KlinesApi
+
+
+class RestSource:
+    """Candles from the exchange's API.
+
+    Args:
+        api: What asks; it is that of `V8_REST_URL` when None.
+        clock: Keeps the exchange's time; asks `api` when None.
+    """
+
+    name: ClassVar = "rest"
+    is_publishable: ClassVar = True
+
+    def __init__(self, api: KlinesApi | None = None, clock: ExchangeClock | None = None) -> None:
+        self.api = api or KlinesApi()
+        self.clock = clock or ExchangeClock(self.api.time_s)
+
+    def now_s(self) -> int:
+        """Return the exchange's time; see `KeepsTime`."""
+        return self.clock.now_s()
+
+    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
+        """Return the newest closed candles of the exchange; see `CandleSource`.
+
+        Raises:
+            DataError: If it has none, cannot be reached, or answers something else.
+        """
+        require_num_bars(num_bars, series)
+        require_listed(series, self.name)
+        now_s = self.now_s()
+        newest_s = last_closed_s(series, now_s)
+        last_s = newest_s if end_s is None else min(newest_s, last_closed_s(series, end_s + series.bar_s))
+        found = self._collected(series, num_bars, last_s, now_s).newest(num_bars, last_s)
+        report = replace(found.report, num_newer=(newest_s - last_s) // series.bar_s)
+        return replace(found, report=report)
+
+    def _collected(self, series: Series, num_bars: int, last_s: int, now_s: int) -> Candles:
+        """Fetch pages, newest first, until they hold enough candles or there are no more."""
+        begin_s = self._begin_s(series, last_s) if num_bars > MOST_ROWS else None
+        tables: list[pd.DataFrame] = []
+        stop_s, num_missing = last_s, num_bars
+        while True:
+            spans = _pages(series, stop_s, num_missing, begin_s)
+            tables += self.api.downloader.map(self.api.klines, spans)
+            frame = pd.concat(reversed(tables), ignore_index=True)
+            begin_s = self._begin_s(series, last_s) if begin_s is None and len(frame) < num_bars else begin_s
+            stop_s = spans[-1].first_s - series.bar_s
+            is_all = begin_s is None or stop_s < begin_s
+            if len(frame) or is_all:
+                found = check_candles(frame, series, source=self.name, now_s=now_s)
+                num_missing = num_bars - len(found)
+                if num_missing <= 0 or is_all or found.report.relisted_at:
+                    return found
+
+    def _begin_s(self, series: Series, last_s: int) -> int:
+        begin_s = self.api.first_open_s(Span(series, last_s, last_s))
+        if begin_s is None:
+            raise DataError(
+                where=f"{series} from {self.name}",
+                rule=f"needs a candle that opens at or before {iso(last_s)}",
+                got="none that the exchange knows",
+                fix="Check the symbol and the timeframe, or ask for a later time",
+            )
+        return begin_s
+
+
+def _pages(series: Series, last_s: int, num_bars: int, begin_s: int | None) -> list[Span]:
+    """Part the newest bars up to a time into spans that one answer holds, newest first."""
+    first_s = max(last_s - (num_bars - 1) * series.bar_s, begin_s or 0)
+    page_s = MOST_ROWS * series.bar_s
+    stops = range(last_s, first_s - 1, -page_s)
+    return [Span(series, max(first_s, stop - page_s + series.bar_s), stop) for stop in stops]
+
+
+def last_closed_s(series: Series, now_s: int) -> int:
+    """Return the open time of the last bar that is closed at a time, seconds since the epoch.
+
+    >>> last_closed_s(Series("BTCUSDT", "1h"), 7_199), last_closed_s(Series("BTCUSDT", "1h"), 7_200)
+    (0, 3600)
+    """
+    return (now_s - series.phase_s) // series.bar_s * series.bar_s + series.phase_s - series.bar_s
+
+
+def require_listed(series: Series, source: str) -> None:
+    """Refuse a symbol that the exchange cannot have before anything is asked.
+
+    Raises:
+        DataError: If it is not of letters and digits only.
+    """
+    if not series.symbol.isalnum():
+        raise DataError(
+            where=f"{series} from {source}",
+            rule="the exchange's symbols are letters and digits, such as BTCUSDT",
+            got=series.symbol,
+            fix="Write it as the exchange does, or give files of your own with --source files",
+        )
