@@ -1,4 +1,4 @@
-"""One writer per folder: a lock that the system releases when its process ends, however it ends."""
+"""One writer per folder or file: a lock that the system releases when its process ends, however it ends."""
 
 from __future__ import annotations
 
@@ -16,35 +16,38 @@ HOLDER_NAME = ".lock-holder"
 """Names the process that holds the lock; Windows lets nobody read the locked file itself."""
 
 
-class FolderLock:
-    """Hold a folder for this process.
+class _Lock:
+    """Hold something for this process.
 
     Args:
-        folder: The folder to hold; made when missing.
+        place: What is held, for the error.
+        lock: The file that is locked; its folder is made when missing.
+        holder: The file that names the process.
+        rule: Who may hold it, as a clause.
+        fix: What a second process can do.
 
     Raises:
         ArtifactError: If another process holds it.
         StorageError: If it cannot be written.
     """
 
-    def __init__(self, folder: Path) -> None:
-        holder = folder / HOLDER_NAME
-        self._lock = FileLock(folder / LOCK_NAME, timeout=0, thread_local=False)
+    def __init__(self, place: Path, lock: Path, holder: Path, *, rule: str, fix: str) -> None:
+        self._lock = FileLock(lock, timeout=0, thread_local=False)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            lock.parent.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
             holder.write_text(f"{os.getpid()}\n", "ascii")
         except Timeout as error:
             pid = holder.read_text("ascii").strip() if holder.exists() else ""
             raise ArtifactError(
-                where=str(folder),
-                rule="one run at a time writes a run folder",
+                where=str(place),
+                rule=rule,
                 got=f"{f'process {pid}' if pid else 'another process'} at work in it",
-                fix="Wait until it ends, or start another run beside it with --fresh",
+                fix=fix,
             ) from error
         except OSError as error:
             self.release()
-            raise StorageError.of(folder, error) from error
+            raise StorageError.of(place, error) from error
 
     def __enter__(self) -> Self:
         return self
@@ -57,3 +60,42 @@ class FolderLock:
     def release(self) -> None:
         """Let the folder go; on a Unix the file stays, because removing it would race with one who waits."""
         self._lock.release()
+
+
+class FolderLock(_Lock):
+    """Hold a run folder for this process.
+
+    Args:
+        folder: The folder to hold; made when missing.
+
+    Raises:
+        ArtifactError: If another process holds it.
+        StorageError: If it cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            folder,
+            folder / LOCK_NAME,
+            folder / HOLDER_NAME,
+            rule="one run at a time writes a run folder",
+            fix="Wait until it ends, or start another run beside it with --fresh",
+        )
+
+
+class WriterLock(_Lock):
+    """Hold a file that one process at a time may write; the lock is a hidden neighbour of it.
+
+    Args:
+        file: The file to hold, which need not be there yet.
+        rule: Who may write it, as a clause.
+        fix: What a second process can do.
+
+    Raises:
+        ArtifactError: If another process holds it.
+        StorageError: If its folder cannot be written.
+    """
+
+    def __init__(self, file: Path, *, rule: str, fix: str) -> None:
+        lock, holder = (file.with_name(f".{file.name}{ending}") for ending in (LOCK_NAME, HOLDER_NAME))
+        super().__init__(file, lock, holder, rule=rule, fix=fix)

@@ -164,7 +164,7 @@ def measure_errors(span: Span, task: str, forecast: Floats) -> tuple[TaskErrors,
             fix="Give it the axes (windows, steps, columns)",
         )
     error = forecast.astype(np.float64) - truth
-    relative = error / span.last_close[:, None, None] if TASKS[task].is_price else error
+    relative = in_returns(task, error, span.last_close)
     largest = float(np.maximum(np.abs(error), np.abs(relative)).max())
     if not largest < MAX_ERROR:  # also true for NaN
         bad = [tuple(index) for index in np.argwhere(~np.isfinite(forecast)).tolist()]
@@ -176,6 +176,11 @@ def measure_errors(span: Span, task: str, forecast: Floats) -> tuple[TaskErrors,
             fix="Train again with a lower learning_rate or a clip_norm",
         )
     return TaskErrors(*_grids(error), *_grids(relative)), np.abs(relative).mean(axis=(1, 2))
+
+
+def in_returns(task: str, error_NHC: Floats, last_close_N: Floats) -> Floats:
+    """Write errors in returns: as shares of the last close, or as they are where a task has no unit."""
+    return error_NHC / last_close_N[:, None, None] if TASKS[task].is_price else error_NHC
 
 
 def measure_direction(span: Span, ohlc: Floats) -> tuple[StepDirection, ...]:
