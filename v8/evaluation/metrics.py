@@ -178,7 +178,9 @@ def measure_errors(span: Span, task: str, forecast: Floats) -> tuple[TaskErrors,
     return TaskErrors(*_grids(error), *_grids(relative)), np.abs(relative).mean(axis=(1, 2))
 
 
-def in_returns(task: str, error_NHC: Floats, last_close_N: Floats) -> Floats:
+def in_returns(
+    task: str, error_NHC: NDArray[np.float64], last_close_N: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Write errors in returns: as shares of the last close, or as they are where a task has no unit."""
     return error_NHC / last_close_N[:, None, None] if TASKS[task].is_price else error_NHC
 

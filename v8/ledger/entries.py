@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from v8.market.open_times import iso
 from v8.market.series import Series, is_series_name
 from v8.profile import ProfileName
 from v8.records import Count, OpenTime, Positive, Sha256, Word
+
+Number = TypeVar("Number", np.float32, np.float64)
 
 MAX_VALUES: Final = 100_000
 """Values of one forecaster; a thousand steps of the shipped tasks have 7,000."""
@@ -91,7 +93,7 @@ class Issuer:
         """Say which generation of the place's models it is of: until when it has seen, and its digest."""
         return f"{iso(self.seen_until_s)} {self.model_sha256[:SHOWN_DIGITS]}"
 
-    def split(self, values: NDArray[np.floating]) -> dict[str, NDArray[np.floating]]:
+    def split(self, values: NDArray[Number]) -> dict[str, NDArray[Number]]:
         """Part values of shape (..., V) by task, each (..., H, C)."""
         parts, start = {}, 0
         for task, columns in self.tasks.items():
@@ -101,7 +103,7 @@ class Issuer:
             start = stop
         return parts
 
-    def joined(self, tasks: Mapping[str, NDArray[np.floating]]) -> NDArray[np.float32]:
+    def joined(self, tasks: Mapping[str, NDArray[np.floating[Any]]]) -> NDArray[np.float32]:
         """Put arrays (..., H, C) of all tasks one behind the other, the inverse of `split`."""
         flat = [tasks[name].reshape(*tasks[name].shape[:-2], -1) for name in self.tasks]
         return np.concatenate(flat, axis=-1).astype(np.float32)
@@ -136,7 +138,7 @@ class Entry:
         """When the last forecast bar closes."""
         return self.issued_for_s + self.issuer.horizon_bars * self.issuer.bar_s
 
-    def forecast(self, forecaster: str = MODEL) -> dict[str, NDArray[np.floating]]:
+    def forecast(self, forecaster: str = MODEL) -> dict[str, NDArray[np.float32]]:
         """Return what one forecaster said, per task, shape (H, C)."""
         return self.issuer.split(self.values[self.issuer.forecasters.index(forecaster)])
 
