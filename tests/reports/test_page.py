@@ -102,8 +102,8 @@ def test_a_section_holds_horizon_charts_direction_spans_candles_and_times(
         {"epoch": epoch, "train_loss": 1 / epoch, "validation_loss": 1.1 / epoch} for epoch in (1.0, 2.0, 3.0)
     ]
     page = write(make_run(), [make_metadata()], {"BTCUSDT-15m": history})
-    # Leaderboard, three tasks by step, one learning curve, time per stage.
-    assert [value for name, value in page.attributes if name == "class"].count("plot") == 6
+    # Leaderboard twice, three tasks by step, one learning curve, time per stage.
+    assert [value for name, value in page.attributes if name == "class"].count("plot") == 7
     for content in ("roll forward", "last close", "offset", "windows counted", "embargo bars", "5,531"):
         assert content in page.text
     assert "unclosed1" in page.text  # from the candle report, while zeros are left out:

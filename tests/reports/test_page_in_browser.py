@@ -69,7 +69,7 @@ def test_nothing_goes_wrong_and_every_chart_is_drawn(opened: Visit) -> None:
     assert opened.console == []
     assert opened.told("errors") == "0"
     # Leaderboard and time; per series: forecasts, three tasks by step, learning curve.
-    assert opened.told("charts") == str(2 + 2 * 5)
+    assert opened.told("charts") == str(3 + 2 * 5)
     assert len(re.findall(r'class="[^"]*\bmain-svg\b', opened.dom)) >= 12
 
 
@@ -82,9 +82,9 @@ def test_candles_fans_and_bands_are_really_on_the_drawing(opened: Visit) -> None
 
 def test_a_folded_series_costs_nothing_before_it_is_opened(page: Path, visit: VisitPage) -> None:
     folded = visit(page)
-    assert (folded.told("errors"), folded.told("charts")) == ("0", "2")
+    assert (folded.told("errors"), folded.told("charts")) == ("0", "3")
     one = visit(page, "#BUSDT-1h")
-    assert (one.told("errors"), one.told("charts")) == ("0", "7")
+    assert (one.told("errors"), one.told("charts")) == ("0", "8")
 
 
 def test_the_numbers_are_those_of_the_metadata(opened: Visit, metadata: list[dict[str, Any]]) -> None:

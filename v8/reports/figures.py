@@ -19,7 +19,7 @@ import plotly.graph_objects as go
 
 from v8.evaluation.baselines import BASELINES, NAIVE
 from v8.evaluation.judgement import MODEL, Judgement
-from v8.reports.leaderboard import LeaderboardRow, summarise
+from v8.reports.leaderboard import Against, LeaderboardRow, TaskScore, summarise
 from v8.reports.palette import LIGHT, STAGES, line_style
 from v8.reports.results import History
 from v8.tasks import TASKS
@@ -212,15 +212,25 @@ class _DotScale:
         return FAR_MULTIPLE + number * 0.2 * (FAR_MULTIPLE - self.least)
 
 
-def multiples_figure(rows: Sequence[LeaderboardRow], *, x_title: str) -> go.Figure:
-    """Draw each series' errors as multiples of naive's, from top to bottom; hollow dots may be luck."""
-    scores = {task: [row.tasks.get(task) for row in rows] for task in summarise(rows)}
-    multiples = {
-        task: [one.naive.multiple if one else None for one in those] for task, those in scores.items()
-    }
-    is_sure = {
-        task: [bool(one and one.naive.is_significant) for one in those] for task, those in scores.items()
-    }
+def multiples_figure(
+    rows: Sequence[LeaderboardRow], *, x_title: str, is_against_best: bool = False
+) -> go.Figure:
+    """Draw each series' errors from top to bottom, as multiples of a baseline's; hollow dots may be luck.
+
+    Args:
+        rows: Of the leaderboard.
+        x_title: Title of the scale.
+        is_against_best: Whether the baseline is the best one of each task; else it is naive.
+    """
+
+    def against(score: TaskScore | None) -> Against | None:
+        if score is None:
+            return None
+        return score.best if is_against_best else score.naive
+
+    scores = {task: [against(row.tasks.get(task)) for row in rows] for task in summarise(rows)}
+    multiples = {task: [one.multiple if one else None for one in those] for task, those in scores.items()}
+    is_sure = {task: [bool(one and one.is_significant) for one in those] for task, those in scores.items()}
     return dot_figure([row.series for row in rows], multiples, x_title=x_title, is_sure=is_sure)
 
 

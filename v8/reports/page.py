@@ -125,12 +125,16 @@ def _verdicts(judgement: Judgement, task: str) -> str:
 
 def _leaderboard(rows: Sequence[LeaderboardRow]) -> list[str]:
     label = (
-        "Mean absolute error as a multiple of the naive forecast's: left of 1 is better. Filled dots differ "
+        "Mean absolute error as a multiple of that of {}: left of 1 is better. Filled dots differ "
         f"from 1 by more than chance (corrected p below {ALPHA:g}), hollow ones may be luck."
     )
     return [
         element("h2", "Leaderboard"),
-        plot(multiples_figure(rows, x_title="error ÷ naive error"), label),
+        plot(multiples_figure(rows, x_title="error ÷ naive error"), label.format("the naive forecast")),
+        plot(
+            multiples_figure(rows, x_title="error ÷ error of the best baseline", is_against_best=True),
+            label.format("each task's best baseline"),
+        ),
         element("p", LEADERBOARD_NOTE, class_="soft"),
         multiples_table(rows, "#{}"),
         verdicts(rows),

@@ -87,9 +87,13 @@ def write_pictures(
     best = next((samples[row.series] for row in rows if row.series in samples), None)
     pictures: dict[str, tuple[str, list[go.Figure], tuple[float, float]]] = {}
     if rows:
-        skill = multiples_figure(rows, x_title="filled: differs from 1 by more than chance")
-        size = 8.0, 1.6 + 0.22 * len(rows)
-        pictures["skill.png"] = "error ÷ naive error, below 1 is better", [skill], size
+        skill = [
+            multiples_figure(rows, x_title=f"error ÷ {other}", is_against_best=is_best)
+            for other, is_best in (("naive error", False), ("error of the best baseline", True))
+        ]
+        size = 12.0, 1.6 + 0.22 * len(rows)
+        said = "below 1 is better; filled: differs from 1 by more than chance"
+        pictures["skill.png"] = said, skill, size
         errors = []
         for task in summarise(rows):
             drawn = error_figure([one.judgement for one in results if task in one.judgement.errors], task)
