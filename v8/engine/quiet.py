@@ -13,9 +13,9 @@ from functools import cache
 
 _CHATTER = re.compile(
     rb"^(WARNING: All log messages before absl::InitializeLog"
-    rb"|[IW]\d{4} .* \w+\.(cc|h):\d+\] "
-    rb"|\d{4}-\d\d-\d\d [\d:.]+: [IW] \w+/"
-    rb"|E\d{4} .* ((cudart_stub|cuda_platform|cpu_feature_guard|cuda_\w+)\.cc:|\w+\.cc:\d+\] oneDNN ))"
+    rb"|([IW]\d{4} .* |\d{4}-\d\d-\d\d [\d:.]+: [IW] )\S+\.(cc|h):\d+\] "
+    rb"|(E\d{4} .* |\d{4}-\d\d-\d\d [\d:.]+: E )"
+    rb"(\S*\b(cudart_stub|cpu_feature_guard|cuda_\w+)\.cc:|\S+\.cc:\d+\] oneDNN ))"
 )
 """What TensorFlow and XLA, of any supported version, say for information or as a warning, and their errors
 about missing CUDA and the processor: they ignore TensorFlow's own log level, and some come late."""
