@@ -19,6 +19,7 @@ from v8.reports.comparison_results import (
     PROJECTED_MODELS,
     Comparison,
     FigureKind,
+    Measurement,
     ModelMeasurement,
     Spread,
     assumption,
@@ -174,28 +175,37 @@ def _multiples(model: ModelMeasurement) -> dict[str, Mapping[str, float | None]]
 
 
 def _measurements(comparison: Comparison) -> Html:
+    """Return one row per model and repeat, speeds first, then errors: both at once would be too wide."""
     tasks = _tasks(comparison)
-    columns = ("profile", "repeat", "series", "train s", "validate s", "windows/s", "epochs", "best")
-    rows = [
-        [
-            one.profile,
-            str(one.repeat),
-            model.series,
-            *(f"{model.seconds[stage]:.2f}" for stage in ("train", "validate")),
-            f"{model.windows_per_s:,.0f}",
-            str(model.epochs_run),
-            str(model.best_epoch),
-            *(number(those.get(task)) for task in tasks for those in _multiples(model).values()),
-            f"{one.matmul_gflop_per_s:,.0f}",
-            one.precision,
-            one.device,
-        ]
-        for one in comparison.measurements
-        for model in one.models
+    speeds = ("train s", "validate s", "windows/s", "epochs", "best", "matmul GFLOP/s", "precision", "device")
+    multiples = [f"{task} ÷ {other}" for task in tasks for other in _OTHERS]
+    models = [(one, model) for one in comparison.measurements for model in one.models]
+    names = [[one.profile, str(one.repeat), model.series] for one, model in models]
+    return join(
+        table(
+            ["profile", "repeat", "series", *head], map(list.__add__, names, rows), class_="wrapped figures"
+        )
+        for head, rows in (
+            (speeds, [_speeds(one, model) for one, model in models]),
+            (multiples, [_errors(model, tasks) for _, model in models]),
+        )
+    )
+
+
+def _speeds(one: Measurement, model: ModelMeasurement) -> list[str]:
+    return [
+        *(f"{model.seconds[stage]:.2f}" for stage in ("train", "validate")),
+        f"{model.windows_per_s:,.0f}",
+        str(model.epochs_run),
+        str(model.best_epoch),
+        f"{one.matmul_gflop_per_s:,.0f}",
+        one.precision,
+        one.device,
     ]
-    multiples = (f"{task} ÷ {other}" for task in tasks for other in _OTHERS)
-    head = [*columns, *multiples, "matmul GFLOP/s", "precision", "device"]
-    return table(head, rows, class_="wrapped figures")
+
+
+def _errors(model: ModelMeasurement, tasks: list[str]) -> list[str]:
+    return [number(those.get(task)) for task in tasks for those in _multiples(model).values()]
 
 
 def _tasks(comparison: Comparison) -> list[str]:
