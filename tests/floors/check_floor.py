@@ -24,6 +24,9 @@ from packaging.requirements import Requirement
 REPOSITORY = Path(__file__).parents[2]
 REPO = "someone/floor"
 SERIES, *OTHERS = ("BTCUSDT-15m", "ETHUSDT-15m", "SOLUSDT-1h")
+LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+"""The other tests set it; a user does not."""
+
 TASKS = ["bands", "ohlc", "volatility"]
 PLAIN_KERAS = """
 import sys, keras, numpy as np
@@ -78,7 +81,7 @@ def python(place: Path, hub: Any, *words: str) -> tuple[str, str]:
     done = subprocess.run(
         [sys.executable, *words],
         cwd=place,
-        env={**os.environ, **variables},
+        env={name: value for name, value in os.environ.items() if name != LEVEL} | variables,
         capture_output=True,
         text=True,
         timeout=300,
