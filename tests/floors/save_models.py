@@ -9,8 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import keras
 import numpy as np
+
+from v8.engine.quiet import quiet_start
+
+with quiet_start():
+    import keras
 
 PROFILES = ("aligned", "frontier")
 RUN = "run --source demo --smoke --series BTCUSDT-15m --precision float32 --workers 1 --device cpu"
