@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Time the indicators against `ta` and a plain Python loop, and a cold feature store against a warm one.
+"""Time the indicators against `ta` and a Python loop, and a feature store that is cold, warm or almost warm.
 
     python scripts/bench_features.py [--series 40] [--rows 10000] [--repeats 5] [--json PATH]
 
@@ -14,6 +14,10 @@ What is timed:
   same store asked again. The three take turns too, the best of the repeats counts, and their tables must
   be the same to the last bit. The digest of the candles is needed by all three and by the run folder, and
   is cached with the candles, so it is timed on a line of its own and counted in none of them.
+- Append: one series of 35,096 candles, per profile all its columns. Cold: an empty folder, as above. Append:
+  a new store object over a folder that has the columns of the first 35,000 (map, check every byte, compare
+  the candles, compute 96 rows, assemble). One cold turn and three appending ones take turns, the best of the
+  repeats counts, and their tables must be the same to the last bit.
 """
 
 # ruff: noqa: E402 - the package lies beside this folder
@@ -29,6 +33,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -44,7 +49,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
 from v8.columns import OHLCV
-from v8.features.indicators import compute
+from v8.features.computing import compute
 from v8.features.store import FeatureStore
 from v8.features.table import compute_table
 from v8.market.candles import Candles
@@ -58,6 +63,12 @@ INDICATORS += ("volatility", "atr", "volume_norm")
 
 WARM_AT_LEAST = 20.0
 """How much faster a warm store must be than a cold one (issue 2)."""
+
+APPEND_AT_MOST = 0.05
+"""Share of cold that appending may cost (issue 13)."""
+
+APPENDED, APPENDED_TO = 96, 35_000
+"""Candles of a day of quarter hours, and of a year."""
 
 COLD_COMPUTE_AT_MOST_S = 3.0
 """Seconds of computing for 40 series of 10,000 rows (issue 2)."""
@@ -73,6 +84,7 @@ def main() -> int:
         "machine": machine(),
         "indicators": time_indicators(candles[0], options.repeats),
         "store": time_store(candles, options.repeats),
+        "append": {name: time_append(name, options.repeats) for name in ("aligned", "stable", "frontier")},
     }
     show(result)
     if options.json:
@@ -143,6 +155,29 @@ def time_store_once(candles: list[Candles], columns: tuple[str, ...]) -> dict[st
     assert cold.stats.computed_columns == warm.stats.reused_columns == num_columns
     assert warm.stats.remembered_tables == 2 * len(candles)
     return turn
+
+
+def time_append(profile: str, repeats: int) -> dict[str, float]:
+    """Return seconds of a cold store and of one that has all but the newest candles, and their ratio."""
+    columns = load_profile(profile).features
+    candles = open_source("demo").candles(load_universe()[0], APPENDED_TO + APPENDED)
+    older = candles.newest(APPENDED_TO, int(candles.open_time_s[APPENDED_TO - 1]))
+    assert candles.digest != older.digest
+    rounds = [time_append_once(candles, older, columns) for _ in range(repeats)]
+    cold, append = (min(each[turn] for each in rounds) for turn in (0, 1))
+    return {"columns": len(columns), "cold_s": cold, "append_s": append, "append_share": append / cold}
+
+
+def time_append_once(candles: Candles, older: Candles, columns: tuple[str, ...]) -> tuple[float, float]:
+    with tempfile.TemporaryDirectory() as empty, tempfile.TemporaryDirectory() as begun:
+        FeatureStore(Path(begun)).table(older, columns)
+        cold, *append = [FeatureStore(Path(folder)) for folder in (empty, begun, begun, begun)]
+        cold_s = seconds_of(lambda: cold.table(candles, columns))
+        append_s = [seconds_of(partial(each.table, candles, columns)) for each in append]
+        tables = [each.table(candles, columns).select(columns).tobytes() for each in (cold, *append)]
+    assert set(tables) == {tables[0]}
+    assert {each.stats.continued_columns for each in append} == {len(columns)}
+    return cold_s, min(append_s)
 
 
 def best_of(turns: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
@@ -269,13 +304,17 @@ def show(result: dict[str, Any]) -> None:
         times = store["cold_times"].get(name)
         beside = f"   cold takes {times:,.1f} times as long" if times else ""
         print(f"  {name:<8}{seconds:>9.4f} s{beside}")
-    for goal, is_met in goals(store).items():
+    print(f"append: {APPENDED} candles to {APPENDED_TO:,}")
+    for name, one in result["append"].items():
+        told = f"{one['append_s'] * 1e3:.2f} ms of {one['cold_s'] * 1e3:.1f} ms cold"
+        print(f"  {name:<9}{one['columns']:>3} columns: {told}, {one['append_share']:.1%}")
+    for goal, is_met in goals(store, result["append"]["frontier"]).items():
         print(f"  {'met' if is_met else 'NOT MET':<8}{goal}")
     print(json.dumps(result["machine"]))
 
 
-def goals(store: dict[str, Any]) -> dict[str, bool]:
-    """Say which goals of issue 2 hold; a new process has only the folder, so it has a line of its own."""
+def goals(store: dict[str, Any], append: dict[str, float]) -> dict[str, bool]:
+    """Say which goals hold (issues 2 and 13); a new process has only the folder, so it has its own line."""
     return {
         f"computing takes under {COLD_COMPUTE_AT_MOST_S:g} s": store["seconds"]["compute"]
         < COLD_COMPUTE_AT_MOST_S,
@@ -284,6 +323,9 @@ def goals(store: dict[str, Any]) -> dict[str, bool]:
         ),
         f"warm from memory, in the same process, at least {WARM_AT_LEAST:g} times as fast as cold": (
             store["cold_times"]["memory"] >= WARM_AT_LEAST
+        ),
+        f"appending {APPENDED} candles of the profile frontier costs at most {APPEND_AT_MOST:.0%} of cold": (
+            append["append_share"] <= APPEND_AT_MOST
         ),
     }
 

@@ -8,6 +8,7 @@ import pytest
 from v8.columns import OHLC
 from v8.errors import DataError
 from v8.features import formulas
+from v8.features.computing import compute
 from v8.features.indicators import (
     FEATURES,
     HISTORY_WEIGHT,
@@ -15,7 +16,6 @@ from v8.features.indicators import (
     Formula,
     Kind,
     check_columns,
-    compute,
     definition_digest,
     definitions,
     warmup_bars,

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from v8.features import ranges
-from v8.features.indicators import FEATURES, compute
+from v8.features.computing import compute
+from v8.features.indicators import FEATURES
 
 FORMULAS = {name: feature.formula for name, feature in FEATURES.items() if feature.formula}
 OF_RANGES = [name for name, each in FORMULAS.items() if each.function.__module__ == ranges.__name__]

@@ -146,7 +146,7 @@ def moved(content: bytes, source: int, target: int) -> bytes:
         (lambda content: content.replace(b'"starts"', b'"stunts"'), "does not match its checksum"),
         (lambda content: content.replace(b'"num_bytes"', b'"num_bites"'), "index cannot be read"),
         (
-            lambda content: content.replace(b'{"v8_features_format": 1', b'{"v8_features_format":,1'),
+            lambda content: content.replace(b'{"v8_features_format": 2', b'{"v8_features_format":,2'),
             "cannot be read",
         ),
     ],
@@ -225,6 +225,86 @@ def checksum(runs: bytes, index: bytes) -> bytes:
     words = np.frombuffer(runs[:whole], np.uint64).reshape(-1, 1024)
     content = (index, runs[whole:], words.sum(axis=0), words.sum(axis=1))
     return hashlib.sha256(b"".join(map(bytes, content))).hexdigest().encode()
+
+
+def first_of(candles: Candles, num_rows: int) -> Candles:
+    return candles.newest(num_rows, int(candles.open_time_s[num_rows - 1]))
+
+
+def made(store: FeatureStore) -> tuple[int, int, int]:
+    return store.stats.computed_columns, store.stats.continued_columns, len(store.stats.damaged_files)
+
+
+@pytest.mark.parametrize(("num_new", "num_files"), [(1, 1), (60, 1), (80, 2)])
+def test_new_candles_cost_their_rows_and_a_file_only_where_they_are_many(
+    tmp_path: Path, num_new: int, num_files: int
+) -> None:
+    # A sixteenth of 1,000 rows is 62.
+    grown = walk_candles(1000 + num_new)
+    FeatureStore(tmp_path).table(first_of(grown, 1000), EVERY)
+    for _ in range(2):
+        store = FeatureStore(tmp_path)
+        assert_same(store.table(grown, EVERY), compute_table(grown, EVERY))
+        assert made(store) == ((0, 15, 0) if num_files == 1 or _ == 0 else (0, 0, 0))
+    assert len(list(tmp_path.rglob("*.parquet"))) == num_files
+
+
+def test_of_two_files_that_begin_as_the_candles_do_the_newest_goes_on(tmp_path: Path) -> None:
+    grown = walk_candles(700)
+    for num_rows in (300, 600):
+        FeatureStore(tmp_path).table(first_of(grown, num_rows), ["macd_signal", "rsi"])
+    store = FeatureStore(tmp_path)
+    assert_same(store.table(grown, ["macd_signal", "rsi"]), compute_table(grown, ["macd_signal", "rsi"]))
+    assert made(store) == (0, 2, 0)
+    assert_same(FeatureStore(tmp_path).table(grown, EVERY), compute_table(grown, EVERY))
+
+
+def test_columns_that_the_older_file_lacks_are_computed_and_kept(tmp_path: Path) -> None:
+    grown = walk_candles(310)
+    FeatureStore(tmp_path).table(first_of(grown, 300), ["close", "rsi"])
+    store = FeatureStore(tmp_path)
+    assert_same(store.table(grown, ["rsi", "macd"]), compute_table(grown, ["rsi", "macd"]))
+    assert made(store) == (1, 1, 0)
+    warm = FeatureStore(tmp_path)
+    assert_same(warm.table(grown, ["rsi", "macd"]), compute_table(grown, ["rsi", "macd"]))
+    assert counts(warm) == (0, 2, 0)
+
+
+def test_candles_whose_past_was_revised_or_that_begin_later_go_on_from_nothing(tmp_path: Path) -> None:
+    grown = walk_candles(310)
+    FeatureStore(tmp_path).table(first_of(grown, 300), EVERY)
+    values = grown.values.copy()
+    values[7, 4] = np.nextafter(values[7, 4], np.inf)
+    for other in (replace(grown, values=values), grown.newest(305)):
+        store = FeatureStore(tmp_path)
+        assert_same(store.table(other, EVERY), compute_table(other, EVERY))
+        assert made(store) == (15, 0, 0)
+
+
+def test_a_damaged_file_of_the_first_candles_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    grown, older = walk_candles(310), FeatureStore(tmp_path)
+    older.table(first_of(grown, 300), EVERY)
+    path = older.path(first_of(grown, 300))
+    content = path.read_bytes()
+    for damaged in (content[:40] + bytes([content[40] ^ 1]) + content[41:], content[:-300], b""):
+        path.write_bytes(damaged)
+        store = FeatureStore(tmp_path)
+        assert_same(store.table(grown, EVERY), compute_table(grown, EVERY))
+        assert made(store) == (15, 0, 1)
+        store.path(grown).unlink()
+    assert caplog.text.count("it is not used") == 3
+
+
+def test_a_column_whose_formula_changed_since_does_not_go_on(tmp_path: Path) -> None:
+    grown, older = walk_candles(310), FeatureStore(tmp_path)
+    older.table(first_of(grown, 300), EVERY)
+    path = older.path(first_of(grown, 300))
+    rewrite_index(path, lambda index: index["definitions"].update(rsi=definition_digest("macd")))
+    store = FeatureStore(tmp_path)
+    assert_same(store.table(grown, EVERY), compute_table(grown, EVERY))
+    assert made(store) == (1, 14, 0)
 
 
 def test_writers_at_the_same_moment_never_mix_and_never_damage(tmp_path: Path) -> None:

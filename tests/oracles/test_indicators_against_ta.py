@@ -10,7 +10,8 @@ from ta.trend import MACD
 from ta.volatility import AverageTrueRange, BollingerBands
 
 from v8.features import ranges
-from v8.features.indicators import FEATURES, compute, warmup_bars
+from v8.features.computing import compute
+from v8.features.indicators import FEATURES, warmup_bars
 
 NUM_ROWS = 1500
 

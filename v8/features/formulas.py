@@ -17,6 +17,7 @@ The formulas are those of the lineage (V7, V8_STABLE, V8_ALIGNED).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 
 import numpy as np
@@ -26,7 +27,33 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-def rsi(close: Floats, period_bars: int) -> Floats:
+class Average:
+    """The exponential averages that one formula takes, which can go on where they stood.
+
+    Args:
+        stood: Where each of them stood, in the order in which the formula takes them; none of them when they
+            begin with their values.
+        row: Row of the values at which they stood; they are NaN before it.
+    """
+
+    def __init__(self, stood: Sequence[float] = (), row: int = 0) -> None:
+        self._stood, self._row = stood, row
+        self.newest: list[float] = []
+        """Where each of them stands after the last row."""
+
+    def __call__(self, values: Floats, newest_weight: float) -> Floats:
+        """Return `ewm_mean` of values from their beginning, or go on from where the average stood."""
+        if self._stood:
+            stood = self._stood[len(self.newest)]
+            rest = ewm_mean(np.concatenate([[stood], values[self._row + 1 :]]), newest_weight)
+            smooth = np.concatenate([np.full(self._row, np.nan), rest])
+        else:
+            smooth = ewm_mean(values, newest_weight)
+        self.newest += smooth[-1:].tolist()
+        return smooth
+
+
+def rsi(close: Floats, period_bars: int, average: Average | None = None) -> Floats:
     """Compute Wilder's relative strength index (New Concepts in Technical Trading Systems, 1978).
 
     100 * average gain / (average gain + average loss), both smoothed with weight 1 / period. Only gains
@@ -36,28 +63,31 @@ def rsi(close: Floats, period_bars: int) -> Floats:
         Shape (N,), between 0 and 100, unitless.
     """
     change = np.diff(close, prepend=close[:1])
-    gain = ewm_mean(np.maximum(change, 0.0), 1.0 / period_bars)
-    moved = gain + ewm_mean(np.maximum(-change, 0.0), 1.0 / period_bars)
+    average = average or Average()
+    gain = average(np.maximum(change, 0.0), 1.0 / period_bars)
+    moved = gain + average(np.maximum(-change, 0.0), 1.0 / period_bars)
     return 100.0 * ratio(gain, moved, where_zero=0.5)
 
 
-def macd(close: Floats, fast_bars: int, slow_bars: int) -> Floats:
+def macd(close: Floats, fast_bars: int, slow_bars: int, average: Average | None = None) -> Floats:
     """Subtract the slow exponential average of the close from the fast one.
 
     Args:
         close: Shape (N,), quote currency.
         fast_bars: Span of the fast average, in bars; its newest weight is 2 / (span + 1).
         slow_bars: Span of the slow average, in bars.
+        average: What takes the averages; they begin with the first row when None.
 
     Returns:
         Shape (N,), quote currency; exactly 0 in a flat market.
     """
-    return ewm_mean(close, 2.0 / (fast_bars + 1)) - ewm_mean(close, 2.0 / (slow_bars + 1))
+    average = average or Average()
+    return average(close, 2.0 / (fast_bars + 1)) - average(close, 2.0 / (slow_bars + 1))
 
 
-def macd_signal(macd_line: Floats, signal_bars: int) -> Floats:
+def macd_signal(macd_line: Floats, signal_bars: int, average: Average | None = None) -> Floats:
     """Smooth the MACD line exponentially, in quote currency like it; the span is in bars."""
-    return ewm_mean(macd_line, 2.0 / (signal_bars + 1))
+    return (average or Average())(macd_line, 2.0 / (signal_bars + 1))
 
 
 def close_moments(close: Floats, period_bars: int) -> Floats:

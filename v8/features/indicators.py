@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 import numpy as np
@@ -29,7 +29,7 @@ from v8.storage import digest_json
 HISTORY_WEIGHT: Final = 1e-6
 """Share of a recursive indicator that rows before the warm-up may still have, unitless."""
 
-_CANDLE_COLUMNS = (c.OPEN_TIME, *c.OHLCV)
+CANDLE_COLUMNS = (c.OPEN_TIME, *c.OHLCV)
 _LONGEST_WARMUP_BARS = 4096
 
 
@@ -42,6 +42,14 @@ class Kind(Enum):
     CENTRED = "a bounded or roughly symmetric number, unitless or percent"
 
 
+class Past(Enum):
+    """How much of its past a formula must be given for a new row."""
+
+    WINDOW = "the bars of its own warm-up"
+    AVERAGES = "the row before, and where its exponential averages stood; its function takes `average`"
+    PIECE = "all of its contiguous piece"
+
+
 @dataclass(frozen=True)
 class Formula:
     """How one column or stage comes from candles, from other columns or from a shared stage.
@@ -52,6 +60,7 @@ class Formula:
         parameters: Name and value of every number in the formula, in bars or unitless.
         warmup_bars: First rows of a contiguous piece that are not valid although all inputs are.
         version: Raised whenever the function computes something else; part of the digest.
+        past: What a new row needs; it says nothing of what the column means and is no part of the digest.
     """
 
     function: Callable[..., Floats]
@@ -59,6 +68,7 @@ class Formula:
     parameters: Mapping[str, float] = field(default_factory=dict)
     warmup_bars: int = 0
     version: int = 1
+    past: Past = Past.PIECE
 
 
 @dataclass(frozen=True)
@@ -110,9 +120,9 @@ def definition_digest(name: str) -> str:
     Returns:
         64 hex digits, or the name of a candle column, which is its own definition.
     """
-    if name in _CANDLE_COLUMNS:
+    if name in CANDLE_COLUMNS:
         return name
-    formula = _formula(name)
+    formula = formula_of(name)
     return digest_json(
         {
             "name": name,
@@ -149,48 +159,23 @@ def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
     return tuple(columns)
 
 
-def compute(columns: Iterable[str], candles: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Compute indicators of one contiguous piece of candles; shared stages are computed once.
-
-    Args:
-        columns: Keys of `FEATURES`.
-        candles: Open time (seconds), open, high, low, close and volume, each of shape (N,).
-
-    Returns:
-        Per column, shape (N,), float64, with NaN in the rows of its own warm-up.
-    """
-    known, computed = dict(candles), {}
-    for name in columns:
-        computed[name] = _resolved(name, known).copy()
-        computed[name][: _warmup(name)] = np.nan
-    return computed
-
-
-def _resolved(name: str, known: dict[str, Floats]) -> Floats:
-    if name not in known:
-        formula = _formula(name)
-        inputs = [_resolved(source, known) for source in formula.inputs]
-        known[name] = formula.function(*inputs, **formula.parameters)
-    return known[name]
-
-
 @cache
 def _warmup(name: str) -> int:
     """Return the warm-up of a column or stage in bars, that of its inputs included."""
-    if name in _CANDLE_COLUMNS:
+    if name in CANDLE_COLUMNS:
         return 0
-    formula = _formula(name)
+    formula = formula_of(name)
     return max((formula.warmup_bars, *map(_warmup, formula.inputs)))
 
 
 @cache
 def _reads_volume(name: str) -> bool:
-    if name in _CANDLE_COLUMNS:
+    if name in CANDLE_COLUMNS:
         return name == c.VOLUME
-    return any(map(_reads_volume, _formula(name).inputs))
+    return any(map(_reads_volume, formula_of(name).inputs))
 
 
-def _formula(name: str) -> Formula:
+def formula_of(name: str) -> Formula:
     """Return the formula of a stage, or of a feature that is no price of the candle itself."""
     return (FEATURES[name].formula if name in FEATURES else None) or _STAGES[name]
 
@@ -231,24 +216,28 @@ _OWN = "v8"
 _CLOSE_MOMENTS, _ROLLED_MOMENTS = "close_moments", "rolled_moments"
 
 
+_windowed: Final = partial(Formula, past=Past.WINDOW)
+_averaged: Final = partial(Formula, past=Past.AVERAGES)
+
+
 _STAGES: Final[dict[str, Formula]] = {
-    _CLOSE_MOMENTS: Formula(
+    _CLOSE_MOMENTS: _windowed(
         formulas.close_moments, (c.CLOSE,), {"period_bars": c.BAND_PERIOD_BARS}, _BANDS_WARMUP
     ),
-    _ROLLED_MOMENTS: Formula(
+    _ROLLED_MOMENTS: _windowed(
         ranges.rolled_moments,
         (c.CLOSE,),
         {"period_bars": c.BAND_PERIOD_BARS, "num_steps": c.MAX_ROLLED_STEPS},
         _BANDS_WARMUP,
     ),
     **{
-        f"range_deviation_{bars}": Formula(
+        f"range_deviation_{bars}": _windowed(
             ranges.range_deviation, (c.HIGH, c.LOW), {"period_bars": bars}, bars - 1
         )
         for bars in c.RANGE_BARS
     },
     **{
-        f"realised_deviation_{bars}": Formula(
+        f"realised_deviation_{bars}": _windowed(
             ranges.realised_deviation, (c.CLOSE,), {"period_bars": bars}, bars
         )
         for bars in c.REALISED_BARS
@@ -263,7 +252,7 @@ def _deviation(name: str, bars: int, what: str, source: str) -> Feature:
         f"{name}_{bars}",
         Kind.POSITIVE,
         f"{_OF_SQUARED} {what}, {_OF_RECENT}",
-        Formula(ranges.share_of_recent, (f"{name}_deviation_{bars}", c.RECENT_RANGE)),
+        _windowed(ranges.share_of_recent, (f"{name}_deviation_{bars}", c.RECENT_RANGE)),
         source,
     )
 
@@ -276,7 +265,7 @@ def _waves(period: str, period_s: int, num_waves: int) -> Iterator[Feature]:
             Kind.CENTRED,
             f"{'cosine' if is_cosine else 'sine'} of 2 pi times {num_waves} times the share of the {period} "
             "that is over when the bar opens (UTC; a week begins on Monday), unitless",
-            Formula(ranges.wave, (c.OPEN_TIME,), parameters, version=2),
+            _windowed(ranges.wave, (c.OPEN_TIME,), parameters, version=2),
             _OWN,
         )
 
@@ -292,7 +281,7 @@ def _rolled(step: int) -> Iterator[Feature]:
             Kind.CENTRED,
             f"{what} of the last {c.BAND_PERIOD_BARS} closes {step} bars ahead if the close stays where it is"
             f", over the close, at most {ranges.MAX_ROLLED:g}, {_OF_RECENT}",
-            Formula(function, (_ROLLED_MOMENTS, c.RECENT_RANGE), {"step": step}),
+            _windowed(function, (_ROLLED_MOMENTS, c.RECENT_RANGE), {"step": step}),
             _OWN,
         )
 
@@ -309,7 +298,7 @@ FEATURES: Final[Registry[Feature]] = Registry(
                 name,
                 Kind.PRICE,
                 f"{_AVERAGE} {sign} {_STDS:g} times their sample deviation, quote currency",
-                Formula(formulas.bollinger_band, (c.CLOSE, _CLOSE_MOMENTS), {"stds": stds}),
+                _windowed(formulas.bollinger_band, (c.CLOSE, _CLOSE_MOMENTS), {"stds": stds}),
                 _BOLLINGER,
             )
             for name, sign, stds in ((c.BB_UPPER, "plus", _STDS), (c.BB_LOWER, "minus", -_STDS))
@@ -319,7 +308,7 @@ FEATURES: Final[Registry[Feature]] = Registry(
             Kind.PRICE_CHANGE,
             f"exponential average of the close over {_FAST_BARS} bars minus that over {_SLOW_BARS}, "
             "quote currency",
-            Formula(
+            _averaged(
                 formulas.macd,
                 (c.CLOSE,),
                 {"fast_bars": _FAST_BARS, "slow_bars": _SLOW_BARS},
@@ -330,7 +319,7 @@ FEATURES: Final[Registry[Feature]] = Registry(
             "macd_signal",
             Kind.PRICE_CHANGE,
             f"exponential average of macd over {_SIGNAL_BARS} bars, quote currency",
-            Formula(
+            _averaged(
                 formulas.macd_signal,
                 ("macd",),
                 {"signal_bars": _SIGNAL_BARS},
@@ -341,14 +330,14 @@ FEATURES: Final[Registry[Feature]] = Registry(
             "atr",
             Kind.PRICE_CHANGE,
             f"simple average of the true range of {_ATR_BARS} bars, quote currency",
-            Formula(formulas.atr, (c.HIGH, c.LOW, c.CLOSE), {"period_bars": _ATR_BARS}, _ATR_BARS),
+            _windowed(formulas.atr, (c.HIGH, c.LOW, c.CLOSE), {"period_bars": _ATR_BARS}, _ATR_BARS),
             _WILDER,
         ),
         Feature(
             "bb_width",
             Kind.POSITIVE,
             f"distance between the bands divided by {_AVERAGE}, unitless",
-            Formula(formulas.relative_deviation, (c.CLOSE, _CLOSE_MOMENTS), {"stds": 2.0 * _STDS}),
+            _windowed(formulas.relative_deviation, (c.CLOSE, _CLOSE_MOMENTS), {"stds": 2.0 * _STDS}),
             _BOLLINGER,
         ),
         Feature(
@@ -356,20 +345,20 @@ FEATURES: Final[Registry[Feature]] = Registry(
             Kind.POSITIVE,
             f"sample standard deviation of the last {c.BAND_PERIOD_BARS} closes divided by their simple "
             "average, unitless",
-            Formula(formulas.relative_deviation, (c.CLOSE, _CLOSE_MOMENTS), {"stds": 1.0}),
+            _windowed(formulas.relative_deviation, (c.CLOSE, _CLOSE_MOMENTS), {"stds": 1.0}),
         ),
         Feature(
             "volume_norm",
             Kind.POSITIVE,
             f"volume divided by its simple average over {_VOLUME_BARS} bars, 1 where nothing was traded, "
             "unitless",
-            Formula(formulas.volume_norm, (c.VOLUME,), {"period_bars": _VOLUME_BARS}, _VOLUME_BARS - 1),
+            _windowed(formulas.volume_norm, (c.VOLUME,), {"period_bars": _VOLUME_BARS}, _VOLUME_BARS - 1),
         ),
         Feature(
             "rsi",
             Kind.CENTRED,
             f"Wilder's relative strength index over {_RSI_BARS} bars, 0 to 100",
-            Formula(
+            _averaged(
                 formulas.rsi, (c.CLOSE,), {"period_bars": _RSI_BARS}, _bars_until_forgotten(1.0 / _RSI_BARS)
             ),
             _WILDER,
@@ -378,13 +367,13 @@ FEATURES: Final[Registry[Feature]] = Registry(
             "roc",
             Kind.CENTRED,
             f"change of the close over {_ROC_BARS} bars, percent",
-            Formula(formulas.roc, (c.CLOSE,), {"period_bars": _ROC_BARS}, _ROC_BARS),
+            _windowed(formulas.roc, (c.CLOSE,), {"period_bars": _ROC_BARS}, _ROC_BARS),
         ),
         Feature(
             "bb_position",
             Kind.CENTRED,
             "close between bb_lower (0) and bb_upper (1), 0.5 where they meet, unitless",
-            Formula(formulas.band_position, (_CLOSE_MOMENTS,), {"stds": _STDS}),
+            _windowed(formulas.band_position, (_CLOSE_MOMENTS,), {"stds": _STDS}),
             _BOLLINGER,
         ),
         Feature(
@@ -398,7 +387,7 @@ FEATURES: Final[Registry[Feature]] = Registry(
                 for bars, weight in zip(c.RANGE_BARS[1:], ranges.RECENT_WEIGHTS, strict=True)
             )
             + "; unitless",
-            Formula(ranges.recent_range, tuple(f"range_deviation_{bars}" for bars in c.RANGE_BARS[1:])),
+            _windowed(ranges.recent_range, tuple(f"range_deviation_{bars}" for bars in c.RANGE_BARS[1:])),
             "Corsi 2009, doi:10.1093/jjfinec/nbp001",
         ),
         *(
@@ -415,7 +404,7 @@ FEATURES: Final[Registry[Feature]] = Registry(
                 Kind.CENTRED,
                 f"size of the log return over {bars} bars over the root of {bars}, at most "
                 f"{ranges.MAX_MOVE:g}, {_OF_RECENT}",
-                Formula(ranges.move, (c.CLOSE, c.RECENT_RANGE), {"period_bars": bars}, bars),
+                _windowed(ranges.move, (c.CLOSE, c.RECENT_RANGE), {"period_bars": bars}, bars),
                 _OWN,
             )
             for bars in c.MOVE_BARS

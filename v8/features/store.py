@@ -7,9 +7,12 @@ anew, and profiles that name the same column share it. Missing columns are added
 in one rename. Of two processes that add different columns to the same file at the same moment the later
 wins; what the other added is computed again when next asked for, never mixed up.
 
-Candles with one more bar have another digest and another file; nothing is appended, because computing
-all columns of 10,000 bars takes a few milliseconds and an append would have to keep the state of every
-recursion to be exact.
+Candles with some more bars have another digest and another file. When theirs is missing, the newest files of
+the series are looked at: one whose candles are the first of these gives its columns, and the new rows alone
+are computed (`v8.features.computing` says how that is exact). The file tells its candles by sums like those
+of its own bytes, because hashing 35,000 candles once more would cost more than the 96 new rows. A short tail
+is not written: computing it again costs less than a tenth of what writing all columns does. One longer than
+a sixteenth of the file is. Candles that begin later, such as the newest 8,000, are computed from their start.
 
 Why the file carries its own index: opening it with pyarrow and reading its columns takes about 0.8 ms,
 more than twice all of a warm call. The columns are written uncompressed, plain and required, so the bytes
@@ -40,6 +43,7 @@ import logging
 import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -51,16 +55,23 @@ import pyarrow.parquet as pq
 
 from v8 import storage
 from v8.columns import OPEN_TIME
+from v8.features.computing import Column, Computed, compute_columns, continue_columns
 from v8.features.indicators import FEATURES, check_columns, definition_digest
-from v8.features.table import Column, FeatureTable, assemble, compute_columns, table_digest, valid_rows
+from v8.features.table import FeatureTable, assemble, table_digest, valid_rows
 from v8.market.candles import Candles
 from v8.storage import digest_bytes
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Version of the index below; a file with another one is written anew."""
 
 GROUP_ROWS: Final = 16_384
 """Rows of one Parquet row group; below the 20,000 at which pyarrow begins another page."""
+
+MAX_LOOKED_AT: Final = 8
+"""Files of a series, the newest, in which columns of the first of some candles are looked for."""
+
+LONGEST_TAIL_SHARE: Final = 1 / 16
+"""Of the rows of a file: a longer tail of new rows is written with them."""
 
 _INDEX_KEY = "v8_features"
 _FORMAT_KEY = "v8_features_format"
@@ -82,12 +93,14 @@ class StoreStats:
     Args:
         computed_columns: Columns computed because no valid copy was kept.
         reused_columns: Columns read from the folder.
+        continued_columns: Columns read from the file of the first candles, and computed for the others.
         remembered_tables: Whole tables answered from memory.
         damaged_files: Files that failed their check and were replaced.
     """
 
     computed_columns: int = 0
     reused_columns: int = 0
+    continued_columns: int = 0
     remembered_tables: int = 0
     damaged_files: list[Path] = field(default_factory=list)
 
@@ -139,30 +152,55 @@ class FeatureStore:
 
     def _from_folder(self, candles: Candles, names: tuple[str, ...]) -> FeatureTable:
         rows = valid_rows(candles, names)
-        columns = self._kept(candles)
-        missing = [name for name in names if name not in columns]
-        self.stats.computed_columns += len(missing)
+        kept = self._kept(candles)
+        missing = [name for name in names if name not in kept.columns]
         self.stats.reused_columns += len(names) - len(missing)
         if missing:
-            columns.update(compute_columns(candles, missing))
-            storage.write_cache(self.path(candles), _parquet(candles, columns))
-        return assemble(candles, rows, {name: columns[name] for name in names})
+            kept |= self._made(candles, missing, kept)
+        return assemble(candles, rows, {name: kept.columns[name] for name in names})
 
-    def _kept(self, candles: Candles) -> dict[str, Column]:
+    def _kept(self, candles: Candles) -> Computed:
         path = self.path(candles)
         try:
             return _read(_mapped(path), candles)
         except OSError:  # not there yet, or not to be read: writing it will tell
-            return {}
+            return Computed()
         except _DamagedError as damage:
             _log.warning("%s: %s; its columns are computed again and the file is replaced", path, damage)
             self.stats.damaged_files.append(path)
-            return {}
+            return Computed()
+
+    def _made(self, candles: Candles, names: Sequence[str], kept: Computed) -> Computed:
+        """Make columns that no file holds for these candles, and keep them where that saves time."""
+        num_known, begun = self._begun(candles, names)
+        anew = [name for name in names if name not in begun.columns]
+        made = compute_columns(candles, anew) if anew else Computed()
+        if begun.columns:
+            made |= continue_columns(candles, begun, num_known)
+        self.stats.continued_columns += len(begun.columns)
+        self.stats.computed_columns += len(anew)
+        if anew or kept.columns or len(candles) - num_known > LONGEST_TAIL_SHARE * num_known:
+            storage.write_cache(self.path(candles), _parquet(candles, kept | made))
+        return made
+
+    def _begun(self, candles: Candles, names: Sequence[str]) -> tuple[int, Computed]:
+        """Return columns of which the first rows are known, and how many; no columns if no file holds any."""
+        for path in _newest_files(self.path(candles)):
+            try:
+                content = _mapped(path)
+                if num_bars := _num_extended(_found_index(content)[0], candles):
+                    return num_bars, _begin(content, num_bars, len(candles), names)
+            except OSError:  # it was removed meanwhile, or is not to be read
+                continue
+            except _DamagedError as damage:
+                _log.warning("%s: %s; it is not used", path, damage)
+                self.stats.damaged_files.append(path)
+        return 0, Computed()
 
 
-def _parquet(candles: Candles, columns: Mapping[str, Column]) -> bytes:
+def _parquet(candles: Candles, computed: Computed) -> bytes:
     """Encode Parquet whose footer says where the bytes of every column begin."""
-    values = {name: np.ascontiguousarray(column, dtype=_FLOAT) for name, column in columns.items()}
+    values = {name: np.ascontiguousarray(column, dtype=_FLOAT) for name, column in computed.columns.items()}
     schema = pa.schema(
         [pa.field(name, pa.float32(), nullable=False) for name in values]
         + [pa.field(OPEN_TIME, pa.timestamp("ms", tz="UTC"), nullable=False)]
@@ -182,11 +220,13 @@ def _parquet(candles: Candles, columns: Mapping[str, Column]) -> bytes:
         data_page_size=2 * GROUP_ROWS * _FLOAT.itemsize,
     ) as writer:
         writer.write_table(table, row_group_size=GROUP_ROWS)
-        writer.add_key_value_metadata({_INDEX_KEY: _index(sink.getvalue(), candles, values)})
+        writer.add_key_value_metadata({_INDEX_KEY: _index(sink.getvalue(), candles, values, computed.stood)})
     return sink.getvalue()
 
 
-def _index(pages: bytes, candles: Candles, columns: Mapping[str, Column]) -> str:
+def _index(
+    pages: bytes, candles: Candles, columns: Mapping[str, Column], stood: Mapping[str, Sequence[float]]
+) -> str:
     """Say where each column's bytes begin in every row group, after a checksum of them and of this."""
     starts: dict[str, list[int]] = {name: [] for name in columns}
     found = 0
@@ -200,6 +240,9 @@ def _index(pages: bytes, candles: Candles, columns: Mapping[str, Column]) -> str
         {
             _FORMAT_KEY: FORMAT,
             "candles": candles.digest,
+            "bars": _bars(candles, len(candles)),
+            "sums": _sums(candles, len(candles)),
+            "stood": stood,
             "definitions": {name: definition_digest(name) for name in columns},
             "starts": starts,
             "num_bytes": found,
@@ -225,30 +268,85 @@ def _mapped(path: Path) -> mmap | bytes:
             raise _DamagedError("it is empty") from error
 
 
-def _read(content: mmap | bytes, candles: Candles) -> dict[str, Column]:
+def _bars(candles: Candles, num_bars: int) -> list[int]:
+    """Tell the first candles in short: how many, and when the oldest and the newest opened, in seconds."""
+    return [num_bars, *candles.open_time_s[[0, num_bars - 1]].tolist()]
+
+
+def _sums(candles: Candles, num_bars: int) -> str:
+    """Tell the first candles as `_checksum` tells the bytes of a file: 64 hex digits."""
+    opens, values = candles.open_time_s[:num_bars], candles.values[:num_bars]
+    words = [each.astype(kind, copy=False).data.cast("B") for each, kind in ((opens, "<i8"), (values, "<f8"))]
+    return _checksum(words[1], _checksum(words[0], b"").encode("ascii"))
+
+
+def _num_extended(index: Mapping[str, Any], candles: Candles) -> int:
+    """Return how many candles a file is of if they are the first of these, but not all; else 0."""
+    try:
+        num_bars = index["bars"][0] if index[_FORMAT_KEY] == FORMAT else 0
+        is_first = 0 < num_bars < len(candles) and index["bars"] == _bars(candles, num_bars)
+        return num_bars if is_first and index["sums"] == _sums(candles, num_bars) else 0
+    except (KeyError, IndexError, TypeError) as error:
+        raise _DamagedError("its index cannot be read") from error
+
+
+def _newest_files(path: Path) -> list[Path]:
+    """List the newest neighbours of a file that is not there, but for those that are being written."""
+    found = []
+    with suppress(OSError), os.scandir(path.parent) as entries:  # there may be no folder
+        for entry in entries:
+            if (
+                not entry.name.startswith(".")
+                and entry.name.endswith(path.suffix)
+                and entry.name != path.name
+            ):
+                found.append((-entry.stat().st_mtime_ns, entry.name))
+    return [path.with_name(name) for _, name in sorted(found)[:MAX_LOOKED_AT]]
+
+
+def _read(content: mmap | bytes, candles: Candles) -> Computed:
     """Check a file of the store and return its columns that mean what they mean today."""
-    index = _read_index(content)
+    index = _checked_index(content)
     if index[_FORMAT_KEY] != FORMAT:
-        return {}
+        return Computed()
     if index["candles"] != candles.digest:
         raise _DamagedError("it holds columns of other candles")
-    lengths = [rows.stop - rows.start for rows in _groups(len(candles))]
-    columns = {}
-    for name, definition in index["definitions"].items():
-        if name in FEATURES and definition == definition_digest(name):
-            places = zip(lengths, index["starts"][name], strict=True)
-            # A page's header has any length, so a column may begin at any byte; NumPy is no slower for it.
-            runs = [np.frombuffer(content, _FLOAT, length, start) for length, start in places]
-            columns[name] = runs[0] if len(runs) == 1 else np.concatenate(runs)
-    return columns
+    runs = _runs(content, index, len(candles))
+    # A column of one run is the bytes of the file.
+    columns = {name: one[0] if len(one) == 1 else np.concatenate(one) for name, one in runs.items()}
+    return Computed(columns, _stood(index))
 
 
-def _read_index(content: mmap | bytes) -> dict[str, Any]:
-    start = content.rfind(_INDEX_START)
-    if start < 0 or content[-4:] != b"PAR1":
-        raise _DamagedError("it is cut off or was not written by this store")
+def _begin(content: mmap | bytes, num_bars: int, num_rows: int, names: Sequence[str]) -> Computed:
+    """Check a file of the first `num_bars` candles and copy columns of it, NaN up to `num_rows`."""
+    index = _checked_index(content)
+    runs = _runs(content, index, num_bars)
+    rest = np.full(num_rows - num_bars, np.nan, _FLOAT)
+    columns = {name: np.concatenate([*runs[name], rest]) for name in names if name in runs}
+    return Computed(columns, _stood(index))
+
+
+def _runs(content: mmap | bytes, index: Mapping[str, Any], num_bars: int) -> dict[str, list[Column]]:
+    """Find the columns of a file that mean what they mean today, each in as many runs as it has groups."""
+    lengths = [rows.stop - rows.start for rows in _groups(num_bars)]
+    return {
+        # A page's header has any length, so a column may begin at any byte; NumPy is no slower for it.
+        name: [
+            np.frombuffer(content, _FLOAT, length, start)
+            for length, start in zip(lengths, index["starts"][name], strict=True)
+        ]
+        for name, definition in index["definitions"].items()
+        if name in FEATURES and definition == definition_digest(name)
+    }
+
+
+def _stood(index: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
+    return {name: tuple(values) for name, values in index["stood"].items()}
+
+
+def _checked_index(content: mmap | bytes) -> dict[str, Any]:
+    index, start, length = _found_index(content)
     try:
-        index, length = json.JSONDecoder().raw_decode(content[start:].decode("latin-1"))
         runs = memoryview(content)[: index["num_bytes"]]
         checksum = content[start - 64 : start].decode("latin-1")
         is_whole = checksum == _checksum(runs, content[start : start + length])
@@ -256,7 +354,19 @@ def _read_index(content: mmap | bytes) -> dict[str, Any]:
         raise _DamagedError("its index cannot be read") from error
     if not is_whole:
         raise _DamagedError("it does not match its checksum")
-    return cast(dict[str, Any], index)
+    return index
+
+
+def _found_index(content: mmap | bytes) -> tuple[dict[str, Any], int, int]:
+    """Return the index of a file as it stands there, not checked yet, where it begins and its length."""
+    start = content.rfind(_INDEX_START)
+    if start < 0 or content[-4:] != b"PAR1":
+        raise _DamagedError("it is cut off or was not written by this store")
+    try:
+        index, length = json.JSONDecoder().raw_decode(content[start:].decode("latin-1"))
+    except ValueError as error:
+        raise _DamagedError("its index cannot be read") from error
+    return cast(dict[str, Any], index), start, length
 
 
 def _groups(num_rows: int) -> list[slice]:

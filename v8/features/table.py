@@ -9,21 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.columns import OHLCV, OPEN_TIME
 from v8.errors import DataError, listed
-from v8.features.indicators import check_columns, compute, definition_digest, reading_volume, warmup_bars
-from v8.invocation import command
+from v8.features.computing import Column, compute_columns, pieces
+from v8.features.indicators import check_columns, definition_digest, reading_volume, warmup_bars
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.storage import digest_bytes, digest_json
 
-Column = NDArray[np.float32]
 Number = TypeVar("Number", np.float32, np.int32, np.int64)
 
 
@@ -102,7 +99,7 @@ def compute_table(candles: Candles, columns: Sequence[str]) -> FeatureTable:
     """
     names = check_columns(columns)
     rows = valid_rows(candles, names)
-    return assemble(candles, rows, compute_columns(candles, names))
+    return assemble(candles, rows, compute_columns(candles, names).columns)
 
 
 def valid_rows(candles: Candles, columns: Sequence[str]) -> list[slice]:
@@ -138,33 +135,6 @@ def _require_volume(candles: Candles, columns: Sequence[str]) -> None:
         )
 
 
-def compute_columns(candles: Candles, columns: Sequence[str]) -> dict[str, Column]:
-    """Compute columns of N candles piece by piece.
-
-    Returns:
-        Per name, shape (N,), float32, NaN in the warm-up of every piece and finite after it.
-
-    Raises:
-        DataError: If a value is beyond single precision.
-    """
-    raw = {name: np.ascontiguousarray(candles.column(name)) for name in OHLCV}
-    raw[OPEN_TIME] = candles.open_time_s.astype(np.float64)
-    results = {name: np.full(len(candles), np.nan, dtype=np.float32) for name in columns}
-    for piece in pieces(candles.segment):
-        lasting = [name for name in columns if warmup_bars([name]) < piece.stop - piece.start]
-        computed = compute(lasting, {name: values[piece] for name, values in raw.items()})
-        for name, values in computed.items():
-            results[name][piece] = values
-            if not np.isfinite(results[name][piece][warmup_bars([name]) :]).all():
-                raise DataError(
-                    where=f"features of {candles.series}",
-                    rule="every value is a finite number in single precision (up to 3.4e38)",
-                    got=f"others in {name}",
-                    fix=f"Check the prices and volumes of these candles with `{command('data')}`",
-                )
-    return results
-
-
 def assemble(candles: Candles, rows: Sequence[slice], columns: Mapping[str, Column]) -> FeatureTable:
     """Drop what `valid_rows` left out of columns of `compute_columns`; without a gap nothing is copied."""
     return FeatureTable(
@@ -179,18 +149,6 @@ def assemble(candles: Candles, rows: Sequence[slice], columns: Mapping[str, Colu
 def table_digest(candles: Candles, columns: tuple[str, ...]) -> str:
     """Identify a table by what it follows from, its candles, its columns and their meaning: 64 hex digits."""
     return digest_bytes(candles.digest.encode("ascii"), _meaning(columns))
-
-
-def pieces(segment: NDArray[np.int32]) -> list[slice]:
-    """List the contiguous pieces as slices, in order, that cover all rows.
-
-    >>> pieces(np.array([0, 0, 1], dtype=np.int32))
-    [slice(0, 2, None), slice(2, 3, None)]
-    """
-    if not len(segment):
-        return []
-    numbers = np.arange(segment[0], segment[-1] + 2, dtype=segment.dtype)
-    return [slice(start, stop) for start, stop in pairwise(np.searchsorted(segment, numbers).tolist())]
 
 
 def _joined(array: NDArray[Number], rows: Sequence[slice]) -> NDArray[Number]:

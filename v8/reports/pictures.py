@@ -27,7 +27,7 @@ from matplotlib.ticker import PercentFormatter
 from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast
 from v8.columns import OHLC, TASK_OHLC
 from v8.errors import ArtifactError
-from v8.features.table import compute_columns
+from v8.features.computing import compute_columns
 from v8.market.candles import Candles
 from v8.reports.figures import error_figure, multiples_figure, relative_losses_figure, upright
 from v8.reports.forecast_figure import PANEL_FORMAT, forecast_figure
@@ -219,7 +219,7 @@ def _sample(candles: Candles, shown: Candles, forecast: pd.DataFrame) -> Forecas
     tasks = [task for task in TASKS.values() if set(task.columns) <= set(forecast.columns)]
     others = [column for task in tasks if task.name != TASK_OHLC for column in task.columns]
     known = shown.to_frame()
-    for name, values in compute_columns(candles, others).items():
+    for name, values in compute_columns(candles, others).columns.items():
         known[name] = values[-len(shown) :]
     truth, coming = (
         {
