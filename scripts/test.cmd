@@ -1,7 +1,7 @@
 @echo off
 rem Sets up what the tests need, then runs lint, types, import layers and tests. Arguments go to pytest.
 setlocal
-set "V8_EXTRAS=[test]"
+set "V8_EXTRAS=[app,test]"
 set "REPOSITORY=%~dp0.."
 if not defined V8_VENV set "V8_VENV=%REPOSITORY%\.venv-test"
 call "%~dp0v8.cmd" --version || exit /b 1

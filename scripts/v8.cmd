@@ -3,6 +3,7 @@ rem Sets up what v8 needs, then runs its command line: scripts\v8 predict runs\a
 rem The virtual environment is .venv beside this repository, or the folder that V8_VENV names.
 setlocal
 set "REPOSITORY=%~dp0.."
+if not defined V8_EXTRAS set "V8_EXTRAS=[app]"
 if not defined V8_VENV set "V8_VENV=%REPOSITORY%\.venv"
 if not exist "%V8_VENV%\Scripts\python.exe" (
     py -3 -c "import sys; sys.exit(sys.version_info < (3, 11))" || (

@@ -12,9 +12,8 @@ old, and no model of it has an age.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -24,10 +23,8 @@ from v8.evaluation.baselines import called
 from v8.evaluation.judgement import Judgement
 from v8.market.candles import Candles
 from v8.market.open_times import iso
+from v8.market.sources.source import CandleSource, present_of
 from v8.wording import duration, number
-
-if TYPE_CHECKING:
-    from v8.market.sources.source import CandleSource
 
 
 @dataclass(frozen=True)
@@ -174,11 +171,6 @@ def issue(
         candles, now_s=issued_at_s, max_age_bars=None if is_any_age else forecaster.horizon_bars - 1
     )
     return Issued(forecaster, candles, forecast, place, issued_at_s, source.is_publishable)
-
-
-def present_of(source: CandleSource) -> int:
-    """Return the present in seconds since the epoch, UTC."""
-    return int(time.time())
 
 
 def _require_same_market(forecaster: Forecaster, source: CandleSource) -> None:

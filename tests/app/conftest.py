@@ -1,0 +1,203 @@
+"""A page in a thread of this process: a real run, a real exchange on loopback, a real server.
+
+`served` is one for a module: `served.get("/api/health")`; `served.exchange.now_s += 900` moves the clock, and
+within `LOOK_S` the server knows. `browser` is a real headless browser (tests/app/devtools.py).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from exchange_api import ExchangeApi
+
+from v8.app.desk import Desk, Tools
+from v8.app.guard import Policy
+from v8.app.part import shown
+from v8.app.places import RunPlace
+from v8.app.present import Present
+from v8.app.server import Site, application, listening, server_of
+from v8.artifacts.generations import served_folder
+from v8.artifacts.run_folder import RunFolder, RunRecord
+from v8.market.series import Series
+from v8.market.sources.exchange_clock import ExchangeClock
+from v8.market.sources.klines_api import KlinesApi
+from v8.market.sources.rest import RestSource
+from v8.market.sources.source import open_source
+
+LOOK_S = 0.2
+NAMES = ("BTCUSDT-15m", "ETHUSDT-1h")
+START_S = 1_735_689_600 - 6 * 3_600 + 420
+"""2024-12-31T18:07:00Z, six hours before the demo market ends."""
+
+
+def _load(name: str) -> Any:
+    # pytest's importlib mode gives test folders no place on sys.path.
+    spec = importlib.util.spec_from_file_location(
+        f"v8_tests_app_{name}", Path(__file__).with_name(f"{name}.py")
+    )
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@dataclass
+class Told:
+    """An answer."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode("utf-8")
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def ask(url: str, method: str = "GET", headers: Mapping[str, str] | None = None) -> Told:
+    """Ask for an address as it is written."""
+    request = urllib.request.Request(url, headers=dict(headers or {}), method=method)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=60) as answer:
+            return Told(answer.status, {**answer.headers}, answer.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return Told(error.code, {**error.headers}, error.read())
+
+
+@pytest.fixture
+def fetch() -> Callable[[str], Told]:
+    """Return what asks for an address."""
+    return ask
+
+
+@dataclass
+class Served:
+    """A page that is served.
+
+    Args:
+        url: Its address, without a final slash.
+        run: The run folder; free to be changed.
+        exchange: Where its candles come from.
+        told: What the operator read.
+    """
+
+    url: str
+    run: Path
+    exchange: ExchangeApi
+    told: list[str] = field(default_factory=list)
+
+    def get(self, path: str, *, method: str = "GET", **headers: str) -> Told:
+        """Ask for a path as it is written."""
+        return ask(self.url + path, method, headers)
+
+    def is_told(self, words: str) -> bool:
+        """Ask for anything, and tell whether the operator read some words by then."""
+        self.get("/api/health")
+        return any(words in line for line in self.told)
+
+    def until(self, is_so: Callable[[], bool]) -> None:
+        """Wait until something holds, at most a minute."""
+        for _ in range(600):
+            if is_so():
+                return
+            time.sleep(0.1)
+        raise AssertionError("it did not come to hold within a minute")
+
+
+@pytest.fixture(scope="session")
+def fleet_run(tmp_path_factory: pytest.TempPathFactory, make_ranged_profile: Any) -> Path:
+    """Train a tiny run of two series; look, do not touch."""
+    from v8.engine.local import train_all
+    from v8.engine.plan import Job
+
+    home = tmp_path_factory.mktemp("fleet")
+    profile = make_ranged_profile(training={"epochs": 1})
+    begun = RunRecord.begin(profile, "files", True, "python -m v8 run")
+
+    def job(name: str) -> Job:
+        candles = open_source("demo").candles(Series.parse(name), profile.newest_bars)
+        return Job(candles, profile, 7, home / "tiny" / name, is_publishable=True, candle_seconds=0.0)
+
+    with pytest.MonkeyPatch.context() as patch, RunFolder(home / "tiny", begun) as folder:
+        patch.setenv("V8_HOME", str(home / "caches"))
+        for outcome in train_all([job(name) for name in NAMES], lambda event: None):
+            assert outcome.reason is None, outcome.trace
+        for name in NAMES:
+            folder.set_state(Series.parse(name), status="done")
+    return home / "tiny"
+
+
+@pytest.fixture(scope="session")
+def serve(
+    fleet_run: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., AbstractContextManager[Served]]:
+    """Return what serves a copy of the run while its block lasts."""
+
+    @contextmanager
+    def serving(policy: Policy | None = None, **tools: Any) -> Iterator[Served]:
+        from v8.app.issuer import Issuer
+
+        run = tmp_path_factory.mktemp("served") / "tiny"
+        shutil.copytree(fleet_run, run)
+        told: list[str] = []
+        with ExchangeApi(now_s=START_S) as exchange, pytest.MonkeyPatch.context() as patch:
+            patch.setenv("NO_PROXY", "127.0.0.1")
+            patch.setenv("V8_REST_URL", exchange.url)
+            for name in NAMES:
+                exchange.put(name, open_source("demo").candles(Series.parse(name), 900).to_frame())
+            api = KlinesApi()
+            source = RestSource(api, ExchangeClock(api.time_s, most_age_s=0.0))
+            options = {"issue": Issuer(source), "record": lambda series: None, "look_s": LOOK_S} | tools
+            options |= {"present": Present(source.now_s), "tell": told.append}
+            desk = Desk(RunPlace(run, served_folder), Tools(**options), shown)
+            desk.begin(60)
+            listener = listening("127.0.0.1", 0)
+            server = server_of(application(Site(desk, source.name), policy or Policy()))
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+            thread.start()
+            try:
+                yield Served(f"http://127.0.0.1:{listener.getsockname()[1]}", run, exchange, told)
+            finally:
+                server.should_exit = True
+                thread.join(timeout=30)
+                desk.close()
+            assert not thread.is_alive()
+
+    return serving
+
+
+@pytest.fixture(scope="module")
+def served(serve: Callable[..., AbstractContextManager[Served]]) -> Iterator[Served]:
+    """A page of two series, at 18:07 of the last simulated day."""
+    with serve() as page:
+        yield page
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Any]:
+    """Open a browser; see `devtools.Browser`."""
+    module = _load("devtools")
+    program = module.find_browser()
+    if program is None:
+        pytest.skip("no browser: install Chromium or Chrome, or name one in V8_TEST_BROWSER")
+    with module.Browser(program, tmp_path / "browser") as opened:
+        yield opened

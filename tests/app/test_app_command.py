@@ -1,0 +1,93 @@
+"""`python -m v8 app` as a process: it serves offline, says where, and ends at once when told to."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from v8.app.server import listening
+from v8.commands import serve
+from v8.commands.app import app
+from v8.errors import ProfileError
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def process(fleet_run: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "V8_HOME": str(tmp_path / "home")}
+    env |= {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
+    env.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    with subprocess.Popen(
+        [sys.executable, "-u", "-m", "v8", "app", str(fleet_run), "--source", "demo", "--port", "0"],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    ) as started:
+        yield started
+        started.kill()
+
+
+def test_it_serves_the_demo_market_offline_until_ctrl_c(process: Any, fetch: Any) -> None:
+    said = process.stderr.readline()
+    found = re.fullmatch(r"run tiny: (http://127\.0\.0\.1:\d+)/ \(Ctrl-C stops it\)\n", said)
+    assert found, said
+    told = fetch(f"{found[1]}/api/forecast/BTCUSDT-15m").json()
+    assert (told["candles"]["source"], told["first_bar"]) == ("demo", "2025-01-01T00:00:00Z")
+    assert "Simulated market" in fetch(f"{found[1]}/?series=ETHUSDT-1h").text
+    since = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 130
+    assert time.monotonic() - since < 3.0
+    assert process.stderr.read() == "stopped: the page is not served any more.\n"
+    assert process.stdout.read() == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "needs one place of the models: a run folder, or --repo; got neither"),
+        (["runs/a", "--repo", "a/b"], "got both"),
+        (["no/such/run"], "no/such/run: is a run folder; got no such folder"),
+        (["--repo", "a", "--port", "70000"], "--port"),
+        (["--repo", "a", "--source", "dmeo"], "Did you mean demo"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_sentence(words: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, ["app", *words])
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_one_sentence() -> None:
+    with listening("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(
+            ProfileError, match=rf"--port {port}: is .* free; got .*\. Stop what listens there"
+        ):
+            listening("127.0.0.1", port)
+    with pytest.raises(ProfileError, match=r"--host no\.such\.host\.invalid"):
+        listening("no.such.host.invalid", 0)
+
+
+def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "EXTRA", ("starlette", "no_such_server"))
+    done = CliRunner().invoke(app, ["app", "runs/a"])
+    assert done.exit_code == 2
+    assert "got no package no_such_server" in done.stderr
+    assert "pip install '/path/to/checkout[app]'" in done.stderr
+    assert all(importlib.util.find_spec(name) for name in ("starlette", "uvicorn"))

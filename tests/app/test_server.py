@@ -1,0 +1,248 @@
+"""The API over HTTP: what it answers, when it answers anew, and how calmly it refuses."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import shutil
+import socket
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from v8.app.guard import Policy
+from v8.app.openapi import ROUTES
+from v8.artifacts.forecaster import Forecaster
+from v8.market.series import Series
+from v8.market.sources.source import open_source
+from v8.storage import digest_bytes
+
+BTC, ETH = "BTCUSDT-15m", "ETHUSDT-1h"
+
+
+def test_the_forecast_is_that_of_the_model_on_the_newest_closed_candles(served: Any) -> None:
+    told = served.get(f"/api/forecast/{BTC}").json()
+    assert told["candles"]["closed_at"] == told["first_bar"] == "2024-12-31T18:00:00Z"
+    forecaster = Forecaster.load(served.run / BTC)
+    candles = open_source("demo").candles(
+        Series.parse(BTC), forecaster.needed_bars, end_s=1_735_668_000 - 900
+    )
+    expected = forecaster.predict(candles)
+    assert [row["close"] for row in told["forecast"]] == pytest.approx(list(expected["close"]), rel=1e-6)
+    assert len(told["forecast"]) == 3
+    assert told["model"]["quality"]["ohlc"].keys() >= {
+        "multiple_of_naive",
+        "best_baseline",
+        "multiple_of_best",
+    }
+    assert told["trained"]["model_sha256"] == told["model"]["sha256"] == forecaster.metadata["model_sha256"]
+
+
+def test_every_route_that_is_described_is_there_and_no_other(served: Any) -> None:
+    described = served.get("/openapi.json").json()["paths"]
+    assert described.keys() == ROUTES.keys()
+    for route in described:
+        told = served.get(route.replace("{series}", ETH))
+        assert told.status == 200, route
+        assert told.headers["content-type"] == "application/json"
+        assert json.loads(told.body)
+
+
+def test_series_and_leaderboard_tell_what_the_metadata_say(served: Any) -> None:
+    listed = {one["series"]: one for one in served.get("/api/series").json()["series"]}
+    metadata = json.loads((served.run / ETH / "metadata.json").read_text())
+    assert set(listed) == {BTC, ETH}
+    assert listed[ETH]["trained"]["candles_digest"] == metadata["candles"]["digest"]
+    assert listed[ETH]["trained"]["spans"]["test"]["num_windows"] == metadata["split"]["test"]["num_windows"]
+    rows = served.get("/api/leaderboard").json()["leaderboard"]
+    multiples = [row["tasks"]["ohlc"]["naive"]["multiple"] for row in rows]
+    assert multiples == sorted(multiples)
+    assert all(row["tasks"]["ohlc"]["best_baseline"]["verdict"] for row in rows)
+
+
+def test_one_forecast_a_candle_however_often_it_is_asked_for(
+    serve: Callable[..., AbstractContextManager[Any]],
+) -> None:
+    with serve() as page:
+        first = page.get(f"/api/forecast/{BTC}")
+        num_asked = len(page.exchange.klines_requests())
+        assert all(page.get(f"/api/forecast/{BTC}").body == first.body for _ in range(20))
+        assert len(page.exchange.klines_requests()) == num_asked
+        assert 400 < int(first.headers["cache-control"].removeprefix("max-age=")) <= 8 * 60 + 1
+        page.exchange.now_s += 900
+        page.until(lambda: page.get(f"/api/forecast/{BTC}").json()["first_bar"] == "2024-12-31T18:15:00Z")
+        assert len(page.exchange.klines_requests()) == num_asked + 1
+
+
+def test_another_model_is_taken_up_and_a_broken_one_leaves_the_old(
+    serve: Callable[..., AbstractContextManager[Any]],
+) -> None:
+    with serve() as page:
+        before = page.get(f"/api/forecast/{BTC}").json()
+        metadata = page.run / BTC / "metadata.json"
+        whole = metadata.read_text()
+        metadata.write_text("{")
+        page.until(lambda: page.is_told("is not shown"))
+        assert page.get(f"/api/forecast/{BTC}").status == 404
+        assert page.get(f"/api/forecast/{ETH}").status == 200
+        # A model that was trained further: the same network in another file.
+        content = (page.run / BTC / "model.keras").read_bytes()
+        (page.run / BTC / "model.keras").write_bytes(content[:-2] + b"\x01\x00+")
+        changed = json.loads(whole)
+        changed["model_sha256"] = digest_bytes(content[:-2] + b"\x01\x00+")
+        metadata.write_text(json.dumps(changed))
+        page.until(lambda: page.get(f"/api/forecast/{BTC}").status == 200)
+        after = page.get(f"/api/forecast/{BTC}").json()
+        assert after["model"]["sha256"] == changed["model_sha256"] != before["model"]["sha256"]
+        assert after["forecast"] == before["forecast"]
+        shutil.move(page.run / "run.json", page.run / "lost.json")
+        page.until(lambda: page.is_told("serve on"))
+        assert page.get("/api/series").json()["series"]
+
+
+def test_an_exchange_in_trouble_is_told_without_paths_and_asked_again_later(
+    serve: Callable[..., AbstractContextManager[Any]],
+) -> None:
+    with serve() as page:
+        page.exchange.is_blocked = True
+        told = page.get(f"/api/forecast/{ETH}")
+        assert told.status == 503
+        assert told.headers["retry-after"] == "10"
+        assert told.json()["error"].keys() == {"where", "rule", "got", "fix"}
+        num_asked = len(page.exchange.requests)
+        part = page.get(f"/part/{ETH}")
+        assert (part.status, 'role="alert"' in part.text) == (503, True)
+        assert len([each for each in page.exchange.requests[num_asked:] if "klines" in each]) == 0
+        for secret in (str(page.run), "Traceback", ".py"):
+            assert secret not in told.text + part.text
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["NOPE", "btcusdt-15m", "..", "%2e%2e", "BTCUSDT-15m%00", "%0d%0aSet-Cookie:x", "'", "A" * 1_500, "%ff"],
+)
+def test_what_is_no_series_is_404_in_one_form(served: Any, name: str) -> None:
+    for route in ("/api/forecast/", "/api/track/", "/part/"):
+        told = served.get(route + name)
+        assert told.status == 404
+        assert told.json()["error"]["fix"].startswith("Did you mean")
+        assert len(told.body) < 800
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/api/forecast/../../etc/passwd", 404),
+        ("/api/forecast/%2e%2e%2f%2e%2e%2fetc%2fpasswd", 404),
+        ("/api/forecast/", 404),
+        ("//evil.example/", 404),
+        ("/api/series?" + "x" * 3_000, 400),
+        ("/" + "a" * 3_000, 400),
+        ("/?series=NOPE", 404),
+        ("/?series=%3Cscript%3E", 404),
+        ("/api/series?anything=%00&series=1", 200),
+    ],
+)
+def test_hostile_addresses_are_answered_calmly(served: Any, path: str, status: int) -> None:
+    told = served.get(path)
+    assert told.status == status
+    if status != 200:
+        assert told.json()["error"].keys() == {"where", "rule", "got", "fix"}
+    assert "<script>" not in told.text
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH"])
+def test_only_reading_is_allowed(served: Any, method: str) -> None:
+    told = served.get("/api/series", method=method)
+    assert (told.status, told.headers["allow"]) == (405, "GET, HEAD")
+
+
+def test_head_is_get_without_a_body(served: Any) -> None:
+    seen, asked = served.get("/api/series", method="HEAD"), served.get("/api/series")
+    assert (seen.status, seen.body) == (200, b"")
+    assert seen.headers["content-length"] == str(len(asked.body))
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8008", "127.0.0.1.evil.example", "", "[::2]"])
+def test_a_name_that_a_stranger_made_lead_here_is_refused(served: Any, host: str) -> None:
+    told = served.get("/api/series", Host=host)
+    assert (told.status, told.json()["error"]["where"]) == (400, "header Host")
+
+
+def test_names_of_this_machine_are_let_in_and_any_where_a_host_was_chosen(
+    served: Any, serve: Callable[..., AbstractContextManager[Any]]
+) -> None:
+    assert {
+        served.get("/api/health", Host=host).status for host in ("localhost:1", "LOCALHOST", "[::1]:9")
+    } == {200}
+    with serve(Policy(None, ("https://frames.example",))) as page:
+        told = page.get("/api/health", Host="me.example")
+        assert told.status == 200
+        assert told.headers["content-security-policy"].endswith("frame-ancestors https://frames.example")
+
+
+def test_every_answer_carries_the_same_guards(served: Any) -> None:
+    for path in ("/", "/page.js", "/api/series", "/nowhere", f"/part/{BTC}"):
+        headers = served.get(path).headers
+        assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'")
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+
+
+def test_what_is_no_http_and_what_never_ends_is_closed(served: Any) -> None:
+    address = urlsplit(served.url)
+    for content in (
+        b"\x16\x03\x01\x02\r\n\r\n",
+        b"GET / HTTP/1.1\r\nX: " + b"a" * 70_000,
+        b"GET /a b HTTP/1.1\r\n\r\n",
+    ):
+        with socket.create_connection((address.hostname, address.port), timeout=20) as asking:
+            asking.sendall(content)
+            assert asking.recv(4_096).startswith(b"HTTP/1.1 400")
+    assert served.get("/api/health").json()["status"] == "ok"
+
+
+def test_more_requests_than_are_answered_at_once_are_told_to_come_back(
+    serve: Callable[..., AbstractContextManager[Any]],
+) -> None:
+    from v8.app import guard
+
+    def slow(series: Any) -> None:
+        time.sleep(3.0)
+
+    with serve(record=slow) as page:
+        address = urlsplit(page.url)
+        asking = [http.client.HTTPConnection(address.hostname, address.port, timeout=60) for _ in range(140)]
+        for one in asking:
+            one.request("GET", f"/api/track/{BTC}")
+        statuses = []
+        for one in asking:
+            answer = one.getresponse()
+            statuses.append(answer.status)
+            answer.read()
+            one.close()
+        assert statuses.count(503) == 140 - guard.MOST_AT_ONCE
+        assert statuses.count(200) == guard.MOST_AT_ONCE
+
+
+def test_the_page_works_without_its_script(served: Any) -> None:
+    page = served.get(f"/?series={ETH}").text
+    close = served.get(f"/api/forecast/{ETH}").json()["forecast"][-1]["close"]
+    assert f"<td>{close:.7g}</td>" in page
+    assert f'<option value="{ETH}" selected="selected">' in page
+    assert "No record yet" in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "https://" not in page
+
+
+def test_the_readme_lists_every_route() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| `(/[^`]*)` \| (.*) \|$", readme, re.MULTILINE))
+    assert {route: about.replace("`", "") for route, about in rows.items()} == ROUTES

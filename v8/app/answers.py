@@ -1,0 +1,154 @@
+"""What the API answers: plain JSON, and errors of four parts that name no file and no secret."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from v8.app.places import Fleet
+from v8.errors import DataError, V8Error
+from v8.market.open_times import iso
+from v8.market.series import Series
+from v8.registry import nearest
+from v8.reports.leaderboard import Against, TaskScore
+from v8.untrusted import shown
+from v8.version import VERSION
+
+if TYPE_CHECKING:  # it comes with TensorFlow
+    from v8.engine.issuing import Issued
+
+_PATH: Final = re.compile(r"(?<![\w:/])(?!https?://)\S*[/\\]\S*")
+"""A word with a slash that does not begin an address."""
+
+_SPAN_KEYS: Final = ("first_open", "last_open", "num_windows")
+
+
+def written(content: Any) -> bytes:
+    """Write JSON that is no markup whoever reads it; what is no finite number is refused."""
+    text = json.dumps(content, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").encode("ascii")
+
+
+def series_list(fleet: Fleet) -> dict[str, Any]:
+    """Return `/api/series`."""
+    return {"place": fleet.label, "series": [_about(fleet, series) for series in fleet.metadata]}
+
+
+def trained(fleet: Fleet, series: Series) -> dict[str, Any]:
+    """Tell what a model was trained on."""
+    about = fleet.metadata[series]
+    candles, split = about["candles"], about["split"]
+    spans = {name: {key: split[name][key] for key in _SPAN_KEYS} for name in ("train", "validation", "test")}
+    return {
+        "profile": about["profile"]["name"],
+        "created_at": about["created_at"],
+        "source": candles["source"],
+        "num_bars": candles["num_bars"],
+        "first_open": candles["first_open"],
+        "last_open": candles["last_open"],
+        "candles_digest": candles.get("digest"),
+        "spans": spans,
+        "model_sha256": fleet.digest(series),
+        "revision": fleet.revision,
+    }
+
+
+def _about(fleet: Fleet, series: Series) -> dict[str, Any]:
+    about = fleet.metadata[series]
+    return {
+        "series": str(series),
+        "bar_s": series.bar_s,
+        "horizon_bars": about["horizon_bars"],
+        "tasks": {task: list(told["columns"]) for task, told in about["tasks"].items()},
+        "is_demo_market": about["is_demo_market"],
+        "trained": trained(fleet, series),
+        "forecast": f"/api/forecast/{series}",
+        "track": f"/api/track/{series}",
+    }
+
+
+def forecast(fleet: Fleet, issued: Issued) -> dict[str, Any]:
+    """Return `/api/forecast/{series}`: what `predict --format json` prints, and the training."""
+    return issued.to_json() | {"trained": trained(fleet, issued.candles.series)}
+
+
+def leaderboard(fleet: Fleet) -> dict[str, Any]:
+    """Return `/api/leaderboard`: each task beside the naive forecast and the best baseline."""
+    rows = [
+        {
+            "series": row.series,
+            "tasks": {task: _score(score) for task, score in row.tasks.items()},
+            "direction_hit_rate_step_1": row.hit_rate,
+            "direction_95": None if row.hit_rate_95 is None else list(row.hit_rate_95),
+        }
+        for row in fleet.rows
+    ]
+    return {"place": fleet.label, "leaderboard": rows}
+
+
+def _score(score: TaskScore) -> dict[str, Any]:
+    return {"naive": _against(score.naive), "best_baseline": _against(score.best)}
+
+
+def _against(against: Against) -> dict[str, Any]:
+    return {
+        "name": against.name,
+        "multiple": against.multiple,
+        "verdict": against.verdict,
+        "corrected_p_value": against.corrected_p_value,
+    }
+
+
+def health(fleet: Fleet, source: str, now_s: float) -> dict[str, Any]:
+    """Return `/api/health`."""
+    return {
+        "status": "ok",
+        "version": VERSION,
+        "now": iso(int(now_s)),
+        "place": fleet.label,
+        "revision": fleet.revision,
+        "source": source,
+        "num_series": len(fleet.metadata),
+    }
+
+
+def fault(where: str, rule: str, got: str, fix: str) -> dict[str, Any]:
+    """Return an error of four parts."""
+    parts = {"where": where, "rule": rule, "got": got, "fix": fix}
+    return {"error": {name: shown(part, 400) for name, part in parts.items()}}
+
+
+def fault_of(error: V8Error, series: str) -> dict[str, Any]:
+    """Return what strangers may read of an error: of candles all but paths, of others that there is one.
+
+    >>> error = DataError(where="a/b.csv", rule="needs rows", got="0", fix="Add some")
+    >>> fault_of(error, "BTCUSDT-1h")["error"]["where"]
+    '(a file)'
+    """
+    if isinstance(error, DataError):
+        parts = (error.where, error.rule, error.got, error.fix)
+        return fault(*(without_paths(part) for part in parts))
+    fix = "Ask whoever runs this server; its own output says more"
+    return fault(series, "its model must be one that can be used", "one that cannot", fix)
+
+
+def without_paths(text: str) -> str:
+    r"""Write a sentence without names of files and folders.
+
+    >>> without_paths("/home/me/x.csv: needs rows; from https://host/data, not C:\\x or runs/a")
+    '(a file) needs rows; from https://host/data, not (a file) or (a file)'
+    """
+    return _PATH.sub("(a file)", text)
+
+
+def unknown_series(name: str, known: Iterable[Series]) -> dict[str, Any]:
+    """Return the error for a series that is not shown."""
+    names = [str(series) for series in known]
+    return fault(
+        "series",
+        f"is one of the {len(names)} that /api/series lists",
+        shown(repr(name), 80),
+        f"Did you mean {nearest(name, names)}",
+    )

@@ -1,0 +1,168 @@
+"""What is shown of a place: its fleet, the forecast of every series once a candle, and the live record.
+
+A forecast is worked out when it is first asked for after a candle closed, and kept until the next one closes.
+Where that candle is late, it is asked for again after `RETRY_S`; so nobody who asks often makes work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from concurrent.futures import wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from v8.app.once import RETRY_S, Kept, Once
+from v8.app.places import Fleet, Place
+from v8.app.present import Present
+from v8.errors import DataError, V8Error
+from v8.market.series import Series
+
+if TYPE_CHECKING:  # it comes with TensorFlow
+    from v8.engine.issuing import Issued
+
+CLOSING_S: Final = 1.0
+"""A candle can be had this long after its close, in seconds."""
+
+OLD_S: Final = 60.0
+"""Candles that are more than a bar late are asked for again after so many seconds."""
+
+SIMULATED_S: Final = 3_600.0
+"""The demo market has no present: its forecasts do not change, but the models may."""
+
+LOOK_S: Final = 15.0
+"""Unless told otherwise."""
+
+RECORD_S: Final = 15.0
+"""The ledger is read again at most every so many seconds."""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a desk works with.
+
+    Args:
+        issue: Makes the forecast of a series with a fleet's model.
+        record: Returns the live record of a series; None where there is none yet.
+        present: The time of the candles' source.
+        tell: What the operator reads.
+        look_s: The place and the source's time are looked at again at most every so many seconds.
+    """
+
+    issue: Callable[[Fleet, Series], Issued]
+    record: Callable[[Series], dict[str, Any] | None]
+    present: Present
+    tell: Callable[[str], None]
+    look_s: float = LOOK_S
+
+
+class Desk:
+    """The work behind a page.
+
+    Args:
+        place: Where the models are.
+        tools: What it works with.
+        shape: Makes of a forecast what is answered with.
+
+    Raises:
+        V8Error: If the place holds no model that can be shown.
+    """
+
+    def __init__(self, place: Place, tools: Tools, shape: Callable[[Fleet, Issued], Any]) -> None:
+        self._place, self._tools, self._shape = place, tools, shape
+        self._once = Once(tools.present.now_s)
+        self._told = ""
+        self._fleet = place.look()
+        self._tell_refused()
+
+    @property
+    def fleet(self) -> Fleet:
+        """The models that serve now; the place is looked at again now and then, without waiting for it."""
+        self._once.ask("look", self._look_again)
+        return self._fleet
+
+    def now_s(self) -> float:
+        """Return the present, seconds since the epoch, UTC."""
+        return self._tools.present.now_s()
+
+    def forecast(self, series: Series) -> Kept:
+        """Return the forecast after the newest candle of a series that the fleet has."""
+        return self._once.ask(("forecast", series), lambda: self._issued(series))
+
+    def record(self, series: Series) -> Kept:
+        """Return the live record of a series; None where there is none yet."""
+        return self._once.ask(
+            ("record", series), lambda: (self._tools.record(series), self.now_s() + RECORD_S)
+        )
+
+    def begin(self, most_s: float) -> None:
+        """Make the first forecast, whatever comes of it, so that the first reader need not wait for it."""
+        first = next(iter(self._fleet.metadata))
+        wait([self.forecast(first).answer], timeout=most_s)
+
+    def close(self) -> None:
+        """Begin nothing any more."""
+        self._once.close()
+
+    def _issued(self, series: Series) -> tuple[Any, float]:
+        self._look()
+        try:
+            if series not in self._fleet.metadata:
+                raise _gone(series)
+            issued = self._tools.issue(self._fleet, series)
+        except V8Error as error:
+            self._say(str(error))
+            raise
+        return self._shape(self._fleet, issued), self._fresh_until_s(issued)
+
+    def _fresh_until_s(self, issued: Issued) -> float:
+        now_s, bar_s = self._tools.present.renew(), issued.candles.series.bar_s
+        if not issued.is_dated:
+            return now_s + SIMULATED_S
+        closing_s = issued.closed_s + bar_s + CLOSING_S
+        if now_s < closing_s:
+            return closing_s
+        return now_s + (RETRY_S if now_s < closing_s + bar_s else OLD_S)
+
+    def _look_again(self) -> tuple[None, float]:
+        self._look()
+        try:
+            self._tools.present.renew()
+        except V8Error as error:
+            self._say(str(error))
+        return None, self.now_s() + self._tools.look_s
+
+    def _look(self) -> None:
+        """Take over what changed; what cannot be read leaves all as it is."""
+        before = self._fleet
+        try:
+            self._fleet = self._place.look()
+        except V8Error as error:
+            self._say(f"{error} The models that were read before serve on.")
+        if self._fleet is not before:
+            self._tell_refused()
+            self._once.drop(lambda key: self._is_stale(key, before))
+
+    def _is_stale(self, key: Hashable, before: Fleet) -> bool:
+        series = key[1] if isinstance(key, tuple) and key[0] == "forecast" else None
+        if series is None:
+            return False
+        return series not in self._fleet.metadata or self._fleet.digest(series) != before.digest(series)
+
+    def _tell_refused(self) -> None:
+        for name, why in self._fleet.refused.items():
+            self._say(f"{name} is not shown: {why}")
+
+    def _say(self, text: str) -> None:
+        """Tell the operator, but not the same thing twice in a row."""
+        if text != self._told:
+            self._told = text
+            self._tools.tell(text)
+
+
+def _gone(series: Series) -> DataError:
+    return DataError(
+        where=str(series),
+        rule="is one of the series that are shown",
+        got="a series whose model is not there any more",
+        fix="Choose another one",
+    )

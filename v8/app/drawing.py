@@ -1,0 +1,245 @@
+"""The chart of the newest candles and the forecast after them, as inline SVG in the colours of the page.
+
+It is drawn twice, wide and narrow, because letters in a picture shrink with it; the page shows the one that
+fits. Lengths are SVG user units; prices rise upwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from v8.columns import BB_LOWER, BB_UPPER, CLOSE, HIGH, LOW, OPEN
+from v8.reports.markup import Html, element
+
+Floats = NDArray[np.float64]
+Columns = Mapping[str, Floats]
+
+_DAY_S: Final = 86_400
+
+
+@dataclass(frozen=True)
+class Paper:
+    """What a chart is drawn on.
+
+    Args:
+        name: Its class in the style sheet.
+        width: Of all of it.
+        height: Of all of it.
+        margin: Room for prices on the right and for times below.
+        num_candles: Most candles that it shows.
+        num_times: Most times that it names.
+    """
+
+    name: str
+    width: int
+    height: int
+    margin: tuple[int, int]
+    num_candles: int
+    num_times: int
+
+
+WIDE: Final = Paper("chart wide-chart", 1_000, 400, (84, 28), 120, 8)
+NARROW: Final = Paper("chart narrow-chart", 360, 300, (74, 28), 44, 3)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Candles and the forecast that follows them without a hole.
+
+    Args:
+        series: Whose.
+        bar_s: Seconds from one open to the next.
+        open_time_s: Of the candles, seconds since the epoch, UTC, shape (N,), ascending.
+        candles: Their open, high, low and close, each of shape (N,), quote currency.
+        forecast: Columns forecast, each of shape (H,), quote currency.
+    """
+
+    series: str
+    bar_s: int
+    open_time_s: NDArray[np.int64]
+    candles: Columns
+    forecast: Columns
+
+    def newest(self, num_candles: int) -> Picture:
+        """Return it with so many candles at most."""
+        columns = {name: values[-num_candles:] for name, values in self.candles.items()}
+        return Picture(self.series, self.bar_s, self.open_time_s[-num_candles:], columns, self.forecast)
+
+    @property
+    def num_candles(self) -> int:
+        """Candles, unitless."""
+        return len(self.open_time_s)
+
+    @property
+    def num_bars(self) -> int:
+        """Candles and bars forecast, unitless."""
+        return self.num_candles + len(self.forecast[CLOSE])
+
+    def opens_s(self, bar: int) -> int:
+        """Return when a bar opens; those forecast come after the candles."""
+        if bar < self.num_candles:
+            return int(self.open_time_s[bar])
+        return int(self.open_time_s[-1]) + self.bar_s * (bar - self.num_candles + 1)
+
+
+def draw(picture: Picture, caption: str) -> Html:
+    """Draw a chart on both papers; `caption` says in words what they show."""
+    return element("div", *(_drawn(picture, paper, caption) for paper in (WIDE, NARROW)))
+
+
+def _drawn(picture: Picture, paper: Paper, caption: str) -> Html:
+    picture = picture.newest(paper.num_candles)
+    scale = _Scale.fitting(picture, paper)
+    title = f"{picture.series}: candles and forecast"
+    parts = [
+        element("title", title),
+        element("desc", caption),
+        *_prices(scale),
+        *_times(picture, scale),
+        *_candles(picture, scale),
+        *_forecast(picture, scale),
+    ]
+    box, label = f"0 0 {paper.width} {paper.height}", f"{title}. {caption}"
+    return element("svg", *parts, viewBox=box, role="img", aria_label=label, class_=paper.name)
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """Where bars and prices stand on a paper; the step of the price axis."""
+
+    paper: Paper
+    num_bars: int
+    lowest: float
+    highest: float
+    step: float
+
+    @classmethod
+    def fitting(cls, picture: Picture, paper: Paper) -> _Scale:
+        lowest = min(float(values.min()) for values in _shown(picture))
+        highest = max(float(values.max()) for values in _shown(picture))
+        room = 0.04 * (highest - lowest) or 0.01 * highest
+        step = tick_step((highest - lowest) or highest, paper.height // 45)
+        return cls(paper, picture.num_bars, lowest - room, highest + room, step)
+
+    @property
+    def right(self) -> float:
+        return self.paper.width - self.paper.margin[0]
+
+    @property
+    def bottom(self) -> float:
+        return self.paper.height - self.paper.margin[1]
+
+    @property
+    def bar(self) -> float:
+        """Width of a bar."""
+        return self.right / self.num_bars
+
+    def x(self, bar: float) -> float:
+        """Return the middle of a bar, from 0."""
+        return round((bar + 0.5) * self.bar, 1)
+
+    def y(self, price: float) -> float:
+        return round(self.bottom * (self.highest - price) / (self.highest - self.lowest), 1)
+
+    def ticks(self) -> Iterator[float]:
+        """List the round prices within."""
+        first = math.ceil(self.lowest / self.step)
+        yield from (number * self.step for number in range(first, math.floor(self.highest / self.step) + 1))
+
+
+def tick_step(span: float, most: int) -> float:
+    """Return the smallest round step that cuts a span above 0 into at most so many pieces.
+
+    >>> tick_step(97.0, 5), tick_step(0.004, 4)
+    (20.0, 0.001)
+    """
+    power = 10.0 ** math.floor(math.log10(span / most))
+    return next(power * factor for factor in (1, 2, 5, 10, 20) if span / (power * factor) <= most)
+
+
+def tick_label(price: float, step: float) -> str:
+    """Write a price of an axis with as many decimals as its step needs.
+
+    >>> tick_label(63_000.0, 500.0), tick_label(0.0125, 0.0005), tick_label(1.2e-7, 2e-8)
+    ('63,000', '0.0125', '1.2e-07')
+    """
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+    return f"{price:,.{decimals}f}" if decimals < 7 else f"{price:.6g}"
+
+
+def _shown(picture: Picture) -> Iterator[Floats]:
+    yield from (picture.candles[name] for name in (HIGH, LOW))
+    yield from (
+        picture.forecast[name] for name in (HIGH, LOW, CLOSE, BB_UPPER, BB_LOWER) if name in picture.forecast
+    )
+
+
+def _prices(scale: _Scale) -> Iterator[Html]:
+    for price in scale.ticks():
+        y = scale.y(price)
+        yield element("path", d=f"M0 {y}H{scale.right}", class_="grid")
+        yield element("text", tick_label(price, scale.step), x=scale.right + 6, y=y + 4, class_="tick")
+
+
+def _times(picture: Picture, scale: _Scale) -> Iterator[Html]:
+    """Name some opens, at least a label's width apart and off the edge; the day where it is another."""
+    every = math.ceil(picture.num_bars / scale.paper.num_times)
+    day = None
+    for bar in range(every // 2, picture.num_bars, every):
+        moment = datetime.fromtimestamp(picture.opens_s(bar), UTC)
+        is_new_day, day = moment.date() != day, moment.date()
+        label = f"{moment:%b %d %H:%M}" if is_new_day or picture.bar_s >= _DAY_S else f"{moment:%H:%M}"
+        yield element("text", label, x=scale.x(bar), y=scale.bottom + 20, class_="tick", text_anchor="middle")
+
+
+def _candles(picture: Picture, scale: _Scale) -> Iterator[Html]:
+    """Draw rising and falling candles as one path of wicks and one of bodies each."""
+    rows = [picture.candles[name] for name in (OPEN, HIGH, LOW, CLOSE)]
+    for style, is_rising in (("gain", True), ("loss", False)):
+        wicks, bodies = [], []
+        for bar, (opened, high, low, close) in enumerate(zip(*rows, strict=True)):
+            if bool(close >= opened) == is_rising:
+                wicks.append(f"M{scale.x(bar)} {scale.y(high)}V{scale.y(low)}")
+                bodies.append(_box(bar, opened, close, scale))
+        yield element("path", d="".join(wicks), class_=f"wick {style}")
+        yield element("path", d="".join(bodies), class_=f"body {style}")
+
+
+def _box(bar: int, opened: float, close: float, scale: _Scale) -> str:
+    """Return the outline of a candle's body, at least one unit high."""
+    top, bottom = scale.y(max(opened, close)), scale.y(min(opened, close))
+    width, height = round(0.64 * scale.bar, 1), max(1.0, round(bottom - top, 1))
+    return f"M{round(scale.x(bar) - width / 2, 1)} {top}h{width}v{height}h-{width}z"
+
+
+def _forecast(picture: Picture, scale: _Scale) -> Iterator[Html]:
+    """Draw bands, low to high as a fan that opens at the last close, the close in it, and where it begins."""
+    first, columns = picture.num_candles, picture.forecast
+    known = float(picture.candles[CLOSE][-1])
+    edge = round(first * scale.bar, 1)
+    yield element("path", d=f"M{edge} 0V{scale.bottom}", class_="now")
+    for name in (BB_UPPER, BB_LOWER):
+        if name in columns:
+            yield element("path", d=_line(_points(first, columns[name], scale)), class_="bands")
+    closes = [(scale.x(first - 1), scale.y(known)), *_points(first, columns[CLOSE], scale)]
+    if HIGH in columns and LOW in columns:
+        upper, lower = (_points(first, columns[name], scale) for name in (HIGH, LOW))
+        yield element("path", d=f"{_line([closes[0], *upper, *reversed(lower)])}z", class_="fan")
+    yield element("path", d=_line(closes), class_="line")
+    for x, y in closes[1:]:
+        yield element("circle", cx=x, cy=y, r=2.4, class_="dot")
+
+
+def _points(first: int, values: Iterable[float], scale: _Scale) -> list[tuple[float, float]]:
+    return [(scale.x(first + step), scale.y(float(value))) for step, value in enumerate(values)]
+
+
+def _line(points: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x} {y}" for x, y in points)

@@ -1,0 +1,169 @@
+"""The part of the page about one series: chart, forecast, quality, live record, training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from v8.app import answers
+from v8.app.drawing import Picture, draw
+from v8.app.places import Fleet
+from v8.columns import CLOSE, OHLC
+from v8.market.open_times import iso
+from v8.market.series import Series
+from v8.reports.markup import Html, element, facts, join, table
+from v8.tasks import TASKS
+from v8.wording import ABSENT, count, duration, number, spaced
+
+if TYPE_CHECKING:  # it comes with TensorFlow
+    from v8.engine.issuing import Issued
+
+_DAY_S = 86_400
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A forecast as it is answered with.
+
+    Args:
+        content: The JSON of the API.
+        html: Its part of the page; an attribute `data-status` says it in one sentence.
+    """
+
+    content: bytes
+    html: Html
+
+
+def shown(fleet: Fleet, issued: Issued) -> Shown:
+    """Write a forecast down, once for all who ask for it."""
+    content = answers.forecast(fleet, issued)
+    status = _status(issued)
+    parts = [
+        element("h2", str(issued.candles.series)),
+        *_warnings(issued),
+        element("p", status, data_status=status),
+        element("figure", draw(_picture(issued), status), element("figcaption", _note(issued))),
+        _numbers(content),
+        element("h3", "How good this model was, on candles that training had not seen"),
+        _quality(content["model"]["quality"]),
+        _trained(fleet, issued.candles.series, issued.issued_at_s),
+    ]
+    return Shown(answers.written(content), join(parts))
+
+
+def _trained(fleet: Fleet, series: Series, now_s: float) -> Html:
+    """Tell what the model of a series was trained on, and how long ago its candles end."""
+    about = answers.trained(fleet, series)
+    pairs = [
+        ("profile", about["profile"]),
+        ("candles", f"{count(about['num_bars'])} from {about['source']}"),
+        ("first candle opened", moment(about["first_open"])),
+        ("last candle opened", moment(about["last_open"])),
+        *(
+            (f"{name} span", f"{moment(span['first_open'])} to {moment(span['last_open'])}")
+            for name, span in about["spans"].items()
+        ),
+        ("trained", moment(about["created_at"])),
+        ("digest of the candles", (about["candles_digest"] or ABSENT)[:16]),
+        ("digest of the model", about["model_sha256"][:16]),
+    ]
+    if not fleet.metadata[series]["is_demo_market"]:
+        end_s = datetime.fromisoformat(about["last_open"]).timestamp() + series.bar_s
+        pairs.append(("age of the newest of them", _age(max(0.0, now_s - end_s))))
+    if fleet.revision:
+        pairs.append(("commit on the Hub", fleet.revision[:16]))
+    return join([element("h3", "What the model was trained on"), facts(pairs)])
+
+
+def record_part(record: Mapping[str, Any] | None) -> Html:
+    """Show the live record of a series."""
+    head = element("h3", "Live record: forecasts issued before the truth was known")
+    if record is None:
+        return join([head, element("p", "No record yet: nothing was issued into this ledger and came true.")])
+    return join([head, *_record_lines(record)])
+
+
+def _record_lines(record: Mapping[str, Any]) -> Iterator[Html]:
+    yield facts((spaced(name), str(value)) for name, value in record.items())
+
+
+def moment(text: str) -> str:
+    """Write a time of a file for people.
+
+    >>> moment("2026-08-01T00:15:00+00:00"), moment("2026-08-01T00:15:00Z")
+    ('2026-08-01 00:15', '2026-08-01 00:15')
+    """
+    return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M}"
+
+
+def _age(seconds: float) -> str:
+    return duration(seconds) if seconds < 3 * _DAY_S else f"{seconds // _DAY_S:,.0f} days"
+
+
+def _status(issued: Issued) -> str:
+    """Say the forecast in a sentence: when it was made, and where its last close stands."""
+    known, last = float(issued.candles.column(CLOSE)[-1]), float(issued.forecast[CLOSE].iloc[-1])
+    change = f"{100 * (last / known - 1):+.2f} %"
+    made = f", made at {moment(iso(issued.issued_at_s))}" if issued.is_dated else ""
+    return (
+        f"{issued.candles.series}: the newest candle closed at {moment(iso(issued.closed_s))} UTC at "
+        f"{known:.7g}; forecast {len(issued.forecast)} bars on{made}: {last:.7g} ({change})."
+    )
+
+
+def _warnings(issued: Issued) -> Iterator[Html]:
+    if not issued.is_dated:
+        yield element(
+            "p",
+            "Simulated market: this forecast says nothing about real prices.",
+            class_="banner",
+        )
+
+
+def _picture(issued: Issued) -> Picture:
+    candles = issued.candles
+    columns = {name: candles.column(name) for name in OHLC}
+    prices = {
+        name: issued.forecast[name].to_numpy()
+        for task in TASKS.values()
+        if task.is_price
+        for name in task.columns
+        if name in issued.forecast
+    }
+    return Picture(str(candles.series), candles.series.bar_s, candles.open_time_s, columns, prices)
+
+
+def _note(issued: Issued) -> str:
+    bands = " Dashed: the forecast Bollinger bands." if "bb_upper" in issued.forecast else ""
+    return (
+        "Newest candles, and behind the line the forecast: its close, and shaded what lies between its low "
+        "and its high, which is no interval: nothing says how often the truth stays within."
+        f"{bands} Times in UTC."
+    )
+
+
+def _numbers(content: Mapping[str, Any]) -> Html:
+    columns = [name for name in content["forecast"][0] if name != "open_time"]
+    rows = (
+        [moment(row["open_time"]), *(f"{row[name]:.7g}" for name in columns)] for row in content["forecast"]
+    )
+    caption = f"Forecast of {content['series']}, one row a bar; prices in quote currency"
+    return table(["opens, UTC", *map(spaced, columns)], rows, caption=caption)
+
+
+def _quality(quality: Mapping[str, Mapping[str, Any]]) -> Html:
+    rows = (
+        [
+            TASKS[task].title,
+            number(told["multiple_of_naive"]),
+            told["verdict"],
+            number(told["multiple_of_best"]),
+            told["verdict_against_best"],
+        ]
+        for task, told in quality.items()
+    )
+    head = ["task", "× naive", "verdict", "× best baseline", "verdict"]
+    caption = "Mean absolute error on the test span as a multiple of the naive forecast's and of the best "
+    return table(head, rows, caption=f"{caption}baseline's: below 1 is better")

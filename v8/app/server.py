@@ -1,0 +1,259 @@
+"""The server: routes over a desk, and what listens.
+
+Nothing that a request starts outlives its bound: work is shared (`v8.app.once`), a request waits `WAIT_S` for
+it at most, and only GET and HEAD are answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from v8.app import answers
+from v8.app.assets import ICON, SCRIPT, STYLE_SHEET
+from v8.app.desk import Desk
+from v8.app.guard import Guard, Policy, json_answer
+from v8.app.once import RETRY_S, Kept
+from v8.app.openapi import description
+from v8.app.page import page, said
+from v8.app.part import Shown, record_part
+from v8.app.places import Fleet
+from v8.errors import ProfileError, V8Error
+from v8.market.series import Series
+from v8.reports.markup import Html, join
+
+WAIT_S: Final = 20.0
+"""A request waits at most so long for work, in seconds; the work goes on."""
+
+LEAVE_S: Final = 1.0
+"""How long open answers may take when the server stops, in seconds."""
+
+_KEPT: Final = "max-age=3600"
+_FILES: Final = {
+    "/page.css": (STYLE_SHEET, "text/css"),
+    "/page.js": (SCRIPT, "text/javascript"),
+    "/icon.svg": (ICON, "image/svg+xml"),
+}
+
+
+class UnknownSeriesError(Exception):
+    """A series that is not shown.
+
+    Args:
+        name: What was asked for.
+        fleet: What is shown.
+    """
+
+    def __init__(self, name: str, fleet: Fleet) -> None:
+        super().__init__(name)
+        self.content = answers.unknown_series(name, fleet.metadata)
+
+
+class Site:
+    """The routes.
+
+    Args:
+        desk: What is shown.
+        source: Name of the source of candles.
+    """
+
+    def __init__(self, desk: Desk, source: str) -> None:
+        self._desk, self._source = desk, source
+
+    async def page(self, request: Request) -> Response:
+        """Answer with the page; a series in the query is shown at once, for those without a script."""
+        fleet, name = self._desk.fleet, request.query_params.get("series")
+        if name is None:
+            first = Series.parse(fleet.rows[0].series)
+            return _html(page(fleet, first, None))
+        series = _find(fleet, name)
+        part, status, _ = await self._part_of(series)
+        return _html(page(fleet, series, part), status)
+
+    async def part(self, request: Request) -> Response:
+        """Answer with the part of the page about one series."""
+        series = _find(self._desk.fleet, request.path_params["series"])
+        part, status, headers = await self._part_of(series)
+        return _html(part, status, headers)
+
+    async def series(self, request: Request) -> Response:
+        """Answer `/api/series`."""
+        return json_answer(answers.series_list(self._desk.fleet))
+
+    async def leaderboard(self, request: Request) -> Response:
+        """Answer `/api/leaderboard`."""
+        return json_answer(answers.leaderboard(self._desk.fleet))
+
+    async def health(self, request: Request) -> Response:
+        """Answer `/api/health`."""
+        return json_answer(answers.health(self._desk.fleet, self._source, self._desk.now_s()))
+
+    async def forecast(self, request: Request) -> Response:
+        """Answer `/api/forecast/{series}`."""
+        kept = self._desk.forecast(_find(self._desk.fleet, request.path_params["series"]))
+        found: Shown = await _finished(kept)
+        return json_answer(found.content, cache_control=self._freshness(kept))
+
+    async def track(self, request: Request) -> Response:
+        """Answer `/api/track/{series}`."""
+        series = _find(self._desk.fleet, request.path_params["series"])
+        record = await _finished(self._desk.record(series))
+        return json_answer({"series": str(series), "record": record})
+
+    async def description(self, request: Request) -> Response:
+        """Answer `/openapi.json`."""
+        return json_answer(description())
+
+    async def _part_of(self, series: Series) -> tuple[Html, int, dict[str, str]]:
+        """Return the part about a series, the status that goes with it, and when to ask again."""
+        kept = self._desk.forecast(series)
+        try:
+            found: Shown = await _finished(kept)
+            record = await _finished(self._desk.record(series))
+        except (V8Error, TimeoutError) as error:
+            parts = _content_of(error, str(series))["error"]
+            text = "{where}: {rule}; got {got}. {fix}.".format(**parts)
+            return said(text, is_alert=True), 503, {"retry-after": f"{RETRY_S:.0f}"}
+        headers = {"cache-control": self._freshness(kept)}
+        return join([found.html, record_part(record)]), 200, headers
+
+    def _freshness(self, kept: Kept) -> str:
+        left_s = kept.until_s - self._desk.now_s()
+        return f"max-age={max(1, math.ceil(left_s))}"
+
+
+def application(site: Site, policy: Policy) -> ASGIApp:
+    """Return all routes of a site behind the guard."""
+    pages = {"/": site.page, "/part/{series}": site.part}
+    api = {
+        "/api/series": site.series,
+        "/api/forecast/{series}": site.forecast,
+        "/api/track/{series}": site.track,
+        "/api/leaderboard": site.leaderboard,
+        "/api/health": site.health,
+        "/openapi.json": site.description,
+    }
+    files = {path: _file(*about) for path, about in _FILES.items()}
+    routes = [Route(path, answer, methods=["GET"]) for path, answer in {**pages, **api, **files}.items()]
+    handlers: dict[Any, Any] = {
+        HTTPException: _on_http,
+        UnknownSeriesError: _on_unknown,
+        V8Error: _on_trouble,
+        TimeoutError: _on_trouble,
+        Exception: _on_bug,
+    }
+    inner = Starlette(routes=routes, exception_handlers=handlers)
+    inner.router.redirect_slashes = False
+    return Guard(inner, policy)
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; port 0 takes any that is free.
+
+    Raises:
+        ProfileError: If it cannot.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=256)
+    except (OSError, OverflowError) as error:
+        got = getattr(error, "strerror", None) or type(error).__name__
+        raise ProfileError(
+            where=f"--host {host} --port {port}",
+            rule="is an address of this machine and a port that is free",
+            got=got,
+            fix="Stop what listens there, or choose another --port; 0 takes any that is free",
+        ) from error
+
+
+def server_of(app: ASGIApp) -> uvicorn.Server:
+    """Return what serves an application on sockets: `run(sockets=[...])`, until `should_exit`."""
+    config = uvicorn.Config(
+        app,
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        h11_max_incomplete_event_size=16_384,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=math.ceil(LEAVE_S),
+    )
+    return uvicorn.Server(config)
+
+
+async def _finished(kept: Kept) -> Any:
+    """Wait for some work; whoever leaves does not stop it.
+
+    Raises:
+        TimeoutError: If it takes longer than `WAIT_S`.
+    """
+    if kept.answer.done():
+        return kept.answer.result()
+    return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(kept.answer)), WAIT_S)
+
+
+def _find(fleet: Fleet, name: str) -> Series:
+    found = next((series for series in fleet.metadata if str(series) == name), None)
+    if found is None:
+        raise UnknownSeriesError(name, fleet)
+    return found
+
+
+def _html(content: Html, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    body = content.encode("utf-8")
+    named = {"cache-control": "no-store", "etag": f'"{hashlib.sha256(body).hexdigest()[:16]}"'}
+    return Response(body, status, {**named, **(headers or {})}, "text/html; charset=utf-8")
+
+
+def _file(content: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
+    body = content.encode("utf-8")
+
+    async def answer(request: Request) -> Response:
+        return Response(body, 200, {"cache-control": _KEPT}, f"{kind}; charset=utf-8")
+
+    return answer
+
+
+def _content_of(error: V8Error | TimeoutError, series: str) -> dict[str, Any]:
+    if isinstance(error, V8Error):
+        return answers.fault_of(error, series)
+    rule = f"answers within {WAIT_S:.0f} s"
+    return answers.fault(series, rule, "work that is not done yet", "Ask again in a moment")
+
+
+async def _on_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - the type under which it is registered
+    content = answers.fault("address", "is one that /openapi.json lists", "another", "Look there")
+    return json_answer(content, error.status_code)
+
+
+async def _on_unknown(request: Request, error: Exception) -> Response:
+    assert isinstance(error, UnknownSeriesError)  # noqa: S101 - the type under which it is registered
+    return json_answer(error.content, 404)
+
+
+async def _on_trouble(request: Request, error: Exception) -> Response:
+    assert isinstance(error, V8Error | TimeoutError)  # noqa: S101 - the types under which it is registered
+    content = _content_of(error, request.path_params.get("series", "the server"))
+    return json_answer(content, 503, retry_after=f"{RETRY_S:.0f}")
+
+
+async def _on_bug(request: Request, error: Exception) -> Response:
+    """Tell nothing of a mistake of ours; the server's own output has the traceback."""
+    content = answers.fault("the server", "must not fail", "a mistake in v8", "Tell whoever runs it")
+    return json_answer(content, 500)
