@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from v8.artifacts.forecast_input import checked_candles, require_recent, require_unbroken
-from v8.artifacts.model_file import check_keras_file, load_keras_model, one_fault
+from v8.artifacts.model_file import check_keras_file, one_fault
 from v8.artifacts.series_artifact import METADATA_FILE, MODEL_FILE, read_metadata, verify_model_file
+from v8.artifacts.shared_models import SharedModels
 from v8.columns import OPEN_TIME
 from v8.data.splits import window_anchors
 from v8.errors import ArtifactError, DataError, V8Error, listed
@@ -147,7 +148,7 @@ class Forecaster:
 
     Args:
         metadata: The content of its `metadata.json`.
-        model: Its loaded Keras model.
+        model: Its loaded Keras model, or one that shares a graph.
         where: Where the metadata came from, for errors.
         revision: Commit of the Hub it was downloaded from, 40 hex digits; None for a local one.
 
@@ -176,8 +177,15 @@ class Forecaster:
         """Where its files lie; None for one that was made of its parts."""
 
     @classmethod
-    def load(cls, folder: Path | str, *, revision: str | None = None) -> Self:
+    def load(
+        cls, folder: Path | str, *, revision: str | None = None, models: SharedModels | None = None
+    ) -> Self:
         """Load the artefact in `folder`: a series' folder of a run, or of one downloaded at a `revision`.
+
+        Args:
+            folder: Where its files lie.
+            revision: Commit of the Hub that they are of.
+            models: What loads the model; forecasters of one profile that share it load and start faster.
 
         Raises:
             ArtifactError: If a file is missing, changed, of an unknown format or no plain Keras file.
@@ -187,7 +195,8 @@ class Forecaster:
         file = verify_model_file(folder, metadata)
         check_keras_file(file)
         where = str(folder / METADATA_FILE)
-        forecaster = cls(metadata, load_keras_model(file), where=where, revision=revision)
+        model = (models or SharedModels()).load(file)
+        forecaster = cls(metadata, model, where=where, revision=revision)
         forecaster._require_fit(str(file))
         forecaster.folder = folder
         return forecaster

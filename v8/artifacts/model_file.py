@@ -146,10 +146,26 @@ def load_keras_model(file: Path) -> Any:
     import keras  # noqa: PLC0415 - seconds of start-up, paid only by those who forecast
 
     with one_fault(file, "must hold layers and weights that fit together"):
-        with zipfile.ZipFile(file) as archive:
-            config, num_bytes = archive.read(CONFIG_MEMBER), archive.getinfo(WEIGHTS_MEMBER).file_size
-        _require_bounded(file, json.loads(config), num_bytes)
+        _require_bounded(file, json.loads(read_description(file)))
         return keras.saving.load_model(file, compile=False, safe_mode=True)
+
+
+def read_description(file: Path) -> bytes:
+    """Read the description of the network in a checked Keras file."""
+    with zipfile.ZipFile(file) as archive:
+        return archive.read(CONFIG_MEMBER)
+
+
+def require_enough_weights(file: Path, model: Any) -> None:
+    """Refuse a network with more weights than its checked file holds.
+
+    Raises:
+        ArtifactError: If it has.
+    """
+    with zipfile.ZipFile(file) as archive:
+        most = archive.getinfo(WEIGHTS_MEMBER).file_size // BYTES_PER_WEIGHT
+    if (num_weights := sum(math.prod(one.shape) for one in model.variables)) > most:
+        raise _foreign(file, f"a network of {num_weights:,} numbers with a file for {most:,}")
 
 
 @contextmanager
@@ -173,15 +189,14 @@ def one_fault(file: Path | str, rule: str) -> Iterator[None]:
         ) from error
 
 
-def _require_bounded(file: Path, config: Any, num_bytes: int) -> None:
+def _require_bounded(file: Path, config: Any) -> None:
     """Refuse a network with more weights than its file holds, or that works on too many numbers a batch."""
     import keras  # noqa: PLC0415 - as above
 
-    model, most = _built_without_numbers(file, config), num_bytes // BYTES_PER_WEIGHT
+    model = _built_without_numbers(file, config)
     if not isinstance(model, keras.Model) or not model.inputs:
         raise _foreign(file, f"a {type(model).__name__}, which is no model with inputs")
-    if (num_weights := sum(math.prod(one.shape) for one in model.variables)) > most:
-        raise _foreign(file, f"a network of {num_weights:,} numbers with a file for {most:,}")
+    require_enough_weights(file, model)
     shapes = [*_worked_shapes(model)]
     if any(None in shape for shape in shapes):
         raise _foreign(file, "a network that works on a number of values that depends on them")

@@ -16,6 +16,7 @@ from pathlib import Path
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.generations import served_folder
 from v8.artifacts.series_artifact import METADATA_FILE, read_metadata
+from v8.artifacts.shared_models import SharedModels
 from v8.errors import ArtifactError, PullError, listed
 from v8.hub.manifest import MODELS_FOLDER
 from v8.hub.pull import Pulled, published, pull
@@ -35,7 +36,7 @@ class ModelPlace(ABC):
     """
 
     def __init__(self, name: str, kind: type[Forecaster]) -> None:
-        self.name, self._kind = name, kind
+        self.name, self._kind, self._models = name, kind, SharedModels()
 
     @property
     @abstractmethod
@@ -67,7 +68,7 @@ class ModelPlace(ABC):
             PullError: If the Hub does not hand it out.
         """
         folder, commit = self._found(series)
-        forecaster = self._kind.load(folder, revision=commit)
+        forecaster = self._kind.load(folder, revision=commit, models=self._models)
         if series not in (None, str(forecaster.series)):
             raise ArtifactError(
                 where=str(folder),
