@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -99,3 +101,31 @@ class WriterLock(_Lock):
     def __init__(self, file: Path, *, rule: str, fix: str) -> None:
         lock, holder = (file.with_name(f".{file.name}{ending}") for ending in (LOCK_NAME, HOLDER_NAME))
         super().__init__(file, lock, holder, rule=rule, fix=fix)
+
+
+@contextmanager
+def waited_lock(path: Path, most_s: float) -> Iterator[bool]:
+    """Hold a lock for the time of a block, and wait for it.
+
+    Args:
+        path: The file to lock; its folder is made when missing.
+        most_s: Longest wait, in seconds.
+
+    Yields:
+        False if somebody else held it all the time. True, too, where the place cannot be written or knows no
+        locks: who writes there will be told, and what is renamed into place is whole in any case.
+    """
+    lock = FileLock(path, timeout=most_s, thread_local=False)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        yield False
+        return
+    except (OSError, NotImplementedError):
+        yield True
+        return
+    try:
+        yield True
+    finally:
+        lock.release()

@@ -56,6 +56,7 @@ class CandleReport:
         gaps: The longest holes, longest first, at most `NUM_GAPS_LISTED`.
         largest_log_return: Largest |log(close / close before)| within a segment, unitless.
         has_volume: Whether the source told a volume.
+        num_revised: Candles kept of which the exchange told another version, too.
     """
 
     num_read: int
@@ -83,6 +84,7 @@ class CandleReport:
     gaps: tuple[Gap, ...] = ()
     largest_log_return: float = 0.0
     has_volume: bool = True
+    num_revised: int = 0
 
     @property
     def num_unusable(self) -> int:
@@ -124,6 +126,8 @@ class CandleReport:
             )
         if not self.has_volume:
             parts.append("no volume")
+        if self.num_revised:
+            parts.append(f"{self.num_revised} told in two versions")
         if self.num_flat:
             run = f"longest run {self.longest_flat_bars}"
             parts.append(f"{self.num_flat} flat candles without volume kept ({run})")

@@ -59,6 +59,13 @@ class Span:
         """Bars of the span, whether or not there is a candle for each."""
         return (self.last_s - self.first_s) // self.series.bar_s + 1
 
+    def pages(self) -> list[Span]:
+        """Part it into spans that one answer holds, newest first."""
+        page_s = MOST_ROWS * self.series.bar_s
+        stops_s = range(self.last_s, self.first_s - 1, -page_s)
+        first_s = [max(self.first_s, stop_s - page_s + self.series.bar_s) for stop_s in stops_s]
+        return [Span(self.series, *each) for each in zip(first_s, stops_s, strict=True)]
+
     def missing(self, rows: pd.DataFrame) -> Span | None:
         """Return the shortest span that holds every bar without a row; None when none is missing."""
         grid = np.arange(self.first_s, self.last_s + 1, self.series.bar_s)

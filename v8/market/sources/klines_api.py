@@ -182,6 +182,16 @@ class KlinesApi:
         rows = self._told(lambda: self._page(Span(series, span.first_s % bar_s, span.last_s), 1))
         return None if rows.empty else int(rows[OPEN_TIME].iloc[0]) // 1_000
 
+    def newest_open_s(self, span: Span) -> int | None:
+        """Ask when the newest candle opens that the exchange has up to the end of a span; None without any.
+
+        Raises:
+            DataError: If no host tells.
+        """
+        whole = Span(span.series, span.first_s % span.series.bar_s, span.last_s)
+        rows = self._told(lambda: self._page(whole, 1, is_newest=True))
+        return None if rows.empty else int(rows[OPEN_TIME].iloc[0]) // 1_000
+
     def klines(self, span: Span) -> pd.DataFrame:
         """Fetch at most 1,000 candles within the calling thread; what is missing is asked for again.
 
@@ -213,7 +223,8 @@ class KlinesApi:
         """Do one piece of work in the pool, so that whoever waits for it is told."""
         return self.downloader.map(lambda _: work(), [None])[0]
 
-    def _page(self, span: Span, most: int) -> pd.DataFrame:
+    def _page(self, span: Span, most: int, *, is_newest: bool = False) -> pd.DataFrame:
+        """Ask for the oldest candles of a span, or for the newest."""
         query = {
             "symbol": span.series.symbol,
             "interval": span.series.timeframe,
@@ -221,6 +232,8 @@ class KlinesApi:
             "endTime": span.last_s * 1_000,
             "limit": most,
         }
+        if is_newest:
+            del query["startTime"]
         read = partial(_read_page, span, most)
         return self._ask("klines", query, str(span.series), read)
 

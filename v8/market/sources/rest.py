@@ -19,6 +19,7 @@ from v8.market.series import Series
 from v8.market.sources.exchange_clock import ExchangeClock
 from v8.market.sources.klines import MOST_ROWS, Span
 from v8.market.sources.klines_api import KlinesApi
+from v8.market.sources.listing import require_listed
 
 
 class RestSource:
@@ -87,10 +88,7 @@ class RestSource:
 
 def _pages(series: Series, last_s: int, num_bars: int, begin_s: int | None) -> list[Span]:
     """Part the newest bars up to a time into spans that one answer holds, newest first."""
-    first_s = max(last_s - (num_bars - 1) * series.bar_s, begin_s or 0)
-    page_s = MOST_ROWS * series.bar_s
-    stops = range(last_s, first_s - 1, -page_s)
-    return [Span(series, max(first_s, stop - page_s + series.bar_s), stop) for stop in stops]
+    return Span(series, max(last_s - (num_bars - 1) * series.bar_s, begin_s or 0), last_s).pages()
 
 
 def last_closed_s(series: Series, now_s: int) -> int:
@@ -100,18 +98,3 @@ def last_closed_s(series: Series, now_s: int) -> int:
     (0, 3600)
     """
     return (now_s - series.phase_s) // series.bar_s * series.bar_s + series.phase_s - series.bar_s
-
-
-def require_listed(series: Series, source: str) -> None:
-    """Refuse a symbol that the exchange cannot have before anything is asked.
-
-    Raises:
-        DataError: If it is not of letters and digits only.
-    """
-    if not series.symbol.isalnum():
-        raise DataError(
-            where=f"{series} from {source}",
-            rule="the exchange's symbols are letters and digits, such as BTCUSDT",
-            got=series.symbol,
-            fix="Write it as the exchange does, or give files of your own with --source files",
-        )

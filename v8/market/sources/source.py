@@ -108,6 +108,12 @@ SOURCES: Final[Registry[SourceKind]] = Registry(
             later("v8.market.sources.vision:open_archive"),
         ),
         SourceKind(
+            "live",
+            "candles up to this moment: a store of what was fetched, the archive, and the API for the rest",
+            "https://data.binance.vision and the exchange's API",
+            later("v8.market.sources.live:LiveSource"),
+        ),
+        SourceKind(
             "rest",
             "the newest closed candles from the exchange's public API",
             "https://developers.binance.com/docs/binance-spot-api-docs/rest-api",

@@ -48,6 +48,7 @@ from v8.market.open_times import US_PER_S, iso, read_open_times
 from v8.market.series import Series
 from v8.market.sources.addresses import Address, read_address
 from v8.market.sources.downloads import Downloader
+from v8.market.sources.listing import require_listed
 from v8.market.sources.tables import read_csv_table
 
 URL_VARIABLE = "V8_VISION_URL"
@@ -111,10 +112,10 @@ class VisionSource:
             DataError: If the archive has none, cannot be reached, or holds something else.
         """
         require_num_bars(num_bars, series)
-        _require_archived(series)
+        require_listed(series, self.name)
         now_s = int(self.now())
         last_s = now_s if end_s is None else min(end_s, now_s)
-        zips = _SeriesZips(series, _read_address(self.base_url), self.downloader)
+        zips = _SeriesZips(series, read_archive_address(self.base_url), self.downloader)
         found = _collected(zips, num_bars, last_s, now_s).newest(num_bars, last_s)
         if end_s is None:
             return found
@@ -128,11 +129,16 @@ def open_archive() -> VisionSource:
     Raises:
         ProfileError: If that is no address of an archive.
     """
-    _read_address(None)
+    read_archive_address()
     return VisionSource()
 
 
-def _read_address(given: str | None) -> Address:
+def read_archive_address(given: str | None = None) -> Address:
+    """Read the base address of the archive: the given one, that of `V8_VISION_URL`, or the exchange's own.
+
+    Raises:
+        ProfileError: If it is no address.
+    """
     url = given or os.environ.get(URL_VARIABLE) or DEFAULT_URL
     return read_address(url, variable=URL_VARIABLE, kind="a candle archive", default=DEFAULT_URL)
 
@@ -267,16 +273,6 @@ def _collected(zips: _SeriesZips, num_bars: int, last_s: int, now_s: int) -> Can
             zips.require_absent(period for period in hidden if (period + 1).start_time.timestamp() <= now_s)
             return found
         tables |= more
-
-
-def _require_archived(series: Series) -> None:
-    if not series.symbol.isalnum():
-        raise DataError(
-            where=f"{series} from {VisionSource.name}",
-            rule="the exchange's symbols are letters and digits, such as BTCUSDT",
-            got=series.symbol,
-            fix="Write it as the exchange does, or give files of your own with --source files",
-        )
 
 
 def _num_newer(zips: _SeriesZips, last_open_s: int, now_s: int) -> int:

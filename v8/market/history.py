@@ -1,0 +1,160 @@
+"""History: what is known of one series, put together from pieces that the archive and the API gave.
+
+Where two pieces have the same bar they are compared, all five values, and what differs is a revision. Equal
+means equal to a billionth of the value: archive and API print the same decimals, and a price that was
+corrected by 0.001 % was corrected. Which of two versions serves:
+
+* The archive's word over the API's: it has a published sha256 and is final.
+* Else what was seen first: forecasts were issued and scored with it, runs are pinned to it by digest, and an
+  answer that nobody can check a second time must not change the past.
+* A candle that only the later piece has is taken, one that only the earlier has stays; both are revisions.
+
+So nothing is lost and nothing changes in silence: both versions go into the list of revisions.
+
+Shapes: N candles, R revisions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from v8.columns import OHLCV, OPEN_TIME
+from v8.market.candles import Candles
+from v8.market.series import Series
+
+SAME_SHARE: Final = 1e-9
+"""Two values that differ by less, as a share of the larger, are the same number printed twice."""
+
+ARCHIVE, API, NOBODY = "archive", "API", "nobody"
+
+SERVED = tuple(f"served_{name}" for name in OHLCV)
+OTHER = tuple(f"other_{name}" for name in OHLCV)
+REVISION_COLUMNS: Final = ("open_time_s", "seen_s", *SERVED, "served_from", *OTHER, "other_from")
+"""Of a revision: open time and when it was seen, seconds since the epoch; both versions, and who said so."""
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """Candles of one series without unknown bars: a bar without a candle is one that had none when asked for.
+
+    Args:
+        series: Which symbol and timeframe.
+        first_s: Open time of the first bar that was asked for, seconds since the epoch, UTC.
+        open_time_s: Open times, seconds since the epoch, ascending, shape (N,), int64.
+        values: Columns of `OHLCV`, shape (N, 5), float64.
+        is_final: Whether the archive said so, shape (N,), bool; else it was the API.
+        is_whole: Whether the exchange has nothing older.
+    """
+
+    series: Series
+    first_s: int
+    open_time_s: NDArray[np.int64]
+    values: NDArray[np.float64]
+    is_final: NDArray[np.bool_]
+    is_whole: bool = False
+
+    def __len__(self) -> int:
+        return len(self.open_time_s)
+
+    @property
+    def last_s(self) -> int:
+        """Open time of the newest candle; what lies after it is not known."""
+        return int(self.open_time_s[-1])
+
+    def num_until(self, last_s: int) -> int:
+        """Count the candles that open at or before a time."""
+        return int(np.searchsorted(self.open_time_s, last_s, side="right"))
+
+    def frame(self, num_bars: int, last_s: int) -> pd.DataFrame:
+        """Return the newest candles until a time, columns `open_time` (seconds) and `OHLCV`."""
+        stop = self.num_until(last_s)
+        span = slice(max(0, stop - num_bars), stop)
+        frame = pd.DataFrame(self.values[span], columns=list(OHLCV))
+        return frame.assign(**{OPEN_TIME: self.open_time_s[span]})
+
+    def touches(self, other: History) -> bool:
+        """Tell whether no bar between two histories is unknown."""
+        bar_s = self.series.bar_s
+        return self.first_s <= other.last_s + bar_s and other.first_s <= self.last_s + bar_s
+
+
+def from_archive(candles: Candles, *, is_whole: bool) -> History:
+    """Take what the archive has of a series."""
+    is_final, first_s = np.ones(len(candles), dtype=np.bool_), int(candles.open_time_s[0])
+    return History(candles.series, first_s, candles.open_time_s, candles.values, is_final, is_whole)
+
+
+def from_api(series: Series, first_s: int, rows: pd.DataFrame) -> History:
+    """Take the rows of the API from a bar on: `open_time` in milliseconds and `OHLCV`, at least one."""
+    open_time_s = rows[OPEN_TIME].to_numpy(np.int64) // 1_000
+    is_final = np.zeros(len(rows), dtype=np.bool_)
+    return History(series, first_s, open_time_s, rows[list(OHLCV)].to_numpy(np.float64), is_final)
+
+
+def joined(known: History, piece: History) -> tuple[History, pd.DataFrame]:
+    """Join what is known with a later answer that touches it.
+
+    Returns:
+        Both together, and the revisions: columns of `REVISION_COLUMNS` without `seen_s`, R rows.
+    """
+    times_s = np.union1d(known.open_time_s, piece.open_time_s)
+    at_known, has_known = _places(times_s, known)
+    at_piece, has_piece = _places(times_s, piece)
+    is_taken = has_piece & (~has_known | (piece.is_final[at_piece] & ~known.is_final[at_known]))
+    values = np.where(is_taken[:, None], piece.values[at_piece], known.values[at_known])
+    is_final = np.where(is_taken, piece.is_final[at_piece], known.is_final[at_known])
+    is_whole = known.is_whole or piece.is_whole
+    whole = History(known.series, min(known.first_s, piece.first_s), times_s, values, is_final, is_whole)
+    is_common = (times_s >= max(known.first_s, piece.first_s)) & (times_s <= min(known.last_s, piece.last_s))
+    differs = ~_same(known.values[at_known], piece.values[at_piece])
+    chosen = is_common & ((has_known != has_piece) | (has_known & has_piece & differs))
+    known_said = (*_version(known, at_known, has_known, chosen),)
+    piece_said = (*_version(piece, at_piece, has_piece, chosen),)
+    return whole, _revisions(times_s[chosen], known_said, piece_said, is_taken[chosen])
+
+
+def _places(times_s: NDArray[np.int64], history: History) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Find the row of each time, and whether there is one; rows of those that have none mean nothing."""
+    at = np.minimum(np.searchsorted(history.open_time_s, times_s), len(history) - 1)
+    return at, history.open_time_s[at] == times_s
+
+
+def _same(these: NDArray[np.float64], those: NDArray[np.float64]) -> NDArray[np.bool_]:
+    largest = np.maximum(np.abs(these), np.abs(those))
+    return np.asarray((np.abs(these - those) <= SAME_SHARE * largest).all(axis=1))
+
+
+def _version(
+    history: History, at: NDArray[np.intp], has: NDArray[np.bool_], chosen: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.object_]]:
+    """Return what a history says of some bars, shape (R, 5), nan where it has none, and who says so."""
+    values = np.where(has[:, None], history.values[at], np.nan)[chosen]
+    origin = np.where(history.is_final[at], ARCHIVE, API)
+    return values, np.where(has, origin, NOBODY)[chosen].astype(object)
+
+
+def _revisions(
+    times_s: NDArray[np.int64],
+    known: tuple[NDArray[np.float64], NDArray[np.object_]],
+    piece: tuple[NDArray[np.float64], NDArray[np.object_]],
+    is_taken: NDArray[np.bool_],
+) -> pd.DataFrame:
+    served = np.where(is_taken[:, None], piece[0], known[0])
+    other = np.where(is_taken[:, None], known[0], piece[0])
+    frame = pd.DataFrame({"open_time_s": times_s})
+    frame[list(SERVED)], frame["served_from"] = served, np.where(is_taken, piece[1], known[1])
+    frame[list(OTHER)], frame["other_from"] = other, np.where(is_taken, known[1], piece[1])
+    return frame
+
+
+def without_known(found: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
+    """Return the revisions that were not seen before: another bar, or another version of it."""
+    said = ["open_time_s", *OTHER]
+    seen = set(map(tuple, known[said].fillna(-1.0).to_numpy(np.float64).tolist()))
+    rows = map(tuple, found[said].fillna(-1.0).to_numpy(np.float64).tolist())
+    return found[np.array([row not in seen for row in rows], dtype=np.bool_)]

@@ -1,0 +1,306 @@
+"""The source `live`: candles up to this moment from the store, from the archive what is final, else the API.
+
+What is missing decides who is asked:
+
+* Nothing, because the store has the last closed candle: nobody.
+* Less than 1,000 candles at the end: the API, one request. It begins with the last candles that the store
+  has, so that a revision of them is seen.
+* More at the end, or older candles than the store has: the archive, up to the last day that is over, and the
+  API from there. A symbol that is no longer traded costs one request, and so does asking for candles from
+  before the first one.
+
+The exchange's time is asked for once per source. `v8.market.history` says what happens to a candle that is
+told twice; `v8.market.store` keeps everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Final
+
+import numpy as np
+import pandas as pd
+
+from v8 import storage
+from v8.errors import DataError
+from v8.market.candles import Candles, check_candles, require_num_bars
+from v8.market.history import History, from_api, from_archive
+from v8.market.open_times import iso
+from v8.market.series import Series
+from v8.market.sources.klines import MOST_ROWS, Span
+from v8.market.sources.listing import require_listed
+from v8.market.sources.rest import RestSource, last_closed_s
+from v8.market.sources.vision import VisionSource, read_archive_address
+from v8.market.store import CandleStore, Merged
+
+NUM_REASKED: Final = 3
+"""Candles of the store that every request for newer ones asks for again."""
+
+_DAY_S: Final = 86_400
+_MONTH_LAG_S: Final = 2 * _DAY_S
+"""The archive has the zip of a month two days after its end."""
+
+
+@dataclass(frozen=True)
+class Want:
+    """What is asked for of one series.
+
+    Args:
+        series: Which symbol and timeframe.
+        num_bars: Newest candles that open at or before `last_s`.
+        last_s: Latest open time, seconds since the epoch.
+        newest_s: Open time of the last bar that is closed.
+        now_s: The exchange's time, seconds since the epoch.
+    """
+
+    series: Series
+    num_bars: int
+    last_s: int
+    newest_s: int
+    now_s: int
+
+    @property
+    def final_s(self) -> int:
+        """Open time of the last bar of yesterday: the archive has no later one."""
+        return last_closed_s(self.series, self.now_s // _DAY_S * _DAY_S)
+
+    def page(self, known: History | None) -> Span | None:
+        """Return the span of the one request that gives all that is missing at the end; None if none does."""
+        if known is None:
+            num_back = self.num_bars + self._num_bars(self.last_s, self.newest_s)
+            return self.back_from(self.newest_s, MOST_ROWS) if num_back <= MOST_ROWS else None
+        num_missing = self._num_bars(known.last_s, self.newest_s)
+        if num_missing > MOST_ROWS - 1 or self.last_s <= known.last_s:
+            return None
+        return self.back_from(self.newest_s, min(num_missing + NUM_REASKED, MOST_ROWS))
+
+    def back_from(self, last_s: int, num_bars: int) -> Span:
+        """Return a span of so many bars that ends at a bar, none of them before 1970."""
+        first_s = last_s - min(num_bars - 1, last_s // self.series.bar_s) * self.series.bar_s
+        return Span(self.series, first_s, last_s)
+
+    @property
+    def num_final(self) -> int:
+        """Candles that the archive must give, so that there are enough until `last_s`."""
+        return self.num_bars + self._num_bars(self.last_s, self.final_s)
+
+    def is_far_behind(self, known: History) -> bool:
+        """Tell whether more is missing at the end than a page holds."""
+        return self.last_s > known.last_s and self.page(known) is None
+
+    def unconfirmed(self, known: History) -> Span | None:
+        """Return the span of months that are over in which only the API said what happened; None without."""
+        now = np.datetime64(self.now_s - _MONTH_LAG_S, "s")
+        stop_s = int(now.astype("datetime64[M]").astype("datetime64[s]").astype(np.int64))
+        opens_s = known.open_time_s[~known.is_final]
+        opens_s = opens_s[opens_s + self.series.bar_s <= stop_s]
+        return Span(self.series, int(opens_s[0]), int(opens_s[-1])) if len(opens_s) else None
+
+    def is_met(self, known: History) -> bool:
+        """Tell whether there are enough candles, or no older ones."""
+        return known.is_whole or known.num_until(self.last_s) >= self.num_bars
+
+    def _num_bars(self, after_s: int, until_s: int) -> int:
+        return max(0, (until_s - after_s) // self.series.bar_s)
+
+
+@dataclass(frozen=True, eq=False)
+class Updated:
+    """What an update did for one series.
+
+    Args:
+        series: Which symbol and timeframe.
+        found: What is known of it now, or why it could not be brought up to date.
+        note: What did not work and was not needed; empty if all did.
+    """
+
+    series: Series
+    found: Merged | DataError
+    note: str = ""
+
+
+class LiveSource:
+    """Candles of the present, kept in a store.
+
+    Args:
+        rest: The API; that of `V8_REST_URL` when None.
+        archive: The archive; that of `V8_VISION_URL` when None.
+        store: What is kept; that of this market under `V8_HOME` when None.
+    """
+
+    name: ClassVar = "live"
+    is_publishable: ClassVar = True
+
+    def __init__(
+        self,
+        rest: RestSource | None = None,
+        archive: VisionSource | None = None,
+        store: CandleStore | None = None,
+    ) -> None:
+        self.rest = rest or RestSource()
+        self.archive = archive or VisionSource(now=self.now_s)
+        self.store = store or CandleStore(_folder(self.rest))
+
+    def now_s(self) -> int:
+        """Return the exchange's time; see `KeepsTime`."""
+        return self.rest.now_s()
+
+    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
+        """Return the newest closed candles of the exchange; see `CandleSource`.
+
+        Raises:
+            DataError: If there are none, or API or archive are needed and cannot be reached or trusted.
+        """
+        require_num_bars(num_bars, series)
+        want = self._want(series, num_bars, end_s)
+        (found,) = self._brought_up([want])
+        if isinstance(found, DataError):
+            raise found
+        return _served(want, found)
+
+    def update(self, series: Sequence[Series], num_bars: int) -> list[Updated]:
+        """Bring series up to date, many at once, and compare months that are over with the archive.
+
+        Args:
+            series: Which.
+            num_bars: Candles that each shall have at least, if there are so many.
+
+        Returns:
+            What was done for each, in their order.
+
+        Raises:
+            DataError: If the exchange does not tell its time, or cannot have one of the symbols.
+        """
+        wants = [self._want(one, num_bars, None) for one in series]
+        return [
+            self._compared(want, found) for want, found in zip(wants, self._brought_up(wants), strict=True)
+        ]
+
+    def _want(self, series: Series, num_bars: int, end_s: int | None) -> Want:
+        require_listed(series, self.name)
+        now_s = self.now_s()
+        newest_s = last_closed_s(series, now_s)
+        last_s = newest_s if end_s is None else min(newest_s, last_closed_s(series, end_s + series.bar_s))
+        return Want(series, num_bars, last_s, newest_s, now_s)
+
+    def _brought_up(self, wants: Sequence[Want]) -> list[Merged | DataError]:
+        """Fetch a page of each series at once, then what else is needed; an error stays with its series."""
+        known = [self.store.read(want.series) for want in wants]
+        spans = [want.page(one.history if one else None) for want, one in zip(wants, known, strict=True)]
+        pages = self.rest.api.downloader.map(self._page, spans)
+        return [self._completed(*each) for each in zip(wants, known, pages, strict=True)]
+
+    def _page(self, span: Span | None) -> History | DataError | None:
+        """Fetch a page within the calling thread; None where none is asked for or none is there."""
+        try:
+            rows = pd.DataFrame() if span is None else self.rest.api.klines(span)
+        except DataError as error:
+            return error
+        return from_api(span.series, span.first_s, rows) if span and len(rows) else None
+
+    def _completed(
+        self, want: Want, known: Merged | None, page: History | DataError | None
+    ) -> Merged | DataError:
+        if isinstance(page, DataError):
+            return page
+        try:
+            if page:
+                known = self._merged(want, known, [page])
+            elif known and want.is_far_behind(known.history):
+                known = self._with_end(want, known)
+            return known if known and want.is_met(known.history) else self._with_begin(want, known)
+        except DataError as error:
+            return error
+
+    def _with_end(self, want: Want, known: Merged) -> Merged:
+        """Add what follows the store where that is more than a page, or the symbol is no longer traded."""
+        end_s = self._end_s(want)
+        if end_s <= known.history.last_s:
+            return known
+        num_bars = (end_s - known.history.last_s) // want.series.bar_s + NUM_REASKED
+        if num_bars > MOST_ROWS:
+            return self._from_archive(want, known, num_bars, end_s)
+        return self._merged(want, known, self._from_rest(want.back_from(end_s, num_bars)))
+
+    def _with_begin(self, want: Want, known: Merged | None) -> Merged:
+        """Add what is older than the store, or begin it."""
+        if known:
+            begin_s = self.rest.api.first_open_s(want.back_from(want.newest_s, 1))
+            if begin_s is None or begin_s >= known.history.open_time_s[0]:
+                return self._merged(want, known, [], is_whole=True)
+        return self._from_archive(want, known, want.num_final)
+
+    def _from_archive(
+        self, want: Want, known: Merged | None, num_bars: int, end_s: int | None = None
+    ) -> Merged:
+        """Add what is final from the archive, and what lies between that and now from the API.
+
+        Args:
+            want: What is asked for.
+            known: What is in the store.
+            num_bars: Candles that the archive shall give.
+            end_s: When the newest candle of the exchange opens, if that is known.
+        """
+        archived = self.archive.candles(want.series, num_bars, want.final_s)
+        piece = from_archive(archived, is_whole=len(archived) < num_bars)
+        is_near = known is None or known.history.touches(piece)
+        lasts_s = [piece.last_s, known.history.last_s] if known else [piece.last_s]
+        begin_s = max(lasts_s) if is_near else min(lasts_s)
+        if is_near and begin_s >= want.last_s:
+            return self._merged(want, known, [piece])
+        end_s = self._end_s(want) if end_s is None else end_s
+        num_behind = (end_s - begin_s) // want.series.bar_s
+        span = want.back_from(end_s, num_behind + NUM_REASKED)
+        rest = self._from_rest(span) if num_behind > 0 else []
+        return self._merged(want, known, [piece, *rest] if is_near else [*rest, piece])
+
+    def _from_rest(self, span: Span) -> list[History]:
+        """Fetch a span in pages; at most one piece."""
+        tables = self.rest.api.downloader.map(self.rest.api.klines, span.pages())
+        rows = pd.concat(reversed(tables), ignore_index=True)
+        return [from_api(span.series, span.first_s, rows)] if len(rows) else []
+
+    def _end_s(self, want: Want) -> int:
+        """Ask when the newest candle opens that the exchange has; the epoch if it has none."""
+        return self.rest.api.newest_open_s(want.back_from(want.newest_s, 1)) or 0
+
+    def _merged(
+        self, want: Want, known: Merged | None, pieces: Sequence[History], *, is_whole: bool = False
+    ) -> Merged:
+        merged = self.store.merge(want.series, known, pieces, want.now_s, is_whole=is_whole)
+        return merged.after(known) if known else merged
+
+    def _compared(self, want: Want, found: Merged | DataError) -> Updated:
+        """Compare what only the API said with the archive, once their month is over."""
+        if isinstance(found, DataError) or (span := want.unconfirmed(found.history)) is None:
+            return Updated(want.series, found)
+        try:
+            archived = self.archive.candles(span.series, span.num_bars, span.last_s)
+        except DataError as error:
+            return Updated(want.series, found, f"not compared with the archive: {error}")
+        return Updated(want.series, self._merged(want, found, [from_archive(archived, is_whole=False)]))
+
+
+def _served(want: Want, merged: Merged) -> Candles:
+    """Check what is served as any source's candles, and count what was told in two versions."""
+    series, frame = want.series, merged.history.frame(want.num_bars, want.last_s)
+    if frame.empty:
+        raise DataError(
+            where=f"{series} from {LiveSource.name}",
+            rule=f"needs a candle that opens at or before {iso(want.last_s)}",
+            got=f"the first one at {iso(int(merged.history.open_time_s[0]))}",
+            fix="Ask for a later time",
+        )
+    found = check_candles(frame, series, source=LiveSource.name, now_s=want.now_s)
+    num_revised = int(np.isin(found.open_time_s, merged.revisions["open_time_s"]).sum())
+    num_newer = (want.newest_s - want.last_s) // series.bar_s
+    return replace(found, report=replace(found.report, num_newer=num_newer, num_revised=num_revised))
+
+
+def _folder(rest: RestSource) -> Path:
+    """Name the place of a market by all addresses that it comes from, whatever their order."""
+    addresses = [address.url for address in rest.api.addresses]
+    digest = storage.digest_json([sorted(addresses), read_archive_address().url])[:12]
+    return storage.home() / "candles" / f"{rest.api.addresses[0].folder_name}-{digest}"
