@@ -66,6 +66,11 @@ class History:
         """Open time of the newest candle; what lies after it is not known."""
         return int(self.open_time_s[-1])
 
+    @property
+    def num_missing(self) -> int:
+        """Bars without a candle between the first and the last."""
+        return (self.last_s - int(self.open_time_s[0])) // self.series.bar_s + 1 - len(self)
+
     def num_until(self, last_s: int) -> int:
         """Count the candles that open at or before a time."""
         return int(np.searchsorted(self.open_time_s, last_s, side="right"))
