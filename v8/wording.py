@@ -41,6 +41,15 @@ def p_value(value: float | None) -> str:
     return f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
 
 
+def chance(value: float | None) -> str:
+    """Write a p-value within a sentence, without signs of comparison, which are markup elsewhere.
+
+    >>> chance(0.032), chance(0.0004)
+    ('p 0.032', 'p below 0.001')
+    """
+    return f"p {p_value(value).replace('< ', 'below ')}"
+
+
 def count(value: float | None) -> str:
     """Write a count, or a median of counts.
 

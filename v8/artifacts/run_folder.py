@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import count
@@ -203,6 +203,12 @@ class RunFolder(FolderLock):
     def set_state(self, series: Series, **changes: Any) -> None:
         """Change fields of one series' state and save `run.json`."""
         self.record.series[str(series)] = replace(self.state(series), **changes)
+        self._save()
+
+    def expect(self, chosen: Iterable[Series]) -> None:
+        """List series that are to be trained, all in one write."""
+        for series in chosen:
+            self.record.series[str(series)] = self.state(series)
         self._save()
 
     def release_running(self) -> None:

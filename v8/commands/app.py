@@ -34,6 +34,7 @@ from v8.commands.pull import pull
 from v8.commands.report import report
 from v8.commands.run import run
 from v8.commands.serve import serve
+from v8.commands.update import update
 from v8.engine.interruption import leave, watch_interrupts
 from v8.errors import ProfileError, StorageError, V8Error
 from v8.invocation import EXIT_INTERRUPTED, command
@@ -131,6 +132,7 @@ app.command()(report)
 app.command()(publish)
 app.command()(pull)
 app.command()(predict)
+app.command()(update)
 app.command()(compare_profiles)
 app.command("app")(serve)
 app.command()(doctor)

@@ -1,0 +1,205 @@
+"""`python -m v8 update RUN`: stale models are trained anew, and the better one of old and new serves.
+
+Interrupted, the old models serve on, and the same command goes on where it was.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from v8.commands.device import choose_device, place
+from v8.commands.options import DataDirOption, DeviceOption, FleetSizeOption, asked_series
+from v8.commands.publish import check_publishing, publish_run
+from v8.commands.run import DEFAULT_ENGINE
+from v8.engine.interruption import set_last_words
+from v8.errors import ProfileError, SeriesError, V8Error, listed
+from v8.invocation import command
+from v8.market.series import Series
+from v8.market.sources.source import SOURCES
+from v8.wording import count, number
+
+if TYPE_CHECKING:
+    from v8.artifacts.generations import Decision
+    from v8.engine.events import Listener
+    from v8.engine.execution import TrainAll
+    from v8.engine.plan import Plan
+    from v8.engine.renewal import Looked, Renewal, Renewed
+    from v8.engine.staleness import Rule, Standing
+
+
+def update(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, for example runs/aligned.")],
+    when: Annotated[
+        str, typer.Option("--when", metavar="age|decay|always", help="Which models are stale.")
+    ] = "age",
+    max_age: Annotated[
+        float | None,
+        typer.Option(
+            "--max-age",
+            metavar="DAYS",
+            min=0,
+            help="Age from which on a model is stale. Default: the length of its test span.",
+        ),
+    ] = None,
+    series: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--series", metavar="BTCUSDT-15m", help="One series; repeat for more. Default: all of the run."
+        ),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--source",
+            metavar="|".join(SOURCES),
+            help="Where new candles come from. Default: the run's, live for the archive's.",
+        ),
+    ] = None,
+    data_dir: DataDirOption = None,
+    device: DeviceOption = "auto",
+    workers: Annotated[
+        str, typer.Option("--workers", metavar="auto|N", help="Processes that train at the same time.")
+    ] = "auto",
+    fleet_size: FleetSizeOption = "auto",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what is stale and would be trained; do nothing.")
+    ] = False,
+    publish: Annotated[
+        str | None,
+        typer.Option("--publish", metavar="USER/NAME", help="Publish what serves then, in one commit."),
+    ] = None,
+) -> None:
+    """Train stale models anew on the newest candles; of old and new the better one serves."""
+    rule = _rule(when, max_age)
+    asked = asked_series(series)
+
+    from v8.artifacts.run_folder import read_run
+    from v8.engine.engines import ENGINES
+    from v8.engine.renewal import Renewal
+    from v8.market.sources.source import open_source
+
+    candle_source = open_source(source or _newest_of(read_run(run).source), data_dir=data_dir)
+    renewal = Renewal(run, candle_source, rule, command(*sys.argv[1:]))
+    chosen = renewal.chosen(asked)
+    choose_device(device)
+    placement = place(device, workers, fleet_size)
+    if dry_run:
+        _print_what_would_be_done(renewal, chosen)
+        return
+    if publish:
+        check_publishing(publish, candle_source.name, is_publishable=candle_source.is_publishable)
+    is_whole = _renew(renewal, chosen, partial(ENGINES[DEFAULT_ENGINE].train_all, placement))
+    if publish:
+        from v8.hub.staging import Choice
+
+        publish_run(run, publish, Choice(is_partial=True))
+    if not is_whole:
+        raise typer.Exit(SeriesError.exit_code)
+
+
+def _rule(when: str, max_age_days: float | None) -> Rule:
+    from v8.engine.staleness import RULES, Rule
+
+    if when not in RULES:
+        raise ProfileError(
+            where="--when", rule=f"is one of {', '.join(RULES)}", got=repr(when), fix="Choose one of these"
+        )
+    if max_age_days is not None and when != "age":
+        raise ProfileError(
+            where="--max-age", rule="is for --when age", got=f"--when {when}", fix="Leave one of them out"
+        )
+    return Rule(when, max_age_days)
+
+
+def _newest_of(source: str) -> str:
+    """Name the source that has the newest candles of a run's own."""
+    return "live" if source == "vision" and "live" in SOURCES else source
+
+
+def _renew(renewal: Renewal, chosen: Sequence[Series], train_all: TrainAll) -> bool:
+    """Renew what is stale, and say whether every series could be looked at and trained."""
+    from v8.commands.printing import print_leaderboard
+    from v8.engine.outputs import write_outputs
+    from v8.lock import FolderLock
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is a Ctrl-C
+    set_last_words(f"interrupted: what served in {renewal.run} serves on. Go on with: {renewal.words}")
+    with FolderLock(renewal.run):
+        is_whole = True
+        for came in renewal.renew(chosen, train_all, _shown):
+            _print(came)
+            is_whole = is_whole and not came.failures
+        rows = write_outputs(renewal.run, _tell)
+    print_leaderboard(rows)
+    return is_whole
+
+
+@contextmanager
+def _shown(plan: Plan) -> Iterator[Listener]:
+    from v8.commands.printing import open_display
+    from v8.engine.events import log_told_as_notes, told_once
+
+    with open_display(plan) as show, log_told_as_notes(listen := told_once(show)):
+        yield listen
+
+
+def _print(came: Looked | Renewed) -> None:
+    from v8.commands.printing import print_reasons
+    from v8.engine.renewal import Looked
+
+    _print_standings(came.standings) if isinstance(came, Looked) else _print_decisions(came)
+    if came.failures:
+        reasons = [(str(failure.series), failure.reason or "") for failure in came.failures]
+        print_reasons(f"{len(reasons)} series failed; what served serves on", reasons)
+
+
+def _print_standings(standings: Sequence[Standing]) -> None:
+    from v8.commands.printing import print_table
+
+    rows = [
+        (one.series, one.generation, one.until, "yes" if one.is_stale else "no", one.why) for one in standings
+    ]
+    print_table("What serves", ("series", "generation", "newest candle", "stale", "why"), rows)
+
+
+def _print_decisions(renewed: Renewed) -> None:
+    from v8.commands.printing import print_lines, print_table
+
+    tasks = " / ".join(next((one.baselines for one in renewed.decisions if one.baselines), ()))
+    title = (
+        f"Generation {renewed.generation}: error as a multiple of naive's on candles that neither has seen"
+    )
+    header = ("series", f"champion: {tasks}", "challenger", "best baseline", "windows", "serves")
+    print_table(title, header, map(_decision_cells, renewed.decisions))
+    print_lines(*(f"{one.series}: {one.verdict}, because {one.why}." for one in renewed.decisions))
+
+
+def _decision_cells(decision: Decision) -> list[str]:
+    old, new = decision.champion, decision.challenger
+    best = (f"{number(one.multiple)} {one.name}" for one in decision.baselines.values())
+    cells = [f"{each.generation}: {' / '.join(map(number, each.multiples.values()))}" for each in (old, new)]
+    serves = new if decision.is_replaced else old
+    return [decision.series, *cells, " / ".join(best), count(decision.num_windows), serves.generation]
+
+
+def _print_what_would_be_done(renewal: Renewal, chosen: Sequence[Series]) -> None:
+    from v8.commands.printing import print_lines, print_plan
+
+    for generation, left in renewal.unfinished(chosen):
+        print_lines(f"Generation {generation} was begun and would be finished first: {listed(left)}.")
+    looked = renewal.look(chosen)
+    _print(looked)
+    if looked.stale:
+        print_plan(renewal.plan(renewal.next_generation(looked.stale), [*looked.stale]), renewal.source)
+
+
+def _tell(error: V8Error) -> None:
+    sys.stderr.write(f"error: {error}\n")
