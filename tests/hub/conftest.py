@@ -28,6 +28,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,12 +71,25 @@ def tokens() -> Tokens:
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Start a Hub and point the environment to it."""
+    with _hub(tmp_path, monkeypatch) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def module_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Likewise, for what the tests of a module look at together."""
+    with pytest.MonkeyPatch.context() as patch, _hub(tmp_path_factory.mktemp("hub"), patch) as server:
+        yield server
+
+
+@contextmanager
+def _hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     from huggingface_hub.utils import close_session
 
     with loopback.LoopbackHub() as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         monkeypatch.setenv("HF_TOKEN", loopback.WRITE_TOKEN)
-        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf-home"))
+        monkeypatch.setenv("HF_HOME", str(folder / "hf-home"))
         monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
         monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")

@@ -103,6 +103,7 @@ class Commit:
     oid: str
     title: str
     files: Mapping[str, Blob]
+    description: str = ""
 
 
 @dataclass
@@ -451,7 +452,7 @@ class LoopbackHub:
             if change["key"] == "lfsFile" and value["oid"] not in self.objects:
                 return _error(400, "LFS pointer pointed to a file that does not exist")
             blobs[value["path"]] = self._changed(change["key"], value)
-        oid = self._add_commit(name, header["summary"], blobs)
+        oid = self._add_commit(name, header["summary"], blobs, header.get("description") or "")
         url = f"{self.url}/{name}/commit/{oid}"
         return _json({"success": True, "commitOid": oid, "commitUrl": url, "hookOutput": ""})
 
@@ -516,11 +517,13 @@ class LoopbackHub:
     def _find(self, call: Call) -> Commit | None:
         return self.repos[call.parts["repo"]].find(call.parts["revision"] or "main")
 
-    def _add_commit(self, name: str, title: str, changes: Mapping[str, Blob | None]) -> str:
+    def _add_commit(
+        self, name: str, title: str, changes: Mapping[str, Blob | None], description: str = ""
+    ) -> str:
         commits = self.repos[name].commits
         files = {**commits[-1].files, **changes}
         kept = {path: blob for path, blob in sorted(files.items()) if blob is not None}
-        commits.append(Commit(_new_oid(name, len(commits)), title, kept))
+        commits.append(Commit(_new_oid(name, len(commits)), title, kept, description))
         return commits[-1].oid
 
 

@@ -184,6 +184,12 @@ class Serving:
         """Return the decisions about a series, oldest first."""
         return tuple(one for one in self.decisions if one.series == series)
 
+    def renewal_of(self, series: str) -> Decision | None:
+        """Return the decision that made a later generation serve a series; None where the first does."""
+        name = self.generations.get(series)
+        made = (one for one in reversed(self.decisions_about(series)) if one.is_replaced)
+        return next((one for one in made if one.challenger.generation == name), None)
+
     def has_decided(self, series: str, generation: str) -> bool:
         """Tell whether it was decided if a generation serves a series."""
         return any(one.challenger.generation == generation for one in self.decisions_about(series))

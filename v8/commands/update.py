@@ -155,7 +155,10 @@ def _print(came: Looked | Renewed) -> None:
     from v8.commands.printing import print_reasons
     from v8.engine.renewal import Looked
 
-    _print_standings(came.standings) if isinstance(came, Looked) else _print_decisions(came)
+    if isinstance(came, Looked):
+        _print_standings(came.standings)
+    else:
+        _print_decisions(came)
     if came.failures:
         reasons = [(str(failure.series), failure.reason or "") for failure in came.failures]
         print_reasons(f"{len(reasons)} series failed; what served serves on", reasons)
@@ -179,7 +182,12 @@ def _print_decisions(renewed: Renewed) -> None:
     )
     header = ("series", f"champion: {tasks}", "challenger", "best baseline", "windows", "serves")
     print_table(title, header, map(_decision_cells, renewed.decisions))
-    print_lines(*(f"{one.series}: {one.verdict}, because {one.why}." for one in renewed.decisions))
+    print_lines(*(f"{one.series}: {_told(one)}" for one in renewed.decisions))
+
+
+def _told(decision: Decision) -> str:
+    verdict = "the challenger serves" if decision.is_replaced else "the champion stays"
+    return f"{verdict}; of the challenger: {decision.why}."
 
 
 def _decision_cells(decision: Decision) -> list[str]:
@@ -193,10 +201,14 @@ def _decision_cells(decision: Decision) -> list[str]:
 def _print_what_would_be_done(renewal: Renewal, chosen: Sequence[Series]) -> None:
     from v8.commands.printing import print_lines, print_plan
 
-    for generation, left in renewal.unfinished(chosen):
-        print_lines(f"Generation {generation} was begun and would be finished first: {listed(left)}.")
-    looked = renewal.look(chosen)
-    _print(looked)
+    begun: set[Series] = set()
+    for generation, undecided in renewal.unfinished(chosen):
+        print_lines(f"Generation {generation} was begun and would be finished first: {listed(undecided)}.")
+        begun.update(undecided)
+    left = [one for one in chosen if one not in begun]
+    if not left:
+        return
+    _print(looked := renewal.look(left))
     if looked.stale:
         print_plan(renewal.plan(renewal.next_generation(looked.stale), [*looked.stale]), renewal.source)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -32,9 +34,9 @@ _SCALING: Final = TypeAdapter(Scaling)
 def decay_of(folder: Path, candles: Candles, start_s: int) -> tuple[bool, str]:
     """Tell whether a model is worse, by more than chance, than it was, or than the best baseline was.
 
-    Its losses are tested against those of the naive forecast times the multiple of its test span, and against
-    those of the baseline that was best there, so that no luck of the new candles chooses the opponent. All
-    tests are corrected for one another (Benjamini-Hochberg).
+    Its losses are tested against those of the naive forecast times the multiple of its test span, which has
+    an error of its own, and against those of the baseline that was best there, so that no luck of the new
+    candles chooses the opponent. All tests are corrected for one another (Benjamini-Hochberg).
 
     Args:
         folder: Its artefact.
@@ -91,7 +93,8 @@ def _tests(
         if promised is not None and naive.any():
             found = number(losses.mean() / naive.mean())
             said = f"{task} {found} times naive, {number(promised)} on its test span"
-            yield said, _test(losses - promised * naive, since)
+            kept = _test(losses - promised * naive, since)
+            yield said, _with_error_of_promise(kept, judged, task, float(naive.mean()))
         if best != NAIVE and BASELINES[best].is_installed():
             made = BASELINES[best].fit(before, scaling)(since)[task]
             opposed = measure_errors(since, task, made)[1]
@@ -101,6 +104,27 @@ def _tests(
 
 def _test(differences: Floats, span: Span) -> Significance:
     return diebold_mariano(differences, horizon_bars=span.horizon_bars, bar_numbers=span.bar_numbers)
+
+
+def _with_error_of_promise(
+    test: Significance, judged: Judgement, task: str, naive_error: float
+) -> Significance:
+    """Widen the standard error of a test by that of the promise, which was measured on a span of its own.
+
+    The promise is 1 + mean difference from naive over naive's error. Both spans are taken as independent, so
+    the squares of their errors add up.
+
+    Args:
+        test: Of losses against the promise, in returns.
+        judged: The judgement on the test span.
+        task: Which task.
+        naive_error: Naive's mean absolute error on the candles of the test, in returns.
+    """
+    promised = judged.tasks[task].significance[NAIVE].standard_error
+    if test.standard_error is None or promised is None:
+        return replace(test, standard_error=None)
+    scaled = promised / judged.error(task, NAIVE).overall * naive_error
+    return replace(test, standard_error=math.hypot(test.standard_error, scaled))
 
 
 def _told(tests: Mapping[str, Significance], num_windows: int) -> tuple[bool, str]:

@@ -83,14 +83,15 @@ class Contest:
 
     @property
     def why(self) -> str:
-        """The reason, a clause in plain words."""
+        """The reason, a clause about the challenger in plain words."""
         if not is_enough(self.judged.num_windows, self.judged.horizon_bars):
             return too_few(self.judged.num_windows, self.judged.horizon_bars)
-        said = f"{number(self._overall[0])} times naive's error, the champion {number(self._overall[1])}"
-        if self.worse and self._is_lower:
-            chances = [f"{task} ({chance(self.tests[task].p_value)})" for task in self.worse]
-            return f"{said}, but worse by more than chance on {', '.join(chances)}"
-        return f"{said}, {'lower' if self._is_lower else 'not lower'}"
+        numbers = f"{number(self._overall[0])} times naive's, the champion's {number(self._overall[1])}"
+        if not self._is_lower:
+            return f"its error is not lower: {numbers}"
+        worse = ", ".join(f"{task} ({chance(self.tests[task].p_value)})" for task in self.worse)
+        but = f", but worse by more than chance on {worse}" if worse else ""
+        return f"its error is lower: {numbers}{but}"
 
     @property
     def _overall(self) -> tuple[float, float]:

@@ -24,6 +24,7 @@ from v8.hub.manifest import is_published_path, series_of
 from v8.hub.remote import PublishedRepo, RemoteState, WritableRepo
 from v8.hub.staging import Staged
 from v8.hub.transport import strict_client
+from v8.reports.changes import change_line
 from v8.untrusted import shown
 
 PUBLISH_RETRIES: Final = RetryPolicy()
@@ -174,7 +175,9 @@ class SingleCommit:
             self.announce(missing)
         self.sent = missing
         title = f"Publish {len(self.staged.run.metadata)} models of {self.staged.run.record.profile_name}"
-        self.remote.commit(shown(title), missing.additions, missing.deletions, parent=seen.revision)
+        self.remote.commit(
+            shown(title), self._changelog(missing), missing.additions, missing.deletions, parent=seen.revision
+        )
         found = self.remote.look()
         if lost := self._difference(found):
             raise PublishError(
@@ -184,6 +187,12 @@ class SingleCommit:
                 fix="Somebody else may be writing to it; repeat the same command",
             )
         return found.revision
+
+    def _changelog(self, missing: Difference) -> str:
+        """Say what of the renewed models this commit brings, and why each was renewed."""
+        brought = {series for series in map(series_of, missing.additions) if series}
+        changes = self.staged.run.changes
+        return "\n".join(change_line(changes[series]) for series in sorted(brought & changes.keys()))
 
     def _difference(self, seen: RemoteState) -> Difference:
         return difference(self.staged, seen, is_pruning=self.is_pruning)

@@ -210,9 +210,15 @@ class WritableRepo(PublishedRepo):
         self.insist(lambda: self._api.create_repo(self.name, private=is_private or None, exist_ok=True))
 
     def commit(
-        self, title: str, additions: Mapping[str, Path], deletions: Iterable[str], *, parent: str
+        self,
+        title: str,
+        description: str,
+        additions: Mapping[str, Path],
+        deletions: Iterable[str],
+        *,
+        parent: str,
     ) -> None:
-        """Write local files and delete paths in one commit on top of `parent`.
+        """Write local files and delete paths in one commit on top of `parent`; the description may be empty.
 
         Raises:
             PublishError: If it is refused for good.
@@ -222,6 +228,10 @@ class WritableRepo(PublishedRepo):
         deleting = [CommitOperationDelete(path, is_folder=False) for path in deletions]
         self.ask(
             lambda: self._api.create_commit(
-                self.name, [*adding, *deleting], commit_message=title, parent_commit=parent
+                self.name,
+                [*adding, *deleting],
+                commit_message=title,
+                commit_description=description or None,
+                parent_commit=parent,
             )
         )

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from v8.artifacts.artifact_readme import README_FILE, artifact_readme
-from v8.artifacts.generations import read_serving
+from v8.artifacts.generations import Decision, read_serving
 from v8.artifacts.model_file import MAX_UNPACKED_BYTES, check_keras_file
 from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import (
@@ -86,6 +86,7 @@ class StagedRun:
         record: What the run is.
         metadata: Per series that is published, the content of its `metadata.json`.
         held_back: Per series that is not published: why, as a clause.
+        changes: Per series that is not served by the run's first model: the decision that made it so.
     """
 
     folder: Path
@@ -93,6 +94,7 @@ class StagedRun:
     record: RunRecord
     metadata: Mapping[str, Mapping[str, Any]]
     held_back: Mapping[str, str]
+    changes: Mapping[str, Decision] = field(default_factory=dict)
 
     def beside(self, kept: Kept | None) -> Staged:
         """Write leaderboard, card and manifest, of the run's models and those that stay.
@@ -105,7 +107,15 @@ class StagedRun:
         self._require_one_profile(staying)
         together = [content for _, content in sorted({**staying, **self.metadata}.items())]
         held_back = {name: reason for name, reason in self.held_back.items() if name not in staying}
-        card = model_card(self.repo, self.record, together, held_back, is_of_many_runs=bool(kept))
+        is_of_many_runs = bool(kept or self.changes)
+        card = model_card(
+            self.repo,
+            self.record,
+            together,
+            held_back,
+            is_of_many_runs=is_of_many_runs,
+            changes=self.changes.values(),
+        )
         write_leaderboard_csv(self.folder / LEADERBOARD_FILE, rank_results(read_results(together)))
         write_text(self.folder / CARD_FILE, card)
         files = (*list_files(self.folder), *(kept.files if kept else ()))
@@ -113,7 +123,7 @@ class StagedRun:
             profile_name=self.record.profile_name,
             profile_digest=self.record.profile_digest,
             created_at=max(str(content["created_at"]) for content in together),
-            versions=distinct_versions(together) if kept else self.record.versions,
+            versions=distinct_versions(together) if is_of_many_runs else self.record.versions,
             data={str(content["series"]): DataSpan.of(content["candles"]) for content in together},
             files=tuple(sorted(files, key=lambda file: file.path)),
         )
@@ -210,7 +220,8 @@ def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
             got=f"none: {listed(reasons)}" if reasons else "a run without series",
             fix="Train further, or publish without --only-skilled",
         )
-    return StagedRun(folder, repo, record, metadata, held_back).beside(None)
+    changes = {name: one for name in metadata if (one := serving.renewal_of(name))}
+    return StagedRun(folder, repo, record, metadata, held_back, changes).beside(None)
 
 
 def check_source(source: str, *, is_publishable: bool) -> None:

@@ -17,9 +17,11 @@ import yaml
 from huggingface_hub import EvalResult, ModelCardData
 from pydantic import TypeAdapter
 
+from v8.artifacts.generations import Decision
 from v8.artifacts.run_folder import RUN_FILE, RunRecord
 from v8.evaluation.significance import ALPHA
 from v8.records import Count, Moment, Plain, Positive, Sha256, Word, checked
+from v8.reports.changes import changes_section
 from v8.reports.leaderboard import LeaderboardRow, TaskScore, TaskSummary, rank_results, summarise
 from v8.reports.results import SeriesResult, read_results
 from v8.tasks import TASKS
@@ -61,7 +63,7 @@ the close of the next bar was on the forecast side, with its 95 % interval. {sig
 
 {leaderboard}
 
-{held_back}## How to use them
+{held_back}{changes}## How to use them
 
 `candles` is a pandas frame of closed candles: `open_time` (UTC), `open`, `high`, `low`, `close`, `volume`.
 
@@ -170,12 +172,13 @@ def model_card(
     held_back: Mapping[str, str],
     *,
     is_of_many_runs: bool = False,
+    changes: Iterable[Decision] = (),
 ) -> str:
     """Write the card of a run in Markdown with YAML front matter.
 
     It tells of the `metadata.json` of each published series, at least one, and names those held back with the
     reason, a clause. Its examples read from `repo`, `user/name`. When models are of other runs of the same
-    profile, too, the card is the same from whichever of them it is written.
+    profile, too, the card is the same from whichever of them it is written. `changes` made some serve.
 
     Raises:
         ArtifactError: If a key is missing or damaged.
@@ -195,6 +198,7 @@ def model_card(
         summary=_summary(rows),
         significance=_TEST.format(num_series=len(rows)) if is_tested else _NO_TEST,
         leaderboard=_leaderboard(rows, is_tested=is_tested),
+        changes=changes_section(changes),
         held_back=f"Not published:\n\n{lines}\n" if held_back else "",
         repo=repo,
         series=rows[0].series,

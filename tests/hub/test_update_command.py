@@ -1,0 +1,324 @@
+"""A run that keeps itself current: challenged, killed, continued, decided, published, as a user does it.
+
+One update is done for real: it is killed while it trains, called again, and publishes what serves. Every
+other test decides anew on a copy of what it left, with the weights of one side hurt, which trains nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from v8.artifacts.generations import Decision, read_serving, served_folder
+from v8.engine.events import Event, Listener, Outcome
+from v8.engine.plan import Job, Plan
+from v8.engine.renewal import NOT_TRAINED, Looked, Renewal, Renewed
+from v8.engine.staleness import Rule
+from v8.hub.publish import publish
+from v8.hub.staging import Choice, stage_run
+from v8.market.series import Series
+from v8.market.sources.source import open_source
+from v8.storage import digest_file, write_json
+
+REPOSITORY = Path(__file__).parents[2]
+REPO, BTC = "someone/tiny", "BTCUSDT-15m"
+NUM_NEW = 250
+"""More new candles than the test span of 700 has."""
+
+
+@dataclass(frozen=True)
+class Drilled:
+    """What the update left, and said.
+
+    Args:
+        run: The run folder; tests copy it before they change anything.
+        candles: The folder of its candles, newer ones included.
+        generation: The generation that it trained.
+        after_kill: The folder that served after the kill.
+        states: What `run.json` of the generation said of the series then.
+        output: What the second call printed.
+    """
+
+    run: Path
+    candles: Path
+    generation: str
+    after_kill: Path
+    states: str
+    output: str
+
+
+def append_candles(file: Path, num_bars: int) -> None:
+    """Let the market go on: its first moves come again after its last ones."""
+    old = pd.read_csv(file, parse_dates=["open_time"])
+    new = old.iloc[:num_bars].copy()
+    step = old["open_time"].iloc[1] - old["open_time"].iloc[0]
+    new["open_time"] += old["open_time"].iloc[-1] + step - old["open_time"].iloc[0]
+    prices = ["open", "high", "low", "close"]
+    new[prices] *= old["close"].iloc[-1] / old["open"].iloc[0]
+    pd.concat([old, new]).to_csv(file, index=False)
+
+
+def hurt(artefact: Path) -> None:
+    """Make a model much worse, in a way that its own records know nothing of."""
+    import keras
+
+    model = keras.saving.load_model(artefact / "model.keras", compile=False)
+    model.set_weights([weights * 5.0 if weights.ndim > 1 else weights for weights in model.get_weights()])
+    model.save(artefact / "model.keras")
+    change(artefact, model_sha256=digest_file(artefact / "model.keras"))
+
+
+def change(artefact: Path, **changes: Any) -> None:
+    content = json.loads((artefact / "metadata.json").read_text())
+    write_json(artefact / "metadata.json", content | changes)
+
+
+def start(*words: str | Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-u", "-m", "v8", *map(str, words)],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+@pytest.fixture(scope="module")
+def drilled(trained_run: Any, module_hub: Any, tmp_path_factory: pytest.TempPathFactory) -> Drilled:
+    home = tmp_path_factory.mktemp("updated")
+    run = Path(shutil.copytree(trained_run.path, home / "runs" / "tiny"))
+    candles = Path(shutil.copytree(trained_run.candles_dir, home / "candles"))
+    append_candles(candles / f"{BTC}.csv", NUM_NEW)
+    hurt(run / BTC)
+    publish(stage_run(run, home / "staged", REPO, Choice()), REPO, is_private=False)
+    words = ("update", run, "--data-dir", candles, "--workers", "1")
+    killed = start(*words)
+    assert killed.stdout
+    assert any("epoch 1 of" in line for line in killed.stdout), "it must be killed while it trains"
+    killed.kill()
+    killed.communicate()
+    (generation,) = (path.name for path in (run / "generations").iterdir())
+    states = json.loads((run / "generations" / generation / "run.json").read_text())["series"]
+    after_kill = served_folder(run, BTC)
+    output, _ = (again := start(*words, "--publish", REPO)).communicate(timeout=300)
+    assert again.returncode == 0, output
+    return Drilled(run, candles, generation, after_kill, states[BTC]["status"], output)
+
+
+def test_killed_while_it_trains_the_old_model_serves_on_and_the_next_call_finishes_what_was_begun(
+    drilled: Drilled,
+) -> None:
+    assert (drilled.after_kill, drilled.states) == (drilled.run / BTC, "running")
+    assert [path.name for path in (drilled.run / "generations").iterdir()] == [drilled.generation]
+    # The archive's newest candle is that of the demo market, 2024-12-31T23:45Z, and 250 candles more.
+    assert drilled.generation == "2025-01-03"
+    (decision,) = read_serving(drilled.run).decisions
+    assert decision.stale == "an earlier call began to train it anew"
+    assert decision.challenger.trained_until == "2025-01-03T14:15:00+00:00"
+
+
+def test_the_better_model_serves_and_every_number_stands_beside_naive_and_the_best_baseline(
+    drilled: Drilled,
+) -> None:
+    served = drilled.run / "generations" / drilled.generation / BTC
+    assert served_folder(drilled.run, BTC) == served
+    (decision,) = read_serving(drilled.run).decisions
+    assert decision.is_replaced
+    assert [*decision.baselines] == [*decision.champion.multiples] == ["ohlc", "bands", "volatility"]
+    new, old = (mean(each.multiples.values()) for each in (decision.challenger, decision.champion))
+    assert new < old
+    assert "error as a multiple of naive's on candles that neither has seen" in drilled.output
+    assert f"{BTC}: the challenger serves; of the challenger: its error is lower" in drilled.output
+    leaderboard = (drilled.run / "leaderboard.csv").read_text()
+    judged = json.loads((served / "metadata.json").read_text())["judgement"]["num_windows"]
+    assert len(leaderboard.splitlines()) == 2
+    assert judged >= decision.num_windows > 0
+
+
+def test_publishing_is_one_commit_that_says_what_changed_and_why(drilled: Drilled, module_hub: Any) -> None:
+    first, second = module_hub.commits(REPO)
+    assert first.description == ""
+    assert second.description.startswith(
+        f"{BTC}: model up to 2025-01-03 14:15 in place of 2024-12-31 23:45. Stale: an earlier call began"
+    )
+    assert "Chosen: its error is lower" in second.description
+    served = served_folder(drilled.run, BTC)
+    assert second.files[f"models/{BTC}/model.keras"].content == (served / "model.keras").read_bytes()
+    card = second.files["README.md"].content.decode()
+    assert "## What was renewed" in card
+    assert f"| {BTC} | 2025-01-03 14:15 | 2024-12-31 23:45 |" in card
+    assert "## What was renewed" not in first.files["README.md"].content.decode()
+
+
+# Decided anew on copies
+
+
+@pytest.fixture
+def copied(drilled: Drilled, tmp_path: Path) -> Drilled:
+    """The same run before anything was decided; nothing of it has to be trained."""
+    run = Path(shutil.copytree(drilled.run, tmp_path / "runs" / "tiny"))
+    (run / "serving.json").unlink()
+    candles = Path(shutil.copytree(drilled.candles, tmp_path / "candles"))
+    return replace(drilled, run=run, candles=candles)
+
+
+def renewal_of(place: Drilled, rule: Rule = Rule()) -> Renewal:  # noqa: B008 - it is frozen
+    return Renewal(place.run, open_source("files", data_dir=place.candles), rule, "python -m v8 update")
+
+
+@contextmanager
+def shown(plan: Plan) -> Iterator[Listener]:
+    yield heard.append
+
+
+heard: list[Event] = []
+
+
+def train_nothing(jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
+    raise AssertionError("there is nothing to train")
+
+
+def decide(place: Drilled, train_all: Callable[..., Iterator[Outcome]] = train_nothing) -> Decision:
+    """Finish the generation of a place, and return the one decision."""
+    heard.clear()
+    (renewed,) = renewal_of(place).renew([Series.parse(BTC)], train_all, shown)
+    assert isinstance(renewed, Renewed)
+    (decision,) = renewed.decisions
+    assert read_serving(place.run).decisions == (decision,)
+    assert (served_folder(place.run, BTC) == challenger_of(place)) == decision.is_replaced
+    return decision
+
+
+def challenger_of(place: Drilled) -> Path:
+    return place.run / "generations" / place.generation / BTC
+
+
+def test_a_champion_that_is_better_stays(copied: Drilled) -> None:
+    hurt(challenger_of(copied))
+    decision = decide(copied)
+    assert not decision.is_replaced
+    assert decision.why.startswith("its error is not lower: ")
+
+
+def test_a_tie_stays_with_the_champion(copied: Drilled) -> None:
+    for name in ("model.keras", "metadata.json"):
+        shutil.copy(challenger_of(copied) / name, copied.run / BTC / name)
+    # The same model, as if it had been made before the candles that both are judged on.
+    split = json.loads((copied.run / BTC / "metadata.json").read_text())["split"]
+    split["validation"]["last_open"] = "2024-12-01T00:00:00+00:00"
+    change(copied.run / BTC, split=split)
+    decision = decide(copied)
+    assert not decision.is_replaced
+    assert decision.champion.multiples == decision.challenger.multiples != {}
+
+
+def test_only_candles_behind_the_embargo_of_both_are_judged(copied: Drilled) -> None:
+    test = json.loads((challenger_of(copied) / "metadata.json").read_text())["split"]["test"]
+    split = json.loads((copied.run / BTC / "metadata.json").read_text())["split"]
+    # The champion has seen 3 candles of the challenger's test span; then comes an embargo of 20 + 3.
+    seen = pd.Timestamp(test["first_open"]) + 2 * pd.Timedelta(minutes=15)
+    split["validation"]["last_open"] = seen.isoformat()
+    change(copied.run / BTC, split=split)
+    decision = decide(copied)
+    assert decision.num_windows == test["num_windows"] - 3 - 23
+    # The first window of 20 candles begins at row 26 of the span; its forecast is issued when row 45 closes.
+    issued = pd.Timestamp(test["first_open"]) + 46 * pd.Timedelta(minutes=15)
+    assert decision.judged_from == issued.isoformat()
+    assert decision.judged_until == "2025-01-03T14:30:00+00:00"
+
+
+def test_with_too_few_candles_that_neither_has_seen_the_champion_stays(copied: Drilled) -> None:
+    split = json.loads((copied.run / BTC / "metadata.json").read_text())["split"]
+    split["validation"]["last_open"] = "2025-01-03T12:00:00+00:00"
+    change(copied.run / BTC, split=split)
+    decision = decide(copied)
+    assert decision.why == "only 0 windows that neither has seen; a test needs 21"
+    assert not decision.is_replaced
+
+
+def test_a_champion_that_cannot_be_loaded_gives_way_and_a_challenger_does_not_come(copied: Drilled) -> None:
+    (copied.run / BTC / "model.keras").write_bytes(b"not a model")
+    assert decide(copied).why == "the files of the champion are damaged"
+    (copied.run / "serving.json").unlink()
+    change(challenger_of(copied), scaling=None, candles={"digest": "cd" * 32})
+    decision = decide(copied)
+    assert not decision.is_replaced
+
+
+def test_interrupted_in_a_training_nothing_is_decided_and_a_training_that_fails_decides_for_the_champion(
+    copied: Drilled,
+) -> None:
+    record = copied.run / "generations" / copied.generation / "run.json"
+    content = json.loads(record.read_text())
+    content["series"][BTC]["status"] = "pending"
+    write_json(record, content)
+
+    def interrupted(jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
+        raise KeyboardInterrupt
+        yield
+
+    with pytest.raises(KeyboardInterrupt):
+        decide(copied, interrupted)
+    assert not (copied.run / "serving.json").exists()
+
+    def failing(jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
+        yield from (Outcome(job.series, reason="out of luck") for job in jobs)
+
+    assert decide(copied, failing).why == NOT_TRAINED
+    assert served_folder(copied.run, BTC) == copied.run / BTC
+
+
+# What is stale
+
+
+def looked(place: Drilled, rule: Rule) -> tuple[bool, str]:
+    found = renewal_of(place, rule).look([Series.parse(BTC)])
+    assert isinstance(found, Looked)
+    assert not found.failures
+    (standing,) = found.standings
+    return standing.is_stale, standing.why
+
+
+def test_age_is_counted_in_candles_behind_the_newest_try(copied: Drilled) -> None:
+    # 250 of 700 - 19 rows' worth of test span are new; 3 days are 288 candles.
+    first, end = json.loads((copied.run / BTC / "metadata.json").read_text())["split"]["test"]["rows"]
+    told = f"250 new candles since 2024-12-31T23:45:00Z, more than {end - first}"
+    assert looked(copied, Rule("age")) == (True, told)
+    assert looked(copied, Rule("age", 3))[0] is False
+    assert looked(copied, Rule("age", 2))[0] is True
+    assert looked(copied, Rule("always"))[0] is True
+    hurt(challenger_of(copied))
+    decide(copied)
+    for rule in ("age", "decay", "always"):
+        assert looked(copied, Rule(rule)) == (False, "0 new candles since 2025-01-03T14:15:00Z")
+
+
+def test_a_model_decays_when_it_errs_more_than_its_test_span_promised(copied: Drilled) -> None:
+    is_stale, why = looked(copied, Rule("decay"))  # its weights are hurt, its judgement is not
+    assert is_stale
+    assert "times naive" in why
+    shutil.copytree(challenger_of(copied), copied.run / BTC, dirs_exist_ok=True)
+    candles = json.loads((copied.run / BTC / "metadata.json").read_text())["candles"]
+    change(copied.run / BTC, candles=candles | {"last_open": "2025-01-01T23:45:00+00:00"})
+    is_stale, why = looked(copied, Rule("decay"))
+    assert not is_stale
+    assert "no decay by more than chance" in why
+
+
+def test_a_series_whose_candles_cannot_be_had_fails_by_itself(copied: Drilled) -> None:
+    (copied.candles / f"{BTC}.csv").unlink()
+    found = renewal_of(copied).look([Series.parse(BTC)])
+    assert not found.standings
+    assert "BTCUSDT-15m" in str(found.failures[0].reason)
