@@ -227,14 +227,15 @@ def test_a_tie_stays_with_the_champion(copied: Drilled) -> None:
 def test_only_candles_behind_the_embargo_of_both_are_judged(copied: Drilled) -> None:
     test = json.loads((challenger_of(copied) / "metadata.json").read_text())["split"]["test"]
     split = json.loads((copied.run / BTC / "metadata.json").read_text())["split"]
-    # The champion has seen 3 candles of the challenger's test span; then comes an embargo of 20 + 3.
-    seen = pd.Timestamp(test["first_open"]) + 2 * pd.Timedelta(minutes=15)
+    # The newest candle that the champion has seen is the 21st before the challenger's test span. An embargo
+    # of 20 + 3 candles follows, which ends with the third of the span.
+    seen = pd.Timestamp(test["first_open"]) - 21 * pd.Timedelta(minutes=15)
     split["validation"]["last_open"] = seen.isoformat()
     change(copied.run / BTC, split=split)
     decision = decide(copied)
-    assert decision.num_windows == test["num_windows"] - 3 - 23
-    # The first window of 20 candles begins at row 26 of the span; its forecast is issued when row 45 closes.
-    issued = pd.Timestamp(test["first_open"]) + 46 * pd.Timedelta(minutes=15)
+    assert decision.num_windows == test["num_windows"] - 3
+    # The first window of 20 candles begins at row 3 of the span; its forecast is issued when row 22 closes.
+    issued = pd.Timestamp(test["first_open"]) + 23 * pd.Timedelta(minutes=15)
     assert decision.judged_from == issued.isoformat()
     assert decision.judged_until == "2025-01-03T14:30:00+00:00"
 
@@ -244,7 +245,7 @@ def test_with_too_few_candles_that_neither_has_seen_the_champion_stays(copied: D
     split["validation"]["last_open"] = "2025-01-03T12:00:00+00:00"
     change(copied.run / BTC, split=split)
     decision = decide(copied)
-    assert decision.why == "only 0 windows that neither has seen; a test needs 21"
+    assert decision.why == "only 0 windows that neither has seen; a test needs 24"
     assert not decision.is_replaced
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import count
+from functools import cache
 from statistics import mean
 from typing import Final
 
@@ -147,7 +147,7 @@ def is_enough(num_windows: int, horizon_bars: int) -> bool:
     >>> is_enough(29, 10), is_enough(30, 10)
     (False, True)
     """
-    return num_windows >= MIN_WINDOWS_PER_LAG * (choose_lag(num_windows, horizon_bars) + 1) > 0
+    return num_windows >= _fewest_windows(horizon_bars)
 
 
 def too_few(num_windows: int, horizon_bars: int) -> str:
@@ -156,5 +156,21 @@ def too_few(num_windows: int, horizon_bars: int) -> str:
     >>> too_few(4, 10)
     'only 4 windows that neither has seen; a test needs 30'
     """
-    needed = next(least for least in count(1) if is_enough(least, horizon_bars))
+    needed = _fewest_windows(horizon_bars)
     return f"only {plural(num_windows, 'window')} that neither has seen; a test needs {needed}"
+
+
+@cache
+def _fewest_windows(horizon_bars: int) -> int:
+    """Return the number of windows from which on a test is never without a standard error.
+
+    The lag is rounded up, so that 21 windows may do where 22 do not.
+
+    >>> _fewest_windows(2), _fewest_windows(10)
+    (24, 30)
+    """
+    bound = MIN_WINDOWS_PER_LAG * horizon_bars + 100  # from there on the lag grows slower than the windows
+    short = [
+        each for each in range(1, bound) if each < MIN_WINDOWS_PER_LAG * (choose_lag(each, horizon_bars) + 1)
+    ]
+    return short[-1] + 1
