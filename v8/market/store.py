@@ -92,11 +92,18 @@ class CandleStore:
         """Return where the candles of a series lie; the file need not exist."""
         return self.folder / f"{series}.parquet"
 
-    def read(self, series: Series) -> Merged | None:
-        """Return what is kept of a series; None for nothing, or nothing that can be trusted."""
-        table = self._read(self.path(series), series)
-        history = None if table is None else _history(series, *table)
-        return None if history is None else Merged(history, self._revisions(series))
+    def read(self, series: Series, *, is_held: bool = False) -> Merged | None:
+        """Return what is kept of a series; None for nothing, or nothing that can be trusted.
+
+        Args:
+            series: Whose candles.
+            is_held: Whether this process holds the lock; only then what is damaged is set aside.
+        """
+        table = self._read(self.path(series), series, is_held=is_held)
+        revised = self._read(self._revised_path(series), series, is_held=is_held) if table else None
+        if table is None:
+            return None
+        return Merged(_history(series, *table), _no_revisions() if revised is None else revised[0])
 
     def merge(
         self, series: Series, known: Merged | None, pieces: Sequence[History], now_s: int, *, is_whole: bool
@@ -112,7 +119,7 @@ class CandleStore:
         """
         own = _added(known, pieces, now_s, is_whole=is_whole)
         with waited_lock(self.folder / f".{series}.lock", MOST_LOCKED_S) as is_free:
-            kept = self.read(series)
+            kept = self.read(series, is_held=is_free)
             merged = own if kept is None else _with_kept(kept, own, now_s)
             if merged and is_free:
                 self._write(series, merged, kept)
@@ -131,17 +138,16 @@ class CandleStore:
     def _revised_path(self, series: Series) -> Path:
         return self.folder / f"{series}.revised.parquet"
 
-    def _revisions(self, series: Series) -> pd.DataFrame:
-        table = self._read(self._revised_path(series), series)
-        return _no_revisions() if table is None else table[0]
-
-    def _read(self, path: Path, series: Series) -> tuple[pd.DataFrame, dict[str, Any]] | None:
+    def _read(
+        self, path: Path, series: Series, *, is_held: bool
+    ) -> tuple[pd.DataFrame, dict[str, Any]] | None:
         try:
             return _read(path.read_bytes(), series)
         except (FileNotFoundError, NotADirectoryError):  # writing it will tell where no folder can be
             return None
         except (OSError, _DamagedError) as damage:
-            _set_aside(path, shown(damage, 60))
+            if is_held:  # else another process may have put a sound one there meanwhile
+                _set_aside(path, shown(damage, 60))
             return None
 
 
@@ -198,9 +204,10 @@ def _tell(series: Series, merged: Merged) -> None:
     newest = merged.revisions.iloc[-merged.num_revised :]
     opens = [iso(open_s) for open_s in newest["open_time_s"].head(3)]
     more = " and more" if merged.num_revised > len(opens) else ""
+    count = f"{merged.num_revised} {'candle was' if merged.num_revised == 1 else 'candles were'}"
     _log.warning(
-        "%s: %d candles were told differently before (%s%s); both versions are kept",
-        *(series, merged.num_revised, ", ".join(opens), more),
+        "%s: %s told differently before (%s%s); both versions are kept",
+        *(series, count, ", ".join(opens), more),
     )
 
 

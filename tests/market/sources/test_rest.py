@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -18,6 +19,7 @@ from v8.market.sources.downloads import Downloader, Patience, TimeLimits
 from v8.market.sources.klines_api import ApiEtiquette, KlinesApi, read_addresses
 from v8.market.sources.rest import RestSource
 from v8.market.sources.source import KeepsTime, open_source, present_of
+from v8.market.sources.waiting import told_of_waiting
 
 SERIES = Series("BTCUSDT", "15m")
 BAR_S = 900
@@ -303,6 +305,21 @@ def test_when_the_weight_is_nearly_used_the_next_minute_is_awaited(exchange, ope
     source.candles(SERIES, 10)
     assert len(waits) == 1
     assert 0 < waits[0] <= 60
+
+
+def test_who_waits_for_the_exchange_is_told_how_long(exchange, waits) -> None:
+    etiquette, limits = ApiEtiquette(), TimeLimits(quiet_s=0.1)
+    downloader = Downloader("V8_REST_URL", etiquette=etiquette, patience=Hasty(2), limits=limits)
+    told: list[str] = []
+    with closing(downloader), told_of_waiting(told.append):
+        source = RestSource(KlinesApi(downloader=downloader))
+        source.now_s()
+        exchange.faults = [too_many(429, "1")]
+        source.candles(SERIES, 10)
+    host = exchange.url.removeprefix("http://")
+    words = rf"waiting for BTCUSDT-15m from {host}, \d s of at most 300 s; try [12] of 3"
+    assert told
+    assert all(re.fullmatch(words, text) for text in told)
 
 
 def test_a_password_in_the_address_opens_the_api_and_is_shown_nowhere(exchange, opened) -> None:
