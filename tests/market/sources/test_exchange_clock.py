@@ -1,3 +1,6 @@
+import pytest
+
+from v8.errors import DataError
 from v8.market.sources.exchange_clock import ExchangeClock
 
 
@@ -39,6 +42,26 @@ def test_it_is_asked_again_after_minutes_a_sleep_and_a_set_clock() -> None:
     assert (clock.now_s(), clocks.num_asked) == (int(clocks.exchange_s), 3)
     clocks.wall_s -= 86_400
     assert (clock.now_s(), clocks.num_asked) == (int(clocks.exchange_s), 4)
+
+
+def test_who_did_not_tell_is_not_asked_again_for_half_a_minute() -> None:
+    clocks = Clocks()
+    refused: list[int] = []
+
+    def ask() -> float:
+        refused.append(clocks.ask())
+        if len(refused) < 3:
+            raise DataError(where="the time", rule="must be told", got="nothing", fix="Wait")
+        return clocks.exchange_s
+
+    clock = ExchangeClock(ask, monotonic=lambda: clocks.passed_s, wall=lambda: clocks.wall_s)
+    for seconds in (0, 29, 2):
+        clocks.pass_on(seconds)
+        with pytest.raises(DataError, match=r"the time: must be told; got nothing\. Wait\."):
+            clock.now_s()
+    assert clocks.num_asked == 2
+    clocks.pass_on(31)
+    assert clock.now_s() == int(clocks.exchange_s)
 
 
 def test_a_clock_that_keeps_nothing_asks_each_time() -> None:

@@ -326,7 +326,9 @@ def test_two_markets_never_mix(exchange, home, valid_frame, monkeypatch) -> None
         other.put(str(SERIES), valid_frame(NUM_PAST, BAR_S, start_s=START_S, seed=9))
         monkeypatch.setenv("V8_REST_URL", other.url)
         require_cold(LiveSource().candles(SERIES, 100), other, 100)
-    assert len(stored(home)) == 2
+        monkeypatch.setenv("V8_VISION_URL", other.url)  # the same API beside another archive
+        LiveSource().candles(SERIES, 100)
+    assert len(stored(home)) == 3
 
 
 def test_threads_that_update_at_once_lose_nothing(exchange, home) -> None:

@@ -255,7 +255,7 @@ def test_a_timeframe_without_candles_is_one_sentence(exchange, opened) -> None:
 )
 def test_a_time_that_is_none_is_one_sentence(exchange, opened, body) -> None:
     exchange.faults = [ApiFault(body=body, of="/api/v3/time")] * 6
-    with pytest.raises(DataError, match="the exchange's time from the exchange's API: must be answered"):
+    with pytest.raises(DataError, match="the time from the exchange's API: must be answered"):
         opened().candles(SERIES, 10)
 
 

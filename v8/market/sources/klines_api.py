@@ -170,7 +170,7 @@ class KlinesApi:
         Raises:
             DataError: If no host tells.
         """
-        return self._told(lambda: self._ask("time", {}, "the exchange's time", read_time))
+        return self._told(lambda: self._ask("time", {}, "the time", read_time))
 
     def first_open_s(self, span: Span) -> int | None:
         """Ask when the oldest candle opens that the exchange has up to the end of a span; None without any.
