@@ -1,8 +1,9 @@
 """A small Hugging Face Hub on 127.0.0.1, for the unmodified `huggingface_hub` client.
 
-It keeps repositories as lists of commits, each with all its files, answers the routes that publishing
-and pulling use, counts what it is asked, and misbehaves when a test says so. Large files are served from
-a second port under another name, as the real Hub serves them from another host: so redirects are real.
+It keeps repositories, and Spaces as `spaces/user/name`, as lists of commits, each with all its files,
+answers the routes that publishing and pulling use, counts what it is asked, and misbehaves when a test says
+so. Large files are served from a second port under another name, as the real Hub serves them from another
+host: so redirects are real.
 
 Routes, as `requests`, `count` and the faults name them:
 
@@ -44,20 +45,22 @@ GITATTRIBUTES = b"*.keras filter=lfs diff=lfs merge=lfs -text\n"
 UNKNOWN = "unknown"
 
 _REPO = r"(?P<repo>[^/]+/[^/]+)"
+_API = r"/api/(?P<kind>models|spaces)/"
+_PAGE = r"/((?P<kind>spaces)/)?"
 _ROUTES = {
     "whoami": ("GET", r"/api/whoami-v2"),
     "create": ("POST", r"/api/repos/create"),
     "validate-yaml": ("POST", r"/api/validate-yaml"),
-    "preupload": ("POST", rf"/api/models/{_REPO}/preupload/(?P<revision>[^/]+)"),
-    "lfs-batch": ("POST", rf"/{_REPO}\.git/info/lfs/objects/batch"),
-    "lfs-verify": ("POST", rf"/{_REPO}\.git/info/lfs/objects/verify"),
+    "preupload": ("POST", rf"{_API}{_REPO}/preupload/(?P<revision>[^/]+)"),
+    "lfs-batch": ("POST", rf"{_PAGE}{_REPO}\.git/info/lfs/objects/batch"),
+    "lfs-verify": ("POST", rf"{_PAGE}{_REPO}\.git/info/lfs/objects/verify"),
     "lfs-put": ("PUT", r"/lfs/(?P<oid>[0-9a-f]{64})"),
     "lfs-get": ("GET|HEAD", r"/lfs/(?P<oid>[0-9a-f]{64})"),
-    "commit": ("POST", rf"/api/models/{_REPO}/commit/(?P<revision>[^/]+)"),
-    "xet-token": ("GET", rf"/api/models/{_REPO}/xet-(read|write)-token/(?P<revision>[^/]+)"),
-    "tree": ("GET", rf"/api/models/{_REPO}/tree/(?P<revision>[^/]+)(/(?P<path>.+))?"),
-    "info": ("GET", rf"/api/models/{_REPO}(/revision/(?P<revision>[^/]+))?"),
-    "resolve": ("GET|HEAD", rf"/{_REPO}/resolve/(?P<revision>[^/]+)/(?P<path>.+)"),
+    "commit": ("POST", rf"{_API}{_REPO}/commit/(?P<revision>[^/]+)"),
+    "xet-token": ("GET", rf"{_API}{_REPO}/xet-(read|write)-token/(?P<revision>[^/]+)"),
+    "tree": ("GET", rf"{_API}{_REPO}/tree/(?P<revision>[^/]+)(/(?P<path>.+))?"),
+    "info": ("GET", rf"{_API}{_REPO}(/revision/(?P<revision>[^/]+))?"),
+    "resolve": ("GET|HEAD", rf"{_PAGE}{_REPO}/resolve/(?P<revision>[^/]+)/(?P<path>.+)"),
 }
 
 
@@ -347,7 +350,7 @@ class LoopbackHub:
         if name is None:
             return None
         repo = self.repos.get(name)
-        owner = name.partition("/")[0]
+        owner = name.removeprefix("spaces/").partition("/")[0]
         is_reader = isinstance(call.account, Account) and call.account.name == owner
         if repo is None or (repo.is_private and not is_reader):
             status = 404 if isinstance(call.account, Account) else 401
@@ -379,8 +382,12 @@ class LoopbackHub:
         if refusal:
             return refusal
         name = f"{owner}/{asked['name']}"
+        if asked.get("type") == "space":
+            name = f"spaces/{name}"
+            if asked.get("sdk") not in ("docker", "gradio", "static"):
+                return _error(400, "a Space needs an sdk")
         if name in self.repos:
-            body = {"error": "You already created this model repo", "url": f"{self.url}/{name}"}
+            body = {"error": "You already created this repo", "url": f"{self.url}/{name}"}
             return _json(body, status=409)
         self.create(name, is_private=asked.get("visibility") == "private")
         return _json({"url": f"{self.url}/{name}", "name": name})
@@ -548,7 +555,10 @@ def find_route(method: str, target: str) -> tuple[str, dict[str, Any]]:
     for route, (methods, pattern) in _ROUTES.items():
         match = re.fullmatch(pattern, path)
         if match and method in methods.split("|"):
-            return route, {name: value and unquote(value) for name, value in match.groupdict().items()}
+            parts = {name: value and unquote(value) for name, value in match.groupdict().items()}
+            if parts.pop("kind", None) == "spaces":
+                parts["repo"] = f"spaces/{parts['repo']}"
+            return route, parts
     return UNKNOWN, {}
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from v8.errors import listed
+from v8.errors import ProfileError, listed
+from v8.invocation import command
 
 if TYPE_CHECKING:
     from v8.hub.publish import Difference
@@ -18,10 +19,20 @@ if TYPE_CHECKING:
 
 
 def publish(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, for example runs/aligned.")],
     repo: Annotated[
         str, typer.Option("--repo", metavar="USER/NAME", help="Where to; made when it does not exist.")
     ],
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="A run folder, for example runs/aligned.")
+    ] = None,
+    space: Annotated[
+        str | None,
+        typer.Option(
+            "--space",
+            metavar="USER/NAME",
+            help="Publish the page of the models in --repo instead.",
+        ),
+    ] = None,
     private: Annotated[
         bool, typer.Option("--private", help="Make a new repository one that only you can see.")
     ] = False,
@@ -43,14 +54,29 @@ def publish(
         bool, typer.Option("--prune", help="Remove published models that the run does not have.")
     ] = False,
 ) -> None:
-    """Publish a run's models with card, leaderboard and manifest; models of earlier runs stay."""
+    """Publish a run's models with card, leaderboard and manifest; or the page that shows them."""
+    from v8.commands.space import publish_page
     from v8.hub.staging import Choice
 
+    if (run is None) == (space is None):
+        raise _one_of_two("neither" if run is None else "both")
+    if run is None or space is not None:
+        publish_page(str(space), repo, is_private=private, is_dry=dry_run)
+        return
     choice = Choice(is_partial=partial, is_only_skilled=only_skilled)
     if dry_run:
         _print_preview(run, repo, choice, is_private=private, is_pruning=prune)
     else:
         publish_run(run, repo, choice, is_private=private, is_pruning=prune)
+
+
+def _one_of_two(got: str) -> ProfileError:
+    return ProfileError(
+        where=command("publish"),
+        rule="publishes a run folder to --repo, or the page of the models in --repo to --space",
+        got=got,
+        fix="Write for example runs/aligned --repo you/fleet, and then --repo you/fleet --space you/page",
+    )
 
 
 def publish_run(

@@ -38,7 +38,7 @@ def serve(
     ] = None,
     revision: RevisionOption = None,
     offline: OfflineOption = False,
-    source: SourceOption = "vision",
+    source: SourceOption = "live",
     data_dir: DataDirOption = None,
     host: Annotated[
         str | None,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from huggingface_hub import HfApi, constants, get_token
 from huggingface_hub.errors import (
@@ -121,7 +121,7 @@ class RetryPolicy:
 
 
 class HubRepo(ABC):
-    """One model repository, asked with the user's token: HF_TOKEN, or the one of `hf auth login`, or none.
+    """One repository, asked with the user's token: HF_TOKEN, or the one of `hf auth login`, or none.
 
     It is asked through the `traffic` of `strict_client`. The token appears in no message.
 
@@ -130,8 +130,14 @@ class HubRepo(ABC):
         V8Error: If the token has a form that no token has.
     """
 
+    kind: ClassVar[str] = "model"
+    """What the Hub calls its kind."""
+
+    flag: ClassVar[str] = "--repo"
+    """The flag that names it, for messages."""
+
     def __init__(self, name: str, retries: RetryPolicy, traffic: Traffic) -> None:
-        check_repo_name(name)
+        check_repo_name(name, self.flag)
         self.name, self.endpoint, self.cache = name, hub_endpoint(), cache_folder()
         self._token, self._retries, self._traffic = get_token(), retries, traffic
         if self._token and not _TOKEN.fullmatch(self._token):
@@ -161,7 +167,7 @@ class HubRepo(ABC):
 
     def files(self, revision: str, most: int | None = None) -> dict[str, RepoFile]:
         """Return the files of a commit by their paths, as the Hub lists them, or the first of them."""
-        entries = self._api.list_repo_tree(self.name, recursive=True, revision=revision)
+        entries = self._api.list_repo_tree(self.name, recursive=True, revision=revision, repo_type=self.kind)
         files = islice((entry for entry in entries if isinstance(entry, RepoFile)), most)
         return {file.path: file for file in files}
 
@@ -169,7 +175,12 @@ class HubRepo(ABC):
         """Download a file into the client's cache, unless it is there."""
         found = self.insist(
             lambda: self._api.hf_hub_download(
-                self.name, path, revision=revision, cache_dir=self.cache, force_download=is_anew
+                self.name,
+                path,
+                repo_type=self.kind,
+                revision=revision,
+                cache_dir=self.cache,
+                force_download=is_anew,
             )
         )
         return Path(found)
@@ -235,7 +246,7 @@ def is_listed(path: Path, entry: RepoFile | None) -> bool:
     return digest_git_blob(path.read_bytes()) == entry.blob_id
 
 
-def check_repo_name(name: str) -> None:
+def check_repo_name(name: str, flag: str = "--repo") -> None:
     """Refuse what cannot be the name of a repository.
 
     Raises:
@@ -244,7 +255,7 @@ def check_repo_name(name: str) -> None:
     is_allowed = len(name) <= 96 and not name.endswith(".git")
     if not is_allowed or not _REPO_NAME.fullmatch(name) or "--" in name or ".." in name:
         raise PublishError(
-            where="--repo",
+            where=flag,
             rule="is user/name in letters, digits, '-', '_' and '.', at most 96 characters",
             got=repr(name)[:120],
             fix="Write for example someone/crypto-forecasters",

@@ -13,6 +13,7 @@ commit it builds on: then the Hub itself refuses a second one.
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,7 +122,7 @@ def publish(
         remote.create(is_private=is_private)
         if is_private:
             remote.require_private(retries.insist(repo, remote.look))
-        commit = SingleCommit(staged, remote, is_pruning, announce)
+        commit = RunCommit(remote, announce, staged, is_pruning)
         revision = retries.insist(repo, commit.attempt, lambda: traffic.succeeded["PUT"])
         return Published(f"{remote.endpoint}/{repo}/commit/{revision}", revision, commit.sent)
 
@@ -155,28 +156,29 @@ def preview(
 
 
 @dataclass
-class SingleCommit:
-    """The commit of a staged run over all its tries; remembers what it sent."""
+class SingleCommit(ABC):
+    """One commit over all its tries; remembers what it sent."""
 
-    staged: Staged
     remote: WritableRepo
-    is_pruning: bool
     announce: Callable[[Difference], None]
     sent: Difference | None = field(default=None, init=False)
 
     def attempt(self) -> str:
-        """Look, send what differs, look again; return the commit that holds the run."""
+        """Look, send what differs, look again; return the commit that holds all."""
         seen = self.remote.look()
-        self.staged = self.remote.beside_kept(self.staged, seen, is_pruning=self.is_pruning)
+        self._prepare(seen)
         missing = self._difference(seen)
         if not missing:
             return seen.revision
         if missing != self.sent:
             self.announce(missing)
         self.sent = missing
-        title = f"Publish {len(self.staged.run.metadata)} models of {self.staged.run.record.profile_name}"
         self.remote.commit(
-            shown(title), self._changelog(missing), missing.additions, missing.deletions, parent=seen.revision
+            shown(self._title()),
+            self._changelog(missing),
+            missing.additions,
+            missing.deletions,
+            parent=seen.revision,
         )
         found = self.remote.look()
         if lost := self._difference(found):
@@ -187,6 +189,36 @@ class SingleCommit:
                 fix="Somebody else may be writing to it; repeat the same command",
             )
         return found.revision
+
+    @abstractmethod
+    def _prepare(self, seen: RemoteState) -> None:
+        """Refuse what must not be written into, and settle what is wanted beside what is there."""
+
+    @abstractmethod
+    def _title(self) -> str:
+        """Return the title of the commit."""
+
+    def _changelog(self, missing: Difference) -> str:
+        """Return what the commit says below its title; nothing unless there is more to say."""
+        return ""
+
+    @abstractmethod
+    def _difference(self, seen: RemoteState) -> Difference:
+        """Compare what is wanted with what is there."""
+
+
+@dataclass
+class RunCommit(SingleCommit):
+    """The commit of a staged run."""
+
+    staged: Staged
+    is_pruning: bool
+
+    def _prepare(self, seen: RemoteState) -> None:
+        self.staged = self.remote.beside_kept(self.staged, seen, is_pruning=self.is_pruning)
+
+    def _title(self) -> str:
+        return f"Publish {len(self.staged.run.metadata)} models of {self.staged.run.record.profile_name}"
 
     def _changelog(self, missing: Difference) -> str:
         """Say what of the renewed models this commit brings, and why each was renewed."""

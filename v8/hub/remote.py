@@ -22,6 +22,9 @@ from v8.hub.transport import Traffic
 _ORDINARY: Final = frozenset({".gitattributes", CARD_FILE, "LICENSE", "LICENSE.md", "LICENSE.txt"})
 """What a repository without a published run may hold: what the Hub's own page creates."""
 
+SPACE_SDK: Final = "docker"
+"""A Space runs what its Dockerfile says."""
+
 _CREATE_ONE: Final = f"Create one with write access at {TOKEN_PAGE}"
 _HOW_TO_LOG_IN: Final = f"{_CREATE_ONE}, then set HF_TOKEN or run `hf auth login`"
 
@@ -42,11 +45,11 @@ class RemoteState:
 
 
 class PublishedRepo(HubRepo):
-    """A model repository to compare with; reading a public one needs no token."""
+    """A repository to compare with; reading a public one needs no token."""
 
     def exists(self) -> bool:
         """Tell whether there is such a repository that this user may see."""
-        return self.insist(lambda: self._api.repo_exists(self.name))
+        return self.insist(lambda: self._api.repo_exists(self.name, repo_type=self.kind))
 
     def look(self) -> RemoteState:
         """Return what the repository holds now.
@@ -55,7 +58,7 @@ class PublishedRepo(HubRepo):
             PublishError: If it does not exist, or the token may not see it.
             PassingTroubleError: If the Hub does not answer.
         """
-        info = self.ask(lambda: self._api.model_info(self.name))
+        info = self.ask(lambda: self._api.repo_info(self.name, repo_type=self.kind))
         revision = str(info.sha)
         return RemoteState(revision, bool(info.private), self.ask(lambda: self.files(revision)))
 
@@ -156,7 +159,7 @@ class PublishedRepo(HubRepo):
         elif refusal in (Refusal.REPOSITORY, Refusal.REVISION, Refusal.FILE):
             rule = "the repository must be one that exists and that the token may see"
             got = "the answer that there is none"
-            fix = "Check the name in --repo and the permissions of the token"
+            fix = f"Check the name in {self.flag} and the permissions of the token"
         elif refusal is Refusal.OFFLINE:
             fix = "Unset HF_HUB_OFFLINE"
         return PublishError(where=where, rule=rule, got=got, fix=fix)
@@ -166,12 +169,12 @@ class PublishedRepo(HubRepo):
             where=self.name,
             rule=f"needs a token that may write repositories of {self.name.partition('/')[0]}",
             got=got,
-            fix=f"{_CREATE_ONE} and set HF_TOKEN, or choose a --repo of your own",
+            fix=f"{_CREATE_ONE} and set HF_TOKEN, or choose a {self.flag} of your own",
         )
 
 
 class WritableRepo(PublishedRepo):
-    """A model repository to publish into.
+    """A repository to publish into.
 
     Raises:
         PublishError: If there is no token, or it has a form no token has.
@@ -207,7 +210,12 @@ class WritableRepo(PublishedRepo):
         Raises:
             PublishError: If it may not be made.
         """
-        self.insist(lambda: self._api.create_repo(self.name, private=is_private or None, exist_ok=True))
+        sdk = SPACE_SDK if self.kind == "space" else None
+        self.insist(
+            lambda: self._api.create_repo(
+                self.name, repo_type=self.kind, private=is_private or None, exist_ok=True, space_sdk=sdk
+            )
+        )
 
     def commit(
         self,
@@ -230,6 +238,7 @@ class WritableRepo(PublishedRepo):
             lambda: self._api.create_commit(
                 self.name,
                 [*adding, *deleting],
+                repo_type=self.kind,
                 commit_message=title,
                 commit_description=description or None,
                 parent_commit=parent,

@@ -1,0 +1,167 @@
+"""The files of a Space that shows published models: what runs the page, and v8 itself.
+
+    README.md           what the Hub reads, and people
+    Dockerfile          this Python, the pinned packages, the page
+    requirements.txt    every package the page needs, at the version that is installed here
+    app.py              starts the page
+    v8/...              the package, because it is on no public index
+
+Nothing here takes the time of day: the same v8 in the same environment gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from v8.errors import PublishError
+from v8.profile import config_path
+from v8.storage import write_bytes, write_text
+from v8.version import VERSION
+
+PORT: Final = 7860
+"""Where a Space listens."""
+
+SOURCE: Final = "live"
+"""Where a Space takes its candles from."""
+
+PACKAGE_FOLDER: Final = "v8"
+"""Everything below it is ours."""
+
+NEEDED: Final = (
+    *("filelock", "huggingface_hub", "keras", "matplotlib", "numpy", "packaging", "pandas", "plotly"),
+    *("psutil", "pyarrow", "pydantic", "pyyaml", "requests", "rich", "scipy", "starlette", "ta"),
+    *("tensorflow", "typer", "urllib3", "uvicorn"),
+)
+"""What setup.cfg asks for, with the extra `app`; a test compares."""
+
+_LINUX: Final = {
+    "os_name": "posix",
+    "sys_platform": "linux",
+    "platform_system": "Linux",
+    "platform_machine": "x86_64",
+}
+"""What a Space is, wherever it is published from."""
+
+_ENTRY: Final = '''"""The page of the models in {repo}; words behind it go to `python -m v8 app`."""
+
+import sys
+
+from v8.commands.app import main
+
+if __name__ == "__main__":
+    words = ["app", "--repo", "{repo}", "--source", "{source}", "--host", "0.0.0.0", "--port", "{port}"]
+    main([*words, *sys.argv[1:]])
+'''
+
+_DOCKERFILE: Final = """FROM python:{python}-slim
+RUN useradd --create-home --uid 1000 user
+USER user
+WORKDIR /home/user/app
+ENV PYTHONUNBUFFERED=1 PATH=/home/user/.local/bin:$PATH
+COPY --chown=user requirements.txt .
+RUN pip install --no-cache-dir --user --requirement requirements.txt
+COPY --chown=user . .
+EXPOSE {port}
+CMD ["python", "app.py"]
+"""
+
+_README: Final = """---
+title: {title}
+emoji: 📈
+colorFrom: blue
+colorTo: gray
+sdk: docker
+app_port: {port}
+models:
+- {repo}
+---
+
+Forecasts of the present by the models in [{repo}]({page}), made anew when a candle closes: per series the
+newest candles and the forecast, the errors beside baselines that need no training, and what each model was
+trained on. `/openapi.json` describes the JSON API. Made by v8 {version}, whose source lies in `v8/`. No
+advice to trade.
+"""
+
+
+def stage_space(folder: Path, space: str, repo: str, endpoint: str) -> tuple[str, ...]:
+    """Lay out a Space in an empty folder.
+
+    Args:
+        folder: Where to.
+        space: The Space, `user/name`.
+        repo: The models it shows, `user/name`.
+        endpoint: Address of the Hub, for links.
+
+    Returns:
+        Paths of all files, relative with forward slashes, ascending.
+
+    Raises:
+        PublishError: If a package that the page needs is not installed here: nobody knows its version.
+    """
+    python = ".".join(map(str, sys.version_info[:2]))
+    names = {"repo": repo, "port": PORT, "source": SOURCE, "python": python, "version": VERSION}
+    names |= {"title": space.partition("/")[2], "page": f"{endpoint}/{repo}"}
+    texts = {"app.py": _ENTRY, "Dockerfile": _DOCKERFILE, "README.md": _README}
+    for name, text in texts.items():
+        write_text(folder / name, text.format(**names))
+    write_text(folder / "requirements.txt", "\n".join(pinned(NEEDED)) + "\n")
+    _stage_package(folder / PACKAGE_FOLDER)
+    return tuple(sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()))
+
+
+def pinned(names: Iterable[str]) -> list[str]:
+    """Pin packages and all that they need on Linux at the versions that are installed here, by name.
+
+    Raises:
+        PublishError: If one of `names` is not installed.
+    """
+    found: dict[str, str] = {}
+    wanted: list[tuple[str, str]] = [(canonicalize_name(name), "") for name in names]
+    direct = {name for name, _ in wanted}
+    seen = set()
+    while wanted:
+        name, extra = wanted.pop()
+        if (name, extra) in seen:
+            continue
+        seen.add((name, extra))
+        try:
+            about = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            if name in direct:
+                raise _unknown(name) from None
+            continue  # it is for Linux only and this is not: pip chooses a version
+        found[name] = Version(about.version).public
+        wanted += _needed(about.requires or (), extra)
+    return [f"{name}=={found[name]}" for name in sorted(found)]
+
+
+def _needed(lines: Iterable[str], extra: str) -> Iterator[tuple[str, str]]:
+    """List what a package needs, and again for each extra of it."""
+    for needed in map(Requirement, lines):
+        if needed.marker is None or needed.marker.evaluate({**_LINUX, "extra": extra}):
+            yield from ((canonicalize_name(needed.name), each) for each in ("", *needed.extras))
+
+
+def _stage_package(folder: Path) -> None:
+    package = Path(__file__).parents[1]
+    for file in sorted(package.rglob("*.py")):
+        write_bytes(folder / file.relative_to(package), file.read_bytes())
+    for file in sorted(config_path("universe").parent.glob("*.yaml")):
+        write_bytes(folder / "configs" / file.name, file.read_bytes())
+
+
+def _unknown(name: str) -> PublishError:
+    return PublishError(
+        where="--space",
+        rule="pins what the page needs at the versions that are installed here",
+        got=f"no package {name}",
+        fix="Install v8 with its extra app: python -m pip install '/path/to/checkout[app]'",
+    )
