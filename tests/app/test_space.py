@@ -25,6 +25,9 @@ from v8.market.series import Series
 from v8.market.sources.source import open_source
 
 REPOSITORY = Path(__file__).parents[2]
+PYTHON = os.environ.get("V8_SPACE_PYTHON", sys.executable)
+"""Another, of an environment with the pinned requirements alone, shows that these are enough."""
+
 START_S = 1_735_689_600 - 6 * 3_600 + 420
 
 
@@ -132,9 +135,9 @@ def test_it_starts_from_its_folder_alone_and_shows_the_published_models(
     with ExchangeApi(now_s=START_S) as exchange:
         frame = open_source("demo").candles(Series.parse("BTCUSDT-15m"), 900).to_frame()
         exchange.put("BTCUSDT-15m", frame)
-        env["V8_REST_URL"] = exchange.url
-        words = [sys.executable, "-u", "app.py", "--port", "0", "--host", "127.0.0.1"]
-        where = [sys.executable, "-c", "import v8; print(v8.__file__)"]
+        env["V8_REST_URL"] = env["V8_VISION_URL"] = exchange.url
+        words = [PYTHON, "-u", "app.py", "--port", "0", "--host", "127.0.0.1"]
+        where = [PYTHON, "-c", "import v8; print(v8.__file__)"]
         found = subprocess.run(where, cwd=space, env=env, capture_output=True, text=True, check=True).stdout
         assert Path(found.strip()) == space / "v8" / "__init__.py"
         with subprocess.Popen(words, cwd=space, env=env, stderr=subprocess.PIPE, text=True) as process:
