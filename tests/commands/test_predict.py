@@ -152,30 +152,94 @@ def test_words_that_mean_nothing_are_one_line_and_exit_2(words: list[str], match
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_several_series_are_forecast_each(trained_run: Any, tmp_path: Path) -> None:
-    """At 4c79749 the first of two was ignored in silence."""
-    run, candles = tmp_path / "run", tmp_path / "candles"
+@pytest.fixture(scope="module")
+def many(trained_run: Any, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The words for a run of six series, all with the model and the candles of one."""
+    home = tmp_path_factory.mktemp("many")
+    run, candles = home / "run", home / "candles"
     shutil.copytree(trained_run.path, run)
-    shutil.copytree(run / "BTCUSDT-15m", run / "ETHUSDT-15m")
-    for file in (run / "run.json", run / "ETHUSDT-15m" / "metadata.json"):
-        content = json.loads(file.read_text())
-        if file.name == "run.json":
-            content["series"]["ETHUSDT-15m"] = content["series"]["BTCUSDT-15m"]
-        else:
-            content["series"] = "ETHUSDT-15m"
-        file.write_text(json.dumps(content))
-    shutil.copytree(trained_run.candles_dir, candles)
-    shutil.copy(candles / "BTCUSDT-15m.csv", candles / "ETHUSDT-15m.csv")
-    words = [str(run), "--source", "files", "--data-dir", str(candles), "--allow-old"]
+    candles.mkdir()
+    record = json.loads((run / "run.json").read_text())
+    for name in ("BTCUSDT-15m", *MORE):
+        shutil.copy(trained_run.candles_dir / "BTCUSDT-15m.csv", candles / f"{name}.csv")
+        if name in MORE:
+            shutil.copytree(run / "BTCUSDT-15m", run / name)
+        metadata = json.loads((run / name / "metadata.json").read_text()) | {"series": name}
+        (run / name / "metadata.json").write_text(json.dumps(metadata))
+        record["series"][name] = record["series"]["BTCUSDT-15m"]
+    (run / "run.json").write_text(json.dumps(record))
+    return [str(run), "--source", "files", "--data-dir", str(candles), "--allow-old"]
+
+
+MORE = ("ETHUSDT-15m", "SOLUSDT-15m", "XRPUSDT-15m", "ADAUSDT-15m", "LTCUSDT-15m")
+
+
+def test_several_series_are_forecast_each(many: list[str], tmp_path: Path) -> None:
+    """At 4c79749 the first of two was ignored in silence."""
     both = ["--series", "BTCUSDT-15m", "--series", "eth/usdt-15m"]
-    told = json.loads(call(*words, *both, "--format", "json").stdout)
+    told = json.loads(call(*many, *both, "--format", "json").stdout)
     assert [one["series"] for one in told] == ["BTCUSDT-15m", "ETHUSDT-15m"]
     assert told[0]["forecast"] == told[1]["forecast"]
-    table = call(*words, *both).stdout
+    table = call(*many, *both).stdout
     assert "BTCUSDT-15m: forecast issued" in table and "ETHUSDT-15m: forecast issued" in table
-    rows = list(DictReader(io.StringIO(call(*words, *both, "--format", "csv").stdout)))
+    rows = list(DictReader(io.StringIO(call(*many, *both, "--format", "csv").stdout)))
     assert [row["series"] for row in rows] == ["BTCUSDT-15m"] * 3 + ["ETHUSDT-15m"] * 3
-    refused = call(*words, *both, "--plot", str(tmp_path / "both.png"))
-    assert refused.exit_code == 2 and "draws the forecast of one series; got 2 series" in refused.output
-    refused = call(*words, *both, *both)
+    refused = call(*many, *both, "--plot", str(tmp_path / "both.png"))
+    assert refused.exit_code == 2
+    assert "is a folder that exists where several series are forecast; got no folder" in refused.output
+    refused = call(*many, *both, *both)
     assert refused.exit_code == 2 and "each series is given once" in refused.output
+
+
+def test_all_series_are_a_row_each_with_what_one_alone_says(many: list[str], tmp_path: Path) -> None:
+    done = call(*many, "--all", "--plot", str(tmp_path))
+    assert done.exit_code == 0, done.stderr
+    alone = json.loads(call(*many, "--series", "SOLUSDT-15m", "--format", "json").stdout)
+    (row,) = [line.split() for line in done.stdout.splitlines() if line.split()[:1] == ["SOLUSDT-15m"]]
+    bars = alone["forecast"]
+    assert row[1:3] == ["2025-01-01T00:00Z", "3"]
+    assert row[4:7] == [
+        f"{min(bar['low'] for bar in bars):.7g}",
+        f"{max(bar['high'] for bar in bars):.7g}",
+        f"{bars[-1]['close']:.7g}",
+    ]
+    assert row[-2:] == [str(alone["model"]["age_s"] // 86_400), "days"]
+    assert row[-3] == f"{alone['model']['quality']['ohlc']['multiple_of_best']:.3f}"
+    assert "6 forecasts issued at " in done.stdout and f"Models: {many[0]}, profile tiny." in done.stdout
+    assert {file.name for file in tmp_path.iterdir()} == {f"{name}.png" for name in ("BTCUSDT-15m", *MORE)}
+    told = json.loads(call(*many, "--all", "--format", "json").stdout)
+    assert sorted(one["series"] for one in told) == sorted(["BTCUSDT-15m", *MORE])
+    assert all(one["forecast"] == bars for one in told)
+
+
+def test_a_universe_chooses_and_what_cannot_be_forecast_is_one_line_at_the_end(
+    many: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "some.yaml").write_text("series: [ETHUSDT-15m, DOGEUSDT-15m]")
+    done = call(*many, "--universe", str(tmp_path / "some.yaml"), "--format", "json")
+    assert done.exit_code == 4
+    assert [one["series"] for one in json.loads(done.stdout)] == ["ETHUSDT-15m"]
+    assert re.fullmatch(r"failed: DOGEUSDT-15m: .* got 'DOGEUSDT-15m' of .*\n", done.stderr)
+    (tmp_path / "some.yaml").write_text("series: [ETHUSDT-15m]")
+    shutil.copytree(many[0], tmp_path / "run")
+    damaged = tmp_path / "run" / "ETHUSDT-15m" / "model.keras"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    done = call(str(tmp_path / "run"), *many[1:], "--all", "--format", "csv")
+    assert done.exit_code == 4
+    assert len(done.stdout.splitlines()) == 1 + 5 * 3
+    assert "failed: ETHUSDT-15m: " in done.stderr
+    done = call(str(tmp_path / "run"), *many[1:], "--universe", str(tmp_path / "some.yaml"))
+    assert (done.exit_code, done.stdout) == (3, "")
+
+
+@pytest.mark.parametrize("more", [["--series", "BTCUSDT-15m"], ["--universe", "some.yaml"]])
+def test_all_beside_a_choice_is_refused(more: list[str]) -> None:
+    done = call("runs/aligned", "--all", *more)
+    assert done.exit_code == 2
+    assert "error: --all: takes every series that is there; got --series or --universe beside" in done.stderr
+
+
+def test_a_folder_without_models_is_refused(tmp_path: Path) -> None:
+    done = call(str(tmp_path), "--all", "--source", "demo")
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "needs a series that is finished in this folder; got none of none" in done.stderr

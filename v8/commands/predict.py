@@ -1,17 +1,16 @@
-"""`python -m v8 predict`: candles in, the forecast of the coming bars as a table, CSV, JSON or picture.
+"""`python -m v8 predict`: the forecast of the coming bars as a table, CSV, JSON or picture.
 
-A forecast is about the future, so candles after which every forecast bar has already closed are refused
-unless --allow-old says that the past is meant. The demo market has a calendar of its own and no present.
+Of one series, of several, or of all that a place has models of. Where several are asked for, one that cannot
+be forecast is one line on standard error, and the others are printed all the same.
 """
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,15 +20,15 @@ from v8.commands.options import (
     OfflineOption,
     RevisionOption,
     SourceOption,
+    UniverseOption,
     asked_series,
 )
-from v8.errors import ProfileError
+from v8.commands.printed_forecasts import PRINTERS
+from v8.errors import ProfileError, SeriesError
 from v8.invocation import command
 
 if TYPE_CHECKING:
-    from v8.engine.issuing import Issued
-
-FORMATS = ("table", "csv", "json")
+    from v8.engine.issuing import Issued, IssuedMany
 
 
 def predict(
@@ -44,6 +43,10 @@ def predict(
         list[str] | None,
         typer.Option("--series", metavar="BTCUSDT-15m", help="Whose model to use; repeat for more."),
     ] = None,
+    is_all: Annotated[
+        bool, typer.Option("--all", help="Use the models of all series that are there.")
+    ] = False,
+    universe: UniverseOption = None,
     revision: RevisionOption = None,
     offline: OfflineOption = False,
     source: SourceOption = "vision",
@@ -65,12 +68,19 @@ def predict(
         str, typer.Option("--format", metavar="table|csv|json", help="How to print the forecast.")
     ] = "table",
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw the candles and the forecast.")
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE.png|DIR",
+            help="Draw candles and forecast; of several series a picture each, in a folder.",
+        ),
     ] = None,
 ) -> None:
-    """Forecast the bars after the newest candle with a saved or published model."""
-    names = _names(series, plot)
-    _check_words(folder, repo, output_format, plot)
+    """Forecast the bars after the newest candle with saved or published models."""
+    _check_words(folder, repo, output_format)
+    asked = _asked(series, universe, is_all=is_all)
+    is_many = is_all or universe is not None or len(asked) > 1
+    _check_plot(plot, is_many=is_many)
 
     from v8.commands.device import place
     from v8.engine.quiet import quiet_start
@@ -79,39 +89,36 @@ def predict(
     candle_source = open_source(source, data_dir=data_dir)
     place("auto", "1", "1")  # the same sums in the same order as when the model was judged
     with quiet_start():
-        from v8.engine.issuing import issue
+        from v8.engine.issuing import IssuedMany, issue, issue_each
         from v8.hub.opening import open_place
 
         models = open_place(repo or folder or "", revision=revision, is_offline=offline)
-        forecasters = [models.open(name) for name in names]
-    issued = [
-        issue(forecaster, candle_source, models.name, bars=bars, is_any_age=allow_old)
-        for forecaster in forecasters
-    ]
-    _PRINTERS[output_format](issued)
+        if is_many:
+            names = asked or models.series
+            told = issue_each(models, names, candle_source, bars=bars, is_any_age=allow_old)
+        else:
+            forecaster = models.open(asked[0] if asked else None)
+            one = issue(forecaster, candle_source, models.name, bars=bars, is_any_age=allow_old)
+            told = IssuedMany([one], {})
+    PRINTERS[output_format](told.issued, is_many=is_many)
     if plot:
-        from v8.reports.pictures import draw_forecast
-
-        draw_forecast(issued[0].candles, issued[0].forecast, plot, notes=issued[0].lines())
-        sys.stderr.write(f"Picture: {plot}\n")
+        _draw(told.issued, plot, is_many=is_many)
+    _exit_on_refusals(told)
 
 
-def _names(series: Sequence[str] | None, plot: Path | None) -> list[str | None]:
-    """Return the names of the series that are forecast; None for the only one that there is."""
-    if not series:
-        return [None]
-    names = [str(one) for one in asked_series(series) or ()]
-    if plot and len(names) > 1:
+def _asked(series: Sequence[str] | None, universe: Path | None, *, is_all: bool) -> tuple[str, ...]:
+    """Return the names of the series that are asked for; none for the only one, or for all that there are."""
+    if is_all and (series or universe):
         raise ProfileError(
-            where="--plot",
-            rule="draws the forecast of one series",
-            got=f"{len(names)} series",
-            fix="Name one with --series, or leave --plot out",
+            where="--all",
+            rule="takes every series that is there",
+            got="--series or --universe beside it",
+            fix="Leave one of them out",
         )
-    return list(names)
+    return tuple(map(str, asked_series(series, universe) or ()))
 
 
-def _check_words(folder: Path | None, repo: str | None, output_format: str, plot: Path | None) -> None:
+def _check_words(folder: Path | None, repo: str | None, output_format: str) -> None:
     if (folder is None) == (repo is None):
         raise ProfileError(
             where=command("predict"),
@@ -119,15 +126,25 @@ def _check_words(folder: Path | None, repo: str | None, output_format: str, plot
             got="neither" if repo is None else "both",
             fix="Write for example runs/aligned --series BTCUSDT-15m, or --repo user/name",
         )
-    if output_format not in FORMATS:
+    if output_format not in PRINTERS:
         raise ProfileError(
             where="--format",
-            rule=f"is one of {', '.join(FORMATS)}",
+            rule=f"is one of {', '.join(PRINTERS)}",
             got=repr(output_format),
             fix="Choose one",
         )
-    if plot:
+
+
+def _check_plot(plot: Path | None, *, is_many: bool) -> None:
+    if plot and not is_many:
         _check_picture(plot)
+    elif plot and not plot.is_dir():
+        raise ProfileError(
+            where="--plot",
+            rule="is a folder that exists where several series are forecast",
+            got=f"no folder {plot}",
+            fix=f"Make it first: mkdir -p {shlex.quote(str(plot))}",
+        )
 
 
 def _check_picture(plot: Path) -> None:
@@ -151,38 +168,21 @@ def _is_own_picture(plot: Path) -> bool:
     return is_own_picture(plot)
 
 
-def _print_tables(issued: Sequence[Issued]) -> None:
-    from v8.commands.printing import print_lines, print_table
-    from v8.market.open_times import iso
+def _draw(issued: Sequence[Issued], plot: Path, *, is_many: bool) -> None:
+    from v8.reports.pictures import draw_forecast
 
     for one in issued:
-        opens, forecast = one.opens(), one.forecast
-        shown = (map("{:.7g}".format, values) for values in forecast.to_numpy())
-        rows = [(time, *values) for time, values in zip(opens, shown, strict=True)]
-        title = f"{one.forecaster.series}: forecast issued at {iso(one.issued_at_s)}"
-        print_table(title, ("open time", *forecast.columns), rows)
-        print_lines(*one.lines())
+        file = plot / f"{one.forecaster.series}.png" if is_many else plot
+        _check_picture(file)
+        draw_forecast(one.candles, one.forecast, file, notes=one.lines())
+        sys.stderr.write(f"Picture: {file}\n")
 
 
-def _print_csv(issued: Sequence[Issued]) -> None:
-    """Print numbers with all their digits; what is said about them goes to standard error."""
-    for number_of, one in enumerate(issued):
-        numbers = one.forecast.set_axis(one.opens()).rename_axis("open_time").reset_index()
-        if len(issued) > 1:
-            numbers.insert(0, "series", str(one.forecaster.series))
-        numbers.to_csv(sys.stdout, index=False, header=number_of == 0, lineterminator="\n")
-        sys.stderr.write("\n".join(one.lines()) + "\n")
-
-
-def _print_json(issued: Sequence[Issued]) -> None:
-    """Print one object, or a list of them where several series were asked for."""
-    contents = [one.to_json() for one in issued]
-    text = json.dumps(contents if len(contents) > 1 else contents[0], indent=2, allow_nan=False)
-    sys.stdout.write(text + "\n")
-
-
-_PRINTERS: Final[dict[str, Callable[[Sequence[Issued]], None]]] = {
-    "table": _print_tables,
-    "csv": _print_csv,
-    "json": _print_json,
-}
+def _exit_on_refusals(told: IssuedMany) -> None:
+    """Say in one line each which series were not forecast, and leave as `run` does."""
+    for name, error in told.refused.items():
+        where = "" if str(error).startswith(name) else f"{name}: "
+        sys.stderr.write(f"failed: {where}{error}\n")
+    codes = {error.exit_code for error in told.refused.values()}
+    if codes:
+        raise typer.Exit(codes.pop() if not told.issued and len(codes) == 1 else SeriesError.exit_code)

@@ -12,15 +12,18 @@ old, and no model of it has an age.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
 from v8.artifacts.forecaster import Forecaster
-from v8.errors import DataError
+from v8.errors import DataError, V8Error
 from v8.evaluation.baselines import called
 from v8.evaluation.judgement import Judgement
+from v8.hub.opening import ModelPlace
 from v8.market.candles import Candles
 from v8.market.open_times import iso
 from v8.market.sources.source import CandleSource, present_of
@@ -78,6 +81,10 @@ class Issued:
 
     def quality(self) -> dict[str, dict[str, Any]]:
         """Return the judgement per task: its error beside naive's and the best baseline's, and verdicts."""
+        return self._quality
+
+    @cached_property
+    def _quality(self) -> dict[str, dict[str, Any]]:
         metadata = self.forecaster.metadata
         where = f"metadata of {metadata['series']}, key judgement"
         judgement = Judgement.from_json(metadata.get("judgement"), where=where)
@@ -88,8 +95,14 @@ class Issued:
         revision = f" at {self.revision}" if self.revision else ""
         seen = f"it has seen candles until {iso(self.forecaster.seen_until_s)}"
         if self.model_age_s is not None:
-            seen += f", {_age(self.model_age_s)} before the forecast"
+            seen += f", {age(self.model_age_s)} before the forecast"
         return f"Model: {self.place}{revision}, profile {self.profile}; {seen}."
+
+    def demo_lines(self) -> list[str]:
+        """Say of simulated candles that they are."""
+        if self.candles.source != "demo":
+            return []
+        return ["Demo market: simulated candles; this forecast says nothing about real prices."]
 
     def lines(self) -> list[str]:
         """Say what stands above the numbers."""
@@ -99,8 +112,7 @@ class Issued:
             f"Candles: {len(self.candles):,} from {self.candles.source}, "
             f"{report.first_open} to {report.last_open} (open times).",
         ]
-        if self.candles.source == "demo":
-            lines.append("Demo market: simulated candles; this forecast says nothing about real prices.")
+        lines += self.demo_lines()
         naive, best = (
             ", ".join(
                 f"{task} {number(told[f'multiple_of_{kind}'])} ({told[verdict]})"
@@ -161,7 +173,7 @@ def issue(
     Raises:
         DataError: If there are no such candles, they cannot be trusted, break off, or are too old; or if the
             model is one of the demo market and the candles are not.
-        ArtifactError: If the model cannot work on them.
+        ArtifactError: If the model cannot work on them, or what is told of it is damaged.
     """
     _require_same_market(forecaster, source)
     candles = source.candles(forecaster.series, forecaster.needed_bars if bars is None else bars)
@@ -170,7 +182,54 @@ def issue(
     forecast = forecaster.predict(
         candles, now_s=issued_at_s, max_age_bars=None if is_any_age else forecaster.horizon_bars - 1
     )
-    return Issued(forecaster, candles, forecast, place, issued_at_s, source.is_publishable)
+    issued = Issued(forecaster, candles, forecast, place, issued_at_s, source.is_publishable)
+    issued.lines()  # so that what cannot be told is refused here and not where it is printed
+    return issued
+
+
+@dataclass(frozen=True)
+class IssuedMany:
+    """Forecasts of several series.
+
+    Args:
+        issued: Those that were issued, in the order asked for.
+        refused: Why the others were not, by series.
+    """
+
+    issued: list[Issued]
+    refused: dict[str, V8Error]
+
+
+def issue_each(
+    models: ModelPlace,
+    names: Sequence[str],
+    source: CandleSource,
+    *,
+    bars: int | None = None,
+    is_any_age: bool = False,
+) -> IssuedMany:
+    """Issue the forecasts of several series; one that cannot be issued does not stop the others.
+
+    Args:
+        models: The place that holds their models.
+        names: Such as "BTCUSDT-15m".
+        source: As for `issue`.
+        bars: As for `issue`.
+        is_any_age: As for `issue`.
+
+    Raises:
+        PullError: If the Hub does not hand the models out.
+    """
+    models.bring(names)
+    issued: list[Issued] = []
+    refused: dict[str, V8Error] = {}
+    for name in names:
+        try:
+            forecaster = models.open(name)
+            issued.append(issue(forecaster, source, models.name, bars=bars, is_any_age=is_any_age))
+        except V8Error as error:
+            refused[name] = error
+    return IssuedMany(issued, refused)
 
 
 def _require_same_market(forecaster: Forecaster, source: CandleSource) -> None:
@@ -195,7 +254,7 @@ def _task_quality(judgement: Judgement, task: str) -> dict[str, Any]:
     }
 
 
-def _age(seconds: int) -> str:
+def age(seconds: int) -> str:
     """Write how old a model is in days, or in hours and minutes where it is young."""
     days = seconds // 86_400
     return f"{days:,} days" if days > 2 else duration(seconds)

@@ -44,7 +44,7 @@ class ModelPlace(ABC):
         """Names of all series that the place has a model of.
 
         Raises:
-            ArtifactError: If what tells so is damaged.
+            ArtifactError: If there is none, or what tells so is damaged.
             PullError: If the Hub does not tell.
         """
 
@@ -94,7 +94,9 @@ class _Folder(ModelPlace):
     def series(self) -> tuple[str, ...]:
         if (self._path / METADATA_FILE).exists():
             return (str(read_metadata(self._path).get("series")),)
-        return tuple(self._finished())
+        if finished := self._finished():
+            return tuple(finished)
+        raise self._missing(None, [])
 
     def _found(self, series: str | None) -> tuple[Path, str | None]:
         if (self._path / METADATA_FILE).exists():
