@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from exchange_api import ExchangeApi
 from typer.testing import CliRunner, Result
 
 from v8.artifacts.forecaster import Forecaster
 from v8.commands.app import app
 from v8.evaluation.baselines import called
 from v8.evaluation.judgement import Judgement
+from v8.market.sources.source import open_source
 from v8.reports.pictures import draw_forecast
 
 THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -243,3 +245,48 @@ def test_a_folder_without_models_is_refused(tmp_path: Path) -> None:
     done = call(str(tmp_path), "--all", "--source", "demo")
     assert (done.exit_code, done.stdout) == (3, "")
     assert "needs a series that is finished in this folder; got none of none" in done.stderr
+
+
+@pytest.fixture
+def exchange(exchange_api: ExchangeApi, trained_run: Any, tmp_path: Path, monkeypatch: Any) -> ExchangeApi:
+    """Hold a page of candles that ends as those of training do, seven minutes after the last one."""
+    candles = open_source("demo").candles(trained_run.series, 1_100)
+    np.testing.assert_array_equal(candles.values[-700:], trained_run.candles.values)
+    monkeypatch.setenv("V8_HOME", str(tmp_path / "home"))
+    exchange_api.now_s = int(candles.open_time_s[-1]) + 900 + 420
+    for name in ("BTCUSDT-15m", *MORE):
+        exchange_api.put(name, candles.to_frame())
+    return exchange_api
+
+
+def test_by_default_the_forecast_is_of_now_by_the_exchanges_clock(
+    many: list[str], exchange: ExchangeApi, trained_run: Any
+) -> None:
+    needed = Forecaster.load(trained_run.folder).needed_bars
+    words = [many[0], "--series", "ETHUSDT-15m", "--format", "json"]
+    told = json.loads(call(*words).stdout)
+    alone = json.loads(call(*words, *many[1:], "--bars", str(needed)).stdout)
+    assert told["issued_at"].startswith("2025-01-01T00:0")
+    assert told["first_bar"] == "2025-01-01T00:00:00Z"
+    assert told["candles"]["source"] == "live"
+    assert told["forecast"] == alone["forecast"]
+    exchange.now_s += 3 * 900
+    done = call(*words)
+    assert done.exit_code == 3
+    assert "at most 2 bars may have closed after the newest candle; got 3 bars" in done.stderr
+
+
+def test_all_series_ask_the_exchange_once_each_and_for_its_time(
+    many: list[str], exchange: ExchangeApi
+) -> None:
+    for _ in range(2):  # from nothing, and from a store that is current
+        done = call(many[0], "--all", "--format", "json")
+        assert done.exit_code == 0, done.stderr
+        told = json.loads(done.stdout)
+        assert len(told) == 6 and all(one["issued_at"].startswith("2025-01-01T00:0") for one in told)
+        assert len(exchange.klines_requests()) == 6
+    assert exchange.requests.count("/api/v3/time") == 2
+    exchange.is_blocked = True
+    done = call(many[0], "--all")
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert len(done.stderr.splitlines()) == 1

@@ -49,7 +49,7 @@ def predict(
     universe: UniverseOption = None,
     revision: RevisionOption = None,
     offline: OfflineOption = False,
-    source: SourceOption = "vision",
+    source: SourceOption = "live",
     data_dir: DataDirOption = None,
     bars: Annotated[
         int | None,

@@ -26,7 +26,7 @@ from v8.evaluation.judgement import Judgement
 from v8.hub.opening import ModelPlace
 from v8.market.candles import Candles
 from v8.market.open_times import iso
-from v8.market.sources.source import CandleSource, present_of
+from v8.market.sources.source import BringsMany, CandleSource, present_of
 from v8.wording import duration, number
 
 
@@ -219,17 +219,32 @@ def issue_each(
 
     Raises:
         PullError: If the Hub does not hand the models out.
+        DataError: If the exchange does not tell its time.
     """
     models.bring(names)
+    forecasters, refused = _opened(models, names)
+    if forecasters and isinstance(source, BringsMany):
+        num_bars = max(each.needed_bars for each in forecasters) if bars is None else bars
+        source.bring([each.series for each in forecasters], num_bars)
     issued: list[Issued] = []
+    for forecaster in forecasters:
+        try:
+            issued.append(issue(forecaster, source, models.name, bars=bars, is_any_age=is_any_age))
+        except V8Error as error:
+            refused[str(forecaster.series)] = error
+    return IssuedMany(issued, refused)
+
+
+def _opened(models: ModelPlace, names: Sequence[str]) -> tuple[list[Forecaster], dict[str, V8Error]]:
+    """Open models; return them, and why the others cannot be used."""
+    forecasters: list[Forecaster] = []
     refused: dict[str, V8Error] = {}
     for name in names:
         try:
-            forecaster = models.open(name)
-            issued.append(issue(forecaster, source, models.name, bars=bars, is_any_age=is_any_age))
+            forecasters.append(models.open(name))
         except V8Error as error:
             refused[name] = error
-    return IssuedMany(issued, refused)
+    return forecasters, refused
 
 
 def _require_same_market(forecaster: Forecaster, source: CandleSource) -> None:

@@ -16,6 +16,7 @@ told twice; `v8.market.store` keeps everything.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Final
@@ -159,6 +160,15 @@ class LiveSource:
         if isinstance(found, DataError):
             raise found
         return _served(want, found)
+
+    def bring(self, series: Sequence[Series], num_bars: int) -> None:
+        """Bring series up to date, many at once; see `BringsMany`."""
+        self.now_s()
+        wants = []
+        for one in series:
+            with suppress(DataError):  # the exchange cannot have it: asking for its candles tells
+                wants.append(self._want(one, num_bars, None))
+        self._brought_up(wants)
 
     def update(self, series: Sequence[Series], num_bars: int) -> list[Updated]:
         """Bring series up to date, many at once, and compare months that are over with the archive.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
@@ -77,6 +77,24 @@ def present_of(source: object) -> int:
         DataError: If the source keeps the exchange's time and the exchange does not tell.
     """
     return source.now_s() if isinstance(source, KeepsTime) else int(time.time())
+
+
+@runtime_checkable
+class BringsMany(Protocol):
+    """A source that fetches the candles of many series at once."""
+
+    def bring(self, series: Sequence[Series], num_bars: int) -> None:
+        """Have the newest candles of some series at hand, so that `candles` need not wait for each alone.
+
+        What goes wrong with a series is not told here: asking for its candles tells.
+
+        Args:
+            series: Which.
+            num_bars: Candles that will be asked for of each.
+
+        Raises:
+            DataError: If the exchange does not tell its time.
+        """
 
 
 @dataclass(frozen=True)
