@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from v8.engine.plan import Plan
     from v8.engine.renewal import Looked, Renewal, Renewed
     from v8.engine.staleness import Rule, Standing
+    from v8.ledger.database import Ledger
 
 
 def update(
@@ -72,6 +73,14 @@ def update(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what is stale and would be trained; do nothing.")
     ] = False,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            "--ledger",
+            metavar="FILE",
+            help="Where forecasts are recorded. Default: runs/ledger.sqlite, where there is one.",
+        ),
+    ] = None,
     publish: Annotated[
         str | None,
         typer.Option("--publish", metavar="USER/NAME", help="Publish what serves then, in one commit."),
@@ -87,7 +96,7 @@ def update(
     from v8.market.sources.source import open_source
 
     candle_source = open_source(source or _newest_of(read_run(run).source), data_dir=data_dir)
-    renewal = Renewal(run, candle_source, rule, command(*sys.argv[1:]))
+    renewal = Renewal(run, candle_source, rule, command(*sys.argv[1:]), _opened(ledger))
     chosen = renewal.chosen(asked)
     choose_device(device)
     placement = place(device, workers, fleet_size)
@@ -117,6 +126,15 @@ def _rule(when: str, max_age_days: float | None) -> Rule:
             where="--max-age", rule="is for --when age", got=f"--when {when}", fix="Leave one of them out"
         )
     return Rule(when, max_age_days)
+
+
+def _opened(ledger: Path | None) -> Ledger | None:
+    """Open the ledger to read it; it is closed when the command ends."""
+    from v8.ledger.database import DEFAULT_LEDGER, Ledger
+
+    if ledger is None and not DEFAULT_LEDGER.exists():
+        return None
+    return Ledger.open(ledger or DEFAULT_LEDGER)
 
 
 def _newest_of(source: str) -> str:
@@ -168,9 +186,11 @@ def _print_standings(standings: Sequence[Standing]) -> None:
     from v8.commands.printing import print_table
 
     rows = [
-        (one.series, one.generation, one.until, "yes" if one.is_stale else "no", one.why) for one in standings
+        (one.series, one.generation, one.until, one.live, "yes" if one.is_stale else "no", one.why)
+        for one in standings
     ]
-    print_table("What serves", ("series", "generation", "newest candle", "stale", "why"), rows)
+    header = ("series", "generation", "newest candle", "live record × naive", "stale", "why")
+    print_table("What serves", header, rows)
 
 
 def _print_decisions(renewed: Renewed) -> None:

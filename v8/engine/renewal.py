@@ -32,8 +32,9 @@ from v8.engine.plan import Plan, make_plan
 from v8.engine.quiet import quiet_start
 from v8.engine.remembered import RememberedCandles
 from v8.engine.ruling import Ruling, decision_of, rule
-from v8.engine.staleness import Rule, Standing, standing_of
+from v8.engine.staleness import Rule, Staleness, Standing
 from v8.errors import ArtifactError, listed
+from v8.ledger.database import Ledger
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
@@ -92,12 +93,14 @@ class Renewal:
         source: Where new candles come from.
         rule: By which rule its models are stale.
         words: The command line, to be recorded and shown.
+        ledger: Where its forecasts are recorded; None without one.
     """
 
     run: Path
     source: CandleSource
     rule: Rule
     words: str
+    ledger: Ledger | None = None
     record: RunRecord = field(init=False)
     profile: Profile = field(init=False)
 
@@ -220,7 +223,7 @@ class Renewal:
 
     def _standing(self, series: Series, serving: Serving) -> Standing:
         with quiet_start():
-            return standing_of(series, serving, self._newest(series), self.rule)
+            return Staleness(serving, self.rule, self.ledger).standing(series, self._newest(series))
 
     def _ruled(
         self, series: Series, generation: str, failures: Mapping[Series, Outcome], listen: Listener

@@ -4,7 +4,7 @@
   because a day means 96 of them to one series and 24 to another; by the test span because then all candles
   that a challenger is judged on are newer than any that the champion was made or judged with.
 * `decay`: on the candles that came since, it is worse than its test span promised, or than the baseline that
-  was best there, by more than chance.
+  was best there, by more than chance. The live record tells, where it holds enough forecasts of this model.
 * `always`: there are new candles.
 
 A model that was challenged and stayed is not stale by the same evidence again: its age, and the candles
@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import TypeAdapter
@@ -24,12 +25,17 @@ from pydantic import TypeAdapter
 from v8.artifacts.generations import Serving
 from v8.artifacts.series_artifact import METADATA_FILE, read_described
 from v8.engine.decay import decay_of
+from v8.engine.losses import Losses, back_tested_losses, recorded_losses
 from v8.errors import ArtifactError
+from v8.evaluation.baselines import NAIVE
+from v8.evaluation.contest import is_enough
+from v8.evaluation.judgement import MODEL, Judgement
+from v8.ledger.database import Ledger
 from v8.market.candles import Candles
 from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.records import AS_WRITTEN, Count, checked
-from v8.wording import ABSENT, plural
+from v8.wording import ABSENT, number, plural
 
 RULES: Final = ("age", "decay", "always")
 """By which a model is stale, see above."""
@@ -80,6 +86,7 @@ class Standing:
         trained_until_s: Open time of its newest candle, seconds since the epoch, UTC; None if it is damaged.
         is_stale: Whether it should be challenged.
         why: The reason either way, a clause.
+        live: Its error in the live record as a multiple of naive's, and of how many forecasts, in words.
     """
 
     series: Series
@@ -87,6 +94,7 @@ class Standing:
     trained_until_s: int | None
     is_stale: bool
     why: str
+    live: str = ABSENT
 
     @property
     def until(self) -> str:
@@ -94,38 +102,106 @@ class Standing:
         return ABSENT if self.trained_until_s is None else iso(self.trained_until_s)
 
 
-def standing_of(series: Series, serving: Serving, candles: Candles, rule: Rule) -> Standing:
-    """Find out whether the model that serves a series is stale.
+@dataclass(frozen=True)
+class _Served:
+    """A model that serves.
 
     Args:
-        series: Which one.
-        serving: What serves in its run.
-        candles: The newest candles that there are; for `decay` as many as training takes.
-        rule: By which it is.
-
-    Raises:
-        DataError: If the candles cannot be used.
+        series: Which series.
+        folder: Its artefact.
+        metadata: Its `metadata.json`.
+        trained_s: Open time of its newest candle, seconds since the epoch.
+        tried_s: The same, or that of the newest challenger that it has seen off.
     """
-    generation = serving.generation_of(str(series))
-    try:
-        metadata = read_described(serving.folder(str(series)), series=str(series))
-        trained_s, allowed = _end_of(metadata), _allowed_bars(series, metadata, rule.max_age_days)
-    except ArtifactError:
-        return Standing(series, generation, None, True, "the model that serves cannot be used")
-    tried_s = max([trained_s, *_tried(serving, str(series), generation)])
-    num_new = (int(candles.open_time_s[-1]) - tried_s) // series.bar_s
-    said = f"{plural(max(num_new, 0), 'candle').replace(' ', ' new ')} since {iso(tried_s)}"
-    if num_new <= 0 or rule.when == "always":
-        return Standing(series, generation, trained_s, num_new > 0, said)
-    if rule.when == "age":
-        compared = "more than" if num_new > allowed else "not more than"
-        return Standing(series, generation, trained_s, num_new > allowed, f"{said}, {compared} {allowed:,}")
-    is_stale, found = decay_of(serving.folder(str(series)), candles, tried_s + series.bar_s)
-    return Standing(series, generation, trained_s, is_stale, f"{said}: {found}")
+
+    series: Series
+    folder: Path
+    metadata: Mapping[str, Any]
+    trained_s: int
+    tried_s: int
 
 
-def _end_of(metadata: Mapping[str, Any]) -> int:
-    return int(datetime.fromisoformat(metadata["candles"]["last_open"]).timestamp())
+@dataclass(frozen=True)
+class Staleness:
+    """Finds out whether models of a run are stale.
+
+    Args:
+        serving: What serves in the run.
+        rule: By which they are.
+        ledger: Where forecasts are recorded; None without one.
+    """
+
+    serving: Serving
+    rule: Rule
+    ledger: Ledger | None = None
+
+    def standing(self, series: Series, candles: Candles) -> Standing:
+        """Say how the model that serves a series stands.
+
+        Args:
+            series: Which one.
+            candles: The newest candles that there are; for `decay` as many as training takes.
+
+        Raises:
+            DataError: If the candles cannot be used.
+        """
+        generation = self.serving.generation_of(str(series))
+        try:
+            served = self._served(series, generation)
+            is_stale, why = self._found(served, candles)
+            return Standing(series, generation, served.trained_s, is_stale, why, self._live(served))
+        except ArtifactError:
+            return Standing(series, generation, None, True, "the model that serves cannot be used")
+
+    def _served(self, series: Series, generation: str) -> _Served:
+        folder = self.serving.folder(str(series))
+        metadata = read_described(folder, series=str(series))
+        trained_s = _seconds(metadata["candles"]["last_open"])
+        tried_s = max([trained_s, *_tried(self.serving, str(series), generation)])
+        return _Served(series, folder, metadata, trained_s, tried_s)
+
+    def _found(self, served: _Served, candles: Candles) -> tuple[bool, str]:
+        num_new = max(0, (int(candles.open_time_s[-1]) - served.tried_s) // served.series.bar_s)
+        said = f"{plural(num_new, 'new candle')} since {iso(served.tried_s)}"
+        if not num_new or self.rule.when == "always":
+            return num_new > 0, said
+        if self.rule.when == "age":
+            allowed = _allowed_bars(served.series, served.metadata, self.rule.max_age_days)
+            compared = "more than" if num_new > allowed else "not more than"
+            return num_new > allowed, f"{said}, {compared} {allowed:,}"
+        is_stale, found = self._decay(served, candles)
+        return is_stale, f"{said}: {found}"
+
+    def _decay(self, served: _Served, candles: Candles) -> tuple[bool, str]:
+        """Judge what the live record holds of a model since the newest try, or else a back-test."""
+        where = f"metadata of {served.series}, key judgement"
+        judged = Judgement.from_json(served.metadata.get("judgement"), where=where)
+        start_s = served.tried_s + served.series.bar_s
+        recorded = self._recorded(served, start_s)
+        if recorded and is_enough(len(recorded), recorded.horizon_bars):
+            return decay_of(judged, recorded)
+        best = {task: judged.best_baseline(task) for task in judged.tasks}
+        return decay_of(judged, back_tested_losses(served.folder, best, candles, start_s))
+
+    def _recorded(self, served: _Served, start_s: int) -> Losses | None:
+        if self.ledger is None:
+            return None
+        digest = served.metadata["model_sha256"]
+        return recorded_losses(self.ledger, self.serving.run, served.series, digest, start_s)
+
+    def _live(self, served: _Served) -> str:
+        recorded = self._recorded(served, 0)
+        if not recorded or not len(recorded):
+            return ABSENT
+        means = {
+            task: (losses[MODEL].mean(), losses[NAIVE].mean()) for task, losses in recorded.by_task.items()
+        }
+        told = [f"{task} {number(ours / naive if naive else None)}" for task, (ours, naive) in means.items()]
+        return f"{', '.join(told)} of {len(recorded):,}"
+
+
+def _seconds(moment: str) -> int:
+    return int(datetime.fromisoformat(moment).timestamp())
 
 
 def _allowed_bars(series: Series, metadata: Mapping[str, Any], max_age_days: float | None) -> int:
@@ -140,4 +216,4 @@ def _tried(serving: Serving, series: str, generation: str) -> list[int]:
     """List the newest candles of the challengers that a model has seen off, seconds since the epoch."""
     about = serving.decisions_about(series)
     ends = [one.challenger.trained_until for one in about if one.champion.generation == generation]
-    return [int(datetime.fromisoformat(end).timestamp()) for end in ends if end]
+    return [_seconds(end) for end in ends if end]
