@@ -45,7 +45,6 @@ MOST_LOCKED_S: Final = 10.0
 """Whoever reads and writes a file needs far less than a second."""
 
 _KEY: Final = "v8_candles"
-_LAYOUT_KEY: Final = b"v8_candles_layout"
 _TEXTS: Final = ("served_from", "other_from")
 _BROKEN: Final = (OSError, ValueError, KeyError, TypeError, pa.ArrowException)
 
