@@ -29,7 +29,7 @@ def fill(
         for number, one in zip(numbers, losses, strict=True):
             entry = make_entry(int(number), change_issuer(**about), delay_s=delay_s)
             assert ledger.add(entry)
-            pending = ledger.pending(PLACE, entry.issuer.series, entry.due_s, entry.issued_for_s)
+            pending = ledger.pending(PLACE, entry.issuer.series, entry.issued_for_s)
             ((key, _),) = pending.items()
             ledger.add_score(key, make_score(one, entry))
 

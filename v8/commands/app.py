@@ -28,12 +28,14 @@ from v8.commands.compare import compare_profiles
 from v8.commands.data import data
 from v8.commands.doctor import doctor
 from v8.commands.features import features
+from v8.commands.forecast import forecast
 from v8.commands.predict import predict
 from v8.commands.publish import publish
 from v8.commands.pull import pull
 from v8.commands.report import report
 from v8.commands.run import run
 from v8.commands.serve import serve
+from v8.commands.track import track
 from v8.commands.update import update
 from v8.engine.interruption import leave, watch_interrupts
 from v8.errors import ProfileError, StorageError, V8Error
@@ -133,6 +135,8 @@ app.command()(publish)
 app.command()(pull)
 app.command()(predict)
 app.command()(update)
+app.command()(forecast)
+app.command()(track)
 app.command()(compare_profiles)
 app.command("app")(serve)
 app.command()(doctor)

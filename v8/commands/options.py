@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from v8.errors import ProfileError, listed
+from v8.invocation import command
 from v8.market.series import Series, load_universe
 from v8.market.sources.source import SOURCES, CandleSource, SeriesLister
 
@@ -57,6 +58,36 @@ RevisionOption = Annotated[
 OfflineOption = Annotated[
     bool, typer.Option("--offline", help="Use only what is in the cache, as HF_HUB_OFFLINE=1 does.")
 ]
+
+RunArgument = Annotated[
+    Path | None, typer.Argument(metavar="RUN", help="A run folder such as runs/aligned.", show_default=False)
+]
+RepoOption = Annotated[
+    str | None, typer.Option("--repo", metavar="USER/NAME", help="A repository on the Hub instead.")
+]
+LedgerOption = Annotated[
+    Path,
+    typer.Option("--ledger", metavar="FILE", help="The database of forecasts; made when there is none."),
+]
+DEFAULT_LEDGER: Final = Path("runs/ledger.sqlite")
+
+
+def one_place(name: str, run: Path | None, repo: str | None) -> Path | str:
+    """Return the one place of models that the call of a command names.
+
+    Raises:
+        ProfileError: If it names none or two.
+    """
+    if run is not None and repo is None:
+        return run
+    if repo is not None and run is None:
+        return repo
+    raise ProfileError(
+        where=command(name),
+        rule="needs one place of models: a run folder, or --repo",
+        got="both" if run else "neither",
+        fix="Write for example runs/aligned, or --repo user/name",
+    )
 
 
 def asked_series(names: Sequence[str] | None, universe: Path | None = None) -> tuple[Series, ...] | None:

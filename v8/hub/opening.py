@@ -79,6 +79,15 @@ class ModelPlace(ABC):
         return forecaster
 
     @abstractmethod
+    def present(self, series: str) -> str:
+        """Return what changes when another model serves a series: folder and digest, or a commit.
+
+        Raises:
+            ArtifactError: If a folder does not hold that series, or what it says of it is damaged.
+            PullError: If the Hub does not tell.
+        """
+
+    @abstractmethod
     def _found(self, series: str | None) -> tuple[Path, str | None]:
         """Return the folder of a model, and the commit that it is of."""
 
@@ -97,6 +106,10 @@ class _Folder(ModelPlace):
         if finished := self._finished():
             return tuple(finished)
         raise self._missing(None, [])
+
+    def present(self, series: str) -> str:
+        folder, _ = self._found(series)
+        return f"{folder} {read_metadata(folder).get('model_sha256')}"
 
     def _found(self, series: str | None) -> tuple[Path, str | None]:
         if (self._path / METADATA_FILE).exists():
@@ -135,6 +148,7 @@ class _Repository(ModelPlace):
     def __init__(self, name: str, kind: type[Forecaster], revision: str | None, is_offline: bool) -> None:
         super().__init__(name, kind)
         self._revision, self._is_offline = revision, is_offline
+        self._commit: str | None = None
 
     @cached_property
     def series(self) -> tuple[str, ...]:
@@ -144,6 +158,12 @@ class _Repository(ModelPlace):
     def bring(self, series: Sequence[str]) -> None:
         with suppress(ArtifactError):  # opening that model tells
             self._pulled(series)
+
+    def present(self, series: str) -> str:
+        if self._commit is None:
+            found = published(self.name, revision=self._revision, is_offline=self._is_offline)
+            self._kept(found)
+        return str(self._commit)
 
     def _found(self, series: str | None) -> tuple[Path, str | None]:
         if series is None:
@@ -161,7 +181,7 @@ class _Repository(ModelPlace):
 
     def _kept(self, pulled: Pulled) -> Pulled:
         """Stay at the commit that the revision meant."""
-        self._revision = pulled.revision
+        self._revision = self._commit = pulled.revision
         return pulled
 
 

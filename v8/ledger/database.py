@@ -33,8 +33,6 @@ from v8.market.series import Series
 from v8.records import AS_WRITTEN, OpenTime, Sha256, checked
 from v8.storage import write_with
 
-DEFAULT_LEDGER: Final = Path("runs/ledger.sqlite")
-
 BUSY_S: Final = 30.0
 """How long one waits for another process to let go, in seconds."""
 
@@ -186,26 +184,23 @@ class Ledger:
         with self._transaction():
             return self._insert_new("scores", "forecast = :forecast", row)
 
-    def pending(self, place: Path | str, series: str, now_s: int, since_s: int = 0) -> dict[int, Entry]:
-        """Return forecasts whose last bar has closed and that have no score, by number, in the order of time.
+    def pending(self, place: Path | str, series: str, since_s: int = 0) -> dict[int, Entry]:
+        """Return the forecasts that have no score yet, by number, in the order of time.
 
         Args:
             place: Whose.
             series: Whose.
-            now_s: The present, seconds since the epoch.
             since_s: Leave out those that were issued for an earlier close: who knows that they are scored
                 need not look at them.
         """
         found = self._rows(
             "SELECT id, issuer, issued_for_s, written_s, candles_digest, forecasts FROM forecasts "
-            "WHERE track = ? AND issued_for_s BETWEEN ? AND ? "
+            "WHERE track = ? AND issued_for_s >= ? "
             "AND NOT EXISTS (SELECT 1 FROM scores WHERE forecast = forecasts.id) ORDER BY issued_for_s",
             self._track(place, series),
             since_s,
-            now_s,
         )
-        entries = {number: self._entry(number, *row) for number, *row in found}
-        return {number: entry for number, entry in entries.items() if entry.due_s <= now_s}
+        return {number: self._entry(number, *row) for number, *row in found}
 
     def entry(self, place: Path | str, series: str, issued_for_s: int) -> Entry | None:
         """Return the forecast of one close; None where there is none."""

@@ -1,0 +1,80 @@
+"""SIGKILL at random times to `forecast --every`: its ledger must be the one of a watch that nobody disturbed.
+
+An exchange on loopback serves two timeframes; its clock goes on by a close when all of the one before stands
+in the ledger. Every row is compared: when it was written, every number of the model and of every baseline,
+and every score.
+"""
+
+# ruff: noqa: E402 - the exchange lies beside the tests
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from drills.ground import REPOSITORY, Ground, Place, drill, kill
+
+sys.path[:0] = [str(REPOSITORY / "tests" / "parts")]
+
+from exchange_api import ExchangeApi
+from later_candles import BEGIN_S, with_future, write_past
+from watched_replay import AFTER_CLOSE_S, MOVED_CLOCK, WatchedReplay, ledger_rows
+
+KIND = "ledger"
+NAMES = ("BTCUSDT-15m", "ETHUSDT-1h")
+NUM_PAST, NUM_LATER = 1_600, 200
+NUM_CLOSES = 24
+KILLS_OF_SIZE = {"small": 1, "usual": 10, "long": 10}
+LATEST_S = 12.0
+"""Seconds after a close up to which a process is killed: it has started, compiled and forecast by then."""
+
+
+def train(place: Place) -> None:
+    """Train both series on the past, as a user's own files."""
+    for name in NAMES:
+        write_past(place.folder / "candles", name, NUM_PAST)
+    words = place.job(*NAMES, more=("--source", "files", "--data-dir", str(place.folder / "candles")))
+    ended = place.call(words)
+    if ended.status != 0:
+        raise RuntimeError(f"the run to watch ended with {ended.status}: {ended.said}")
+
+
+def watch(place: Place, exchange: ExchangeApi, name: str, kills: Mapping[int, float]) -> dict[str, Any]:
+    """Watch the run through all closes; return the rows of the ledger."""
+    exchange.now_s = BEGIN_S + AFTER_CLOSE_S
+    ledger = place.runs / name
+    words = ["forecast", str(place.run), "--every", "--ledger", str(ledger)]
+
+    def start() -> subprocess.Popen[bytes]:
+        return place.start(words, program=(str(MOVED_CLOCK),))
+
+    replay = WatchedReplay(exchange, ledger, "./tiny", start)
+    try:
+        replay.go(NAMES, NUM_CLOSES, kills)
+    finally:
+        kill(replay.process)
+        place.finish(replay.process, is_killed=True)
+    return ledger_rows(ledger)
+
+
+@drill(KIND, "`forecast --every` over two timeframes killed at random times")
+def kill_a_watch(ground: Ground, place: Place) -> str:
+    """Kill a watch between any two closes, while it starts and while it writes."""
+    train(place)
+    with ExchangeApi() as exchange:
+        for name in NAMES:
+            exchange.put(name, with_future(name, NUM_PAST, NUM_LATER))
+        place.more_env.update(V8_REST_URL=exchange.url, V8_VISION_URL=exchange.url)
+        straight = watch(place, exchange, "straight.sqlite", {})
+        closes = place.chance.sample(range(NUM_CLOSES), KILLS_OF_SIZE[ground.size])
+        # Half of the kills come while a process that has been there for long forecasts and writes.
+        kills = {close: place.chance.uniform(0, place.chance.choice((1.0, LATEST_S))) for close in closes}
+        killed = watch(place, exchange, "killed.sqlite", kills)
+    for table, expected in straight.items():
+        place.require(len(expected) > 0, f"no {table}")
+        if killed[table] != expected:
+            num = sum(one not in killed[table] for one in expected)
+            place.lost.append(f"{num} of {len(expected)} {table}, {len(killed[table])} found")
+    num_rows = sum(map(len, straight.values()))
+    return f"{len(kills)} kills, the same {num_rows} rows to the bit"

@@ -1,0 +1,403 @@
+"""A place watched over hours of an exchange's time: every close has one forecast, whatever happens."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from exchange_api import ExchangeApi
+from later_candles import BEGIN_S, with_future
+from moved_clock import open_following
+from typer.testing import CliRunner
+from watched_replay import AFTER_CLOSE_S, MOVED_CLOCK, WatchedReplay, ledger_rows
+
+from v8.artifacts.generations import Serving
+from v8.commands.app import app
+from v8.ledger import watching
+from v8.ledger.database import Ledger
+from v8.ledger.models import PresentModels
+from v8.ledger.record import live_record
+from v8.ledger.scoring import GIVEN_UP_S
+from v8.ledger.watching import Wake, Watch, jitter_s
+from v8.market.series import Series
+
+SHORT, LONG = "BTCUSDT-15m", "ETHUSDT-1h"
+HOUR_S, BAR_S = 3_600, 900
+
+
+@pytest.fixture(scope="module")
+def worlds() -> dict[str, pd.DataFrame]:
+    return {name: with_future(name, 1_500, 500) for name in (SHORT, LONG)}
+
+
+@pytest.fixture
+def exchange(
+    exchange_api: ExchangeApi,
+    worlds: dict[str, pd.DataFrame],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> ExchangeApi:
+    """An exchange in the first seconds of 2025, when the models have seen all but the future."""
+    monkeypatch.setenv("V8_HOME", str(tmp_path / "home"))
+    for name, frame in worlds.items():
+        exchange_api.put(name, frame)
+    exchange_api.now_s = BEGIN_S + 5
+    return exchange_api
+
+
+@pytest.fixture
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def models(trained: tuple[Any, Any]) -> PresentModels:
+    """The trained run's models, opened once for all tests."""
+    return PresentModels(trained[0].run)
+
+
+@pytest.fixture
+def watch_place(
+    models: PresentModels, tmp_path: Path, told: list[str]
+) -> Iterator[Callable[..., tuple[Watch, Ledger]]]:
+    """Watch the trained run, or another, into a ledger of this test."""
+    opened: list[Ledger] = []
+
+    def make(run: Path | None = None, name: str = "ledger.sqlite") -> tuple[Watch, Ledger]:
+        ledger = Ledger.open_to_write(tmp_path / name)
+        opened.append(ledger)
+        present = PresentModels(run) if run else models
+        return Watch(present, open_following, ledger, "./tiny", tell=told.append), ledger
+
+    yield make
+    for ledger in opened:
+        ledger.close()
+
+
+def closes(ledger: Ledger, series: str) -> list[int]:
+    """List for which closes there are forecasts, in bars after `BEGIN_S`."""
+    return [(at - BEGIN_S) // Series.parse(series).bar_s for at in ledger.issued_since("./tiny", series, 0)]
+
+
+class OverError(Exception):
+    """The replay is over."""
+
+
+def replay(watch: Watch, exchange: ExchangeApi, until_s: int) -> list[Wake]:
+    """Keep going while the exchange's time passes as fast as the process sleeps."""
+    wakes: list[Wake] = []
+
+    def sleep(seconds: float) -> None:
+        exchange.now_s += seconds
+        if exchange.now_s > until_s:
+            raise OverError
+
+    with pytest.raises(OverError):
+        watch.keep_going(wakes.append, wake_s=700.0, sleep=sleep)
+    return wakes
+
+
+def test_each_close_of_each_timeframe_has_one_forecast_and_its_score(
+    exchange: ExchangeApi, watch_place: Callable[..., Any], told: list[str]
+) -> None:
+    watch, ledger = watch_place()
+    wakes = replay(watch, exchange, BEGIN_S + 3 * HOUR_S + 60)
+    assert closes(ledger, SHORT) == [*range(13)]
+    assert closes(ledger, LONG) == [*range(4)]
+    assert sum(woken.num_issued for woken in wakes) == 17
+    # Two bars ahead: the last two of each wait for their truth.
+    record = live_record(ledger, "./tiny")
+    assert (record.tally.num_scored, record.tally.num_pending, record.tally.num_late) == (13, 4, 0)
+    assert record.tasks["ohlc"].num_scored == 13
+    assert 0.3 < (record.tasks["ohlc"].naive.multiple or 0) < 3
+    assert told == []
+
+
+def test_a_second_wake_at_the_same_time_does_nothing_and_asks_for_nothing(
+    exchange: ExchangeApi, watch_place: Callable[..., Any]
+) -> None:
+    watch, _ = watch_place()
+    assert watch.wake().num_issued == 2
+    exchange.requests.clear()
+    again = watch.wake()
+    assert (again.num_issued, again.num_scored) == (0, 0)
+    assert exchange.klines_requests() == []
+
+
+def test_a_wake_asks_once_for_the_candles_of_a_series(
+    exchange: ExchangeApi, watch_place: Callable[..., Any]
+) -> None:
+    watch, _ = watch_place()
+    watch.wake()
+    exchange.now_s += 2 * HOUR_S
+    exchange.requests.clear()
+    woken = watch.wake()
+    assert (woken.num_issued, woken.num_late, woken.num_scored) == (10, 8, 8)
+    assert len(exchange.klines_requests()) == 2
+
+
+@pytest.fixture
+def short_memory(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Catch up four hours, not two days: forecasts take time."""
+    monkeypatch.setattr(watching, "CATCH_UP_S", 4 * HOUR_S)
+    return 4 * HOUR_S
+
+
+def test_missed_closes_are_caught_up_marked_late_and_in_no_error(
+    exchange: ExchangeApi, watch_place: Callable[..., Any], short_memory: int
+) -> None:
+    watch, ledger = watch_place()
+    watch.wake()
+    exchange.now_s += HOUR_S
+    assert watch.wake().num_late == 3
+    assert closes(ledger, SHORT) == [0, 1, 2, 3, 4]
+    exchange.now_s += short_memory + 5 * HOUR_S
+    watch.wake()
+    newest = closes(ledger, SHORT)[-1]
+    assert newest == (HOUR_S + short_memory + 5 * HOUR_S) // BAR_S
+    assert closes(ledger, SHORT)[5] == newest - short_memory // BAR_S
+    record = live_record(ledger, "./tiny", SHORT)
+    assert record.tally.num_late == len(closes(ledger, SHORT)) - 3
+    assert record.tasks["ohlc"].num_scored == 2  # the newest waits
+
+
+def test_trouble_with_the_network_is_one_line_and_done_at_the_next_wake(
+    exchange: ExchangeApi, watch_place: Callable[..., Any], told: list[str]
+) -> None:
+    watch, ledger = watch_place()
+    watch.wake()
+    exchange.now_s += BAR_S
+    real, asked = exchange.url, []
+
+    def sleep(seconds: float) -> None:
+        asked.append(seconds)
+        exchange.is_blocked = len(asked) < 3
+        if len(asked) == 4:
+            raise OverError
+
+    exchange.is_blocked = True
+    with pytest.raises(OverError):
+        watch.keep_going(lambda woken: None, wake_s=1.0, sleep=sleep)
+    assert len(told) == 1 and told[0].startswith("this wake: ") and real not in told[0]
+    assert closes(ledger, SHORT) == [0, 1]
+    assert ledger.tally("./tiny", SHORT).num_late == 0
+
+
+def test_one_series_without_candles_does_not_stop_the_others(
+    exchange: ExchangeApi, watch_place: Callable[..., Any], told: list[str]
+) -> None:
+    exchange.cut_hole(SHORT, BEGIN_S - 5 * BAR_S, BEGIN_S - 5 * BAR_S)
+    watch, ledger = watch_place()
+    woken = watch.wake()
+    assert (woken.num_issued, [*woken.failures]) == (1, [SHORT])
+    assert closes(ledger, LONG) == [0]
+    assert len(told) == 1 and "unbroken candles at the end" in told[0]
+    assert watch.wake().num_issued == 0
+    assert len(told) == 1
+    exchange.now_s += BAR_S
+    watch.wake()
+    assert len(told) == 2
+
+
+def test_a_candle_that_never_comes_leaves_a_close_and_its_scores_out(
+    exchange: ExchangeApi, watch_place: Callable[..., Any], short_memory: int
+) -> None:
+    watch, ledger = watch_place()
+    watch.wake()
+    exchange.cut_hole(SHORT, BEGIN_S + BAR_S, BEGIN_S + BAR_S)
+    exchange.now_s += BAR_S
+    watch.wake()
+    exchange.now_s += 2 * BAR_S
+    watch.wake()
+    assert closes(ledger, SHORT) == [0, 1]
+    exchange.now_s += GIVEN_UP_S + HOUR_S
+    watch.wake()
+    assert ledger.tally("./tiny", SHORT).num_void == 2
+
+
+def test_an_asking_second_is_the_place_s_own_and_after_the_close(
+    exchange: ExchangeApi, models: PresentModels, tmp_path: Path
+) -> None:
+    second = jitter_s("./tiny")
+    assert second == jitter_s("./tiny") and 2 <= second <= 7
+    with Ledger.open_to_write(tmp_path / "ledger.sqlite") as ledger:
+        watch = Watch(models, open_following, ledger, "./tiny", tell=print, settle_s=second)
+        watch.wake()
+        exchange.now_s = BEGIN_S + BAR_S + second - 1
+        assert watch.wake().num_issued == 0
+        assert watch.next_close_s(exchange.now_s) == BEGIN_S + BAR_S + second
+        exchange.now_s += 1
+        assert watch.wake().num_issued == 1
+
+
+def test_another_generation_serves_from_the_next_close_on(
+    exchange: ExchangeApi, watch_place: Callable[..., Any], workplace: Any
+) -> None:
+    run, day = workplace.run, "2024-12-30"
+    later = run / "generations" / day
+    shutil.copytree(run, later, ignore=shutil.ignore_patterns("generations", ".lock*"))
+    metadata = json.loads((later / SHORT / "metadata.json").read_text())
+    metadata["split"]["validation"]["last_open"] = f"{day}T00:00:00+00:00"
+    (later / SHORT / "metadata.json").write_text(json.dumps(metadata))
+    watch, ledger = watch_place(run)
+    watch.wake()
+    Serving(run, {SHORT: day}, ()).save()
+    exchange.now_s += BAR_S
+    watch.wake()
+    (one,) = live_record(ledger, "./tiny", SHORT).series
+    assert one.tally.num_issued == 2
+    issuers = [entry.issuer.generation for entry in ledger.pending("./tiny", SHORT).values()]
+    assert issuers[0] != issuers[1] and issuers[1].startswith(f"{day}T00:15:00Z ")
+
+
+def test_a_close_that_the_model_has_seen_is_left_out(
+    exchange: ExchangeApi, watch_place: Callable[..., Any], told: list[str]
+) -> None:
+    """Its forecast would be no forecast."""
+    exchange.now_s = BEGIN_S - 40 * HOUR_S + 5
+    watch, ledger = watch_place()
+    woken = watch.wake()
+    assert {*woken.failures} == {SHORT} and len(told) == 1
+    assert "a model forecasts what it has not seen; got the close at 2024-12-30T08:00:00Z" in told[0]
+    assert ledger.series("./tiny") == [LONG]
+
+
+def test_a_replay_that_was_cut_off_anywhere_is_the_undisturbed_one(
+    exchange: ExchangeApi, watch_place: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch, ledger = watch_place(name="straight.sqlite")
+    until_s = BEGIN_S + 2 * HOUR_S
+    while exchange.now_s < until_s:
+        watch.wake()
+        exchange.now_s += BAR_S
+    ledger.close()
+    exchange.now_s = BEGIN_S + 5
+    num_calls, cuts = 0, {3, 4, 11, 19, 26, 33}
+    real = Ledger.add
+
+    def cut_off(self: Ledger, entry: Any) -> bool:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls in cuts and num_calls % 2:
+            raise OverError  # before it is written
+        written = real(self, entry)
+        if num_calls in cuts:
+            raise OverError  # and after
+        return written
+
+    monkeypatch.setattr(Ledger, "add", cut_off)
+    watch, ledger = watch_place(name="cut.sqlite")
+    while exchange.now_s < until_s:
+        try:
+            watch.wake()
+        except OverError:
+            ledger.close()
+            watch, ledger = watch_place(name="cut.sqlite")
+            continue
+        exchange.now_s += BAR_S
+    ledger.close()
+    assert cuts & set(range(num_calls)) == {3, 4, 11}
+    assert ledger_rows(tmp_path / "cut.sqlite") == ledger_rows(tmp_path / "straight.sqlite")
+
+
+def test_a_process_that_is_killed_writes_the_ledger_of_one_that_is_not(
+    exchange: ExchangeApi, watch_place: Callable[..., Any], workplace: Any, tmp_path: Path
+) -> None:
+    """`scripts/drill.py --only ledger` does it ten times, at random."""
+    num_closes = 6
+    watch, ledger = watch_place(name="straight.sqlite")
+    for number in range(num_closes):
+        exchange.now_s = BEGIN_S + number * BAR_S + AFTER_CLOSE_S
+        watch.wake()
+    ledger.close()
+    exchange.now_s = BEGIN_S + AFTER_CLOSE_S
+    killed = workplace.runs / "killed.sqlite"
+    addresses = {"V8_REST_URL": exchange.url, "V8_VISION_URL": exchange.url, "NO_PROXY": "127.0.0.1"}
+
+    def start() -> subprocess.Popen[Any]:
+        return subprocess.Popen(
+            [sys.executable, MOVED_CLOCK, "forecast", workplace.run, "--every", "--ledger", killed],
+            env={**workplace.env, **addresses, "V8_HOME": str(tmp_path / "other home")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    replay = WatchedReplay(exchange, killed, "./tiny", start)
+    try:
+        replay.go((SHORT, LONG), num_closes, {3: 0.05})
+        replay.process.send_signal(signal.SIGINT)
+        output, _ = replay.process.communicate(timeout=60)
+    finally:
+        replay.process.kill()
+    assert replay.process.returncode == 130, output
+    assert output.splitlines()[-1].startswith(f"interrupted: {killed} is whole. Continue with: ")
+    assert "2025-01-01T01:15:10Z: 1 forecast issued, 1 scored; next at 2025-01-01T01:30:0" in output
+    assert ledger_rows(killed) == ledger_rows(tmp_path / "straight.sqlite")
+
+
+@pytest.fixture
+def call() -> Callable[..., Any]:
+    """Call the command line in this process."""
+    return lambda *words: CliRunner().invoke(app, [*map(str, words)], prog_name="v8")
+
+
+def test_forecast_once_says_what_it_did_and_how_to_look_at_it(
+    exchange: ExchangeApi, workplace: Any, tmp_path: Path
+) -> None:
+    workplace.env.update(V8_REST_URL=exchange.url, V8_VISION_URL=exchange.url, NO_PROXY="127.0.0.1")
+    workplace.env["V8_HOME"] = str(tmp_path / "home")
+    done = workplace.call(["forecast", "runs/tiny"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 forecasts issued, 0 scored." in done.stdout
+    assert "Ledger: runs/ledger.sqlite. Its record: python -m v8 track runs/tiny" in done.stdout
+    with Ledger.open(workplace.runs / "ledger.sqlite") as ledger:
+        assert ledger.series("./tiny") == [SHORT, LONG]
+
+
+def test_a_second_writer_and_a_market_without_a_present_are_refused(
+    call: Callable[..., Any], models: PresentModels, trained: tuple[Any, Any], tmp_path: Path
+) -> None:
+    words = ("forecast", trained[0].run, "--ledger", tmp_path / "ledger.sqlite")
+    with Ledger.open_to_write(tmp_path / "ledger.sqlite"):
+        second = call(*words, "--every")
+    assert second.exit_code == 3
+    assert "one process at a time writes a ledger; got process" in second.stderr
+    demo = call(*words, "--source", "demo")
+    assert demo.exit_code == 2 and "a ledger is about the future" in demo.stderr
+    assert call("forecast").exit_code == call("track", "a", "--repo", "b/c").exit_code == 2
+
+
+def test_track_prints_the_record_as_a_table_json_and_csv(
+    call: Callable[..., Any], exchange: ExchangeApi, watch_place: Callable[..., Any], tmp_path: Path
+) -> None:
+    watch, ledger = watch_place()
+    words = ("track", tmp_path / "tiny", "--ledger", ledger.path)
+    nothing = call(*words)
+    assert nothing.exit_code == 3
+    assert "must hold forecasts of what is asked for; got none of ./tiny, but of no place" in nothing.stderr
+    for _ in range(12):
+        watch.wake()
+        exchange.now_s += BAR_S
+    shown = call(*words)
+    assert shown.exit_code == 0, shown.stderr
+    assert "15 forecasts issued, 11 scored, 0 late (in no error), 4 waiting for their truth" in shown.stdout
+    assert "over 11 forecasts of 1 day: not yet known." in shown.stdout
+    told = json.loads(call(*words, "--format", "json").stdout)
+    assert [one["series"] for one in told["series"]] == [SHORT, LONG]
+    naive = told["series"][0]["tasks"]["ohlc"]["naive"]
+    assert (naive["verdict"], naive["p_value"]) == ("not yet known", None)
+    rows = [*csv.DictReader(call(*words, "--format", "csv", "--series", SHORT).stdout.splitlines())]
+    assert [row["task"] for row in rows] == ["ohlc", "volatility"]
+    assert float(rows[0]["multiple_of_naive"]) == naive["multiple"]
+    assert call(*words, "--format", "xml").exit_code == 2
+    assert call(*words, "--series", "DOGEUSDT-1h").exit_code == 3

@@ -1,0 +1,36 @@
+"""The command line at an exchange whose clock somebody moves: it asks for the time at every look at it.
+
+    V8_REST_URL=http://127.0.0.1:PORT V8_VISION_URL=... python tests/parts/moved_clock.py forecast RUN --every
+
+Between two answers no time passes, so that what is written does not depend on how fast a machine is; and the
+watch wakes ten times a second.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from v8.commands.app import main
+from v8.ledger import watching
+from v8.market.sources.exchange_clock import ExchangeClock
+from v8.market.sources.klines_api import KlinesApi
+from v8.market.sources.live import LiveSource
+from v8.market.sources.rest import RestSource
+from v8.market.sources.source import SOURCES
+
+
+def open_following() -> LiveSource:
+    """Open the source `live` with a clock that stands still but when it is asked."""
+    api = KlinesApi()
+    still = ExchangeClock(api.time_s, most_age_s=0.0, monotonic=lambda: 0.0, wall=lambda: 0.0)
+    return LiveSource(RestSource(api, still))
+
+
+if __name__ == "__main__":
+    SOURCES["live"] = replace(SOURCES["live"], open=open_following)
+    watching.WAKE_S = 0.1  # type: ignore[misc]
+    main()
