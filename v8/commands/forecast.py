@@ -65,8 +65,9 @@ def forecast(
 
     _require_present(open_source(source, data_dir=data_dir))
     set_last_words(f"interrupted: {ledger} is whole. Continue with: {command(*sys.argv[1:])}")
+    models = _found(where, names, revision, is_offline=offline)
     with Ledger.open_to_write(ledger) as book:
-        models = _opened(where, names, revision, is_offline=offline)
+        _open(models)
         from v8.ledger.watching import Watch, jitter_s
 
         place = book.place(where)
@@ -83,22 +84,28 @@ def forecast(
         _finish(watch.wake(), ledger, where)
 
 
-def _opened(
+def _found(
     where: Path | str, names: Sequence[str] | None, revision: str | None, *, is_offline: bool
 ) -> PresentModels:
-    """Open the models where they compute as they did when they were judged."""
+    """Look at a place, before a file is made."""
     from v8.commands.device import place
     from v8.engine.quiet import quiet_start
 
-    place("auto", "1", "1")  # the same sums in the same order
+    place("auto", "1", "1")  # the same sums in the same order as when the models were judged
     with quiet_start():
         from v8.ledger.models import PresentModels
 
-        models = PresentModels(where, names, revision=revision, is_offline=is_offline)
+        return PresentModels(where, names, revision=revision, is_offline=is_offline)
+
+
+def _open(models: PresentModels) -> None:
+    """Open all models, which starts TensorFlow."""
+    from v8.engine.quiet import quiet_start
+
+    with quiet_start():
         for name in models.series:
             with suppress(V8Error):  # the first wake tells
                 models.forecaster(name)
-    return models
 
 
 def _require_present(source: CandleSource) -> None:
