@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from v8.commands.options import (
-    DEFAULT_LEDGER,
     DataDirOption,
     LedgerOption,
     OfflineOption,
@@ -28,6 +27,7 @@ from v8.commands.options import (
 )
 from v8.errors import ProfileError, V8Error
 from v8.invocation import command
+from v8.ledger import DEFAULT_LEDGER
 from v8.wording import plural
 
 if TYPE_CHECKING:

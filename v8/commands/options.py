@@ -69,7 +69,6 @@ LedgerOption = Annotated[
     Path,
     typer.Option("--ledger", metavar="FILE", help="The database of forecasts; made when there is none."),
 ]
-DEFAULT_LEDGER: Final = Path("runs/ledger.sqlite")
 
 
 def one_place(name: str, run: Path | None, repo: str | None) -> Path | str:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from v8.commands.options import (
-    DEFAULT_LEDGER,
     LedgerOption,
     RepoOption,
     RunArgument,
@@ -21,6 +20,7 @@ from v8.commands.options import (
 )
 from v8.errors import ArtifactError, ProfileError, listed
 from v8.invocation import command
+from v8.ledger import DEFAULT_LEDGER
 from v8.untrusted import shown
 from v8.wording import number, p_value, plural
 

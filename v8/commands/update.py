@@ -130,7 +130,8 @@ def _rule(when: str, max_age_days: float | None) -> Rule:
 
 def _opened(ledger: Path | None) -> Ledger | None:
     """Open the ledger to read it; it is closed when the command ends."""
-    from v8.ledger.database import DEFAULT_LEDGER, Ledger
+    from v8.ledger import DEFAULT_LEDGER
+    from v8.ledger.database import Ledger
 
     if ledger is None and not DEFAULT_LEDGER.exists():
         return None
