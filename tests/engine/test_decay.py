@@ -88,7 +88,7 @@ def test_the_ledger_gives_what_one_model_issued_in_time_since_a_moment(tmp_path:
         for number, issuer, delay_s in issued:
             at_s = FIRST_S + number * 900
             ledger.add(Entry(issuer, at_s, at_s + delay_s, "2" * 64, np.ones((3, 8), np.float32)))
-        for key, entry in ledger.pending("./tiny", "BTCUSDT-15m", FIRST_S + 90_000).items():
+        for key, entry in ledger.pending("./tiny", "BTCUSDT-15m").items():
             number = (entry.issued_for_s - FIRST_S) / 900
             score = np.array([[number], [10.0 + number], [20.0 + number]])
             ledger.add_score(key, Score(entry.due_s, "3" * 64, entry.values[0], score))
