@@ -18,6 +18,7 @@ from v8.version import VERSION
 
 if TYPE_CHECKING:  # it comes with TensorFlow
     from v8.engine.issuing import Issued
+    from v8.ledger.record import Record
 
 _PATH: Final = re.compile(r"(?<![\w:/])(?!https?://)\S*[/\\]\S*")
 """A word with a slash that does not begin an address."""
@@ -98,6 +99,16 @@ def _against(against: Against) -> dict[str, Any]:
         "multiple": against.multiple,
         "verdict": against.verdict,
         "corrected_p_value": against.corrected_p_value,
+    }
+
+
+def track(record: Record | None, series: Series) -> dict[str, Any]:
+    """Return `/api/track/{series}`: the live record of a series, and of all of them per task; None without any."""
+    found = [one for one in record.series if one.series == str(series)] if record else []
+    return {
+        "series": str(series),
+        "record": found[0].to_json() if found else None,
+        "all_series": {task: live.to_json() for task, live in record.tasks.items()} if record else {},
     }
 
 

@@ -19,6 +19,7 @@ from v8.market.series import Series
 
 if TYPE_CHECKING:  # it comes with TensorFlow
     from v8.engine.issuing import Issued
+    from v8.ledger.record import Record
 
 CLOSING_S: Final = 1.0
 """A candle can be had this long after its close, in seconds."""
@@ -42,14 +43,14 @@ class Tools:
 
     Args:
         issue: Makes the forecast of a series with a fleet's model.
-        record: Returns the live record of a series; None where there is none yet.
+        record: Returns the live record of all series; None where there is none yet.
         present: The time of the candles' source.
         tell: What the operator reads.
         look_s: The place and the source's time are looked at again at most every so many seconds.
     """
 
     issue: Callable[[Fleet, Series], Issued]
-    record: Callable[[Series], dict[str, Any] | None]
+    record: Callable[[], Record | None]
     present: Present
     tell: Callable[[str], None]
     look_s: float = LOOK_S
@@ -88,11 +89,9 @@ class Desk:
         """Return the forecast after the newest candle of a series that the fleet has."""
         return self._once.ask(("forecast", series), lambda: self._issued(series))
 
-    def record(self, series: Series) -> Kept:
-        """Return the live record of a series; None where there is none yet."""
-        return self._once.ask(
-            ("record", series), lambda: (self._tools.record(series), self.now_s() + RECORD_S)
-        )
+    def record(self) -> Kept:
+        """Return the live record of all series; None where there is none yet."""
+        return self._once.ask("record", lambda: (self._tools.record(), self.now_s() + RECORD_S))
 
     def begin(self, most_s: float) -> None:
         """Make the first forecast, whatever comes of it, so that the first reader need not wait for it."""

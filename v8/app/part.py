@@ -15,7 +15,7 @@ from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.reports.markup import Html, element, facts, join, table
 from v8.tasks import TASKS
-from v8.wording import ABSENT, count, duration, number, spaced
+from v8.wording import ABSENT, count, duration, number, p_value, spaced
 
 if TYPE_CHECKING:  # it comes with TensorFlow
     from v8.engine.issuing import Issued
@@ -77,16 +77,36 @@ def _trained(fleet: Fleet, series: Series, now_s: float) -> Html:
     return join([element("h3", "What the model was trained on"), facts(pairs)])
 
 
-def record_part(record: Mapping[str, Any] | None) -> Html:
-    """Show the live record of a series."""
-    head = element("h3", "Live record: forecasts issued before the truth was known")
+def record_part(track: Mapping[str, Any]) -> Html:
+    """Show the live record of a series, as `/api/track/{series}` tells it."""
+    head = element("h3", "Live record: forecasts written down before the truth was known")
+    record = track["record"]
     if record is None:
-        return join([head, element("p", "No record yet: nothing was issued into this ledger and came true.")])
-    return join([head, *_record_lines(record)])
+        return join([head, element("p", "No record yet: no forecast of this series is in the ledger.")])
+    counted = (
+        f"{count(record['num_issued'])} issued, {count(record['num_scored'])} scored, "
+        f"{count(record['num_pending'])} waiting for their truth, {count(record['num_late'])} late (in no error), "
+        f"{count(record['num_void'])} without a truth for ever."
+    )
+    if not record["tasks"]:
+        return join([head, element("p", counted)])
+    return join([head, element("p", counted), _tracked(record["tasks"], track["all_series"])])
 
 
-def _record_lines(record: Mapping[str, Any]) -> Iterator[Html]:
-    yield facts((spaced(name), str(value)) for name, value in record.items())
+def _tracked(tasks: Mapping[str, Any], all_series: Mapping[str, Any]) -> Html:
+    lines = [(TASKS[task].title, live) for task, live in tasks.items()]
+    lines += [(f"{TASKS[task].title}, all series", live) for task, live in all_series.items()]
+    rows = ([title, *_live_cells(live)] for title, live in lines)
+    head = ["task", "forecasts", "days", "× naive", "verdict", "p", "× best baseline", "verdict", "p"]
+    caption = "Error as a multiple of that of forecasts without a network issued at the same moment; p corrected"
+    return table(head, rows, caption=caption)
+
+
+def _live_cells(live: Mapping[str, Any]) -> list[str]:
+    cells = [count(live["num_scored"]), count(live["num_days"])]
+    for beside in (live["naive"], live["best"]):
+        cells += [number(beside["multiple"]), beside["verdict"], p_value(beside["corrected_p_value"])]
+    return cells
 
 
 def moment(text: str) -> str:

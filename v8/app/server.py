@@ -109,8 +109,7 @@ class Site:
     async def track(self, request: Request) -> Response:
         """Answer `/api/track/{series}`."""
         series = _find(self._desk.fleet, request.path_params["series"])
-        record = await _finished(self._desk.record(series))
-        return json_answer({"series": str(series), "record": record})
+        return json_answer(answers.track(await _finished(self._desk.record()), series))
 
     async def description(self, request: Request) -> Response:
         """Answer `/openapi.json`."""
@@ -121,13 +120,13 @@ class Site:
         kept = self._desk.forecast(series)
         try:
             found: Shown = await _finished(kept)
-            record = await _finished(self._desk.record(series))
+            track = answers.track(await _finished(self._desk.record()), series)
         except (V8Error, TimeoutError) as error:
             parts = _content_of(error, str(series))["error"]
             text = "{where}: {rule}; got {got}. {fix}.".format(**parts)
             return said(text, is_alert=True), 503, {"retry-after": f"{RETRY_S:.0f}"}
         headers = {"cache-control": self._freshness(kept)}
-        return join([found.html, record_part(record)]), 200, headers
+        return join([found.html, record_part(track)]), 200, headers
 
     def _freshness(self, kept: Kept) -> str:
         left_s = kept.until_s - self._desk.now_s()

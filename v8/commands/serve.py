@@ -56,6 +56,7 @@ def serve(
     from v8.app.guard import LOOPBACK_NAMES, Policy
     from v8.app.part import shown
     from v8.app.present import Present
+    from v8.app.tracks import Tracks
     from v8.app.server import WAIT_S, Site, application, listening, server_of
     from v8.commands.device import place as place_models
     from v8.engine.interruption import set_last_words
@@ -70,7 +71,7 @@ def serve(
     with quiet_start():
         from v8.app.issuer import Issuer
 
-        tools = Tools(Issuer(candles), _no_record, Present(partial(present_of, candles)), _tell)
+        tools = Tools(Issuer(candles), Tracks(ledger, repo or run or ""), Present(partial(present_of, candles)), _tell)
         desk = Desk(place, tools, shown)
         desk.begin(WAIT_S)
     policy = Policy(None if host else LOOPBACK_NAMES, (HUB_PAGE,) if "SPACE_ID" in os.environ else ())
@@ -115,10 +116,6 @@ def _place(run: Path | None, repo: str | None, revision: str | None, *, is_offli
             where=str(run), rule="is a run folder", got="no such folder", fix="Check the path, or name --repo"
         )
     return RunPlace(run, served_folder)
-
-
-def _no_record(series: Series) -> dict[str, Any] | None:
-    return None
 
 
 def _address(listener: Any) -> str:
