@@ -166,7 +166,7 @@ def serve(
                 exchange.put(name, open_source("demo").candles(Series.parse(name), 900).to_frame())
             api = KlinesApi()
             source = RestSource(api, ExchangeClock(api.time_s, most_age_s=0.0))
-            options = {"issue": Issuer(source), "record": lambda series: None, "look_s": LOOK_S} | tools
+            options = {"issue": Issuer(source), "record": lambda: None, "look_s": LOOK_S} | tools
             options |= {"present": Present(source.now_s), "tell": told.append}
             desk = Desk(RunPlace(run, served_folder), Tools(**options), shown)
             desk.begin(60)

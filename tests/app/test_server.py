@@ -214,7 +214,7 @@ def test_more_requests_than_are_answered_at_once_are_told_to_come_back(
 ) -> None:
     from v8.app import guard
 
-    def slow(series: Any) -> None:
+    def slow() -> None:
         time.sleep(3.0)
 
     with serve(record=slow) as page:
@@ -244,5 +244,5 @@ def test_the_page_works_without_its_script(served: Any) -> None:
 
 def test_the_readme_lists_every_route() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
-    rows = dict(re.findall(r"^\| `(/[^`]*)` \| (.*) \|$", readme, re.MULTILINE))
+    rows = dict(re.findall(r"^\| `(/[^`]*)` \| ([^|]*) \|$", readme, re.MULTILINE))
     assert {route: about.replace("`", "") for route, about in rows.items()} == ROUTES

@@ -103,7 +103,7 @@ def _against(against: Against) -> dict[str, Any]:
 
 
 def track(record: Record | None, series: Series) -> dict[str, Any]:
-    """Return `/api/track/{series}`: the live record of a series, and of all of them per task; None without any."""
+    """Return `/api/track/{series}`: the live record of a series, None without one, and of all."""
     found = [one for one in record.series if one.series == str(series)] if record else []
     return {
         "series": str(series),

@@ -85,8 +85,8 @@ def record_part(track: Mapping[str, Any]) -> Html:
         return join([head, element("p", "No record yet: no forecast of this series is in the ledger.")])
     counted = (
         f"{count(record['num_issued'])} issued, {count(record['num_scored'])} scored, "
-        f"{count(record['num_pending'])} waiting for their truth, {count(record['num_late'])} late (in no error), "
-        f"{count(record['num_void'])} without a truth for ever."
+        f"{count(record['num_pending'])} waiting for their truth, {count(record['num_late'])} late (in no "
+        f"error), {count(record['num_void'])} without a truth for ever."
     )
     if not record["tasks"]:
         return join([head, element("p", counted)])
@@ -97,16 +97,16 @@ def _tracked(tasks: Mapping[str, Any], all_series: Mapping[str, Any]) -> Html:
     lines = [(TASKS[task].title, live) for task, live in tasks.items()]
     lines += [(f"{TASKS[task].title}, all series", live) for task, live in all_series.items()]
     rows = ([title, *_live_cells(live)] for title, live in lines)
-    head = ["task", "forecasts", "days", "× naive", "verdict", "p", "× best baseline", "verdict", "p"]
-    caption = "Error as a multiple of that of forecasts without a network issued at the same moment; p corrected"
+    head = ["task", "forecasts", "days", "× naive", "verdict", "p", "× best", "of", "verdict", "p"]
+    caption = "Mean absolute error as a multiple of baselines' issued at the same moment; p is corrected"
     return table(head, rows, caption=caption)
 
 
 def _live_cells(live: Mapping[str, Any]) -> list[str]:
-    cells = [count(live["num_scored"]), count(live["num_days"])]
-    for beside in (live["naive"], live["best"]):
-        cells += [number(beside["multiple"]), beside["verdict"], p_value(beside["corrected_p_value"])]
-    return cells
+    naive, best = live["naive"], live["best"]
+    cells = [count(live["num_scored"]), count(live["num_days"]), number(naive["multiple"])]
+    cells += [naive["verdict"], p_value(naive["corrected_p_value"]), number(best["multiple"])]
+    return [*cells, spaced(best["baseline"]), best["verdict"], p_value(best["corrected_p_value"])]
 
 
 def moment(text: str) -> str:

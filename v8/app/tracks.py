@@ -1,7 +1,7 @@
 """The live record of a place, read from its ledger when the ledger changed.
 
-Whoever issues forecasts writes the ledger in a process of its own (`python -m v8 forecast --every`); here it is
-only read.
+Whoever issues forecasts writes the ledger in a process of its own (`python -m v8 forecast --every`); here it
+is only read.
 """
 
 from __future__ import annotations

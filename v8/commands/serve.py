@@ -17,10 +17,10 @@ from v8.invocation import command
 
 if TYPE_CHECKING:
     from v8.app.places import Place
-    from v8.market.series import Series
 
 LOOPBACK: Final = "127.0.0.1"
 PORT: Final = 8008
+LEDGER: Final = Path("runs/ledger.sqlite")
 
 EXTRA: Final = ("starlette", "uvicorn")
 """Packages of the extra `app`."""
@@ -40,6 +40,9 @@ def serve(
     offline: OfflineOption = False,
     source: SourceOption = "live",
     data_dir: DataDirOption = None,
+    ledger: Annotated[
+        Path, typer.Option("--ledger", metavar="FILE", help="The database of forecasts, for the live record.")
+    ] = LEDGER,
     host: Annotated[
         str | None,
         typer.Option("--host", metavar="ADDRESS", help=f"Where to listen. Default: {LOOPBACK}."),
@@ -56,8 +59,8 @@ def serve(
     from v8.app.guard import LOOPBACK_NAMES, Policy
     from v8.app.part import shown
     from v8.app.present import Present
-    from v8.app.tracks import Tracks
     from v8.app.server import WAIT_S, Site, application, listening, server_of
+    from v8.app.tracks import Tracks
     from v8.commands.device import place as place_models
     from v8.engine.interruption import set_last_words
     from v8.engine.quiet import quiet_start
@@ -71,7 +74,8 @@ def serve(
     with quiet_start():
         from v8.app.issuer import Issuer
 
-        tools = Tools(Issuer(candles), Tracks(ledger, repo or run or ""), Present(partial(present_of, candles)), _tell)
+        present = Present(partial(present_of, candles))
+        tools = Tools(Issuer(candles), Tracks(ledger, repo or run or ""), present, _tell)
         desk = Desk(place, tools, shown)
         desk.begin(WAIT_S)
     policy = Policy(None if host else LOOPBACK_NAMES, (HUB_PAGE,) if "SPACE_ID" in os.environ else ())

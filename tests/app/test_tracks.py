@@ -1,0 +1,100 @@
+"""The live record on the page and in the API is that of the ledger, read again when it changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from v8.app import desk
+from v8.app.tracks import Tracks
+from v8.ledger.database import Ledger
+from v8.ledger.entries import Entry, Issuer, Score
+from v8.ledger.record import live_record
+
+PLACE, BTC = "someone/fleet", "BTCUSDT-15m"
+FIRST_S = 1_700_006_400
+ISSUER = Issuer(
+    place=PLACE,
+    series=BTC,
+    model_sha256="0" * 64,
+    revision=None,
+    seen_until_s=1_690_000_000,
+    profile="tiny",
+    profile_digest="1" * 64,
+    source="live",
+    bar_s=900,
+    horizon_bars=2,
+    tasks={"ohlc": ("open", "high", "low", "close"), "volatility": ("volatility",)},
+    forecasters=("model", "roll_forward", "har"),
+)
+
+
+def write(ledger: Ledger, number: int, losses: list[list[float]] | None) -> None:
+    """Write the forecast of a close, and its score unless the truth has not come."""
+    issued_for_s = FIRST_S + number * 900
+    shape = (len(ISSUER.forecasters), ISSUER.num_values)
+    values = (100.0 + np.arange(np.prod(shape)).reshape(shape)).astype(np.float32)
+    entry = Entry(ISSUER, issued_for_s, issued_for_s + 5, "2" * 64, values)
+    assert ledger.add(entry)
+    if losses is not None:
+        ((key, _),) = ledger.pending(PLACE, BTC, entry.due_s, issued_for_s).items()
+        ledger.add_score(key, Score(entry.due_s, "3" * 64, entry.values[0], np.array(losses)))
+
+
+def test_the_record_is_that_of_the_ledger_and_grows_with_it(
+    serve: Callable[..., AbstractContextManager[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk, "RECORD_S", 0.1)
+    file = tmp_path / "ledger.sqlite"
+    with serve(record=Tracks(file, PLACE)) as page:
+        assert page.get(f"/api/track/{BTC}").json() == {"series": BTC, "record": None, "all_series": {}}
+        assert "No record yet" in page.get(f"/part/{BTC}").text
+        with Ledger.open_to_write(file) as ledger:
+            write(ledger, 0, [[1.0, 4.0], [2.0, 2.0], [4.0, 1.0]])
+            write(ledger, 2, None)
+            page.until(lambda: page.get(f"/api/track/{BTC}").json()["record"] is not None)
+            told = page.get(f"/api/track/{BTC}").json()
+            assert told["record"]["num_pending"] == 1
+            assert told["record"]["tasks"]["ohlc"]["naive"]["multiple"] == 0.5
+            write(ledger, 1, [[2.0, 4.0], [4.0, 2.0], [4.0, 1.0]])
+            page.until(lambda: page.get(f"/api/track/{BTC}").json()["record"]["num_scored"] == 2)
+            told, record = page.get(f"/api/track/{BTC}").json(), live_record(ledger, PLACE)
+        assert told["record"] == record.series[0].to_json()
+        assert told["all_series"] == {task: live.to_json() for task, live in record.tasks.items()}
+        part = page.get(f"/part/{BTC}").text
+        assert "3 issued, 2 scored, 1 waiting for their truth, 0 late (in no error), 0 without" in part
+        cells = "<td>2</td><td>1</td><td>0.500</td><td>not yet known</td>"
+        assert f'<th scope="row">Candles</th>{cells}' in part
+        assert page.get("/api/track/ETHUSDT-1h").json()["record"] is None
+        assert str(tmp_path) not in page.get(f"/api/track/{BTC}").text
+
+
+def test_a_ledger_is_read_again_only_when_it_was_written(tmp_path: Path) -> None:
+    file = tmp_path / "ledger.sqlite"
+    tracks = Tracks(file, PLACE)
+    assert tracks() is None
+    with Ledger.open_to_write(file) as ledger:
+        assert tracks() is None
+        write(ledger, 0, [[1.0, 4.0], [2.0, 2.0], [4.0, 1.0]])
+        first = tracks()
+        assert first is not None
+        assert tracks() is first
+        write(ledger, 1, None)
+        assert tracks() is not first
+
+
+def test_what_is_no_ledger_is_told_without_its_path(
+    serve: Callable[..., AbstractContextManager[Any]], tmp_path: Path
+) -> None:
+    file = tmp_path / "ledger.sqlite"
+    file.write_bytes(b"no database" * 500)
+    with serve(record=Tracks(file, PLACE)) as page:
+        told = page.get(f"/api/track/{BTC}")
+        assert told.status == 503
+        assert str(tmp_path) not in told.text
+        assert page.get(f"/api/forecast/{BTC}").status == 200
