@@ -59,7 +59,7 @@ def test_it_serves_the_demo_market_offline_until_ctrl_c(process: Any, fetch: Any
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "needs one place of the models: a run folder, or --repo; got neither"),
+        ([], "needs one place of models: a run folder, or --repo; got neither"),
         (["runs/a", "--repo", "a/b"], "got both"),
         (["no/such/run"], "no/such/run: is a run folder; got no such folder"),
         (["--repo", "a", "--port", "70000"], "--port"),

@@ -11,16 +11,28 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from v8.commands.options import DataDirOption, OfflineOption, RevisionOption, SourceOption
+from v8.commands.options import (
+    DataDirOption,
+    LedgerOption,
+    OfflineOption,
+    RepoOption,
+    RevisionOption,
+    RunArgument,
+    SourceOption,
+    one_place,
+)
 from v8.errors import ProfileError
 from v8.invocation import command
+from v8.ledger import DEFAULT_LEDGER
 
 if TYPE_CHECKING:
+    from v8.app.desk import Desk
     from v8.app.places import Place
+    from v8.app.tracks import Tracks
+    from v8.market.sources.source import CandleSource
 
 LOOPBACK: Final = "127.0.0.1"
 PORT: Final = 8008
-LEDGER: Final = Path("runs/ledger.sqlite")
 
 EXTRA: Final = ("starlette", "uvicorn")
 """Packages of the extra `app`."""
@@ -30,19 +42,13 @@ HUB_PAGE: Final = "https://huggingface.co"
 
 
 def serve(
-    run: Annotated[
-        Path | None, typer.Argument(metavar="[RUN]", help="A run folder such as runs/aligned.")
-    ] = None,
-    repo: Annotated[
-        str | None, typer.Option("--repo", metavar="USER/NAME", help="A repository on the Hub instead.")
-    ] = None,
+    run: RunArgument = None,
+    repo: RepoOption = None,
     revision: RevisionOption = None,
     offline: OfflineOption = False,
     source: SourceOption = "live",
     data_dir: DataDirOption = None,
-    ledger: Annotated[
-        Path, typer.Option("--ledger", metavar="FILE", help="The database of forecasts, for the live record.")
-    ] = LEDGER,
+    ledger: LedgerOption = DEFAULT_LEDGER,
     host: Annotated[
         str | None,
         typer.Option("--host", metavar="ADDRESS", help=f"Where to listen. Default: {LOOPBACK}."),
@@ -52,32 +58,20 @@ def serve(
     ] = PORT,
 ) -> None:
     """Show forecasts of the present, leaderboard and live record on a page with a JSON API."""
-    _check_words(run, repo)
+    where = one_place("app", run, repo)
     _require_extra()
 
-    from v8.app.desk import Desk, Tools
     from v8.app.guard import LOOPBACK_NAMES, Policy
-    from v8.app.part import shown
-    from v8.app.present import Present
-    from v8.app.server import WAIT_S, Site, application, listening, server_of
+    from v8.app.server import Site, application, listening, server_of
     from v8.app.tracks import Tracks
-    from v8.commands.device import place as place_models
     from v8.engine.interruption import set_last_words
-    from v8.engine.quiet import quiet_start
-    from v8.market.sources.source import open_source, present_of
+    from v8.market.sources.source import open_source
 
     candles = open_source(source, data_dir=data_dir)
-    place = _place(run, repo, revision, is_offline=offline)
+    place = _place(where, revision, is_offline=offline)
     listener = listening(host or LOOPBACK, port)
     set_last_words("stopped: the page is not served any more.")
-    place_models("auto", "1", "1")  # the same sums in the same order as when the models were judged
-    with quiet_start():
-        from v8.app.issuer import Issuer
-
-        present = Present(partial(present_of, candles))
-        tools = Tools(Issuer(candles), Tracks(ledger, repo or run or ""), present, _tell)
-        desk = Desk(place, tools, shown)
-        desk.begin(WAIT_S)
+    desk = _begun(place, candles, Tracks(ledger, where))
     policy = Policy(None if host else LOOPBACK_NAMES, (HUB_PAGE,) if "SPACE_ID" in os.environ else ())
     _tell(f"{desk.fleet.label}: http://{_address(listener)}/ (Ctrl-C stops it)")
     try:
@@ -88,14 +82,25 @@ def serve(
     raise KeyboardInterrupt
 
 
-def _check_words(run: Path | None, repo: str | None) -> None:
-    if (run is None) == (repo is None):
-        raise ProfileError(
-            where=command("app"),
-            rule="needs one place of the models: a run folder, or --repo",
-            got="neither" if repo is None else "both",
-            fix="Write for example runs/aligned, or --repo user/name",
+def _begun(place: Place, candles: CandleSource, tracks: Tracks) -> Desk:
+    """Return the work behind the page, with TensorFlow started and the first forecast made."""
+    from v8.app.desk import Desk, Tools
+    from v8.app.part import shown
+    from v8.app.present import Present
+    from v8.app.server import WAIT_S
+    from v8.commands.device import place as place_models
+    from v8.engine.quiet import quiet_start
+    from v8.market.sources.source import present_of
+
+    place_models("auto", "1", "1")  # the same sums in the same order as when the models were judged
+    with quiet_start():
+        from v8.app.issuer import Issuer
+
+        desk = Desk(
+            place, Tools(Issuer(candles), tracks, Present(partial(present_of, candles)), _tell), shown
         )
+        desk.begin(WAIT_S)
+    return desk
 
 
 def _require_extra() -> None:
@@ -109,17 +114,16 @@ def _require_extra() -> None:
         )
 
 
-def _place(run: Path | None, repo: str | None, revision: str | None, *, is_offline: bool) -> Place:
+def _place(where: Path | str, revision: str | None, *, is_offline: bool) -> Place:
     from v8.app.places import HubPlace, RunPlace
     from v8.artifacts.generations import served_folder
 
-    if repo is not None:
-        return HubPlace(repo, revision, is_offline=is_offline)
-    if run is None or not run.is_dir():
-        raise ProfileError(
-            where=str(run), rule="is a run folder", got="no such folder", fix="Check the path, or name --repo"
-        )
-    return RunPlace(run, served_folder)
+    if isinstance(where, str):
+        return HubPlace(where, revision, is_offline=is_offline)
+    if not where.is_dir():
+        fix = "Check the path, or name a repository with --repo"
+        raise ProfileError(where=str(where), rule="is a run folder", got="no such folder", fix=fix)
+    return RunPlace(where, served_folder)
 
 
 def _address(listener: Any) -> str:
