@@ -42,7 +42,7 @@ def write(ledger: Ledger, number: int, losses: list[list[float]] | None) -> None
     entry = Entry(ISSUER, issued_for_s, issued_for_s + 5, "2" * 64, values)
     assert ledger.add(entry)
     if losses is not None:
-        ((key, _),) = ledger.pending(PLACE, BTC, issued_for_s).items()
+        key = next(iter(ledger.pending(PLACE, BTC, issued_for_s)))
         ledger.add_score(key, Score(entry.due_s, "3" * 64, entry.values[0], np.array(losses)))
 
 
