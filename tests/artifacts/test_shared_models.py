@@ -65,6 +65,31 @@ def test_threads_that_use_one_graph_do_not_mix(files: list[Path], windows: np.nd
         assert [*said] == [expected[number] for number in numbers]
 
 
+def test_files_are_read_without_keras_once_it_has_shown_how(
+    files: list[Path], windows: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = SharedModels()
+    models.load(files[0])
+    models.load(files[1])
+    expected = forecast_windows(load_keras_model(files[2]), windows)["ohlc"]
+    with monkeypatch.context() as patch:
+        patch.setattr(keras.Model, "load_weights", None)
+        third = models.load(files[2])
+    np.testing.assert_array_equal(forecast_windows(third, windows)["ohlc"], expected, strict=True)
+
+
+def test_weights_that_are_written_otherwise_are_read_by_keras(
+    files: list[Path], windows: np.ndarray, tmp_path: Path
+) -> None:
+    """A file with an array more than the first one is one that Keras may still read: it says so itself."""
+    models = SharedModels()
+    models.load(files[0])
+    models.load(files[1])
+    more = changed(files[2], tmp_path / "m.keras", lambda weights: weights.create_dataset("more", data=[1.0]))
+    expected = forecast_windows(load_keras_model(more), windows)["ohlc"]
+    np.testing.assert_array_equal(forecast_windows(models.load(more), windows)["ohlc"], expected, strict=True)
+
+
 def changed(file: Path, target: Path, change: Callable[[h5py.File], None]) -> Path:
     with zipfile.ZipFile(file) as archive:
         archive.extractall(target.with_suffix(""))
@@ -81,6 +106,7 @@ def reshaped(weights: h5py.File) -> None:
     weights["layers/dense/vars/0"] = np.zeros((6, 3), np.float32)
 
 
+@pytest.mark.parametrize("num_before", [1, 2])
 @pytest.mark.parametrize(
     "change",
     [
@@ -90,14 +116,18 @@ def reshaped(weights: h5py.File) -> None:
     ],
 )
 def test_weights_that_do_not_fit_are_refused_and_leave_the_others_as_they_were(
-    change: Callable[[h5py.File], None], files: list[Path], windows: np.ndarray, tmp_path: Path
+    change: Callable[[h5py.File], None],
+    num_before: int,
+    files: list[Path],
+    windows: np.ndarray,
+    tmp_path: Path,
 ) -> None:
     models = SharedModels()
-    good = models.load(files[0])
-    expected = forecast_windows(good, windows)["ohlc"]
+    good = [models.load(file) for file in files[:num_before]]
+    expected = forecast_windows(good[-1], windows)["ohlc"]
     with pytest.raises(ArtifactError, match="must hold layers and weights that fit together"):
         models.load(changed(files[1], tmp_path / "other.keras", change))
-    np.testing.assert_array_equal(forecast_windows(good, windows)["ohlc"], expected, strict=True)
+    np.testing.assert_array_equal(forecast_windows(good[-1], windows)["ohlc"], expected, strict=True)
 
 
 def test_a_file_with_fewer_numbers_than_the_network_has_is_refused(files: list[Path], tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.artifacts.model_file import load_keras_model, one_fault, read_description, require_enough_weights
+from v8.artifacts.weight_places import Places, find_places, read_weights
 from v8.storage import digest_bytes
 
 
@@ -38,22 +39,22 @@ class SharedModels:
         with self._loading:
             description = digest_bytes(read_description(file))
             if description not in self._graphs:
-                self._graphs[description] = _Graph(load_keras_model(file))
-                return SharedModel(self._graphs[description])
+                graph = self._graphs[description] = _Graph(load_keras_model(file))
+                return SharedModel(graph, graph.weights())
             graph = self._graphs[description]
-            graph.read(file)
-            return SharedModel(graph)
+            return SharedModel(graph, graph.read(file))
 
 
 class SharedModel:
     """One model in a graph that others use, too; it takes what a Keras model takes and gives what it gives.
 
     Args:
-        graph: It holds this model's weights now.
+        graph: What computes.
+        weights: This model's, in the order of the graph's variables.
     """
 
-    def __init__(self, graph: _Graph) -> None:
-        self._graph, self._weights = graph, graph.weights()
+    def __init__(self, graph: _Graph, weights: list[NDArray[Any]]) -> None:
+        self._graph, self._weights = graph, weights
 
     @property
     def inputs(self) -> Any:
@@ -76,26 +77,36 @@ class _Graph:
     def __init__(self, model: Any) -> None:
         self.model = model
         self._held: list[NDArray[Any]] | None = None
+        self._places: Places | None = None
+        self._is_searched = False
         self._using = threading.Lock()
 
     def weights(self) -> list[NDArray[Any]]:
-        """Copy the weights that it holds, and hold them by that name."""
-        self._held = [variable.numpy().copy() for variable in self.model.variables]
-        return self._held
+        """Copy the weights that it holds."""
+        return [variable.numpy().copy() for variable in self.model.variables]
 
-    def read(self, file: Path) -> None:
-        """Hold the weights of a file of the same description.
+    def read(self, file: Path) -> list[NDArray[Any]]:
+        """Read the weights of a file of the same description.
 
         Raises:
             ArtifactError: If they do not fit.
         """
         require_enough_weights(file, self.model)
         with self._using, one_fault(file, "must hold layers and weights that fit together"):
-            self._held = None
-            for variable in self.model.variables:  # so that none is left which was another model's
-                if np.issubdtype(variable.numpy().dtype, np.floating):
-                    variable.assign(np.full(variable.shape, np.nan, np.float32))
-            self.model.load_weights(str(file))
+            if not self._is_searched:
+                self._held = None
+                self._places, self._is_searched = find_places(self.model, file), True
+            weights = read_weights(self.model, file, self._places) if self._places else None
+            return self._read_by_keras(file) if weights is None else weights
+
+    def _read_by_keras(self, file: Path) -> list[NDArray[Any]]:
+        """Have Keras read a file that is another way to write the same weights, or refuse it."""
+        self._held = None
+        for variable in self.model.variables:  # so that none is left which was another model's
+            if np.issubdtype(np.dtype(variable.dtype), np.floating):
+                variable.assign(np.full(variable.shape, np.nan, variable.dtype))
+        self.model.load_weights(str(file))
+        return self.weights()
 
     def predict_on_batch(
         self, batch_BTF: NDArray[np.float32], weights: list[NDArray[Any]]
