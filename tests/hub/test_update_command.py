@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,16 +19,22 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from v8.artifacts.generations import Decision, read_serving, served_folder
+from v8.commands.app import app
 from v8.engine.events import Event, Listener, Outcome
 from v8.engine.plan import Job, Plan
 from v8.engine.renewal import NOT_TRAINED, Looked, Renewal, Renewed
 from v8.engine.staleness import Rule
+from v8.errors import ArtifactError
 from v8.hub.publish import publish
 from v8.hub.staging import Choice, stage_run
+from v8.ledger.database import Ledger
+from v8.ledger.entries import Entry, Issuer, Score
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.storage import digest_file, write_json
@@ -323,3 +330,80 @@ def test_a_series_whose_candles_cannot_be_had_fails_by_itself(copied: Drilled) -
     found = renewal_of(copied).look([Series.parse(BTC)])
     assert not found.standings
     assert "BTCUSDT-15m" in str(found.failures[0].reason)
+
+
+def test_the_live_record_is_believed_before_a_back_test(copied: Drilled) -> None:
+    metadata = json.loads((challenger_of(copied) / "metadata.json").read_text())
+    shutil.copytree(challenger_of(copied), copied.run / BTC, dirs_exist_ok=True)
+    change(copied.run / BTC, candles=metadata["candles"] | {"last_open": "2025-01-01T23:45:00+00:00"})
+    rng = np.random.default_rng(5)
+    with Ledger.open_to_write(copied.run.parent / "ledger.sqlite") as ledger:
+        issuer = Issuer(
+            place="./tiny",
+            series=BTC,
+            model_sha256=metadata["model_sha256"],
+            revision=None,
+            seen_until_s=1_735_000_000,
+            profile="tiny",
+            profile_digest=metadata["profile_digest"],
+            source="live",
+            bar_s=900,
+            horizon_bars=3,
+            tasks={"ohlc": ("open", "high", "low", "close")},
+            forecasters=("model", "roll_forward"),
+        )
+        for number in range(60):
+            at_s = 1_735_776_000 + number * 900  # from 2025-01-02T00:00:00Z on
+            ledger.add(Entry(issuer, at_s, at_s + 5, "2" * 64, np.ones((2, 12), np.float32)))
+        for key, entry in ledger.pending("./tiny", BTC, 1_740_000_000).items():
+            losses = rng.exponential(0.01, (2, 1)) * [[2.0], [1.0]]
+            ledger.add_score(key, Score(entry.due_s, "3" * 64, entry.values[0], losses))
+        renewal = replace(renewal_of(copied, Rule("decay")), ledger=ledger)
+        (standing,) = renewal.look([Series.parse(BTC)]).standings
+    assert standing.is_stale
+    assert "on its test span (p " in standing.why
+    assert standing.why.endswith("over 60 forecasts of the live record")
+    assert re.fullmatch(r"ohlc [12]\.\d{3} of 60", standing.live)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        (["--when", "weekly"], "--when: is one of age, decay, always; got 'weekly'"),
+        (["--max-age", "inf"], "--max-age: is a number of days, for --when age; got inf"),
+        (
+            ["--max-age", "3", "--when", "decay"],
+            "--max-age: is a number of days, for --when age; got 3.0 with",
+        ),
+        (["--series", "DOGEUSDT-1h"], "what is updated is a finished series of the run; got DOGEUSDT-1h"),
+        (["--source", "demo", "--publish", REPO], "only models of real markets are published"),
+        (["--ledger", "nowhere.sqlite"], "nowhere.sqlite"),
+    ],
+)
+def test_words_that_cannot_be_meant_are_one_line(copied: Drilled, words: list[str], refused: str) -> None:
+    given = ["--data-dir", str(copied.candles)] if "--source" not in words else []
+    done = CliRunner().invoke(app, ["update", str(copied.run), *given, *words])
+    assert done.exit_code in (2, 3, 5)
+    assert refused in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (copied.run / "serving.json").exists()
+
+
+def test_a_generation_that_is_damaged_is_named_with_what_to_do(copied: Drilled) -> None:
+    record = copied.run / "generations" / copied.generation / "run.json"
+    record.write_text(record.read_text()[:200])
+    with pytest.raises(
+        ArtifactError, match=r"whole JSON; .* or remove this generation, if serving\.json does"
+    ):
+        list(renewal_of(copied).unfinished([Series.parse(BTC)]))
+
+
+def test_what_was_begun_with_another_source_is_finished_with_it(copied: Drilled) -> None:
+    renewal = replace(renewal_of(copied), source=open_source("demo"))
+    with pytest.raises(
+        ArtifactError, match=r"was begun with --source files and is finished with it; got --source demo"
+    ):
+        list(renewal.unfinished([Series.parse(BTC)]))

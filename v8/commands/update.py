@@ -5,6 +5,7 @@ Interrupted, the old models serve on, and the same command goes on where it was.
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -121,9 +122,12 @@ def _rule(when: str, max_age_days: float | None) -> Rule:
         raise ProfileError(
             where="--when", rule=f"is one of {', '.join(RULES)}", got=repr(when), fix="Choose one of these"
         )
-    if max_age_days is not None and when != "age":
+    if max_age_days is not None and (when != "age" or not math.isfinite(max_age_days)):
         raise ProfileError(
-            where="--max-age", rule="is for --when age", got=f"--when {when}", fix="Leave one of them out"
+            where="--max-age",
+            rule="is a number of days, for --when age",
+            got=f"{max_age_days} with --when {when}",
+            fix="Write for example --max-age 7, or leave it out",
         )
     return Rule(when, max_age_days)
 
@@ -152,13 +156,14 @@ def _renew(renewal: Renewal, chosen: Sequence[Series], train_all: TrainAll) -> b
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is a Ctrl-C
     set_last_words(f"interrupted: what served in {renewal.run} serves on. Go on with: {renewal.words}")
     with FolderLock(renewal.run):
-        is_whole = True
-        for came in renewal.renew(chosen, train_all, _shown):
-            _print(came)
-            is_whole = is_whole and not came.failures
-        rows = write_outputs(renewal.run, _tell)
-    print_leaderboard(rows)
-    return is_whole
+        came = []
+        for one in renewal.renew(chosen, train_all, _shown):
+            _print(one)
+            came.append(one)
+        rows = write_outputs(renewal.run, _tell)  # also after a kill between a decision and this
+    if any(each.has_changes for each in came):
+        print_leaderboard(rows)
+    return not any(each.failures for each in came)
 
 
 @contextmanager
@@ -184,14 +189,16 @@ def _print(came: Looked | Renewed) -> None:
 
 
 def _print_standings(standings: Sequence[Standing]) -> None:
-    from v8.commands.printing import print_table
+    from v8.commands.printing import print_lines, print_table
 
     rows = [
-        (one.series, one.generation, one.until, one.live, "yes" if one.is_stale else "no", one.why)
+        (one.series, one.generation, one.until, one.live, "yes" if one.is_stale else "no")
         for one in standings
     ]
-    header = ("series", "generation", "newest candle", "live record × naive", "stale", "why")
-    print_table("What serves", header, rows)
+    print_table(
+        "What serves", ("series", "generation", "newest candle", "live record × naive", "stale"), rows
+    )
+    print_lines(*(f"{one.series}: {one.why}." for one in standings))
 
 
 def _print_decisions(renewed: Renewed) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from v8.market.candles import Candles
 from v8.market.series import Series
-from v8.market.sources.source import CandleSource
+from v8.market.sources.source import BringsMany, CandleSource
 
 
 class RememberedCandles:
@@ -27,6 +29,11 @@ class RememberedCandles:
     def is_publishable(self) -> bool:
         """Whether the source is a real market."""
         return self._source.is_publishable
+
+    def bring(self, series: Sequence[Series], num_bars: int) -> None:
+        """Bring many series up to date at once, where the source can; see `BringsMany`."""
+        if isinstance(self._source, BringsMany):
+            self._source.bring(series, num_bars)
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return candles; see `CandleSource`.

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 from v8.artifacts.generations import (
+    SERVING_FILE,
     Decision,
     Serving,
     artifact_folder,
@@ -61,6 +63,11 @@ class Renewed:
     decisions: tuple[Decision, ...]
     failures: tuple[Outcome, ...]
 
+    @property
+    def has_changes(self) -> bool:
+        """Whether another model serves than before."""
+        return any(one.is_replaced for one in self.decisions)
+
 
 @dataclass(frozen=True)
 class Looked:
@@ -73,6 +80,7 @@ class Looked:
 
     standings: tuple[Standing, ...]
     failures: tuple[Outcome, ...]
+    has_changes: ClassVar = False
 
     @property
     def stale(self) -> dict[Series, str]:
@@ -103,12 +111,13 @@ class Renewal:
     ledger: Ledger | None = None
     record: RunRecord = field(init=False)
     profile: Profile = field(init=False)
+    _candles: RememberedCandles = field(init=False)
 
     def __post_init__(self) -> None:
         self.record = read_run(self.run)
         where = f"{self.run / RUN_FILE}, key profile"
         self.profile = recorded_profile(self.record.profile, where=where)
-        self.source = RememberedCandles(self.source)
+        self._candles = RememberedCandles(self.source)
 
     def chosen(self, asked: Sequence[Series] | None) -> tuple[Series, ...]:
         """Return the series that are meant: finished ones of the run.
@@ -138,7 +147,7 @@ class Renewal:
         """
         serving = read_serving(self.run)
         for name in list_generations(self.run):
-            begun = read_run(generation_folder(self.run, name))
+            begun = self._begun(name)
             mine = [one for one in chosen if str(one) in begun.series]
             left = tuple(one for one in mine if not serving.has_decided(str(one), name))
             if left:
@@ -148,6 +157,7 @@ class Renewal:
     def look(self, chosen: Sequence[Series]) -> Looked:
         """Find out which models are stale; a series whose candles cannot be had fails by itself."""
         serving = read_serving(self.run)
+        self._candles.bring(chosen, self.profile.newest_bars)
         found = [isolated(series, partial(self._standing, series, serving)) for series in chosen]
         failures = tuple(outcome for _, outcome in found if outcome.reason)
         return Looked(tuple(standing for standing, _ in found if standing), failures)
@@ -201,13 +211,20 @@ class Renewal:
         begun = RunRecord.begin(self.profile, self.source.name, self.source.is_publishable, self.words)
         with RunFolder(plan.path, begun) as folder, show(plan) as listen:
             folder.expect(stale)
-            summary = execute(plan, folder, self.source, train_all, listen)
+            summary = execute(plan, folder, self._candles, train_all, listen)
             failures = {failure.series: failure for failure in summary.failures}
             decisions = []
             for series, why in stale.items():
                 ruling = self._ruled(series, generation, failures, listen)
                 decisions.append(self._decide(series, generation, why, ruling))
         return Renewed(generation, tuple(decisions), summary.failures)
+
+    def _begun(self, generation: str) -> RunRecord:
+        try:
+            return read_run(generation_folder(self.run, generation))
+        except ArtifactError as error:
+            fix = f"Restore it, or remove this generation, if {SERVING_FILE} does not name it"
+            raise ArtifactError(where=error.where, rule=error.rule, got=error.got, fix=fix) from error
 
     def _require_source(self, generation: str, begun: RunRecord) -> None:
         if begun.source != self.source.name:
@@ -219,7 +236,7 @@ class Renewal:
             )
 
     def _newest(self, series: Series) -> Candles:
-        return self.source.candles(series, self.profile.newest_bars)
+        return self._candles.candles(series, self.profile.newest_bars)
 
     def _standing(self, series: Series, serving: Serving) -> Standing:
         with quiet_start():
@@ -239,7 +256,7 @@ class Renewal:
         serves = read_serving(self.run).generation_of(str(series))
         champion, challenger = (artifact_folder(self.run, each, str(series)) for each in (serves, generation))
         pin = read_run(generation_folder(self.run, generation)).series[str(series)].candles
-        candles = self.source.candles(series, self.profile.newest_bars, pin.last_open_s if pin else None)
+        candles = self._candles.candles(series, self.profile.newest_bars, pin.last_open_s if pin else None)
         with quiet_start():
             return rule(champion, challenger, candles, self.profile)
 

@@ -35,7 +35,7 @@ from v8.market.candles import Candles
 from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.records import AS_WRITTEN, Count, checked
-from v8.wording import ABSENT, number, plural
+from v8.wording import ABSENT, number
 
 RULES: Final = ("age", "decay", "always")
 """By which a model is stale, see above."""
@@ -162,7 +162,7 @@ class Staleness:
 
     def _found(self, served: _Served, candles: Candles) -> tuple[bool, str]:
         num_new = max(0, (int(candles.open_time_s[-1]) - served.tried_s) // served.series.bar_s)
-        said = f"{plural(num_new, 'new candle')} since {iso(served.tried_s)}"
+        said = f"{num_new:,} new {'candle' if num_new == 1 else 'candles'} since {iso(served.tried_s)}"
         if not num_new or self.rule.when == "always":
             return num_new > 0, said
         if self.rule.when == "age":
