@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -82,6 +83,12 @@ def test_a_port_that_is_taken_is_one_sentence() -> None:
             listening("127.0.0.1", port)
     with pytest.raises(ProfileError, match=r"--host no\.such\.host\.invalid"):
         listening("no.such.host.invalid", 0)
+
+
+def test_answers_are_sent_at_once() -> None:
+    # With another protocol asyncio leaves Nagle's algorithm on: 40 ms an answer, 20 a second and connection.
+    with listening("127.0.0.1", 0) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
 
 
 def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

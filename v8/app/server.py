@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -165,8 +166,7 @@ def listening(host: str, port: int) -> socket.socket:
         ProfileError: If it cannot.
     """
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=256)
+        return _listening(*socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0])
     except (OSError, OverflowError) as error:
         got = getattr(error, "strerror", None) or type(error).__name__
         raise ProfileError(
@@ -175,6 +175,21 @@ def listening(host: str, port: int) -> socket.socket:
             got=got,
             fix="Stop what listens there, or choose another --port; 0 takes any that is free",
         ) from error
+
+
+def _listening(family: int, kind: int, protocol: int, _: str, address: Any) -> socket.socket:
+    # The protocol is named: asyncio sends at once only on sockets that say they are TCP; on others every answer
+    # of two parts waits 40 ms for the reader's acknowledgement of the first.
+    listener = socket.socket(family, kind, protocol)
+    try:
+        if os.name == "posix":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(256)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def server_of(app: ASGIApp) -> uvicorn.Server:
