@@ -178,8 +178,8 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def _listening(family: int, kind: int, protocol: int, _: str, address: Any) -> socket.socket:
-    # The protocol is named: asyncio sends at once only on sockets that say they are TCP; on others every answer
-    # of two parts waits 40 ms for the reader's acknowledgement of the first.
+    # The protocol is named: asyncio sends at once only on sockets that say they are TCP; on others every
+    # answer of two parts waits 40 ms for the reader's acknowledgement of the first.
     listener = socket.socket(family, kind, protocol)
     try:
         if os.name == "posix":
