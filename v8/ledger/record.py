@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -192,11 +193,12 @@ class _Losses:
     bar_s: int
     horizon_bars: int
 
-    def mean(self, forecaster: str) -> float:
-        """Return the mean loss of a forecaster."""
-        return math.fsum(self.by_forecaster[forecaster]) / len(self.times_s)
+    @cached_property
+    def means(self) -> dict[str, float]:
+        """Mean loss of each forecaster."""
+        return {name: float(losses.mean()) for name, losses in self.by_forecaster.items()}
 
-    @property
+    @cached_property
     def num_days(self) -> int:
         """Days, UTC, on which forecasts were issued."""
         return len(np.unique(self.times_s // DAY_S))
@@ -294,7 +296,7 @@ def _together(losses: Sequence[_Losses]) -> _Losses:
 
 def _in_units_of_naive(losses: _Losses, forecaster: str) -> Floats:
     """Return losses as multiples of naive's mean; 0 in a market that stood still, where naive makes none."""
-    unit = losses.mean(NAIVE)
+    unit = losses.means[NAIVE]
     return losses.by_forecaster[forecaster] / unit if unit > 0 else np.zeros(len(losses.times_s))
 
 
@@ -307,7 +309,7 @@ def _best_baseline(losses: Sequence[_Losses]) -> str:
     names = [name for name in _shared(losses) if name != MODEL]
 
     def typical(name: str) -> float:
-        pairs = [(one.mean(name), one.mean(NAIVE)) for one in losses]
+        pairs = [(one.means[name], one.means[NAIVE]) for one in losses]
         return round(median([theirs / naive for theirs, naive in pairs if naive > 0] or [math.inf]), 9)
 
     return min(names, key=lambda name: (typical(name), name != NAIVE))
@@ -317,14 +319,14 @@ def _live(losses: _Losses, best: str) -> LiveTask:
     return LiveTask(
         num_scored=losses.num_scored,
         num_days=losses.num_days,
-        errors={name: losses.mean(name) for name in losses.by_forecaster},
+        errors=losses.means,
         naive=_against(losses, NAIVE),
         best=_against(losses, best if best in losses.by_forecaster else NAIVE),
     )
 
 
 def _against(losses: _Losses, baseline: str) -> Against:
-    ours, theirs = losses.mean(MODEL), losses.mean(baseline)
+    ours, theirs = losses.means[MODEL], losses.means[baseline]
     outcome: Outcome = EQUALS if ours == theirs else BEATS if ours < theirs else LOSES
     p_value = None if losses.num_days < MIN_DAYS else _test(losses, baseline).p_value
     return Against(baseline, ours / theirs if theirs > 0 else None, outcome, p_value, p_value)
