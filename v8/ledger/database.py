@@ -18,12 +18,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
-from urllib.parse import quote
 
 import numpy as np
 from pydantic import TypeAdapter
 
-from v8.errors import ArtifactError, StorageError, V8Error
+from v8.errors import ArtifactError, ProfileError, StorageError, V8Error
 from v8.invocation import command
 from v8.ledger import schema
 from v8.ledger.entries import Entry, Issuer, Score, Scored, Tally
@@ -132,13 +131,15 @@ class Ledger:
     def series(self, place: Path | str) -> list[str]:
         """List the series of a place that have forecasts here, in order."""
         found = self._rows("SELECT series FROM tracks WHERE place = ? ORDER BY series", self.place(place))
-        return [row[0] for row in found]
+        with self._as_written("tracks"):
+            return [str(Series.parse(row[0])) for row in found]
 
     def newest(self, place: Path | str, series: str) -> int | None:
         """Return the newest close that a forecast was issued for, seconds since the epoch; None at first."""
         newest = "SELECT MAX(issued_for_s) FROM forecasts WHERE track = ?"
         ((found,),) = self._rows(newest, self._track(place, series))
-        return None if found is None else int(found)
+        with self._as_written("forecasts"):
+            return None if found is None else int(found)
 
     def issued_since(self, place: Path | str, series: str, since_s: int) -> list[int]:
         """List the closes from `since_s` on that a forecast was issued for, seconds since the epoch."""
@@ -147,7 +148,8 @@ class Ledger:
             self._track(place, series),
             since_s,
         )
-        return [int(row[0]) for row in found]
+        with self._as_written("forecasts"):
+            return [int(row[0]) for row in found]
 
     def add(self, entry: Entry) -> bool:
         """Write a forecast and return when it is on the disk.
@@ -242,6 +244,8 @@ class Ledger:
         with self._as_written("scores"):
             times = np.array([row[:2] for row in rows], np.int64)
             losses = unpack_plain(b"".join(row[2] for row in rows), shape)
+            if (losses < 0).any():
+                raise ValueError("errors below zero")
         return Scored(issuer, times[:, 0], times[:, 1], losses)
 
     def _entry(self, number: int, *row: Any) -> Entry:
@@ -298,7 +302,7 @@ class Ledger:
     def _as_written(self, what: str) -> Iterator[None]:
         try:
             yield
-        except (ValueError, TypeError, OverflowError) as error:
+        except (ValueError, TypeError, OverflowError, AttributeError, ProfileError) as error:
             raise _damaged(self.path, f"{what} with {error}") from error
 
 
@@ -327,7 +331,7 @@ def _connected(path: Path, *, is_writer: bool = False) -> sqlite3.Connection:
     is_kept = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
     mode = "mode=rw" if is_writer or is_kept else "mode=ro&immutable=1"
     with _spoken(path):
-        address = f"file:{quote(str(path.absolute()))}?{mode}"
+        address = f"{path.absolute().as_uri()}?{mode}"
         connection = sqlite3.connect(address, timeout=BUSY_S, isolation_level=None, uri=True)
         try:
             _set_up(connection, path, is_writer=is_writer)

@@ -29,7 +29,7 @@ from v8.ledger.writing import make_entry, profile_of, wanted_bars
 from v8.market.candles import Candles
 from v8.market.open_times import iso
 from v8.market.series import Series
-from v8.market.sources.source import CandleSource, present_of
+from v8.market.sources.source import BringsMany, CandleSource, present_of
 from v8.storage import digest_bytes
 
 CATCH_UP_S: Final = 2 * DAY_S
@@ -37,6 +37,9 @@ CATCH_UP_S: Final = 2 * DAY_S
 
 WAKE_S: Final = 20.0
 """Longest sleep between two wakes, in seconds: the exchange's time may move otherwise than this machine's."""
+
+BROUGHT_BARS: Final = 1_000
+"""Newest candles that all series are brought up to at once: a page of the exchange's."""
 
 SETTLE_S: Final = 2
 MOST_JITTER_S: Final = 6
@@ -151,9 +154,12 @@ class Watch:
         """
         source = self._open_source()
         woken = Wake(present_of(source))
-        if any(self._due(Series.parse(name), woken.now_s) for name in self._models.series):
+        due = [series for series in map(Series.parse, self._models.series) if self._due(series, woken.now_s)]
+        if due:
             with self._told_of("the place", woken):
                 self._models.look()
+            if isinstance(source, BringsMany):
+                source.bring(due, BROUGHT_BARS)
         for name in self._models.series:
             with self._told_of(name, woken):
                 self._serve(Series.parse(name), source, woken)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.artifacts.forecaster import Forecaster
-from v8.errors import DataError
+from v8.errors import DataError, SeriesError, listed
 from v8.evaluation.judgement import MODEL
 from v8.ledger.baselines import FittedBaselines, known_bars
 from v8.ledger.entries import Entry, Issuer
@@ -76,6 +76,14 @@ def make_entry(
         forecasters=tuple(made),
     )
     values = issuer.joined({task: np.stack([one[task] for one in made.values()]) for task in issuer.tasks})
+    if not np.isfinite(values).all():
+        strange = [name for name, row in zip(made, values, strict=True) if not np.isfinite(row).all()]
+        raise SeriesError(
+            where=issuer.series,
+            rule="forecasts are finite numbers of single precision",
+            got=f"others from {listed(strange)} at {iso(issued_for_s)}",
+            fix="That close is left out",
+        )
     return Entry(issuer, issued_for_s, written_s, known.digest, values)
 
 
