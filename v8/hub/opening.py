@@ -80,7 +80,7 @@ class ModelPlace(ABC):
 
     @abstractmethod
     def present(self, series: str) -> str:
-        """Return what changes when another model serves a series: folder and digest, or a commit.
+        """Return what changes when another model serves a series: its folder and file, or a commit.
 
         Raises:
             ArtifactError: If a folder does not hold that series, or what it says of it is damaged.
@@ -109,7 +109,8 @@ class _Folder(ModelPlace):
 
     def present(self, series: str) -> str:
         folder, _ = self._found(series)
-        return f"{folder} {read_metadata(folder).get('model_sha256')}"
+        about = (folder / METADATA_FILE).stat()  # written aside and renamed with every model
+        return f"{folder} {about.st_mtime_ns} {about.st_size}"
 
     def _found(self, series: str | None) -> tuple[Path, str | None]:
         if (self._path / METADATA_FILE).exists():
