@@ -1,9 +1,9 @@
 """Profiles: what to train, one complete YAML file each, checked, frozen and identified by a digest.
 
-There is no inheritance and there are no hidden defaults: every file holds the same keys, so a plain
-diff of two files is the whole difference between two models. Flags of the command line choose where
-and how far a profile runs; they never change what it is, except through `Profile.with_budget`, which
-changes the digest too.
+There is no inheritance, and every shipped file holds the same keys, so a plain diff of two files is the whole
+difference between two models. Only keys that came later have defaults, for files written before. Flags of
+the command line choose where and how far a profile runs; they never change what it is, except through
+`Profile.with_budget`, which changes the digest too.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ ProfileName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 Precision = Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"]
 Scaling = Literal["anchored", "ranged", "standard", "minmax"]
 Calibration = Literal["shrink", "blend", "none"]
+Optimizer = Literal["adam", "adamw"]
+Schedule = Literal["constant", "plateau", "cosine", "step"]
+GradientClip = Literal["global_norm", "value"]
 
 HUBER_TURN: Final = 1.0
 """Residual, in scaled units, at which `huber` goes from squared to absolute."""
@@ -108,17 +111,40 @@ class TrainingSettings(Settings):
     epochs: int = Field(ge=1, le=100_000)
     """Most passes over the train span; early stopping may end sooner."""
     learning_rate: float = Field(gt=0, le=1)
-    """Step size of Adam at the start, unitless."""
+    """Step size at the start, unitless."""
+    optimizer: Optimizer = "adam"
+    """`adam`, or `adamw` with `weight_decay`."""
+    weight_decay: float = Field(default=0.0, ge=0, lt=1)
+    """Share of every weight that a step takes off, times the learning rate (decoupled)."""
+    schedule: Schedule = "plateau"
+    """Of the learning rate: `constant`; `plateau` and `step` by the two reduce_lr keys; `cosine` to zero."""
+    warmup_epochs: float = Field(default=0.0, ge=0, le=100_000)
+    """Epochs in which the learning rate rises from nothing, step by step; 0 begins with all of it."""
     clip_norm: float | None = Field(gt=0)
-    """Largest norm of the whole gradient, unitless; null leaves it as it is."""
+    """Largest gradient of a model, unitless; null leaves it as it is."""
+    gradient_clip: GradientClip = "global_norm"
+    """What `clip_norm` bounds: the norm of a model's whole gradient, or the size of each `value` of it."""
+    gradient_accumulation: int = Field(default=1, ge=1, le=1_024)
+    """Batches whose gradients make one optimiser step, as one larger batch would, in less memory."""
     early_stopping_patience_epochs: int = Field(ge=1)
     """Epochs without a better validation loss before training ends; the best weights are kept."""
     reduce_lr_factor: float = Field(gt=0, lt=1)
-    """The learning rate is multiplied by this on a plateau."""
+    """The learning rate is multiplied by this on a plateau, or at every step of schedule `step`."""
     reduce_lr_patience_epochs: int = Field(ge=1)
-    """Epochs without a better validation loss before the learning rate is reduced."""
+    """Epochs without a better validation loss before that; with schedule `step`, epochs between steps."""
     precision: Precision
     """`auto` asks the machine; `mixed_*` compute in 16 bits with float32 weights, heads and loss."""
+
+    @property
+    def windows_per_step(self) -> int:
+        """Windows of one optimiser step."""
+        return self.batch_size * self.gradient_accumulation
+
+    @model_validator(mode="after")
+    def _weights_decay_with_adamw(self) -> Self:
+        if self.weight_decay and self.optimizer != "adamw":
+            raise ValueError("optimizer must be adamw with a weight_decay above 0")
+        return self
 
 
 class Profile(Settings):
@@ -230,8 +256,13 @@ class Profile(Settings):
 
     @property
     def digest(self) -> str:
-        """Sha256 of the whole profile, 64 hex digits."""
-        return digest_json({"format": PROFILE_FORMAT, **self.model_dump(mode="json")})
+        """Sha256 of the whole profile, 64 hex digits.
+
+        A key that came later counts where it differs from what was done before it came, its default.
+        """
+        content = self.model_dump(mode="json")
+        content["training"] = self.training.model_dump(mode="json", exclude_defaults=True)
+        return digest_json({"format": PROFILE_FORMAT, **content})
 
     def with_budget(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 
@@ -14,6 +13,7 @@ from v8.data.windows import Batch, FleetWindows, num_batches
 from v8.models.networks import build_network
 from v8.models.stacking import stack
 from v8.profile import Profile
+from v8.training.probe import stock_optimizer
 from v8.training.step import FleetState, compiled_step, initial_state
 
 RATES = np.float32([0.01, 0.02, 0.005])
@@ -21,7 +21,7 @@ EVERYONE = np.ones(3, bool)
 
 
 def batches_of(fleet: list[SeriesData], num: int) -> list[Batch]:
-    size = fleet[0].profile.training.batch_size
+    size = fleet[0].profile.training.windows_per_step
     steps = max(num_batches(data.num_windows("train"), size) for data in fleet)
     first = [1] * len(fleet)
     batches = FleetWindows(fleet).training_batches(
@@ -30,21 +30,29 @@ def batches_of(fleet: list[SeriesData], num: int) -> list[Batch]:
     return [next(batches) for _ in range(num)]
 
 
-@pytest.mark.parametrize("clip_norm", [None, 0.05])
-@pytest.mark.parametrize("family", ["bilstm_seq2seq", "lstm_dense"])
+@pytest.mark.parametrize(
+    ("family", "training"),
+    [
+        ("bilstm_seq2seq", {"clip_norm": None}),
+        ("bilstm_seq2seq", {"clip_norm": 0.05}),
+        ("lstm_dense", {"clip_norm": 0.05}),
+        ("lstm_dense", {"clip_norm": 0.002, "gradient_clip": "value"}),
+        ("dense_newest", {"optimizer": "adamw", "weight_decay": 0.9}),
+    ],
+)
 def test_ten_steps_equal_stock_keras(
     family: str,
-    clip_norm: float | None,
+    training: dict[str, Any],
     make_profile: Callable[..., Profile],
     make_data: Callable[..., SeriesData],
 ) -> None:
-    data = make_data(make_profile(family, training={"clip_norm": clip_norm}))
+    data = make_data(make_profile(family, training=training))
     rate = data.profile.training.learning_rate
     stock = build_network(data.profile, seed=9)
     fleet = stack([stock])
     state = initial_state(fleet, "float32")
     stock.compile(
-        keras.optimizers.Adam(rate, global_clipnorm=clip_norm),
+        stock_optimizer(data.profile.training),
         loss=dict.fromkeys(data.profile.tasks, "mean_absolute_error"),
         loss_weights={task: settings.weight for task, settings in data.profile.tasks.items()},
     )
@@ -60,6 +68,28 @@ def test_ten_steps_equal_stock_keras(
         assert any(
             array.shape == other.shape and np.allclose(array, other, atol=2e-5) for other in trained.values()
         )
+
+
+def test_batches_gathered_in_parts_step_as_one_batch_does(
+    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+) -> None:
+    """The last part of the second series is half empty, and a third has no window in any part."""
+    whole = make_profile(training={"batch_size": 16, "clip_norm": 0.05})
+    parted = make_profile(training={"batch_size": 4, "gradient_accumulation": 4, "clip_norm": 0.05})
+    fleet = [make_data(parted, series=name) for name in ("BTCUSDT-15m", "ETHUSDT-15m", "XRPUSDT-1h")]
+    (batch,) = batches_of(fleet, 1)
+    weight_BM = np.array(batch.weight_BM)
+    weight_BM[14:, 1], weight_BM[:, 2] = 0, 0
+    assert len(weight_BM) == 16
+    found = []
+    for profile in (whole, parted):
+        state, step = stepping(profile)
+        state = step(state, RATES, EVERYONE, batch.x_BMTF, batch.y_BMHC, weight_BM)
+        found.append(step(state, RATES, EVERYONE, batch.x_BMTF, batch.y_BMHC, weight_BM).on_host())
+    for one, other in zip(found[0].weights, found[1].weights, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-5)
+    np.testing.assert_allclose(found[0].loss_sum, found[1].loss_sum, rtol=1e-5)
+    np.testing.assert_array_equal(found[0].window_sum, found[1].window_sum)
 
 
 @pytest.fixture(scope="module")

@@ -97,7 +97,7 @@ class FleetWindows:
             first_epochs: Number of each series' first epoch here; they may differ after a resume.
             num_epochs: Epochs to yield.
         """
-        size = self._fleet[0].profile.training.batch_size
+        size = self._fleet[0].profile.training.windows_per_step
         for number in range(num_epochs):
             orders = [
                 epoch_order(data.anchors["train"], seed, first + number)

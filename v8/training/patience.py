@@ -19,7 +19,8 @@ class LossPatience:
     """How long a training still waits for its validation loss to fall, from epoch to epoch.
 
     Args:
-        learning_rate: Step size of the coming epoch, unitless.
+        learning_rate: Step size of the coming epoch, unitless, before warm-up; other schedules than `plateau`
+            leave it as it was at the start (`v8.training.schedule`).
         best_loss: Smallest validation loss so far.
         best_epoch: Its epoch; 0 is the untrained network.
         epochs_without_gain: Since the best epoch.
@@ -37,7 +38,7 @@ class LossPatience:
     def after(self, epoch: int, validation_loss: float, settings: TrainingSettings) -> LossPatience:
         """Return the state after an epoch."""
         judged = self._judged(epoch, validation_loss)
-        return judged._shrunk(validation_loss, settings)
+        return judged._shrunk(validation_loss, settings) if settings.schedule == "plateau" else judged
 
     def is_out(self, settings: TrainingSettings) -> bool:
         """Say whether early stopping ends the training."""

@@ -25,7 +25,7 @@ from v8.machine import backend, backend_name, cuda_versions, device_of, gpus, ha
 from v8.models.cost import training_flop_per_window
 from v8.models.networks import build_network
 from v8.models.stacked_layers import StackedBidirectional, StackedGRU, StackedLSTM
-from v8.profile import Profile
+from v8.profile import Profile, TrainingSettings
 from v8.training.step import initial_state
 from v8.training.trainer import Trainer
 
@@ -182,7 +182,7 @@ def step_speed(
     started = time.perf_counter()
     device = device_of(work(NUM_WARMING_STEPS))  # now: a later step may take over the tensor's memory
     compile_s = time.perf_counter() - started
-    windows_per_s = median_rate(work, seconds) * num_models * profile.training.batch_size
+    windows_per_s = median_rate(work, seconds) * num_models * profile.training.windows_per_step
     gflop_per_s = windows_per_s * training_flop_per_window(profile) / 1e9
     return StepSpeed(
         path, precision, num_models, is_short, windows_per_s, gflop_per_s, compile_s, device, how
@@ -209,7 +209,7 @@ def format_speeds(
     for work in works.values():
         work(NUM_WARMING_STEPS)
     rounds = [{name: median_rate(work, seconds) for name, work in works.items()} for _ in range(NUM_ROUNDS)]
-    windows = num_models * profile.training.batch_size
+    windows = num_models * profile.training.windows_per_step
     return {name: windows * max(each[name] for each in rounds) for name in works}
 
 
@@ -275,13 +275,21 @@ def _products_per_s(profile: Profile, num_models: int) -> float:
 def stock_network(profile: Profile, precision: str) -> keras.Model:
     """Build and compile the profile's network as a user of plain Keras would."""
     network = build_network(profile, seed=0, precision=precision)
-    settings = profile.training
     network.compile(
-        keras.optimizers.Adam(settings.learning_rate, global_clipnorm=settings.clip_norm),
+        stock_optimizer(profile.training),
         loss={task: each.loss for task, each in profile.tasks.items()},
         loss_weights={task: each.weight for task, each in profile.tasks.items()},
     )
     return network
+
+
+def stock_optimizer(settings: TrainingSettings) -> keras.optimizers.Optimizer:
+    """Return the optimiser of Keras that a profile's settings mean, without its schedule."""
+    bound = "clipvalue" if settings.gradient_clip == "value" else "global_clipnorm"
+    clip = {bound: settings.clip_norm}
+    if settings.optimizer == "adamw":
+        return keras.optimizers.AdamW(settings.learning_rate, settings.weight_decay, **clip)
+    return keras.optimizers.Adam(settings.learning_rate, **clip)
 
 
 def shortened(profile: Profile) -> Profile:
@@ -301,7 +309,7 @@ def random_batch(
 ) -> tuple[NDArray[np.float32], dict[str, NDArray[np.float32]]]:
     """Draw one batch of windows (B, M, T, F) and targets, task to (B, M, H, C), standard normal."""
     draws = np.random.default_rng(0)
-    first = (profile.training.batch_size, num_models)
+    first = (profile.training.windows_per_step, num_models)
     x_BMTF = draws.standard_normal((*first, profile.lookback_bars, profile.num_features), np.float32)
     y_BMHC = {
         task.name: draws.standard_normal((*first, profile.horizon_bars, len(task.columns)), np.float32)

@@ -4,7 +4,9 @@ Every array of the state has the model axis first. The models share nothing: eac
 rate, step count, gradient norm, loss scale and windows, and a model that is not active keeps all of its
 state, its dropout draws included. A model that diverges fills its own weights with NaN and no others.
 
-Adam is that of keras.optimizers.Adam (Kingma & Ba 2015, epsilon outside the corrected root).
+Adam is that of keras.optimizers.Adam (Kingma & Ba 2015, epsilon outside the corrected root), and AdamW that
+of keras.optimizers.AdamW (Loshchilov & Hutter 2019): weights shrink by rate x decay before Adam's step.
+A batch may be gathered in parts, one after another: gradients, losses and draws are those of its windows.
 
 Shape legend: B batch, M model, T lookback, F features, H horizon, C columns of a task.
 """
@@ -21,7 +23,7 @@ from numpy.typing import NDArray
 
 from v8.machine import backend, backend_name
 from v8.models.losses import fleet_loss
-from v8.profile import Profile
+from v8.profile import Profile, TrainingSettings
 
 BETA_1 = 0.9
 BETA_2 = 0.999
@@ -114,7 +116,8 @@ def compiled_step(fleet: keras.Model, profile: Profile, precision: str) -> Calla
 
     Args:
         fleet: What `stack` built.
-        profile: Gives losses, their weights and the clip norm, which bounds each model's whole gradient.
+        profile: Gives losses, their weights, the optimiser, how each model's gradient is bounded, and in how
+            many parts a batch is gathered.
         precision: Under `mixed_float16` losses are scaled, and a model skips a step that overflows.
 
     Returns:
@@ -122,7 +125,7 @@ def compiled_step(fleet: keras.Model, profile: Profile, precision: str) -> Calla
         windows (B, M, T, F); targets, task to (B, M, H, C); and window weights (B, M), 0 for padding.
         A model without any weight in the batch does not take the step either.
     """
-    is_scaled = precision == "mixed_float16"
+    is_scaled, settings = precision == "mixed_float16", profile.training
 
     def step(  # noqa: PLR0917 - called positionally by one caller, compiled
         state: FleetState,
@@ -132,17 +135,22 @@ def compiled_step(fleet: keras.Model, profile: Profile, precision: str) -> Calla
         y: Any,
         weight_BM: Tensor,
     ) -> FleetState:
-        def loss_of(weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-            forecast, constants = fleet.stateless_call(weights, state.constants, x_BMTF, training=True)
-            loss_M = fleet_loss(profile.tasks, y, forecast, weight_BM)
-            return ops.sum(loss_M * state.loss_scale), (loss_M, constants)
+        def gathered(part: Any, constants: list[Tensor]) -> Any:
+            x_BMTF, y, weight_BM = part
 
-        gradients, (loss_M, constants) = _gradients(loss_of, state.weights)
-        gradients = [gradient / _wide(state.loss_scale, gradient) for gradient in gradients]
+            def loss_of(weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+                forecast, drawn = fleet.stateless_call(weights, constants, x_BMTF, training=True)
+                loss_M = fleet_loss(profile.tasks, y, forecast, weight_BM)
+                return ops.sum(loss_M * state.loss_scale), (loss_M, drawn)
+
+            return _gradients(loss_of, state.weights)
+
         window_sum_M = ops.sum(weight_BM, axis=0)
+        gradients, (loss_M, constants) = _in_parts(gathered, state, (x_BMTF, y, weight_BM), settings)
+        gradients = [gradient / _wide(state.loss_scale, gradient) for gradient in gradients]
         is_active_M = ops.logical_and(is_active_M, window_sum_M > 0)
         is_taken_M = ops.logical_and(is_active_M, _are_finite(gradients)) if is_scaled else is_active_M
-        updated = _adam(state, _clipped(gradients, profile.training.clip_norm), learning_rate_M)
+        updated = _adam(state, _clipped(gradients, settings), learning_rate_M, settings.weight_decay)
         changed = {name: _chosen(is_taken_M, new, getattr(state, name)) for name, new in updated.items()}
         scale = _rescaled(state, is_active_M, is_taken_M) if is_scaled else {}
         return state._replace(
@@ -172,7 +180,42 @@ def compiled_loss(fleet: keras.Model, profile: Profile) -> Callable[..., Any]:
     return _compiled(loss_of)
 
 
-def _adam(state: FleetState, gradients: Sequence[Tensor], learning_rate_M: Tensor) -> dict[str, Any]:
+def _in_parts(
+    gathered: Callable[[Any, list[Tensor]], Any], state: FleetState, batch: Any, settings: TrainingSettings
+) -> Any:
+    """Gather the gradients of a batch, part after part, as means over its windows.
+
+    Args:
+        gathered: Maps a part and the fleet's constants to gradients and (loss_M, constants).
+        state: The fleet's state.
+        batch: Windows, targets and window weights (B, M).
+        settings: How many parts there are; one is the ordinary case.
+    """
+    num_parts = settings.gradient_accumulation
+    if num_parts == 1:
+        return gathered(batch, state.constants)
+    parts = keras.tree.map_structure(
+        lambda array: ops.reshape(array, (num_parts, -1, *array.shape[1:])), batch
+    )
+
+    def add(number: Tensor, sums: Any) -> Any:
+        gradient_sums, loss_M, constants = sums
+        part = keras.tree.map_structure(lambda array: ops.take(array, number, axis=0), parts)
+        gradients, (part_loss_M, constants) = gathered(part, constants)
+        share_M = ops.sum(part[-1], axis=0) / ops.maximum(ops.sum(batch[-1], axis=0), 1.0)
+        pairs = zip(gradient_sums, gradients, strict=True)
+        gradient_sums = [total + _wide(share_M, gradient) * gradient for total, gradient in pairs]
+        return gradient_sums, loss_M + share_M * part_loss_M, list(constants)
+
+    zeros = [ops.zeros_like(weight) for weight in state.weights]
+    sums = (zeros, ops.zeros_like(state.window_sum), list(state.constants))
+    gradients, loss_M, constants = ops.fori_loop(0, num_parts, add, sums)
+    return gradients, (loss_M, constants)
+
+
+def _adam(
+    state: FleetState, gradients: Sequence[Tensor], learning_rate_M: Tensor, weight_decay: float
+) -> dict[str, Any]:
     num_steps_M = state.num_steps + 1.0
     correction_M = ops.sqrt(1.0 - ops.power(BETA_2, num_steps_M)) / (1.0 - ops.power(BETA_1, num_steps_M))
     alpha_M = learning_rate_M * correction_M
@@ -182,14 +225,18 @@ def _adam(state: FleetState, gradients: Sequence[Tensor], learning_rate_M: Tenso
     ):
         means.append(mean + (gradient - mean) * (1.0 - BETA_1))
         squares.append(square + (ops.square(gradient) - square) * (1.0 - BETA_2))
-        weights.append(weight - means[-1] * _wide(alpha_M, weight) / (ops.sqrt(squares[-1]) + EPSILON))
+        kept = weight - weight * _wide(learning_rate_M * weight_decay, weight) if weight_decay else weight
+        weights.append(kept - means[-1] * _wide(alpha_M, weight) / (ops.sqrt(squares[-1]) + EPSILON))
     return {"weights": weights, "means": means, "squares": squares, "num_steps": num_steps_M}
 
 
-def _clipped(gradients: Sequence[Tensor], clip_norm: float | None) -> Sequence[Tensor]:
-    """Shorten each model's whole gradient to at most `clip_norm`."""
+def _clipped(gradients: Sequence[Tensor], settings: TrainingSettings) -> Sequence[Tensor]:
+    """Bound each model's gradient as its profile says: its norm, or every value of it."""
+    clip_norm = settings.clip_norm
     if clip_norm is None:
         return gradients
+    if settings.gradient_clip == "value":
+        return [ops.clip(gradient, -clip_norm, clip_norm) for gradient in gradients]
     norm_M = ops.sqrt(sum(ops.sum(ops.square(_flat(gradient)), axis=1) for gradient in gradients))
     factor_M = clip_norm / ops.maximum(norm_M, clip_norm)
     return [gradient * _wide(factor_M, gradient) for gradient in gradients]

@@ -34,6 +34,7 @@ from v8.profile import Profile
 from v8.training.checkpoint import Checkpoint, Progress
 from v8.training.epoch_record import EpochRecord
 from v8.training.patience import LossPatience
+from v8.training.schedule import rate_at
 from v8.training.step import FleetState, compiled_loss, compiled_step, initial_state
 from v8.untrusted import shown
 
@@ -292,7 +293,7 @@ class _FleetFit:
         if num in self._trainer.devices:
             return
         with self._clock("compile"):
-            batch = next(self._windows.span_batches("train", self._settings.batch_size))
+            batch = next(self._windows.span_batches("train", self._settings.windows_per_step))
             rates, active = np.zeros(num, np.float32), np.ones(num, bool)
             state = self._trainer.train_batch(self._state, rates, active, batch)
             np.asarray(state.window_sum)  # lets the device finish
@@ -314,9 +315,8 @@ class _FleetFit:
 
     def _run_epoch(self, batches: Iterator[Batch]) -> float:
         started = time.perf_counter()
-        rates = np.array([running.progress.patience.learning_rate for running in self._running], np.float32)
         with self._clock("train"):
-            train_losses = self._train(batches, rates)
+            train_losses, rates = self._train(batches)
         train_s = time.perf_counter() - started
         with self._clock("validate"):
             losses = self._trainer.validation_losses(self._windows, self._state)
@@ -336,14 +336,26 @@ class _FleetFit:
                 self._note(running, record, state.take(index))
         return epoch_s
 
-    def _train(self, batches: Iterator[Batch], rates: NDArray[np.float32]) -> NDArray[np.float64]:
+    def _train(self, batches: Iterator[Batch]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """Run an epoch; return the losses and the last learning rates, each of shape (M,)."""
         active = np.array([running.is_active for running in self._running])
         self._state = self._state.with_empty_sums()
-        num_windows = max(running.member.data.num_windows("train") for running in self._running)
-        for _ in range(num_batches(num_windows, self._settings.batch_size)):
+        num_steps = [self._num_steps(running) for running in self._running]
+        for step in range(max(num_steps)):
+            rates = np.array([self._rate(*each, step) for each in zip(self._running, num_steps, strict=True)])
             self._state = self._trainer.train_batch(self._state, rates, active, next(batches))
         sums = np.asarray(self._state.loss_sum, np.float64)
-        return np.divide(sums, np.asarray(self._state.window_sum), out=np.zeros_like(sums), where=active)
+        losses = np.divide(sums, np.asarray(self._state.window_sum), out=np.zeros_like(sums), where=active)
+        return losses, rates
+
+    def _num_steps(self, running: _Running) -> int:
+        """Count the optimiser steps of one epoch of a member."""
+        return num_batches(running.member.data.num_windows("train"), self._settings.windows_per_step)
+
+    def _rate(self, running: _Running, num_steps: int, step: int) -> np.float32:
+        """Return a member's learning rate at a step of the coming epoch; after its last one nothing moves."""
+        epochs = running.progress.epoch + np.minimum([step, step + 1], [num_steps - 1, num_steps]) / num_steps
+        return np.float32(rate_at(self._settings, running.progress.patience.learning_rate, *epochs))
 
     def _note(self, running: _Running, record: EpochRecord, part: FleetState) -> None:
         running.progress = running.progress.after(record, self._settings)
