@@ -73,6 +73,9 @@ def run(
             help="Number format of training. Default: the profile's.",
         ),
     ] = None,
+    no_mixed_precision: Annotated[
+        bool, typer.Option("--no-mixed-precision", help="The same as --precision float32.")
+    ] = False,
     device: DeviceOption = "auto",
     workers: Annotated[
         str,
@@ -84,6 +87,9 @@ def run(
     ),
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start a new run beside the old ones; nothing is deleted.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run that is there; this is done anyway.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and its estimated time; do nothing.")
@@ -111,6 +117,11 @@ def run(
     ] = None,
 ) -> None:
     """Train, judge and save a model for every series; the same call again continues or skips."""
+    if fresh and resume:
+        raise _contradiction("--fresh", "--resume", "starts a new run")
+    if no_mixed_precision and precision not in (None, "float32"):
+        raise _contradiction("--no-mixed-precision", f"--precision {precision}", "trains in float32")
+    precision = "float32" if no_mixed_precision else precision
     budget = _budgeted(load_profile(profile), bars, epochs, precision, is_smoke=smoke)
     asked = asked_series(series, universe)
 
@@ -141,6 +152,10 @@ def run(
     _exit_on_failures(summary, path, publish)
     if publish:
         publish_run(path, publish)
+
+
+def _contradiction(flag: str, other: str, rule: str) -> ProfileError:
+    return ProfileError(where=flag, rule=rule, got=f"{other} beside it", fix="Leave one of them out")
 
 
 def _budgeted(
