@@ -10,6 +10,7 @@ def test_every_source_opens_under_its_own_name(tmp_path):
         "vision",
         "live",
         "rest",
+        "hub",
         "files",
         "demo",
     ]
@@ -22,7 +23,7 @@ def test_g9_only_the_demo_market_is_not_publishable(tmp_path):
 
 
 def test_an_unknown_source_names_its_nearest():
-    with pytest.raises(ProfileError, match=r"vision, live, rest, files, demo; got 'visoin'. Did you mean"):
+    with pytest.raises(ProfileError, match=r"vision, live, rest, hub, files, demo; got 'visoin'. Did you mean"):
         open_source("visoin")
 
 
@@ -50,7 +51,7 @@ def test_files_need_a_folder_that_exists(tmp_path):
         open_source("files", data_dir=tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("name", ["vision", "live", "rest", "demo"])
+@pytest.mark.parametrize("name", ["vision", "live", "rest", "hub", "demo"])
 def test_a_folder_without_use_is_refused_and_not_ignored(name, tmp_path):
     with pytest.raises(ProfileError, match=f"only the source files reads a folder; got --source {name}"):
         open_source(name, data_dir=tmp_path)

@@ -138,6 +138,12 @@ SOURCES: Final[Registry[SourceKind]] = Registry(
             later("v8.market.sources.rest:RestSource"),
         ),
         SourceKind(
+            "hub",
+            "a public dataset on the Hugging Face Hub, laid out as the lineage kept its candles",
+            "https://huggingface.co/datasets/zongowo111/cpb-models",
+            later("v8.market.sources.hub_dataset:HubSource"),
+        ),
+        SourceKind(
             "files",
             "a folder of CSV, Parquet, Feather or JSON tables",
             "the user",

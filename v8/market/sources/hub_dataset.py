@@ -1,0 +1,142 @@
+"""The source `hub`: a dataset on the Hugging Face Hub with a CSV of candles a series, as the lineage had it.
+
+    klines_binance_us/{SYM}/{SYM}_{TF}_binance_us.csv    open_time, open, high, low, close, volume, close_time
+
+`V8_HUB_DATASET` names it, `USER/NAME` or `USER/NAME@REVISION`; the Hub is that of `HF_ENDPOINT`. The revision
+is asked for once, so that all series of a run come from one commit. Such files end when somebody last wrote
+them: nothing newer is made up, and `predict` says how old they are. Only public datasets: no token is sent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import ClassVar, Final
+
+from v8.errors import DataError, ProfileError
+from v8.market.candles import Candles, check_candles, require_num_bars
+from v8.market.series import Series
+from v8.market.sources.addresses import Address, read_address
+from v8.market.sources.downloads import Downloader
+from v8.market.sources.tables import read_csv_table
+from v8.untrusted import shown
+
+DATASET_VARIABLE: Final = "V8_HUB_DATASET"
+DEFAULT_DATASET: Final = "zongowo111/cpb-models"
+ENDPOINT_VARIABLE: Final = "HF_ENDPOINT"
+DEFAULT_ENDPOINT: Final = "https://huggingface.co"
+
+MAX_CSV_BYTES: Final = 64 << 20
+"""10,000 rows have 1 MB; half a million still fit."""
+
+MAX_ANSWER_BYTES: Final = 8 << 20
+"""What the Hub says of a revision lists every file of it."""
+
+_NAME: Final = re.compile(
+    r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(@(?P<revision>[A-Za-z0-9][\w.-]{0,99}))?"
+)
+_COMMIT: Final = re.compile("[0-9a-f]{40}")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A dataset at a revision: a branch, a tag or a commit."""
+
+    repo: str
+    revision: str
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class HubSource:
+    """Candles from a dataset on the Hub.
+
+    Args:
+        dataset: Which; None reads `V8_HUB_DATASET`, or else takes the lineage's.
+        downloader: What fetches.
+        now: Clock in seconds since the epoch.
+    """
+
+    name: ClassVar = "hub"
+    is_publishable: ClassVar = True
+
+    dataset: Dataset = field(default_factory=lambda: read_dataset(os.environ.get(DATASET_VARIABLE)))
+    downloader: Downloader = field(default_factory=partial(Downloader, ENDPOINT_VARIABLE))
+    now: Callable[[], float] = time.time
+
+    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
+        """Return the newest closed candles of the dataset; see `CandleSource`.
+
+        Raises:
+            DataError: If it has no file of the series, cannot be reached, or holds something else.
+        """
+        require_num_bars(num_bars, series)
+        symbol, timeframe = series.symbol, series.timeframe
+        path = f"klines_binance_us/{symbol}/{symbol}_{timeframe}_binance_us.csv"
+        url = f"{self._address.url}/datasets/{self.dataset.repo}/resolve/{self._commit}/{path}"
+        content = self._fetched(url, MAX_CSV_BYTES)
+        if content is None:
+            raise DataError(
+                where=f"{series} from {self.name}",
+                rule=f"needs {path} in the dataset {self.dataset.repo}",
+                got="no such file",
+                fix=f"Choose another series, or name another dataset in {DATASET_VARIABLE}",
+            )
+        table = read_csv_table(content, series, url)
+        return check_candles(table, series, source=self.name, now_s=int(self.now())).newest(num_bars, end_s)
+
+    @cached_property
+    def _address(self) -> Address:
+        given = os.environ.get(ENDPOINT_VARIABLE) or DEFAULT_ENDPOINT
+        return read_address(given, variable=ENDPOINT_VARIABLE, kind="a Hub", default=DEFAULT_ENDPOINT)
+
+    @cached_property
+    def _commit(self) -> str:
+        """The commit that the revision is now."""
+        repo, revision = self.dataset.repo, self.dataset.revision
+        url = f"{self._address.url}/api/datasets/{repo}/revision/{revision}"
+        answer = self._fetched(url, MAX_ANSWER_BYTES)
+        if (commit := _told_commit(answer or b"")) is None:
+            raise DataError(
+                where=url,
+                rule="must tell the commit of a public dataset",
+                got="no such dataset or revision" if answer is None else repr(shown(str(answer[:40]))),
+                fix=f"Check {DATASET_VARIABLE}, and that the Hub can be reached",
+            )
+        return commit
+
+    def _fetched(self, url: str, max_bytes: int) -> bytes | None:
+        return self.downloader.fetch(url, max_bytes=max_bytes, auth=self._address.auth)
+
+
+def _told_commit(answer: bytes) -> str | None:
+    try:
+        told = json.loads(answer)
+    except (ValueError, RecursionError):
+        return None
+    commit = told.get("sha") if isinstance(told, dict) else None
+    return commit if isinstance(commit, str) and _COMMIT.fullmatch(commit) else None
+
+
+def read_dataset(name: str | None) -> Dataset:
+    """Read the name of a dataset.
+
+    Args:
+        name: `USER/NAME` or `USER/NAME@REVISION`; None or nothing means the lineage's.
+
+    Raises:
+        ProfileError: If it is none.
+    """
+    found = _NAME.fullmatch(name or DEFAULT_DATASET)
+    if not found or ".." in found[0]:
+        raise ProfileError(
+            where=DATASET_VARIABLE,
+            rule="names a dataset on the Hub, USER/NAME or USER/NAME@REVISION",
+            got=repr(name),
+            fix=f"Correct it, or unset it for {DEFAULT_DATASET}",
+        )
+    return Dataset(found["repo"], found["revision"] or "main")
