@@ -23,7 +23,7 @@ def test_g9_only_the_demo_market_is_not_publishable(tmp_path):
 
 
 def test_an_unknown_source_names_its_nearest():
-    with pytest.raises(ProfileError, match=r"vision, live, rest, hub, files, demo; got 'visoin'. Did you mean"):
+    with pytest.raises(ProfileError, match=r"live, rest, hub, files, demo; got .visoin.\. Did you mean"):
         open_source("visoin")
 
 
