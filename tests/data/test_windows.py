@@ -157,7 +157,7 @@ def test_no_window_crosses_a_hole(
 MEMORY_PROGRAM = """
 import resource, sys
 import numpy as np
-sys.path.insert(0, {tests!r})
+sys.path[:0] = [{tests!r}, {tests!r} + "/parts"]
 from conftest import tiny_profile, demo_table
 from v8.data.dataset import prepare_series
 from v8.data.windows import FleetWindows

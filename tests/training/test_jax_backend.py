@@ -33,7 +33,7 @@ if {is_blocked}:
         None if name == "tensorflow" else search(name, package)
     )
 
-sys.path.insert(0, {tests!r})
+sys.path[:0] = [{tests!r}, {tests!r} + "/parts"]
 import keras
 import numpy as np
 from conftest import demo_table, tiny_profile

@@ -13,7 +13,7 @@ TESTS = Path(__file__).parents[1]
 PROGRAM = """
 import json, os, sys
 from pathlib import Path
-sys.path.insert(0, {tests!r})
+sys.path[:0] = [{tests!r}, {tests!r} + "/parts"]
 from conftest import demo_table, tiny_profile
 from v8.data.dataset import prepare_series
 from v8.training.trainer import Trainer
