@@ -55,6 +55,12 @@ def exchange(
 
 
 @pytest.fixture
+def call() -> Callable[..., Any]:
+    """Call the command line in this process."""
+    return lambda *words: CliRunner().invoke(app, [*map(str, words)], prog_name="v8")
+
+
+@pytest.fixture
 def told() -> list[str]:
     return []
 
@@ -240,7 +246,7 @@ def test_an_asking_second_is_the_place_s_own_and_after_the_close(
 
 
 def test_another_generation_serves_from_the_next_close_on(
-    exchange: ExchangeApi, watch_place: Callable[..., Any], workplace: Any
+    exchange: ExchangeApi, watch_place: Callable[..., Any], workplace: Any, call: Callable[..., Any]
 ) -> None:
     run, day = workplace.run, "2024-12-30"
     later = run / "generations" / day
@@ -257,6 +263,13 @@ def test_another_generation_serves_from_the_next_close_on(
     assert one.tally.num_issued == 2
     issuers = [entry.issuer.generation for entry in ledger.pending("./tiny", SHORT).values()]
     assert issuers[0] != issuers[1] and issuers[1].startswith(f"{day}T00:15:00Z ")
+    exchange.now_s += 3 * BAR_S
+    watch.wake()
+    assert [
+        each.issuer.generation for each in live_record(ledger, "./tiny", SHORT).series[0].generations
+    ] == issuers
+    shown = call("track", ledger.path.parent / "tiny", "--ledger", ledger.path).stdout
+    assert "Each model by itself" in shown and issuers[1] in shown
 
 
 def test_a_close_that_the_model_has_seen_is_left_out(
@@ -343,12 +356,6 @@ def test_a_process_that_is_killed_writes_the_ledger_of_one_that_is_not(
     assert output.splitlines()[-1].startswith(f"interrupted: {killed} is whole. Continue with: ")
     assert "2025-01-01T01:15:10Z: 1 forecast issued, 1 scored; next at 2025-01-01T01:30:0" in output
     assert ledger_rows(killed) == ledger_rows(tmp_path / "straight.sqlite")
-
-
-@pytest.fixture
-def call() -> Callable[..., Any]:
-    """Call the command line in this process."""
-    return lambda *words: CliRunner().invoke(app, [*map(str, words)], prog_name="v8")
 
 
 def test_forecast_once_says_what_it_did_and_how_to_look_at_it(

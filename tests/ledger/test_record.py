@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from v8.errors import ArtifactError
 from v8.evaluation.significance import corrected_p_values, diebold_mariano
 from v8.ledger.database import Ledger
 from v8.ledger.entries import Entry, Issuer, Score
@@ -155,6 +156,12 @@ def test_a_ledger_without_truth_has_a_record_that_says_so(
     record = live_record(ledger, PLACE)
     assert (record.tasks, record.tally.num_pending, record.series[0].tasks) == ({}, 1, {})
     assert record.series[0].newest_s == make_entry().issued_for_s
+
+
+def test_errors_below_zero_are_nobody_s(ledger: Ledger, fill: Callable[..., None]) -> None:
+    fill(np.full((1, 3, 2), -1.0))
+    with pytest.raises(ArtifactError, match="scores with errors below zero"):
+        live_record(ledger, PLACE)
 
 
 def test_a_market_that_stood_still_has_no_multiple(ledger: Ledger, fill: Callable[..., None]) -> None:

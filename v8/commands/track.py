@@ -22,7 +22,7 @@ from v8.errors import ArtifactError, ProfileError, listed
 from v8.invocation import command
 from v8.ledger import DEFAULT_LEDGER
 from v8.untrusted import shown
-from v8.wording import number, p_value, plural
+from v8.wording import ABSENT, number, p_value, plural
 
 if TYPE_CHECKING:
     from v8.ledger.database import Ledger
@@ -110,6 +110,7 @@ def _print_tables(record: Record) -> None:
     rows = [_cells(one, record) for one in record.series]
     print_lines(f"Live record of {shown(record.place)}")
     print_table("Mean absolute error as a multiple of a forecast without a network", header, rows)
+    _print_generations(record)
     for task, live in record.tasks.items():
         print_lines(*(_sentence(task, live, beside) for beside in live.shown))
     print_lines(_explained(record))
@@ -117,6 +118,25 @@ def _print_tables(record: Record) -> None:
         f"{plural(tally.num_issued, 'forecast')} issued, {tally.num_scored} scored, {tally.num_late} late "
         f"(in no error), {tally.num_pending} waiting for their truth, {tally.num_void} without it for ever."
     )
+
+
+def _print_generations(record: Record) -> None:
+    """Print each model by itself, where a series was forecast by more than one."""
+    from v8.commands.printing import print_table
+    from v8.market.open_times import iso
+
+    rows: list[list[object]] = []
+    for one in record.series:
+        for made in one.generations if len(one.generations) > 1 else ():
+            first_s, last_s = (None if at_s is None else iso(at_s) for at_s in (made.first_s, made.last_s))
+            about = [one.series, made.issuer.generation, first_s or ABSENT, last_s or ABSENT]
+            found = [made.tasks.get(task) for task in record.tasks]
+            scored = max((live.num_scored for live in found if live), default=0)
+            rows.append([*about, scored, *(number(live.naive.multiple) if live else "" for live in found)])
+    if rows:
+        compared = [f"{task} × naive" for task in record.tasks]
+        header = ("series", "seen until, digest", "first", "last", "scored", *compared)
+        print_table("Each model by itself", header, rows)
 
 
 def _cells(one: LiveSeries, record: Record) -> list[object]:
