@@ -35,6 +35,8 @@ select, button { font: inherit; color: var(--ink); background: var(--card); bord
 :focus-visible { outline: 3px solid var(--blue); outline-offset: 2px; }
 .skip { position: absolute; left: -99rem; } .skip:focus { position: static; }
 #present { min-height: 24rem; }
+.whole { white-space: nowrap; }
+caption { max-width: calc(100vw - 2rem); }
 #present > h2 { margin-top: 1rem; }
 .quiet { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%);
   white-space: nowrap; }

@@ -22,6 +22,8 @@ Floats = NDArray[np.float64]
 Columns = Mapping[str, Floats]
 
 _DAY_S: Final = 86_400
+_LEAST_ROOM: Final = 1e-4
+"""Above and below the prices, as a share of the highest: a market may stand still."""
 
 
 @dataclass(frozen=True)
@@ -124,9 +126,9 @@ class _Scale:
     def fitting(cls, picture: Picture, paper: Paper) -> _Scale:
         lowest = min(float(values.min()) for values in _shown(picture))
         highest = max(float(values.max()) for values in _shown(picture))
-        room = 0.04 * (highest - lowest) or 0.01 * highest
-        step = tick_step((highest - lowest) or highest, paper.height // 45)
-        return cls(paper, picture.num_bars, lowest - room, highest + room, step)
+        room = max(0.04 * (highest - lowest), _LEAST_ROOM * highest)
+        lowest, highest = lowest - room, highest + room
+        return cls(paper, picture.num_bars, lowest, highest, tick_step(highest - lowest, paper.height // 45))
 
     @property
     def right(self) -> float:

@@ -167,10 +167,17 @@ def _note(issued: Issued) -> str:
 def _numbers(content: Mapping[str, Any]) -> Html:
     columns = [name for name in content["forecast"][0] if name != "open_time"]
     rows = (
-        [moment(row["open_time"]), *(f"{row[name]:.7g}" for name in columns)] for row in content["forecast"]
+        [_whole_day(row["open_time"]), *(f"{row[name]:.7g}" for name in columns)]
+        for row in content["forecast"]
     )
     caption = f"Forecast of {content['series']}, one row a bar; prices in quote currency"
     return table(["opens, UTC", *map(spaced, columns)], rows, caption=caption)
+
+
+def _whole_day(text: str) -> Html:
+    """Write a time that a narrow column may break between day and hour only."""
+    day, _, hour = moment(text).partition(" ")
+    return join([element("span", day, class_="whole"), " ", hour])
 
 
 def _quality(quality: Mapping[str, Mapping[str, Any]]) -> Html:

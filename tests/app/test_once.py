@@ -1,0 +1,90 @@
+"""Shared work is done once while it is fresh, whoever asks, and failures are kept for a while, too."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from v8.app.once import RETRY_S, Once
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 30)), max_size=30))
+def test_work_is_done_again_exactly_when_it_is_stale(asked: list[tuple[str, float]]) -> None:
+    clock, done, expected, fresh_until = Clock(), Counter[str](), Counter[str](), {"a": 0.0, "b": 0.0}
+    once = Once(clock)
+
+    def work(key: str) -> tuple[str, float]:
+        done[key] += 1
+        return f"{key}{done[key]}", clock.now_s + 10
+
+    for key, pause_s in asked:
+        clock.now_s += pause_s
+        if clock.now_s >= fresh_until[key]:
+            expected[key] += 1
+            fresh_until[key] = clock.now_s + 10
+        found = once.ask(key, lambda key=key: work(key)).answer.result(timeout=30)
+        assert found == f"{key}{expected[key]}"
+    once.close()
+    assert done == expected
+
+
+def test_all_who_ask_meanwhile_wait_for_the_same() -> None:
+    once, may_end, num_done = Once(Clock()), threading.Event(), Counter[str]()
+
+    def work() -> tuple[int, float]:
+        num_done["work"] += 1
+        may_end.wait(30)
+        return 7, 200.0
+
+    with ThreadPoolExecutor(16) as crowd:
+        kept = list(crowd.map(lambda _: once.ask("key", work), range(200)))
+        assert len({id(each.answer) for each in kept}) == 1
+        assert not kept[0].answer.done()
+        may_end.set()
+    assert kept[0].answer.result(timeout=30) == 7
+    assert num_done["work"] == 1
+    once.close()
+
+
+def test_what_failed_is_tried_again_only_after_a_while() -> None:
+    clock, tried = Clock(), Counter[str]()
+    once = Once(clock)
+
+    def work() -> tuple[int, float]:
+        tried["work"] += 1
+        raise ValueError("broken")
+
+    for _ in range(5):
+        with pytest.raises(ValueError, match="broken"):
+            once.ask("key", work).answer.result(timeout=30)
+    assert tried["work"] == 1
+    clock.now_s += RETRY_S
+    with pytest.raises(ValueError, match="broken"):
+        once.ask("key", work).answer.result(timeout=30)
+    assert tried["work"] == 2
+    once.close()
+
+
+def test_what_is_dropped_is_done_anew_and_what_goes_on_is_left() -> None:
+    once, may_end = Once(Clock()), threading.Event()
+    first = once.ask("done", lambda: (1, 200.0))
+    assert first.answer.result(timeout=30) == 1
+    going = once.ask("going", lambda: (may_end.wait(30), 200.0))
+    once.drop(lambda key: True)
+    assert once.ask("going", lambda: (None, 0.0)) is going
+    may_end.set()
+    assert once.ask("done", lambda: (2, 200.0)).answer.result(timeout=30) == 2
+    once.close()
