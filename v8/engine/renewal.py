@@ -42,6 +42,7 @@ from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.profile import Profile, recorded_profile
 from v8.registry import nearest
+from v8.storage import sweep
 
 CONTINUED = "an earlier call began to train it anew"
 """Why a model is challenged whose generation was left behind by a call that knew."""
@@ -186,6 +187,7 @@ class Renewal:
             StorageError: If a file of the run cannot be written.
             KeyboardInterrupt: When interrupted; the same call goes on from there.
         """
+        sweep(self.run)
         decided: set[Series] = set()
         for generation, left in [*self.unfinished(chosen)]:
             yield self._finish(generation, dict.fromkeys(left, CONTINUED), train_all, show)

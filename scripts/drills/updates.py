@@ -1,0 +1,82 @@
+"""SIGKILL at each write of `update`: the old model serves until a decision is saved, always the same one.
+
+A tiny run's candles go on by more than its test span. One update is left alone; another, of a copy of the
+run, is killed before and after each of its writes and called again. After every kill what serves is whole.
+"""
+
+# ruff: noqa: E402 - the candles lie beside the tests
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from drills.ground import REPOSITORY, SERIES, Ground, Place, drill, weights_of
+from drills.kills import FATAL_WRITES, NEVER, NUM_WRITES_OF_SIZE
+
+sys.path[:0] = [str(REPOSITORY / "tests" / "parts")]
+
+from later_candles import with_future, write_past
+
+from v8.artifacts.generations import read_serving
+from v8.storage import digest_file
+
+KIND = "updates"
+NUM_PAST, NUM_LATER = 900, 200
+
+
+def train(place: Place) -> None:
+    """Train on the past, and let the market go on."""
+    candles = place.folder / "candles"
+    write_past(candles, SERIES, NUM_PAST)
+    ended = place.call(place.job(more=("--source", "files", "--data-dir", str(candles))))
+    if ended.status != 0:
+        raise RuntimeError(f"the run to update ended with {ended.status}: {ended.said}")
+    with_future(SERIES, NUM_PAST, NUM_LATER).to_csv(candles / f"{SERIES}.csv")
+
+
+def update_words(place: Place, run: Path) -> list[str]:
+    """Return the words of an update of a run."""
+    candles = str(place.folder / "candles")
+    return ["update", str(run), "--data-dir", candles, "--workers", "1", "--device", "cpu"]
+
+
+def decided(run: Path) -> list[dict[str, Any]]:
+    """Return what was decided about a run, without when and who began it."""
+    found = json.loads((run / "serving.json").read_text())["decisions"]
+    return [{key: one[key] for key in one.keys() - {"decided_at", "stale"}} for one in found]
+
+
+def require_whole(place: Place) -> None:
+    """Note a model that serves and is not the one its metadata tell of."""
+    folder = read_serving(place.run).folder(SERIES)
+    recorded = json.loads((folder / "metadata.json").read_text())["model_sha256"]
+    place.require(digest_file(folder / "model.keras") == recorded, f"what serves in {folder} is not whole")
+
+
+@drill(KIND, "`update` killed before and after a write, then at the next one, and so on")
+def kill_an_update(ground: Ground, place: Place) -> str:
+    """Cut an update off at each write once, before and after the rename."""
+    train(place)
+    straight = place.runs / "straight"
+    shutil.copytree(place.run, straight)
+    if (ended := place.call(update_words(place, straight))).status != 0:
+        raise RuntimeError(f"the update that nobody disturbs ended with {ended.status}: {ended.said}")
+    place.more_env["V8_DRILL_SEEN"] = str(place.folder.parent / "seen")
+    num_kills, words = 0, update_words(place, place.run)
+    while num_kills < NUM_WRITES_OF_SIZE[ground.size]:
+        process = place.start(words, program=FATAL_WRITES)
+        if place.finish(process, is_killed=True).status != -signal.SIGKILL:
+            break
+        require_whole(place)
+        num_kills += 1
+    place.require(num_kills < NEVER, f"not finished after {num_kills} kills")
+    (expected,) = (straight / "generations").iterdir()
+    place.continued(words, weights_of(expected), place.run / "generations" / expected.name)
+    place.require(decided(place.run) == decided(straight), "another decision than the undisturbed update's")
+    num_generations = len([*(place.run / "generations").iterdir()])
+    place.require(num_generations == 1, f"{num_generations} generations instead of one")
+    return f"{num_kills} kills, one generation, the same weights and decision"
