@@ -6,9 +6,9 @@
 Kinds: kills (SIGKILL at random times and at each write), interrupts (Ctrl-C once and twice),
 archive (a candle archive whose one month misbehaves), hub (publishing and pulling), disk (full, read-only
 and damaged folders), ledger (forecasts at each close), updates (kills at each write of an update). Everything
-is loopback, real processes and real disks below the folder for temporary files. A fault that this machine does
-not allow, such as mounting a disk without being root, says so. Exit code 1 when anything was lost, silent, a
-hang or a traceback.
+is loopback, real processes and real disks below the folder for temporary files. A fault that this machine
+does not allow, such as mounting a disk without being root, says so. Exit code 1 when anything was lost,
+silent, a hang or a traceback.
 """
 
 from __future__ import annotations
