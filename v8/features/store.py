@@ -47,7 +47,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -188,8 +188,9 @@ class FeatureStore:
         for path in _newest_files(self.path(candles)):
             try:
                 content = _mapped(path)
-                if num_bars := _num_extended(_found_index(content)[0], candles):
-                    return num_bars, _begin(content, num_bars, len(candles), names)
+                found = _found_index(content)
+                if num_bars := _num_extended(found.content, candles):
+                    return num_bars, _begin(content, found, num_bars, len(candles), names)
             except OSError:  # it was removed meanwhile, or is not to be read
                 continue
             except _DamagedError as damage:
@@ -306,7 +307,7 @@ def _newest_files(path: Path) -> list[Path]:
 
 def _read(content: mmap | bytes, candles: Candles) -> Computed:
     """Check a file of the store and return its columns that mean what they mean today."""
-    index = _checked_index(content)
+    index = _checked(content, _found_index(content))
     if index[_FORMAT_KEY] != FORMAT:
         return Computed()
     if index["candles"] != candles.digest:
@@ -317,9 +318,11 @@ def _read(content: mmap | bytes, candles: Candles) -> Computed:
     return Computed(columns, _stood(index))
 
 
-def _begin(content: mmap | bytes, num_bars: int, num_rows: int, names: Sequence[str]) -> Computed:
+def _begin(
+    content: mmap | bytes, found: _Index, num_bars: int, num_rows: int, names: Sequence[str]
+) -> Computed:
     """Check a file of the first `num_bars` candles and copy columns of it, NaN up to `num_rows`."""
-    index = _checked_index(content)
+    index = _checked(content, found)
     runs = _runs(content, index, num_bars)
     rest = np.full(num_rows - num_bars, np.nan, _FLOAT)
     columns = {name: np.concatenate([*runs[name], rest]) for name in names if name in runs}
@@ -344,21 +347,30 @@ def _stood(index: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
     return {name: tuple(values) for name, values in index["stood"].items()}
 
 
-def _checked_index(content: mmap | bytes) -> dict[str, Any]:
-    index, start, length = _found_index(content)
+@dataclass(frozen=True)
+class _Index:
+    """The index of a file as it stands there, where it begins, and its length in bytes."""
+
+    content: dict[str, Any]
+    start: int
+    num_bytes: int
+
+
+def _checked(content: mmap | bytes, found: _Index) -> dict[str, Any]:
+    """Return the index of a file whose checksum is right."""
+    end = found.start + found.num_bytes
     try:
-        runs = memoryview(content)[: index["num_bytes"]]
-        checksum = content[start - 64 : start].decode("latin-1")
-        is_whole = checksum == _checksum(runs, content[start : start + length])
+        runs = memoryview(content)[: found.content["num_bytes"]]
+        checksum = content[found.start - 64 : found.start].decode("latin-1")
+        is_whole = checksum == _checksum(runs, content[found.start : end])
     except (KeyError, TypeError, ValueError) as error:
         raise _DamagedError("its index cannot be read") from error
     if not is_whole:
         raise _DamagedError("it does not match its checksum")
-    return index
+    return found.content
 
 
-def _found_index(content: mmap | bytes) -> tuple[dict[str, Any], int, int]:
-    """Return the index of a file as it stands there, not checked yet, where it begins and its length."""
+def _found_index(content: mmap | bytes) -> _Index:
     start = content.rfind(_INDEX_START)
     if start < 0 or content[-4:] != b"PAR1":
         raise _DamagedError("it is cut off or was not written by this store")
@@ -366,7 +378,7 @@ def _found_index(content: mmap | bytes) -> tuple[dict[str, Any], int, int]:
         index, length = json.JSONDecoder().raw_decode(content[start:].decode("latin-1"))
     except ValueError as error:
         raise _DamagedError("its index cannot be read") from error
-    return cast(dict[str, Any], index), start, length
+    return _Index(index, start, length)
 
 
 def _groups(num_rows: int) -> list[slice]:
