@@ -320,16 +320,7 @@ def _make(path: Path) -> None:
 
 def _connected(path: Path, *, is_writer: bool = False) -> sqlite3.Connection:
     """Open a ledger's file that is there, and look at its schema."""
-    if not path.is_file():
-        raise ArtifactError(
-            where=str(path),
-            rule="must be a ledger",
-            got="no such file" if not os.path.lexists(path) else "a folder, pipe or device",
-            fix=f"Begin one with `{command('forecast', 'runs/aligned')}`, or name another with --ledger",
-        )
-    # Where nothing can be written nobody writes, and the write-ahead log needs no files beside it.
-    is_kept = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
-    mode = "mode=rw" if is_writer or is_kept else "mode=ro&immutable=1"
+    mode = _mode(path, is_writer=is_writer)
     with _spoken(path):
         address = f"{path.absolute().as_uri()}?{mode}"
         connection = sqlite3.connect(address, timeout=BUSY_S, isolation_level=None, uri=True)
@@ -339,6 +330,36 @@ def _connected(path: Path, *, is_writer: bool = False) -> sqlite3.Connection:
             connection.close()
             raise
     return connection
+
+
+def _mode(path: Path, *, is_writer: bool) -> str:
+    """Say how SQLite must open a file: as one that cannot change where nobody can write it."""
+    try:
+        _require_file(path)
+        log = path.with_name(f"{path.name}-wal")
+        has_log = log.exists() and log.stat().st_size > 0
+    except OSError as error:
+        raise StorageError.of(path, error) from error
+    if is_writer or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        return "mode=rw"
+    if has_log:
+        raise StorageError(
+            where=str(path),
+            rule="must lie where its write-ahead log can be taken up",
+            got="a log beside it, and no permission to write",
+            fix="Read it as the user who writes it, or copy both files",
+        )
+    return "mode=ro&immutable=1"
+
+
+def _require_file(path: Path) -> None:
+    if not path.is_file():
+        raise ArtifactError(
+            where=str(path),
+            rule="must be a ledger",
+            got="no such file" if not os.path.lexists(path) else "a folder, pipe or device",
+            fix=f"Begin one with `{command('forecast', 'runs/aligned')}`, or name another with --ledger",
+        )
 
 
 def _set_up(connection: sqlite3.Connection, path: Path, *, is_writer: bool) -> None:
