@@ -1,0 +1,79 @@
+"""Places of models: what they hold, and that a repository stays at the commit it was first asked for."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from v8.artifacts.forecaster import Forecaster
+from v8.artifacts.series_artifact import read_metadata
+from v8.errors import ArtifactError, PullError
+from v8.hub.opening import open_place
+from v8.hub.publish import publish
+from v8.hub.staging import Choice, stage_run
+
+REPO, BOTH = "someone/fleet", ("BTCUSDT-15m", "ETHUSDT-1h")
+
+
+class Opened(Forecaster):
+    """What a place opened, without the seconds that Keras takes."""
+
+    @classmethod
+    def load(cls, folder: Path | str, *, revision: str | None = None, models: Any = None) -> Any:
+        return SimpleNamespace(series=read_metadata(Path(folder))["series"], revision=revision)
+
+
+@pytest.fixture
+def published(hub: Any, make_run: Any, tmp_path: Path) -> Any:
+    """A Hub that holds two series in one commit."""
+    publish(stage_run(make_run(BOTH), tmp_path / "staged", REPO, Choice()), REPO, is_private=False)
+    hub.forget()
+    return hub
+
+
+def test_a_repository_is_asked_once_and_all_models_are_of_that_commit(published: Any) -> None:
+    place, first = open_place(REPO, kind=Opened), published.commits(REPO)[-1].oid
+    assert published.count() == 0
+    assert place.series == BOTH
+    assert published.routes == ["resolve"] * 3  # the manifest, and nothing else
+    published.commit(REPO, {"README.md": b"newer"})
+    place.bring(BOTH)
+    published.forget()
+    assert [place.open(name).revision for name in BOTH] == [first, first]
+    assert published.count() == 0
+    with pytest.raises(PullError, match=r"a series is one of the 2 published: .*; got 'BTCUSDT-1h'"):
+        place.open("BTCUSDT-1h")
+
+
+def test_a_damaged_model_is_told_when_it_is_opened_and_stops_no_other(published: Any) -> None:
+    published.flip("resolve", times=9, where="ETHUSDT-1h/metadata.json", byte=20)
+    place = open_place(REPO, kind=Opened)
+    place.bring(place.series)
+    assert str(place.open("BTCUSDT-15m").series) == "BTCUSDT-15m"
+    with pytest.raises(ArtifactError, match=r"ETHUSDT-1h/metadata\.json: must be the published file"):
+        place.open("ETHUSDT-1h")
+
+
+def test_offline_a_place_holds_what_the_cache_holds(published: Any) -> None:
+    with pytest.raises(PullError, match="without the Hub, a model must be in the cache"):
+        _ = open_place(REPO, kind=Opened, is_offline=True).series
+    open_place(REPO, kind=Opened).bring(BOTH)
+    published.forget()
+    place = open_place(REPO, kind=Opened, is_offline=True)
+    assert [str(place.open(name).series) for name in place.series] == list(BOTH)
+    assert published.count() == 0
+
+
+def test_a_run_holds_its_finished_series_and_not_what_was_set_aside(make_run: Any, tmp_path: Path) -> None:
+    run = make_run(BOTH)
+    shutil.copytree(run / "ETHUSDT-1h", run / "ETHUSDT-1h.replaced-1")
+    place = open_place(run, kind=Opened)
+    assert place.series == BOTH
+    assert (place.name, place.open("ETHUSDT-1h").revision) == (str(run), None)
+    assert open_place(run / "ETHUSDT-1h", kind=Opened).series == ("ETHUSDT-1h",)
+    with pytest.raises(ArtifactError, match=r"needs a series that is finished in this folder; got none of n"):
+        _ = open_place(tmp_path, kind=Opened).series
