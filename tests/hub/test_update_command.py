@@ -355,7 +355,7 @@ def test_the_live_record_is_believed_before_a_back_test(copied: Drilled) -> None
         for number in range(60):
             at_s = 1_735_776_000 + number * 900  # from 2025-01-02T00:00:00Z on
             ledger.add(Entry(issuer, at_s, at_s + 5, "2" * 64, np.ones((2, 12), np.float32)))
-        for key, entry in ledger.pending("./tiny", BTC, 1_740_000_000).items():
+        for key, entry in ledger.pending("./tiny", BTC).items():
             losses = rng.exponential(0.01, (2, 1)) * [[2.0], [1.0]]
             ledger.add_score(key, Score(entry.due_s, "3" * 64, entry.values[0], losses))
         renewal = replace(renewal_of(copied, Rule("decay")), ledger=ledger)
