@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 import numpy as np
 import pandas as pd
 import pytest
@@ -52,7 +53,8 @@ def test_a_back_test_over_seen_candles_says_so(forecaster: v8.Forecaster, traine
 def test_features_are_what_plain_keras_is_fed_with(forecaster: v8.Forecaster, trained_run: Any) -> None:
     frame = trained_run.candles.to_frame()
     window = v8.features(frame, trained_run.profile).to_numpy(np.float32)[-forecaster.lookback_bars :]
-    prices = forecaster._model.predict(window[None], verbose=0)["ohlc"][0]
+    model = keras.saving.load_model(trained_run.folder / "model.keras")
+    prices = model.predict(window[None], verbose=0)["ohlc"][0]
     assert prices == pytest.approx(
         forecaster.predict(frame)[["open", "high", "low", "close"]].to_numpy(), rel=1e-5
     )

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import keras
 import pandas as pd
 import pytest
 
 import v8
 from v8.errors import DataError, ProfileError, V8Error
-from v8.hub.opening import open_forecaster
 
 
 @pytest.fixture
@@ -41,7 +41,8 @@ def runs(trained_run: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[v8
 
 def test_a_frame_trains_to_the_weights_of_the_command_line(runs: tuple[v8.Run, Path]) -> None:
     run, shell = runs
-    ours, theirs = (open_forecaster(path, "BTCUSDT-15m")._model.get_weights() for path in (run.path, shell))
+    files = (path / "BTCUSDT-15m" / "model.keras" for path in (run.path, shell))
+    ours, theirs = (keras.saving.load_model(file).get_weights() for file in files)
     assert all((one == other).all() for one, other in zip(ours, theirs, strict=True))
 
 
