@@ -18,6 +18,7 @@ from exchange_api import ExchangeApi
 from packaging.requirements import Requirement
 from typer.testing import CliRunner
 
+from v8.app import places
 from v8.commands.app import app
 from v8.errors import PublishError
 from v8.hub.space_files import NEEDED, pinned
@@ -155,6 +156,21 @@ def test_it_starts_from_its_folder_alone_and_shows_the_published_models(
                 assert page.headers["content-security-policy"].endswith("https://huggingface.co")
             finally:
                 process.kill()
+
+
+def test_what_is_published_anew_is_taken_up_and_the_hub_is_seldom_asked(
+    hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "HUB_LOOK_S", 0.0)
+    place = places.HubPlace("someone/fleet")
+    first = place.look()
+    assert place.look() is first
+    newest = hub.commit("someone/fleet", {"notes.md": b"one more commit"})
+    assert (place.look().revision, place.look().label) == (newest, "someone/fleet")
+    monkeypatch.setattr(places, "HUB_LOOK_S", 900.0)
+    num_asked = hub.count()
+    assert place.look().revision == newest
+    assert hub.count() == num_asked
 
 
 def test_the_pins_are_what_setup_cfg_asks_for_and_all_that_these_need() -> None:

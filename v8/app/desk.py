@@ -1,12 +1,13 @@
 """What is shown of a place: its fleet, the forecast of every series once a candle, and the live record.
 
 A forecast is worked out when it is first asked for after a candle closed, and kept until the next one closes.
-Where that candle is late, it is asked for again after `RETRY_S`; so nobody who asks often makes work.
+Where that candle is late, it is asked for again after `RETRY_S`; so nobody who asks often makes work. The
+place is looked at in a thread of its own, because a Hub that does not answer must not hold up forecasts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -70,7 +71,7 @@ class Desk:
 
     def __init__(self, place: Place, tools: Tools, shape: Callable[[Fleet, Issued], Any]) -> None:
         self._place, self._tools, self._shape = place, tools, shape
-        self._once = Once(tools.present.now_s)
+        self._once, self._looking = Once(tools.present.now_s), Once(tools.present.now_s)
         self._told = ""
         self._fleet = place.look()
         self._tell_refused()
@@ -78,7 +79,7 @@ class Desk:
     @property
     def fleet(self) -> Fleet:
         """The models that serve now; the place is looked at again now and then, without waiting for it."""
-        self._once.ask("look", self._look_again)
+        self._looking.ask("look", self._look_again)
         return self._fleet
 
     def now_s(self) -> float:
@@ -87,7 +88,9 @@ class Desk:
 
     def forecast(self, series: Series) -> Kept:
         """Return the forecast after the newest candle of a series that the fleet has."""
-        return self._once.ask(("forecast", series), lambda: self._issued(series))
+        fleet = self._fleet
+        # Another model is other work: nothing that was begun with the old one is taken for it.
+        return self._once.ask(_key(fleet, series), lambda: self._issued(fleet, series))
 
     def record(self) -> Kept:
         """Return the live record of all series; None where there is none yet."""
@@ -101,17 +104,17 @@ class Desk:
     def close(self) -> None:
         """Begin nothing any more."""
         self._once.close()
+        self._looking.close()
 
-    def _issued(self, series: Series) -> tuple[Any, float]:
-        self._look()
+    def _issued(self, fleet: Fleet, series: Series) -> tuple[Any, float]:
         try:
-            if series not in self._fleet.metadata:
+            if series not in fleet.metadata:
                 raise _gone(series)
-            issued = self._tools.issue(self._fleet, series)
+            issued = self._tools.issue(fleet, series)
         except V8Error as error:
             self._say(str(error))
             raise
-        return self._shape(self._fleet, issued), self._fresh_until_s(issued)
+        return self._shape(fleet, issued), self._fresh_until_s(issued)
 
     def _fresh_until_s(self, issued: Issued) -> float:
         now_s, bar_s = self._tools.present.renew(), issued.candles.series.bar_s
@@ -139,13 +142,8 @@ class Desk:
             self._say(f"{error} The models that were read before serve on.")
         if self._fleet is not before:
             self._tell_refused()
-            self._once.drop(lambda key: self._is_stale(key, before))
-
-    def _is_stale(self, key: Hashable, before: Fleet) -> bool:
-        series = key[1] if isinstance(key, tuple) and key[0] == "forecast" else None
-        if series is None:
-            return False
-        return series not in self._fleet.metadata or self._fleet.digest(series) != before.digest(series)
+            served = {_key(self._fleet, series) for series in self._fleet.metadata}
+            self._once.drop(lambda key: isinstance(key, tuple) and key not in served)
 
     def _tell_refused(self) -> None:
         for name, why in self._fleet.refused.items():
@@ -156,6 +154,10 @@ class Desk:
         if text != self._told:
             self._told = text
             self._tools.tell(text)
+
+
+def _key(fleet: Fleet, series: Series) -> tuple[Series, str]:
+    return series, fleet.digest(series) if series in fleet.metadata else ""
 
 
 def _gone(series: Series) -> DataError:
