@@ -15,6 +15,8 @@ import pytest
 from exchange_api import ExchangeApi
 
 from v8.data.dataset import SeriesData, prepare_series, table_columns
+from v8.families import FAMILIES
+from v8.families.family import TaughtSettings
 from v8.features.table import FeatureTable, compute_table
 from v8.market.candles import Candles
 from v8.market.series import Series
@@ -25,6 +27,10 @@ TINY_NETWORKS: dict[str, dict[str, Any]] = {
     "bilstm_seq2seq": {"encoder_units": (6, 4), "decoder_units": (4,)},
     "lstm_dense": {"encoder_units": (6, 4), "dense_units": (4,)},
     "dense_newest": {"dense_units": (6, 4)},
+    "transformer": {"width": 8, "num_heads": 2, "encoder_units": (6,), "decoder_units": (6,)},
+    "gru_attention": {"recurrent_units": (6, 4)},
+    "lstm_attention": {"recurrent_units": (6, 4), "num_heads": 2, "dense_units": (5,)},
+    "lstm_close": {"encoder_units": (6, 4)},
 }
 RANGED_FEATURES = ("open", "high", "low", "close", "range_1", "recent_range", "move_5", "day_sin_1")
 RANGED_FEATURES += ("rolled_middle_1", "rolled_deviation_3")
@@ -36,6 +42,7 @@ def tiny_profile(
     family: str = "bilstm_seq2seq",
     *,
     dropout: float = 0.0,
+    teacher_forcing: float = 0.0,
     training: dict[str, Any] | None = None,
     **changes: Any,
 ) -> Profile:
@@ -43,6 +50,8 @@ def tiny_profile(
     content = load_profile("aligned").model_dump()
     content |= {"name": "tiny", "newest_bars": 700, "lookback_bars": 20, "horizon_bars": 3}
     content["network"] = {"family": family, "dropout": dropout, **TINY_NETWORKS[family]}
+    if issubclass(FAMILIES[family].settings, TaughtSettings):
+        content["network"]["teacher_forcing"] = teacher_forcing
     content["training"] |= {"epochs": 3, "learning_rate": 5e-3, "precision": "float32"} | (training or {})
     return Profile.model_validate(content | changes)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from v8.columns import OHLC
 from v8.errors import ProfileError
 from v8.families import FAMILIES
 from v8.profile import (
@@ -62,6 +63,27 @@ def test_a_shipped_profile_holds_the_numbers_of_its_ancestor(name: str) -> None:
     assert (training.reduce_lr_patience_epochs, profile.network.dropout) == (8, 0.3)
     assert (profile.newest_bars, profile.seed, profile.scaling) == (8_000, 42, "anchored")
     assert profile.calibration == "shrink"
+
+
+# Newest bars, batch, epochs, patience; all look back 30 and ahead 10, on candles alone.
+V4 = {
+    "v4_transformer": (5_000, 128, 50, 10),
+    "v4_gru": (5_000, 64, 100, 15),
+    "v4_lstm": (7_000, 32, 200, 20),
+}
+
+
+@pytest.mark.parametrize("name", V4)
+def test_a_profile_of_the_v4_family_holds_the_numbers_of_its_ancestor(name: str) -> None:
+    profile, training = load_profile(name), load_profile(name).training
+    numbers = (profile.newest_bars, training.batch_size, training.epochs)
+    assert (*numbers, training.early_stopping_patience_epochs) == V4[name]
+    assert (training.learning_rate, training.clip_norm) == (1e-3, 1.0)
+    assert (profile.lookback_bars, profile.horizon_bars, profile.features) == (30, 10, OHLC)
+    assert {task: settings.loss for task, settings in profile.tasks.items()} == {"ohlc": "mse"}
+    assert profile.network.teacher_forcing == 0.5
+    schedules = {"v4_transformer": ("adamw", "cosine"), "v4_gru": ("adam", "constant")}
+    assert (training.optimizer, training.schedule) == schedules.get(name, ("adamw", "step"))
 
 
 def test_the_networks_have_the_lineage_s_layers() -> None:
@@ -219,13 +241,11 @@ def test_every_field_is_explained(settings: type[Settings]) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_unknown_key_of_a_network_names_a_key_of_its_family(family: str, tmp_path: Path) -> None:
-    fields = FAMILIES[family].settings.model_fields
-    sizes = {name: [4] for name in fields if name.endswith("_units")}
-    network = {"family": family, "dropout": 0.3, **sizes, "decoder_unit": [4]}
-    expected = "decoder_units" if "decoder_units" in fields else "encoder_units|dense_units"
-    with pytest.raises(
-        ProfileError, match=rf"network\.{family}\.decoder_unit: .*Did you mean ({expected})\."
-    ):
+    shipped = [load_profile(name).network for name in profile_names()]
+    network = next(one for one in shipped if one.family == family).model_dump(mode="json")
+    key = next(name for name in network if name.endswith("_units"))
+    network[key[:-1]] = [*network[key]]
+    with pytest.raises(ProfileError, match=rf"network\.{family}\.{key[:-1]}: .*Did you mean {key}\."):
         load_profile(written(tmp_path, network=network))
 
 

@@ -242,7 +242,7 @@ class Profile(Settings):
     def shape(self) -> NetworkShape:
         """What the network reads and returns."""
         tasks = tuple(TASKS[name] for name in self.tasks)
-        return NetworkShape(self.lookback_bars, self.num_features, self.horizon_bars, tasks)
+        return NetworkShape(self.lookback_bars, self.features, self.horizon_bars, tasks)
 
     @property
     def num_features(self) -> int:

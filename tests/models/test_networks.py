@@ -13,6 +13,15 @@ from v8.models.networks import build_network, num_parameters
 from v8.profile import Profile, load_profile, profile_names
 
 FAMILIES = ["bilstm_seq2seq", "lstm_dense", "dense_newest"]
+FAMILIES += ["transformer", "gru_attention", "lstm_attention", "lstm_close"]
+# Of the V4 family the lineage tells 926,852, 334,597 and 1,984,772; configs/ says what makes the difference.
+PARAMETERS = {
+    "v4_transformer": 926_852 + 36,
+    "v4_gru": 334_597 + 36 - 1,
+    "v4_lstm": 1_984_772 + 36 - 4 * 4 * 256,
+    # Closes to 50 units to 50: 4 x 50 x (1 + 50 + 1) + 4 x 50 x (50 + 50 + 1), two norms, a head of 4.
+    "v3": 10_400 + 20_200 + 2 * 100 + 204,
+}
 
 
 @pytest.mark.parametrize("name", profile_names())
@@ -21,6 +30,7 @@ def test_a_shipped_network_reads_its_window_and_nothing_of_it_stands_still(name:
     network = build_network(profile, seed=1)
     assert network.count_params() == num_parameters(network)
     assert network.input_shape == (None, profile.lookback_bars, profile.num_features)
+    assert network.count_params() == PARAMETERS.get(name, network.count_params())
 
 
 def test_the_aligned_network_has_the_stated_layers_in_order() -> None:

@@ -48,12 +48,31 @@ def network(kind):
         return keras.Model(x, L.AdditiveAttention()([L.Dense(6)(x), x]))
     if kind == "multi-head attention":
         return keras.Model(x, L.MultiHeadAttention(2, 3)(x, L.Dense(5)(x)))
+    if kind in ("lstm states", "gru states backwards"):
+        make = L.LSTM if kind == "lstm states" else L.GRU
+        layer = make(4, return_sequences=True, return_state=True, go_backwards="backwards" in kind)
+        sequence, *states = layer(x)
+        return keras.Model(x, L.Concatenate()([L.GlobalAveragePooling1D()(sequence), *states]))
+    if kind in ("lstm cell", "gru cell"):
+        cell, num_states = (L.LSTMCell(6), 2) if kind == "lstm cell" else (L.GRUCell(6), 1)
+        y, states = (
+            ops.take(x, 0, axis=-2),
+            [ops.take(x, number + 1, axis=-2) for number in range(num_states)],
+        )
+        for _ in range(2):  # the second step shares the weights of the first
+            y, states = cell(y, states)
+        return keras.Model(x, ops.concatenate([y, *states], axis=-1))
+    if kind == "operations":
+        newest = ops.squeeze(ops.take(x, [STEPS - 1], axis=-2), axis=-2)
+        y = ops.where(ops.softmax(x, axis=-1) > 0.2, x, ops.expand_dims(newest, axis=-2))
+        return keras.Model(x, ops.concatenate([y, 0.5 * x], axis=-2) + np.ones((2 * STEPS, 1), np.float32))
     if kind == "residual":
         return keras.Model(x, L.LayerNormalization()(L.Add()([x, L.Dense(6)(x)])))
     return keras.Model(x, KINDS[kind]()(x))
 
 
 ALL = [*KINDS, "repeat vector", "additive attention", "multi-head attention", "residual"]
+ALL += ["lstm states", "gru states backwards", "lstm cell", "gru cell", "operations"]
 
 
 def random_networks(kind, num_models=NUM_MODELS):
@@ -187,6 +206,13 @@ def test_a_normalization_over_other_axes_than_the_last_is_refused():
     x = keras.Input((STEPS, CHANNELS))
     one = keras.Model(x, L.LayerNormalization(axis=1, name="odd")(x))
     with pytest.raises(ValueError, match=r"odd: a stacked LayerNormalization needs the last axis; got \[1\]"):
+        stack([one])
+
+
+def test_an_operation_along_an_axis_counted_from_the_first_is_refused():
+    x = keras.Input((STEPS, CHANNELS))
+    one = keras.Model(x, ops.take(x, [0], axis=1))
+    with pytest.raises(ValueError, match=r"must be an operation without axes, or .*; got Take with axis = 1"):
         stack([one])
 
 

@@ -14,16 +14,22 @@ from typing import Any
 
 LAYER = {"name", "dtype", "trainable", "activity_regularizer", "autocast"}
 ARGUMENTS = {
+    "AdditiveAttention": "dropout use_scale",
     "Bidirectional": "backward_layer layer merge_mode",
     "Cropping1D": "cropping",
     "Dense": "activation units use_bias",
     "Dropout": "noise_shape rate seed",
     "EinsumDense": "activation bias_axes equation output_shape",
     "Embedding": "input_dim mask_zero output_dim",
+    "GRU": "activation dropout go_backwards recurrent_activation recurrent_dropout reset_after "
+    "return_sequences return_state seed stateful units unroll use_bias zero_output_for_mask",
+    "GRUCell": "activation dropout recurrent_activation recurrent_dropout reset_after seed units use_bias",
     "GlobalMaxPooling1D": "data_format keepdims",
     "InputLayer": "batch_shape batch_size optional ragged sparse shape",
     "LSTM": "activation dropout go_backwards recurrent_activation recurrent_dropout return_sequences "
     "return_state seed stateful unit_forget_bias units unroll use_bias zero_output_for_mask",
+    "LSTMCell": "activation dropout recurrent_activation recurrent_dropout seed unit_forget_bias units "
+    "use_bias",
     "LayerNormalization": "axis center epsilon rms_scaling scale",
     "LeakyReLU": "negative_slope",
     "RepeatVector": "n",
@@ -31,9 +37,9 @@ ARGUMENTS = {
 }
 OPERATIONS = {
     **dict.fromkeys(("Abs", "Add", "Exp", "Log", "Maximum", "Minimum", "Multiply", "Sqrt", "Square"), ""),
-    **dict.fromkeys(("Subtract", "TrueDivide", "ZerosLike"), ""),
+    **dict.fromkeys(("Subtract", "TrueDivide", "ZerosLike", "Matmul", "OnesLike"), ""),
     **dict.fromkeys(
-        ("Concatenate", "Cumsum", "ExpandDims", "Flip", "Sort", "Squeeze", "Stack", "Take"), "axis"
+        ("Concatenate", "Cumsum", "ExpandDims", "Flip", "Softmax", "Sort", "Squeeze", "Stack", "Take"), "axis"
     ),
     **dict.fromkeys(("Max", "Min"), "axis initial keepdims"),
     **dict.fromkeys(("Mean", "Std", "Sum"), "axis keepdims"),

@@ -172,8 +172,11 @@ def test_a_member_that_diverges_stops_with_a_reason_and_the_others_go_on(
             np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-def weighted_losses(data: SeriesData, seed: int) -> list[float]:
-    """Train stock Keras with sample weights; return the validation loss after each epoch."""
+def weighted_losses(data: SeriesData, seed: int, *, is_eager: bool = False) -> list[float]:
+    """Train stock Keras with sample weights; return the validation loss after each epoch.
+
+    Run eagerly, a graph that is written out for each bar need not be compiled.
+    """
     training = data.profile.training
     start = {task.task: task.start for task in data.scaling.tasks}
     network = build_network(data.profile, seed=seed, start=start)
@@ -184,6 +187,7 @@ def weighted_losses(data: SeriesData, seed: int) -> list[float]:
             for task in data.profile.tasks
         },
         loss_weights={task: settings.weight for task, settings in data.profile.tasks.items()},
+        run_eagerly=is_eager,
     )
     windows, losses = FleetWindows([data]), []
     (validation,) = windows.span_batches("validation", data.num_windows("validation"))
@@ -200,6 +204,21 @@ def weighted(batch: Batch) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     weight_B1 = np.asarray(batch.weight_BM)[:, :1]
     # Keras wants a weight for every error that is left after the mean over columns: one a step.
     return np.asarray(batch.x_BMTF)[:, 0], y, {task: weight_B1.repeat(v.shape[1], 1) for task, v in y.items()}
+
+
+@pytest.mark.parametrize("family", ["transformer", "gru_attention", "lstm_attention"])
+def test_g18_a_fleet_of_two_of_another_family_follows_serial_fits(
+    family: str, make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+) -> None:
+    tasks = {"ohlc": {"weight": 1.0, "loss": "mae"}}
+    training = {"epochs": 2, "learning_rate": 0.005, "batch_size": 128}
+    profile = make_profile(family, tasks=tasks, training=training, lookback_bars=6, horizon_bars=2)
+    fleet = [make_data(profile, series=name, num_bars=bars) for name, bars in NAMES[:2]]
+    for place, ours in fleet_fit(fleet).items():
+        assert isinstance(ours, TrainingResult)
+        losses = weighted_losses(fleet[place], seed=10 + place, is_eager=True)
+        assert losses[0] != pytest.approx(losses[1], rel=2e-5)  # there is something to follow
+        np.testing.assert_allclose([r.validation_loss for r in ours.history], losses, rtol=1e-5)
 
 
 def test_g18_a_fleet_of_ranged_newest_row_networks_follows_serial_fits_with_sample_weights(

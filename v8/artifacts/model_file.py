@@ -79,13 +79,13 @@ _ZIP_START = b"PK\x03\x04"
 _IS_ENCRYPTED = 0x1
 
 _LAYERS = (
-    "Activation Add Average AveragePooling1D BatchNormalization Bidirectional Concatenate Conv1D Cropping1D "
-    "Dense DepthwiseConv1D Dot Dropout EinsumDense ELU Embedding Flatten GaussianDropout GaussianNoise "
-    "GlobalAveragePooling1D GlobalMaxPooling1D GRU GRUCell GroupNormalization GroupQueryAttention Identity "
-    "InputLayer LayerNormalization LeakyReLU LSTM LSTMCell Maximum MaxPooling1D Minimum MultiHeadAttention "
-    "Multiply Permute PReLU RMSNormalization ReLU RepeatVector Rescaling Reshape RNN SeparableConv1D "
-    "SimpleRNN SimpleRNNCell Softmax SpatialDropout1D StackedRNNCells Subtract TimeDistributed "
-    "UnitNormalization UpSampling1D ZeroPadding1D"
+    "Activation Add AdditiveAttention Average AveragePooling1D BatchNormalization Bidirectional Concatenate "
+    "Conv1D Cropping1D Dense DepthwiseConv1D Dot Dropout EinsumDense ELU Embedding Flatten GaussianDropout "
+    "GaussianNoise GlobalAveragePooling1D GlobalMaxPooling1D GRU GRUCell GroupNormalization "
+    "GroupQueryAttention Identity InputLayer LayerNormalization LeakyReLU LSTM LSTMCell Maximum MaxPooling1D "
+    "Minimum MultiHeadAttention Multiply Permute PReLU RMSNormalization ReLU RepeatVector Rescaling Reshape "
+    "RNN SeparableConv1D SimpleRNN SimpleRNNCell Softmax SpatialDropout1D StackedRNNCells Subtract "
+    "TimeDistributed UnitNormalization UpSampling1D ZeroPadding1D"
 )
 _INITIALIZERS = (
     "Constant GlorotNormal GlorotUniform HeNormal HeUniform Identity LecunNormal LecunUniform Ones "

@@ -23,7 +23,7 @@ from v8.commands.options import (
 )
 from v8.errors import ProfileError, SeriesError
 from v8.invocation import command
-from v8.profile import load_profile
+from v8.profile import load_profile, profile_names
 from v8.records import check_format, read_json_object
 
 if TYPE_CHECKING:
@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 
 
 COMPARED_SERIES = ("BTCUSDT-15m", "BTCUSDT-1h")
+RECOMMENDED = "aligned"
+
+
+def all_profiles() -> list[str]:
+    """List every shipped profile, the recommended one last: ratios refer to it."""
+    return [*sorted({*profile_names()} - {RECOMMENDED}), RECOMMENDED]
 
 
 def compare_profiles(
@@ -39,7 +45,7 @@ def compare_profiles(
         typer.Option(
             "--profiles",
             metavar="NAME|FILE ...",
-            help="Profiles to compare, one or several. Default: v7 stable aligned.",
+            help="Profiles to compare, one or several. Default: all, aligned last.",
         ),
     ] = None,
     more_profiles: Annotated[
@@ -87,7 +93,7 @@ def compare_profiles(
     ] = Path("comparison"),
 ) -> None:
     """Measure profiles side by side on the same candles: time per stage, speed, memory, skill."""
-    names = [*(profiles or ()), *(more_profiles or ())] or ["v7", "stable", "aligned"]
+    names = [*(profiles or ()), *(more_profiles or ())] or all_profiles()
     if full and epochs is not None:
         raise ProfileError(
             where="--full",

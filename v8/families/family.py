@@ -19,7 +19,8 @@ from v8.tasks.task import Task
 
 HEAD_PREFIX = "head_"
 
-Units = Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], Field(min_length=1, max_length=64)]
+Size = Annotated[int, Field(ge=1, le=4096)]
+Units = Annotated[tuple[Size, ...], Field(min_length=1, max_length=64)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -28,9 +29,14 @@ class NetworkShape:
     """What goes into a network, a window of `lookback_bars` rows, and what comes out, as a profile says."""
 
     lookback_bars: int
-    num_features: int
+    features: tuple[str, ...]
     horizon_bars: int
     tasks: tuple[Task, ...]
+
+    @property
+    def num_features(self) -> int:
+        """Width of a row of the window."""
+        return len(self.features)
 
 
 class NetworkSettings(Settings):
@@ -43,6 +49,17 @@ class NetworkSettings(Settings):
     def first_units(self) -> int:
         """Width of the first layer: the first number of the first sizes; matmul rates are measured at it."""
         return int(next(sizes[0] for sizes in vars(self).values() if isinstance(sizes, tuple)))
+
+
+class TaughtSettings(NetworkSettings):
+    """Sizes of a network that reads its own forecasts, and in training sometimes the truth in their place.
+
+    Whatever derives from this is trained with a second input, `truth`; see `v8.families.decoding`.
+    """
+
+    teacher_forcing: Dropout
+    """Chance, in training alone, that the truth is read in place of the own forecast of the bar before, drawn
+    for each window and bar; 0 switches it off."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +93,15 @@ class Layers:
         shape: What goes in and comes out.
         precision: Keras dtype policy of all layers but the heads.
         seeds: Every draw takes the next one.
+        truth_BHC: Keras tensor of the candles to come, scaled, while a network is taught; None otherwise, and
+            in every file that is published.
     """
 
     keras: Any
     shape: NetworkShape
     precision: str
     seeds: Iterator[int]
+    truth_BHC: Any = None
 
     def recurrent(
         self,
@@ -113,12 +133,33 @@ class Layers:
 
     def dropped(self, x: Any, name: str, dropout: float, *, is_sequence: bool = False) -> Any:
         """Drop some channels: one draw a sequence is a third cheaper than one a step, and what is meant."""
+        return self.dropout(name, dropout, is_sequence=is_sequence)(x)
+
+    def dropout(self, name: str, dropout: float, *, is_sequence: bool = False) -> Callable[[Any], Any]:
+        """Make the layer of `dropped`, which may be applied to many steps, each with a draw of its own."""
         if not dropout:
-            return x
-        noise_shape = (None, 1, None) if is_sequence else None
-        return self.keras.layers.Dropout(
-            dropout, noise_shape=noise_shape, seed=next(self.seeds), dtype=self.precision, name=f"{name}_drop"
-        )(x)
+            return lambda x: x
+        noise_shape, seed = (None, 1, None) if is_sequence else None, next(self.seeds)
+        drop: Callable[[Any], Any] = self.keras.layers.Dropout(
+            dropout, noise_shape=noise_shape, seed=seed, dtype=self.precision, name=f"{name}_drop"
+        )
+        return drop
+
+    def dense(self, units: int, name: str, activation: str | None = None, *, use_bias: bool = True) -> Any:
+        """Make a dense layer whose first weights come from the next seed."""
+        kernel = self.keras.initializers.GlorotUniform(seed=next(self.seeds))
+        options = {"activation": activation, "use_bias": use_bias, "kernel_initializer": kernel}
+        return self.keras.layers.Dense(units, **options, dtype=self.precision, name=name)
+
+    def columns(self, rows: Any, names: Sequence[str]) -> Any:
+        """Take columns of the window by name."""
+        places = [self.shape.features.index(name) for name in names]
+        return self.keras.ops.take(rows, places, axis=-1)
+
+    def newest(self, window_BTF: Any) -> Any:
+        """Cut the newest row out of the window, (B, 1, F)."""
+        crop = self.keras.layers.Cropping1D
+        return crop((self.shape.lookback_bars - 1, 0), dtype=self.precision, name="newest")(window_BTF)
 
     def head(self, task: Task, equation: str) -> Any:
         """Make a task's last layer by an equation of keras.layers.EinsumDense that ends in `bhc`.
@@ -151,14 +192,17 @@ class Layers:
         return self.keras.layers.LSTM(units, **initializers, **options, dtype=self.precision, name=name)
 
 
-def recurrent_flop(num_steps: int, width: int, units: Sequence[int], *, num_directions: int = 1) -> float:
+def recurrent_flop(
+    num_steps: int, width: int, units: Sequence[int], *, num_directions: int = 1, num_gates: int = 4
+) -> float:
     """Count a forward pass through layers of LSTM cells that read `num_steps` of `width` channels.
 
-    A cell of `u` units over `i` inputs multiplies a (i + u) x 4u matrix per step, two operations per entry.
+    A cell of `u` units over `i` inputs multiplies a (i + u) x 4u matrix per step, two operations per entry; a
+    GRU has three gates.
     Element-wise work is left out, as are heads and dense layers after cells: they are below two per cent.
     """
     inputs = (width, *(num_directions * each for each in units[:-1]))
-    cells = sum(8.0 * each * (read + each) for read, each in zip(inputs, units, strict=True))
+    cells = sum(2.0 * num_gates * each * (read + each) for read, each in zip(inputs, units, strict=True))
     return num_directions * num_steps * cells
 
 

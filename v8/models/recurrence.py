@@ -39,10 +39,11 @@ class Cell(NamedTuple):
 
     forward: Callable[..., tuple[Tensor, ...]]
     """Maps inputs (T, ., F), kernel, recurrent kernel, bias and the direction to what `backward` needs; the
-    states, (T, ., U), come last."""
+    states, (T, ., U), come last, before them an LSTM's cells."""
     backward: Callable[..., tuple[Tensor, Tensor, Tensor]]
-    """Maps that, the states' gradient, the recurrent kernel and the direction to the gradients of the
-    projected input and of the recurrent part, both (T, ., G), and of the bias."""
+    """Maps that, the states' gradient, the recurrent kernel, the direction and, for an LSTM, the gradient of
+    its last cell, (., U), to the gradients of the projected input and of the recurrent part, both (T, ., G),
+    and of the bias."""
 
 
 def recurrent(
@@ -54,6 +55,7 @@ def recurrent(
     *,
     go_backwards: bool,
     return_sequences: bool,
+    return_cell: bool = False,
 ) -> Tensor:
     """Run one layer of each model over its sequences, from a zero state.
 
@@ -65,28 +67,38 @@ def recurrent(
         bias: Shape (M, G); a GRU's input bias and recurrent bias, (M, 2, G).
         go_backwards: Read time from its end. Outputs keep the order of the inputs.
         return_sequences: Return every step's state, else that of the last step read.
+        return_cell: Return an LSTM's cell of the last step read, too.
 
     Returns:
-        Shape (B, M, T, U) with `return_sequences`, else (B, M, U), dtype of `x_BMTF`.
+        Shape (B, M, T, U) with `return_sequences`, else (B, M, U), dtype of `x_BMTF`; with `return_cell` a
+        pair of that and (B, M, U).
     """
     is_single = x_BMTF.shape[1] == 1
     x_TF = ops.transpose(x_BMTF[:, 0], (1, 0, 2)) if is_single else ops.transpose(x_BMTF, (2, 1, 0, 3))
     weights = (kernel_MFG, recurrent_kernel_MUG, bias)
     weights = tuple(ops.cast(ops.convert_to_tensor(weight), x_TF.dtype) for weight in weights)
-    h_TU = _states(cell, go_backwards)(x_TF, *(weight[0] if is_single else weight for weight in weights))
-    if not return_sequences:
-        h_U = h_TU[0 if go_backwards else -1]
-        return h_U[:, None] if is_single else ops.transpose(h_U, (1, 0, 2))
-    return ops.transpose(h_TU, (1, 0, 2))[:, None] if is_single else ops.transpose(h_TU, (2, 1, 0, 3))
+    states = _states(cell, go_backwards, return_cell)
+    found = states(x_TF, *(weight[0] if is_single else weight for weight in weights))
+    h_TU, *last = found if return_cell else (found,)
+
+    def batch_major(h: Tensor) -> Tensor:
+        """Turn ([T,] [M,] B, U) into (B, M, [T,] U)."""
+        if is_single:
+            return (ops.transpose(h, (1, 0, 2)) if len(h.shape) == 3 else h)[:, None]
+        return ops.transpose(h, (2, 1, 0, 3) if len(h.shape) == 4 else (1, 0, 2))
+
+    h = batch_major(h_TU if return_sequences else h_TU[0 if go_backwards else -1])
+    return (h, batch_major(last[0])) if return_cell else h
 
 
-def _states(cell: Cell, go_backwards: bool) -> Callable[..., Tensor]:
+def _states(cell: Cell, go_backwards: bool, return_cell: bool) -> Callable[..., Tensor]:
     def states(x_TF: Tensor, kernel: Tensor, recurrent: Tensor, bias: Tensor) -> tuple[Tensor, Any]:
         saved = cell.forward(x_TF, kernel, recurrent, bias, go_backwards)
 
         def gradient(*args: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, ...]:
-            dh_TU = args[0] if upstream is None else upstream
-            dz_TG, dr_TG, dbias = cell.backward(saved, dh_TU, recurrent, go_backwards)
+            # JAX hands over the gradients of a pair as one pair, TensorFlow as two arguments.
+            dh_TU, *dc_U = keras.tree.flatten(args if upstream is None else upstream)
+            dz_TG, dr_TG, dbias = cell.backward(saved, dh_TU, recurrent, go_backwards, *dc_U)
             # Each step's gradient goes with the state before it; the first step read had the zero state.
             before, after = (slice(1, None), slice(None, -1))[:: 1 if go_backwards else -1]
             return (
@@ -96,7 +108,9 @@ def _states(cell: Cell, go_backwards: bool) -> Callable[..., Tensor]:
                 dbias,
             )
 
-        return saved[-1], gradient
+        if not return_cell:
+            return saved[-1], gradient
+        return (saved[-1], saved[-2][0 if go_backwards else -1]), gradient
 
     return cast(Callable[..., Tensor], ops.custom_gradient(states))
 
@@ -123,7 +137,11 @@ def _lstm_forward(
 
 
 def _lstm_backward(
-    saved: tuple[Tensor, ...], dh_TU: Tensor, recurrent: Tensor, go_backwards: bool
+    saved: tuple[Tensor, ...],
+    dh_TU: Tensor,
+    recurrent: Tensor,
+    go_backwards: bool,
+    dc_U: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     gates_TG, c_TU, _ = saved
     i_TU, f_TU, g_TU, o_TU = ops.split(gates_TG, LSTM_GATES, axis=-1)
@@ -147,7 +165,9 @@ def _lstm_backward(
         return (ops.matmul(dz_G, recurrent_T), dc_U * f_U), (dz_G,)
 
     inputs = (*slopes, leak_TU, f_TU, dh_TU)
-    (dz_TG,) = _scan(step, (zero_U, zero_U), inputs, (gates_TG[0],), not go_backwards)
+    (dz_TG,) = _scan(
+        step, (zero_U, zero_U if dc_U is None else dc_U), inputs, (gates_TG[0],), not go_backwards
+    )
     return dz_TG, dz_TG, _bias_gradient(dz_TG)
 
 

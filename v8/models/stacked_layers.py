@@ -18,7 +18,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from v8.models.recurrence import GRU, LSTM, Cell, recurrent
+from v8.models.recurrence import GRU, GRU_GATES, LSTM, LSTM_GATES, Cell, recurrent
 
 Layer: TypeAlias = Any
 Tensor: TypeAlias = Any
@@ -240,25 +240,42 @@ class StackedMultiHeadAttention(StackedLayer):
         return _multiplied("bmthk,mhkd->bmtd", ops.einsum("bmhts,bmshk->bmthk", weights, v), *out_s)
 
 
+CELL_NEEDS: Mapping[str, object] = {
+    **{"activation": "tanh", "recurrent_activation": "sigmoid", "use_bias": True},
+    **dict.fromkeys(["dropout", "recurrent_dropout"], 0),
+}
+"""Options that cells and recurrent layers must have."""
+
+
 class _StackedRecurrent(StackedLayer):
     """What the recurrent twins share; time read from its end comes out in reading order, as in Keras."""
 
     cell: Cell = LSTM
-    taken: ClassVar[tuple[str, ...]] = ("units", "return_sequences", "go_backwards")
-    needed: ClassVar = {
-        **{"activation": "tanh", "recurrent_activation": "sigmoid", "use_bias": True},
-        **dict.fromkeys(["dropout", "recurrent_dropout"], 0),
-        **dict.fromkeys(["return_state", "stateful"], False),
-    }
+    taken: ClassVar[tuple[str, ...]] = ("units", "return_sequences", "return_state", "go_backwards")
+    needed: ClassVar = {**CELL_NEEDS, "stateful": False}
+    return_state = False
 
-    def call(self, x_BMTF: Tensor) -> Tensor:
+    def call(self, x_BMTF: Tensor) -> Any:
         """Run every model over its windows."""
+        if self.return_state:
+            return self._run_to_states(x_BMTF)
         y = self._run(x_BMTF, self.stock_weights, go_backwards=self.go_backwards)
         return ops.flip(y, axis=2) if self.go_backwards and self.return_sequences else y
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Drop features, and time unless sequences are returned."""
-        return (*input_shape[: 3 if self.return_sequences else 2], self.units)
+    def compute_output_shape(self, input_shape: Shape) -> Any:
+        """Drop features, and time unless sequences are returned; states follow."""
+        y = (*input_shape[: 3 if self.return_sequences else 2], self.units)
+        state = (*input_shape[:2], self.units)
+        return [y, state, state][: 2 + (self.cell is LSTM)] if self.return_state else y
+
+    def _run_to_states(self, x_BMTF: Tensor) -> list[Tensor]:
+        """Return what Keras does: sequence or last state, then the last state, then an LSTM's last cell."""
+        options, is_lstm = {"go_backwards": self.go_backwards, "return_sequences": True}, self.cell is LSTM
+        found = recurrent(self.cell, x_BMTF, *self.stock_weights, **options, return_cell=is_lstm)
+        h_BMTU, *cell = found if is_lstm else (found,)
+        last_BMU = h_BMTU[:, :, 0 if self.go_backwards else -1]
+        h_BMTU = ops.flip(h_BMTU, axis=2) if self.go_backwards else h_BMTU
+        return [h_BMTU if self.return_sequences else last_BMU, last_BMU, *cell]
 
     def _run(self, x_BMTF: Tensor, weights: Sequence[Tensor], *, go_backwards: bool) -> Tensor:
         sequences = self.return_sequences
@@ -293,8 +310,8 @@ class StackedBidirectional(_StackedRecurrent):
         super().__init__(stock, **common)
         forward, backward = stock.forward_layer, stock.backward_layer
         kind = StackedLSTM if isinstance(forward, keras.layers.LSTM) else StackedGRU
-        require(forward, kind.needed)
-        require(backward, kind.needed)
+        for direction in (forward, backward):
+            require(direction, {**kind.needed, "return_state": False})
         if backward.units != forward.units:
             raise ValueError(
                 f"{stock.name}: both directions need the same units; got {forward.units} and "
@@ -315,6 +332,43 @@ class StackedBidirectional(_StackedRecurrent):
         forward, backward = ops.split(self._run(both, merged, go_backwards=False), 2, axis=1)
         backward = ops.flip(backward, axis=2) if self.return_sequences else backward
         return ops.concatenate([forward, backward], axis=-1)
+
+
+@twin_of(keras.layers.LSTMCell)
+class StackedLSTMCell(StackedLayer):
+    """Twin of keras.layers.LSTMCell: one step from (B, M, F) and the states (B, M, U)."""
+
+    needed = CELL_NEEDS
+
+    def call(self, x_BMF: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Take the step."""
+        (kernel, recurrent_kernel, bias), (h_BMU, c_BMU) = self.stock_weights, states
+        z_BMG = _multiplied("bmf,mfg->bmg", x_BMF, kernel, bias)
+        z_BMG = z_BMG + _multiplied("bmu,mug->bmg", h_BMU, recurrent_kernel)
+        i, f, g, o = ops.split(z_BMG, LSTM_GATES, axis=-1)
+        c_BMU = ops.sigmoid(f) * c_BMU + ops.sigmoid(i) * ops.tanh(g)
+        h_BMU = ops.sigmoid(o) * ops.tanh(c_BMU)
+        return h_BMU, [h_BMU, c_BMU]
+
+
+@twin_of(keras.layers.GRUCell)
+class StackedGRUCell(StackedLayer):
+    """Twin of keras.layers.GRUCell with `reset_after`: one step from (B, M, F) and the state (B, M, U)."""
+
+    needed: ClassVar = {**CELL_NEEDS, "reset_after": True}
+
+    def call(self, x_BMF: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Take the step."""
+        (kernel, recurrent_kernel, bias), (h_BMU,) = self.stock_weights, states
+        z_BMG = _multiplied("bmf,mfg->bmg", x_BMF, kernel, bias[:, 0])
+        r_BMG = _multiplied("bmu,mug->bmg", h_BMU, recurrent_kernel, bias[:, 1])
+        (update, reset, own), (update_r, reset_r, own_r) = (
+            ops.split(each, GRU_GATES, axis=-1) for each in (z_BMG, r_BMG)
+        )
+        update = ops.sigmoid(update + update_r)
+        own = ops.tanh(own + ops.sigmoid(reset + reset_r) * own_r)
+        h_BMU = update * h_BMU + (1 - update) * own
+        return h_BMU, [h_BMU]
 
 
 @twin_of(keras.layers.TimeDistributed)

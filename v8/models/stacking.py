@@ -28,6 +28,16 @@ SHAPELESS = (
 )
 """Layers that work element by element and so need no twin."""
 
+SHAPELESS_OPERATIONS = frozenset(
+    {
+        *("Add", "Divide", "Greater", "Matmul", "Maximum", "Minimum", "Multiply", "Negative", "OnesLike"),
+        *("Sigmoid", "StopGradient", "Subtract", "Tanh", "TrueDivide", "Where", "ZerosLike"),
+    }
+)
+"""What `keras.ops` does element by element, or over the last two axes."""
+AXIS_OPERATIONS = frozenset({"Concatenate", "ExpandDims", "Max", "Mean", "Softmax", "Squeeze", "Sum", "Take"})
+"""What it does along an axis, which must be counted from the last."""
+
 
 def stack(networks: Sequence[keras.Model], *, are_directions_merged: bool = False) -> keras.Model:
     """Build one fleet out of networks of the same architecture.
@@ -96,6 +106,8 @@ def unstack(fleet: keras.Model, index: int, network: keras.Model) -> list[NDArra
 
 
 def _twin(layer: Layer, num_models: int) -> Layer:
+    if not isinstance(layer, keras.layers.Layer):
+        return _operation(layer)
     if isinstance(layer, SHAPELESS) or (isinstance(layer, keras.layers.Concatenate) and layer.axis == -1):
         return type(layer).from_config(layer.get_config())
     if type(layer) in TWINS:
@@ -103,6 +115,20 @@ def _twin(layer: Layer, num_models: int) -> Layer:
     raise ValueError(
         f"{layer.name}: must be a layer with a stacked twin; got {type(layer).__name__}. "
         "Use another layer or mark a class of your own with twin_of."
+    )
+
+
+def _operation(operation: Any) -> Any:
+    """Let pass what `keras.ops` does, if it counts axes from the last: a model axis then changes nothing."""
+    kind, axis = type(operation).__name__, getattr(operation, "axis", None)
+    is_from_last = (
+        axis < 0 if kind in AXIS_OPERATIONS and isinstance(axis, int) else kind in SHAPELESS_OPERATIONS
+    )
+    if is_from_last:
+        return operation
+    raise ValueError(
+        f"{operation.name}: must be an operation without axes, or with one counted from the last; got {kind} "
+        f"with axis = {axis}. Count from the last axis, or use a layer with a stacked twin."
     )
 
 

@@ -21,8 +21,10 @@ import numpy as np
 from keras import ops
 from numpy.typing import NDArray
 
+from v8.columns import TASK_OHLC
 from v8.machine import backend, backend_name
 from v8.models.losses import fleet_loss
+from v8.models.networks import TRUTH, WINDOW
 from v8.profile import Profile, TrainingSettings
 
 BETA_1 = 0.9
@@ -139,7 +141,9 @@ def compiled_step(fleet: keras.Model, profile: Profile, precision: str) -> Calla
             x_BMTF, y, weight_BM = part
 
             def loss_of(weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-                forecast, drawn = fleet.stateless_call(weights, constants, x_BMTF, training=True)
+                forecast, drawn = fleet.stateless_call(
+                    weights, constants, _inputs(fleet, x_BMTF, y), training=True
+                )
                 loss_M = fleet_loss(profile.tasks, y, forecast, weight_BM)
                 return ops.sum(loss_M * state.loss_scale), (loss_M, drawn)
 
@@ -178,6 +182,11 @@ def compiled_loss(fleet: keras.Model, profile: Profile) -> Callable[..., Any]:
         return fleet_loss(profile.tasks, y, forecast, weight_BM) * num_windows_M, num_windows_M
 
     return _compiled(loss_of)
+
+
+def _inputs(fleet: keras.Model, x_BMTF: Tensor, y: Any) -> Any:
+    """Show a taught fleet the candles to come, too; it reads each after the forecast of that bar."""
+    return {WINDOW: x_BMTF, TRUTH: y[TASK_OHLC]} if isinstance(fleet.input, dict) else x_BMTF
 
 
 def _in_parts(

@@ -27,7 +27,7 @@ from v8.data.dataset import SeriesData
 from v8.data.windows import Batch, FleetWindows, num_batches
 from v8.errors import ArtifactError, DivergedError, StorageError
 from v8.machine import backend_name, device_of, memory_of
-from v8.models.networks import build_network, num_parameters
+from v8.models.networks import build_network, counterparts, has_teacher, num_parameters
 from v8.models.serving import ServingGraph, ServingModel
 from v8.models.stacking import load, stack, unstack
 from v8.profile import Profile
@@ -126,6 +126,9 @@ class Trainer:
         self.precision = precision
         self.check = check
         self.network = build_network(profile, seed=0, precision=precision)
+        self._trained = self.network
+        if has_teacher(profile):
+            self._trained = build_network(profile, seed=0, precision=precision, is_taught=True)
         self._programs: dict[int, _Program] = {}
         self._serving: dict[Hashable, ServingGraph] = {}
         self.devices: dict[int, str] = {}
@@ -188,6 +191,7 @@ class Trainer:
                 seed=member.seed,
                 start={task.task: task.start for task in member.data.scaling.tasks},
                 precision=self.precision,
+                is_taught=True,
             )
             for member in members
         ]
@@ -223,20 +227,31 @@ class Trainer:
         fleet = self.program(1).fleet
         for variable, array in zip(fleet.trainable_variables, weights, strict=True):
             variable.assign(array[None])
-        wanted = {id(weight) for weight in self.network.trainable_variables}
-        arrays = unstack(fleet, 0, self.network)
-        return [a for a, weight in zip(arrays, self.network.weights, strict=True) if id(weight) in wanted]
+        arrays = unstack(fleet, 0, self._trained)
+        by_weight = {id(weight): array for weight, array in zip(self._trained.weights, arrays, strict=True)}
+        trained = self._trained.trainable_variables
+        return [by_weight[id(trained[place])] for place in counterparts(self.network, self._trained)]
 
     def program(self, num_models: int) -> _Program:
         """Return the program of a fleet size, built on first use and compiled on first call."""
         if num_models not in self._programs:
-            fleet = stack([self.network] * num_models, are_directions_merged=num_models > 1)
+            fleet = self._stacked(self._trained, num_models)
             self._programs[num_models] = _Program(
-                fleet,
-                compiled_step(fleet, self.profile, self.precision),
-                compiled_loss(fleet, self.profile),
+                fleet, compiled_step(fleet, self.profile, self.precision), self._compiled_loss(fleet)
             )
         return self._programs[num_models]
+
+    def _stacked(self, network: keras.Model, num_models: int) -> keras.Model:
+        return stack([network] * num_models, are_directions_merged=num_models > 1)
+
+    def _compiled_loss(self, fleet: keras.Model) -> Callable[..., Any]:
+        """Compile the loss of what is published: a taught fleet is judged without its teacher."""
+        if self._trained is self.network:
+            return compiled_loss(fleet, self.profile)
+        free = self._stacked(self.network, fleet.trainable_variables[0].shape[0])
+        loss, places = compiled_loss(free, self.profile), counterparts(free, fleet)
+        constants = [np.asarray(one) for one in free.non_trainable_variables]
+        return lambda weights, _, *batch: loss([weights[place] for place in places], constants, *batch)
 
 
 @dataclass
