@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
+from v8.commands.compare import all_profiles
 from v8.engine.comparison import turns
 from v8.evaluation.judgement import Judgement
-from v8.profile import Profile
+from v8.profile import Profile, profile_names
 
 REPOSITORY = Path(__file__).parents[2]
 BARS = 700
@@ -189,6 +190,11 @@ def test_two_profiles_of_one_name_are_refused(place: Path) -> None:
     wrong = call(place, words(place, "plain", "plain", out="wrong"))
     assert wrong.returncode == 2
     assert "compares profiles of different names; got plain 2 times" in wrong.stderr
+
+
+def test_all_shipped_profiles_are_compared_unless_told_which_and_aligned_is_what_ratios_refer_to() -> None:
+    assert sorted(all_profiles()) == profile_names()
+    assert all_profiles()[-1] == "aligned"
 
 
 def test_each_repeat_starts_with_another_profile(make_profile: Callable[..., Profile]) -> None:

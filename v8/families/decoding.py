@@ -2,9 +2,11 @@
 
 Validation and every published file decode so, in one graph: the loop over the horizon is written out, and
 plain Keras runs it. In training, and nowhere else, a decoder is taught ("teacher forcing", shifted by one):
-it reads the horizon at once, the truth of the bar before in the place of the forecast of it. Where the own
-forecast is to be read all the same, it is that of a first pass over the truth (Mihaylova and Martins 2019,
-arXiv:1906.07651), so that a step costs two passes and no loop: the loop takes four times as long to compile.
+it reads the horizon at once, the truth of the bar before in the place of the forecast of it. Windows that are
+not taught read forecasts of a first pass over the newest candle, repeated: one step of Jacobi's iteration
+towards what the loop would give (Song et al. 2021, arXiv:2002.03629). So a training step costs two passes and
+no loop, which would take four times as long to compile. A first pass over the truth (Mihaylova and Martins
+2019, arXiv:1906.07651) was tried, see scripts/RESULTS.md.
 
 Shape legend: B batch, T lookback, F features, H horizon, D channels, C columns of a candle.
 """
@@ -60,9 +62,9 @@ def _free(newest_B1C: Any, layers: Layers, decoder: Decoder, head: Any) -> Any:
 
 def _taught(share: float, newest_B1C: Any, layers: Layers, decoder: Decoder, head: Any) -> Any:
     ops, earlier = layers.keras.ops, list(range(layers.shape.horizon_bars - 1))
-    truth = ops.take(layers.truth_BHC, earlier, axis=-2)
-    first_BHC = head(decoder.whole(ops.concatenate([newest_B1C, truth], axis=-2)))
+    first_BHC = head(decoder.whole(ops.concatenate([newest_B1C] * layers.shape.horizon_bars, axis=-2)))
     own = ops.stop_gradient(ops.take(first_BHC, earlier, axis=-2))
+    truth = ops.take(layers.truth_BHC, earlier, axis=-2)
     drop = layers.keras.layers.Dropout(share, seed=next(layers.seeds), dtype="float32", name=TEACHER)
-    is_own = drop(ops.ones_like(ops.take(truth, [0], axis=-1))) > 0
+    is_own = drop(ops.ones_like(ops.take(newest_B1C, [0], axis=-1))) > 0
     return decoder.whole(ops.concatenate([newest_B1C, ops.where(is_own, own, truth)], axis=-2))

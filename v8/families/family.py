@@ -58,8 +58,8 @@ class TaughtSettings(NetworkSettings):
     """
 
     teacher_forcing: Dropout
-    """Chance, in training alone, that the truth is read in place of the own forecast of the bar before, drawn
-    for each window and bar; 0 switches it off."""
+    """Chance, in training alone, that a window is decoded from the truth of each bar before in place of the
+    own forecast of it; 0 switches it off."""
 
 
 @dataclass(frozen=True)
