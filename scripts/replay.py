@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Days of the present with real candles: forecast --every, ledger, update, page and API, killed on the way.
 
-    python scripts/replay.py --archive DIR [--days 2] [--kills 10] [--epochs 2] [--profile frontier]
+    python scripts/replay.py --archive DIR [--days 2] [--kills 10] [--epochs 2] [--age 0] [--profile frontier]
 
 DIR is laid out as the exchange's archive. An exchange on loopback serves its candles at a time that this
 program moves from close to close. A run is trained at the first moment; then `forecast --every` and `app`
@@ -49,8 +49,8 @@ BEGIN = pd.Timestamp("2024-09-03T12:00", tz="UTC")
 END_OF_ARCHIVE = pd.Timestamp("2024-09-06T00:00", tz="UTC")
 CLOSE_S = 900
 DAY_S = 86_400
-NUM_BARS = 6_000
-CLOSES_BETWEEN_LOOKS = 8
+NUM_BARS = 12_000
+CLOSES_BETWEEN_LOOKS = 24
 LIMIT_S = 300.0
 
 
@@ -59,7 +59,7 @@ def main() -> None:
     wanted = _arguments()
     with tempfile.TemporaryDirectory() as place, ExchangeApi() as exchange:
         _fill(exchange, wanted.archive)
-        exchange.now_s = BEGIN.timestamp() + 5
+        exchange.now_s = BEGIN.timestamp() + 5 - wanted.age * DAY_S
         folder = Path(place)
         trained = Replay(folder / "trained", exchange)
         trained.call("run", "--profile", wanted.profile, "--source", "live", "--epochs", str(wanted.epochs))
@@ -70,7 +70,8 @@ def main() -> None:
             exchange.now_s = BEGIN.timestamp() + 5
             replay.go(wanted.days, random.Random(7), kills)
             ledgers.append(ledger_rows(replay.ledger))
-            print(f"{kills} kills:", *(f"{len(rows)} {name}" for name, rows in ledgers[-1].items()))
+            told = ", ".join(f"{len(rows)} {name}" for name, rows in ledgers[-1].items())
+            print(f"{kills} kills: {told}", flush=True)
         print(replay.call("track", replay.run, "--ledger", str(replay.ledger)))
         assert ledgers[0] == ledgers[1], "the ledgers differ"
         print("Both ledgers are equal, row for row.")
@@ -124,7 +125,7 @@ class Replay:
             cwd=self.folder,
             env=self.env,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
             text=True,
         )
 
@@ -149,7 +150,7 @@ class Replay:
                 self._look(f"http{url}")
             if number % (DAY_S // CLOSE_S) == DAY_S // CLOSE_S // 2:
                 name = NAMES[number // (DAY_S // CLOSE_S) % len(NAMES)]
-                print(self.call("update", self.run, "--when", "always", "--series", name))
+                print(self.call("update", self.run, "--when", "always", "--series", name), flush=True)
         for process in (watching, serving):
             process.send_signal(signal.SIGINT)
             process.communicate()
@@ -177,14 +178,22 @@ class Replay:
         """Compare what the API tells with the ledger, and look whether the page is there."""
         for name in NAMES:
             newest = pd.Timestamp(self._newest_s(name), unit="s", tz="UTC").strftime("%Y-%m-%dT%H:%M:%SZ")
-            told = _json(f"{url}api/forecast/{name}")
-            assert told["first_bar"] == newest, (name, told["first_bar"], newest)
+            told = self._told(f"{url}api/forecast/{name}", newest)
             with Ledger.open(self.ledger) as ledger:
                 pending = ledger.pending(ledger.place(self.folder / self.run), name).values()
             (entry,) = (one for one in pending if one.issued_for_s == self._newest_s(name))
             assert told["model"]["sha256"] in repr(entry.issuer), name
             _json(f"{url}api/track/{name}")
         assert b"<title>" in urllib.request.urlopen(url, timeout=60).read()
+
+    def _told(self, url: str, newest: str) -> Any:
+        """Ask until the server has looked at the clock, which it does now and then only."""
+        end = time.monotonic() + LIMIT_S
+        while (told := _json(url))["first_bar"] != newest:
+            if time.monotonic() > end:
+                raise TimeoutError(f"{url}: {told['first_bar']} instead of {newest}")
+            time.sleep(0.5)
+        return told
 
 
 def _json(url: str) -> Any:
@@ -207,6 +216,9 @@ def _arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--archive", type=Path, required=True, help="candles in the exchange's layout")
     parser.add_argument("--days", type=int, default=2, help="days to replay")
+    parser.add_argument(
+        "--age", type=int, default=0, help="days before the first one that the run is trained"
+    )
     parser.add_argument("--kills", type=int, default=10, help="kills of forecast --every")
     parser.add_argument("--epochs", type=int, default=2, help="epochs of every training")
     parser.add_argument("--profile", default="frontier", help="what to train")
