@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# `huggingface_hub` reads them when it is imported, which the tests of any room may be the first to do.
+os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
+import hypothesis
 import numpy as np
 import pytest
 from exchange_api import ExchangeApi
@@ -22,6 +27,10 @@ from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.profile import Profile, load_profile
+
+# Other work on a machine must not fail a test: none of them asserts how long something takes.
+hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.load_profile("unhurried")
 
 TINY_NETWORKS: dict[str, dict[str, Any]] = {
     "bilstm_seq2seq": {"encoder_units": (6, 4), "decoder_units": (4,)},

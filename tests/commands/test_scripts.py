@@ -62,7 +62,7 @@ def test_installing_happens_once_and_again_only_when_setup_cfg_changes(
         assert call("run", bare_path, venv, word).returncode == 0
     asked = (tmp_path / "asked").read_text().splitlines()
     assert [line.split()[1] for line in asked] == ["pip", "v8", "v8"]
-    assert asked[0].endswith(f"--editable {REPOSITORY}")
+    assert asked[0].endswith(f"--editable {REPOSITORY}[app]")
     assert asked[1:] == ["-m v8 run one", "-m v8 run two"]
     (venv / ".v8-installed").write_text("another setup.cfg")
     assert call("run", bare_path, venv, "three").returncode == 0
