@@ -7,9 +7,12 @@ is only read.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from v8.ledger.database import Ledger
 from v8.ledger.record import Record, live_record
+
+_HEADER_BYTES: Final = 96
 
 
 class Tracks:
@@ -22,7 +25,7 @@ class Tracks:
 
     def __init__(self, file: Path, place: Path | str) -> None:
         self._file, self._place = file, place
-        self._seen: tuple[tuple[int, int], ...] = ()
+        self._seen: tuple[int | bytes, ...] = ()
         self._record: Record | None = None
 
     def __call__(self) -> Record | None:
@@ -33,7 +36,7 @@ class Tracks:
         """
         if not self._file.exists():
             return None
-        seen = tuple(map(_stamp, (self._file, self._file.with_name(f"{self._file.name}-wal"))))
+        seen = _stamp(self._file)
         if seen != self._seen:
             with Ledger.open(self._file) as ledger:
                 record = live_record(ledger, self._place)
@@ -41,10 +44,16 @@ class Tracks:
         return self._record
 
 
-def _stamp(file: Path) -> tuple[int, int]:
-    """Return time and size of a file, which change when it is written."""
+def _stamp(file: Path) -> tuple[int | bytes, ...]:
+    """Return what changes not later than a reader finds more in a ledger.
+
+    The log's index has it: its header is written when what was added counts (https://sqlite.org/walformat.html,
+    2.1). The log itself grows before, so that its time and size would stand for what is not there yet.
+    """
+    about = file.stat()
     try:
-        about = file.stat()
-    except FileNotFoundError:
-        return 0, 0
-    return about.st_mtime_ns, about.st_size
+        with file.with_name(f"{file.name}-shm").open("rb") as index:
+            header = index.read(_HEADER_BYTES)
+    except FileNotFoundError:  # nobody has the ledger open: all is in the file
+        header = b""
+    return about.st_ino, about.st_mtime_ns, about.st_size, header
