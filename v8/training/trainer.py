@@ -369,8 +369,10 @@ class _FleetFit:
 
     def _rate(self, running: _Running, num_steps: int, step: int) -> np.float32:
         """Return a member's learning rate at a step of the coming epoch; after its last one nothing moves."""
-        epochs = running.progress.epoch + np.minimum([step, step + 1], [num_steps - 1, num_steps]) / num_steps
-        return np.float32(rate_at(self._settings, running.progress.patience.learning_rate, *epochs))
+        step, epoch = min(step, num_steps - 1), running.progress.epoch
+        rate = running.progress.patience.learning_rate
+        done, then = epoch + step / num_steps, epoch + (step + 1) / num_steps
+        return np.float32(rate_at(self._settings, rate, done, then))
 
     def _note(self, running: _Running, record: EpochRecord, part: FleetState) -> None:
         running.progress = running.progress.after(record, self._settings)
