@@ -118,12 +118,8 @@ def publish(
     """
     with strict_client(retries.timeout_s, retries.tell, shows_progress=sys.stderr.isatty()) as traffic:
         remote = WritableRepo(repo, retries, traffic)
-        remote.check_access()
-        remote.create(is_private=is_private)
-        if is_private:
-            remote.require_private(retries.insist(repo, remote.look))
         commit = RunCommit(remote, announce, staged, is_pruning)
-        revision = retries.insist(repo, commit.attempt, lambda: traffic.succeeded["PUT"])
+        revision = commit.carry_out(retries, lambda: traffic.succeeded["PUT"], is_private=is_private)
         return Published(f"{remote.endpoint}/{repo}/commit/{revision}", revision, commit.sent)
 
 
@@ -162,6 +158,21 @@ class SingleCommit(ABC):
     remote: WritableRepo
     announce: Callable[[Difference], None]
     sent: Difference | None = field(default=None, init=False)
+
+    def carry_out(self, retries: RetryPolicy, progress: Callable[[], int], *, is_private: bool) -> str:
+        """Make the repository where there is none, insist on the commit, and return the one that holds all.
+
+        Args:
+            retries: How long to insist.
+            progress: Counts what was moved for good so far.
+            is_private: Whether strangers must not see the repository.
+        """
+        remote = self.remote
+        remote.check_access()
+        remote.create(is_private=is_private)
+        if is_private:
+            remote.require_private(retries.insist(remote.name, remote.look))
+        return retries.insist(remote.name, self.attempt, progress)
 
     def attempt(self) -> str:
         """Look, send what differs, look again; return the commit that holds all."""

@@ -92,12 +92,8 @@ def publish_space(
     """
     with strict_client(retries.timeout_s, retries.tell, shows_progress=sys.stderr.isatty()) as traffic:
         remote = WritableSpace(space, retries, traffic)
-        remote.check_access()
-        remote.create(is_private=is_private)
-        if is_private:
-            remote.require_private(retries.insist(space, remote.look))
         commit = SpaceCommit(remote, announce, staged)
-        revision = retries.insist(space, commit.attempt, lambda: traffic.succeeded["PUT"])
+        revision = commit.carry_out(retries, lambda: traffic.succeeded["PUT"], is_private=is_private)
         return Published(f"{remote.endpoint}/spaces/{space}", revision, commit.sent)
 
 
