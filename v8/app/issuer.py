@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from v8.app.places import Fleet
 from v8.artifacts.forecaster import Forecaster
+from v8.artifacts.shared_models import SharedModels
 from v8.engine.issuing import Issued, issue
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
@@ -19,6 +20,7 @@ class Issuer:
     def __init__(self, source: CandleSource) -> None:
         self._source = source
         self._loaded: dict[Series, tuple[str, Forecaster]] = {}
+        self._models = SharedModels()
 
     def __call__(self, fleet: Fleet, series: Series) -> Issued:
         """Forecast the bars after the newest closed candle.
@@ -36,6 +38,7 @@ class Issuer:
     def _forecaster(self, fleet: Fleet, series: Series) -> Forecaster:
         digest = fleet.digest(series)
         if series not in self._loaded or self._loaded[series][0] != digest:
-            loaded = Forecaster.load(fleet.folders[series], revision=fleet.revision)
+            folder = fleet.folders[series]
+            loaded = Forecaster.load(folder, revision=fleet.revision, models=self._models)
             self._loaded[series] = str(loaded.metadata["model_sha256"]), loaded
         return self._loaded[series][1]
