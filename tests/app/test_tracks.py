@@ -4,46 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from ledger_entries import ISSUER, made_entry, made_score
 
 from v8.app import desk
 from v8.app.tracks import Tracks
 from v8.ledger.database import Ledger
-from v8.ledger.entries import Entry, Issuer, Score
 from v8.ledger.record import live_record
 
 PLACE, BTC = "someone/fleet", "BTCUSDT-15m"
-FIRST_S = 1_700_006_400
-ISSUER = Issuer(
-    place=PLACE,
-    series=BTC,
-    model_sha256="0" * 64,
-    revision=None,
-    seen_until_s=1_690_000_000,
-    profile="tiny",
-    profile_digest="1" * 64,
-    source="live",
-    bar_s=900,
-    horizon_bars=2,
-    tasks={"ohlc": ("open", "high", "low", "close"), "volatility": ("volatility",)},
-    forecasters=("model", "roll_forward", "har"),
-)
 
 
 def write(ledger: Ledger, number: int, losses: list[list[float]] | None) -> None:
     """Write the forecast of a close, and its score unless the truth has not come."""
-    issued_for_s = FIRST_S + number * 900
-    shape = (len(ISSUER.forecasters), ISSUER.num_values)
-    values = (100.0 + np.arange(np.prod(shape)).reshape(shape)).astype(np.float32)
-    entry = Entry(ISSUER, issued_for_s, issued_for_s + 5, "2" * 64, values)
+    entry = made_entry(number, replace(ISSUER, place=PLACE))
     assert ledger.add(entry)
     if losses is not None:
-        key = next(iter(ledger.pending(PLACE, BTC, issued_for_s)))
-        ledger.add_score(key, Score(entry.due_s, "3" * 64, entry.values[0], np.array(losses)))
+        key = next(iter(ledger.pending(PLACE, BTC, entry.issued_for_s)))
+        ledger.add_score(key, made_score(losses, entry))
 
 
 def test_the_record_is_that_of_the_ledger_and_grows_with_it(

@@ -8,27 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from judging import judge_arrays, rolled
+from ledger_entries import FIRST_S
+from ledger_entries import ISSUER as BY_SOMEONE
 
 from v8.engine.decay import decay_of
 from v8.engine.losses import Losses, recorded_losses
 from v8.evaluation.judgement import Judgement
 from v8.ledger.database import Ledger
-from v8.ledger.entries import Entry, Issuer, Score
+from v8.ledger.entries import Entry, Score
 from v8.market.series import Series
 
 BTC = Series("BTCUSDT", "15m")
-NUM, FIRST_S = 300, 1_700_006_400
-ISSUER = Issuer(
-    place="./tiny",
-    series="BTCUSDT-15m",
-    model_sha256="0" * 64,
-    revision=None,
-    seen_until_s=1_690_000_000,
-    profile="tiny",
-    profile_digest="1" * 64,
-    source="live",
-    bar_s=900,
-    horizon_bars=2,
+NUM = 300
+ISSUER = replace(
+    BY_SOMEONE,
     tasks={"ohlc": ("open", "high", "low", "close")},
     forecasters=("model", "roll_forward", "offset"),
 )
