@@ -1,4 +1,4 @@
-"""TensorFlow's chatter, kept off the terminal; every process that starts it uses this."""
+"""TensorFlow's chatter, kept off the terminal; every process that starts it uses this, and starts lightly."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+
+from v8.engine.light_start import start_lightly
 
 _CHATTER = re.compile(
     rb"^(WARNING: All log messages before absl::InitializeLog"
@@ -27,6 +29,7 @@ def quiet_start() -> Iterator[None]:
 
     A `TF_CPP_MIN_LOG_LEVEL` in the environment stands, and then all is shown as it comes.
     """
+    start_lightly()
     if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
         yield
         return
