@@ -10,14 +10,16 @@ What is timed:
   and the best of the repeats counts, because other programs may load the machine.
 - Store: `FeatureStore.table` for every series, candles already in memory, all 15 columns of the profile
   `stable`. Cold: an empty folder (compute and write durably). Folder: a new store object over the full
-  folder (map, check every byte, assemble; the operating system has the files in memory). Memory: the
+  folder (map, check every byte, assemble; the operating system has the files in memory), three times,
+  because with few series the first calls are mostly the processor's own caches filling. Memory: the
   same store asked again. The three take turns too, the best of the repeats counts, and their tables must
   be the same to the last bit. The digest of the candles is needed by all three and by the run folder, and
   is cached with the candles, so it is timed on a line of its own and counted in none of them.
-- Append: one series of 35,096 candles, per profile all its columns. Cold: an empty folder, as above. Append:
-  a new store object over a folder that has the columns of the first 35,000 (map, check every byte, compare
-  the candles, compute 96 rows, assemble). One cold turn and three appending ones take turns, the best of the
-  repeats counts, and their tables must be the same to the last bit.
+- Append: one series of 35,096 candles, per shipped profile all its columns. Cold: an empty folder, as above.
+  Append: a new store object over a folder that has the columns of the first 35,000 (map, check every byte,
+  compare the candles, compute 96 rows, assemble). One cold turn and three appending ones take turns, the best
+  of the repeats counts, and their tables must be the same to the last bit. Select, shown beside it: one array of
+  all columns, which is what training and judging ask a table for, of the appended table and of the cold one.
 """
 
 # ruff: noqa: E402 - the package lies beside this folder
@@ -55,7 +57,7 @@ from v8.features.table import compute_table
 from v8.market.candles import Candles
 from v8.market.series import load_universe
 from v8.market.sources.source import open_source
-from v8.profile import load_profile
+from v8.profile import load_profile, profile_names
 
 INDICATORS = ("rsi", "macd", "macd_signal", "roc", "bb_upper", "bb_lower", "bb_width", "bb_position")
 INDICATORS += ("volatility", "atr", "volume_norm")
@@ -84,7 +86,7 @@ def main() -> int:
         "machine": machine(),
         "indicators": time_indicators(candles[0], options.repeats),
         "store": time_store(candles, options.repeats),
-        "append": {name: time_append(name, options.repeats) for name in ("aligned", "stable", "frontier")},
+        "append": {name: time_append(name, options.repeats) for name in profile_names()},
     }
     show(result)
     if options.json:
@@ -141,11 +143,14 @@ def time_store(candles: list[Candles], repeats: int) -> dict[str, Any]:
 
 def time_store_once(candles: list[Candles], columns: tuple[str, ...]) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
-        cold, warm = FeatureStore(Path(folder)), FeatureStore(Path(folder))
+        cold, *others, warm = [FeatureStore(Path(folder)) for _ in range(4)]
         turn = {
             "compute": seconds_of(lambda: [compute_table(each, columns) for each in candles]),
             "cold": seconds_of(lambda: [cold.table(each, columns) for each in candles]),
-            "folder": seconds_of(lambda: [warm.table(each, columns) for each in candles]),
+            "folder": min(
+                seconds_of(partial(lambda store: [store.table(each, columns) for each in candles], one))
+                for one in (*others, warm)
+            ),
             "memory": seconds_of(lambda: [warm.table(each, columns) for each in candles]),
         }
         for each in candles:
@@ -164,20 +169,26 @@ def time_append(profile: str, repeats: int) -> dict[str, float]:
     older = candles.newest(APPENDED_TO, int(candles.open_time_s[APPENDED_TO - 1]))
     assert candles.digest != older.digest
     rounds = [time_append_once(candles, older, columns) for _ in range(repeats)]
-    cold, append = (min(each[turn] for each in rounds) for turn in (0, 1))
-    return {"columns": len(columns), "cold_s": cold, "append_s": append, "append_share": append / cold}
+    best = {name: min(each[name] for each in rounds) for name in rounds[0]}
+    return {"columns": len(columns), **best, "append_share": best["append_s"] / best["cold_s"]}
 
 
-def time_append_once(candles: Candles, older: Candles, columns: tuple[str, ...]) -> tuple[float, float]:
+def time_append_once(candles: Candles, older: Candles, columns: tuple[str, ...]) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as empty, tempfile.TemporaryDirectory() as begun:
         FeatureStore(Path(begun)).table(older, columns)
         cold, *append = [FeatureStore(Path(folder)) for folder in (empty, begun, begun, begun)]
         cold_s = seconds_of(lambda: cold.table(candles, columns))
         append_s = [seconds_of(partial(each.table, candles, columns)) for each in append]
-        tables = [each.table(candles, columns).select(columns).tobytes() for each in (cold, *append)]
-    assert set(tables) == {tables[0]}
+        tables = [each.table(candles, columns) for each in (cold, *append)]
+        select_s = [seconds_of(partial(each.select, columns)) for each in tables]
+    assert len({each.select(columns).tobytes() for each in tables}) == 1
     assert {each.stats.continued_columns for each in append} == {len(columns)}
-    return cold_s, min(append_s)
+    return {
+        "cold_s": cold_s,
+        "append_s": min(append_s),
+        "cold_select_s": select_s[0],
+        "append_select_s": min(select_s[1:]),
+    }
 
 
 def best_of(turns: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
@@ -306,14 +317,17 @@ def show(result: dict[str, Any]) -> None:
         print(f"  {name:<8}{seconds:>9.4f} s{beside}")
     print(f"append: {APPENDED} candles to {APPENDED_TO:,}")
     for name, one in result["append"].items():
-        told = f"{one['append_s'] * 1e3:.2f} ms of {one['cold_s'] * 1e3:.1f} ms cold"
-        print(f"  {name:<9}{one['columns']:>3} columns: {told}, {one['append_share']:.1%}")
-    for goal, is_met in goals(store, result["append"]["frontier"]).items():
+        told = (
+            f"{one['append_s'] * 1e3:.2f} ms of {one['cold_s'] * 1e3:.1f} ms cold, {one['append_share']:.1%}"
+        )
+        selected = f"{one['append_select_s'] * 1e3:.1f} and {one['cold_select_s'] * 1e3:.1f} ms"
+        print(f"  {name:<15}{one['columns']:>3} columns: {told}; select {selected}")
+    for goal, is_met in goals(store, result["append"]).items():
         print(f"  {'met' if is_met else 'NOT MET':<8}{goal}")
     print(json.dumps(result["machine"]))
 
 
-def goals(store: dict[str, Any], append: dict[str, float]) -> dict[str, bool]:
+def goals(store: dict[str, Any], append: dict[str, dict[str, float]]) -> dict[str, bool]:
     """Say which goals hold (issues 2 and 13); a new process has only the folder, so it has its own line."""
     return {
         f"computing takes under {COLD_COMPUTE_AT_MOST_S:g} s": store["seconds"]["compute"]
@@ -324,9 +338,11 @@ def goals(store: dict[str, Any], append: dict[str, float]) -> dict[str, bool]:
         f"warm from memory, in the same process, at least {WARM_AT_LEAST:g} times as fast as cold": (
             store["cold_times"]["memory"] >= WARM_AT_LEAST
         ),
-        f"appending {APPENDED} candles of the profile frontier costs at most {APPEND_AT_MOST:.0%} of cold": (
-            append["append_share"] <= APPEND_AT_MOST
-        ),
+    } | {
+        f"appending {APPENDED} candles of the profile {name} costs at most {APPEND_AT_MOST:.0%} of cold": (
+            one["append_share"] <= APPEND_AT_MOST
+        )
+        for name, one in append.items()
     }
 
 

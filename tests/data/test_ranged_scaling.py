@@ -31,7 +31,8 @@ def fit_by_hand(make_profile: Callable[..., Profile], loss: str) -> Scaling:
     close = np.array([100.0, 101.0, 100.0])
     columns = dict.fromkeys(("open", "high", "low", "close"), close)
     columns |= {"recent_range": np.full(3, 0.02), "volatility": np.full(3, 0.01)}
-    bars = 900 * np.arange(3), columns, np.zeros(3, np.int32)
+    runs = {name: (values,) for name, values in columns.items()}
+    bars = 900 * np.arange(3), runs, np.zeros(3, np.int32)
     span = Span(FeatureTable(Series.parse("BTCUSDT-15m"), *bars, "made"), profile, np.arange(3))
     truth = np.array([[[100.0, 102, 99, 101]], [[100.0, 102, 94, 104]], [[100.0, 120, 100, 90]]])
     ranges, rolled = np.array([0.01, 0.02, 0.05]), np.full((3, 1, 4), 100.0)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from v8.columns import OHLC
 from v8.data.dataset import SeriesData
 from v8.data.span import Span
 from v8.features.table import FeatureTable
@@ -28,7 +29,7 @@ def span_of(make_profile: Callable[..., Profile]) -> SpanMaker:
             series=Series.parse("BTCUSDT-15m"),
             open_time_s=900 * np.arange(len(ohlc)),
             # In float64, to which a table does not object: sums by hand agree to more digits.
-            arrays=dict(zip(("open", "high", "low", "close"), ohlc.T, strict=True)),
+            runs={name: (prices,) for name, prices in zip(OHLC, ohlc.T, strict=True)},
             segment=np.array(segment or [0] * len(ohlc), np.int32),
             digest="made",
         )

@@ -59,8 +59,8 @@ class MadeSeries:
     def recut(self, change: Callable[[str, np.ndarray], np.ndarray]) -> MadeSeries:
         """The same windows of a table of which every column, told by its name, is changed."""
         table = self.train.table
-        arrays = {name: change(name, array.copy()) for name, array in table.arrays.items()}
-        changed = replace(table, arrays=arrays)
+        runs = {name: (change(name, table.column(name).copy()),) for name in table.columns}
+        changed = replace(table, runs=runs)
         spans = {name: Span(changed, span.profile, span.anchors) for name, span in self.spans.items()}
         return replace(self, spans=spans)
 
@@ -226,7 +226,7 @@ def table_of(ohlc: np.ndarray, dtype: Any = np.float64) -> FeatureTable:
     return FeatureTable(
         series=Series.parse("BTCUSDT-15m"),
         open_time_s=900 * np.arange(len(ohlc)),
-        arrays={name: values.astype(dtype) for name, values in columns.items()},
+        runs={name: (values.astype(dtype),) for name, values in columns.items()},
         segment=np.zeros(len(ohlc), np.int32),
         digest="made",
     )

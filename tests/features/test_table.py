@@ -151,16 +151,28 @@ def test_the_digest_follows_candles_and_columns() -> None:
 
 def test_arrays_of_another_shape_are_refused() -> None:
     times, rows = np.arange(3, dtype=np.int64), np.ones(3, np.float32)
+    columns = {"close": (rows,), "rsi": (rows[:1], rows[:1])}
     with pytest.raises(
         DataError, match=r"shape of the open times, \(3,\); got \(2,\) in rsi, segment\. Give one value"
     ):
-        FeatureTable(SERIES, times, {"close": rows, "rsi": rows[:2]}, np.zeros(2, np.int32), "digest")
+        FeatureTable(SERIES, times, columns, np.zeros(2, np.int32), "digest")
 
 
 def test_making_a_table_does_not_freeze_the_arrays_it_was_made_of() -> None:
     rows = np.ones(3, np.float32)
-    FeatureTable(SERIES, np.arange(3), {"close": rows}, np.zeros(3, np.int32), "digest")
+    FeatureTable(SERIES, np.arange(3), {"close": (rows,)}, np.zeros(3, np.int32), "digest")
     rows[0] = 2
+
+
+def test_a_column_in_runs_is_read_as_one_array_made_once() -> None:
+    runs = tuple(np.arange(first, last, dtype=np.float32) for first, last in ((0, 2), (2, 3), (3, 7)))
+    table = FeatureTable(
+        SERIES, np.arange(7), {"close": runs, "rsi": (*runs[::-1],)}, np.zeros(7, int), "digest"
+    )
+    assert table.select(["rsi", "close"]).T.tolist() == [[3, 4, 5, 6, 2, 0, 1], [0, 1, 2, 3, 4, 5, 6]]
+    assert table.column("close").tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert table.column("close") is table.column("close")
+    assert not table.column("close").flags.writeable
 
 
 def priced(prices: NDArray[np.float64]) -> Candles:

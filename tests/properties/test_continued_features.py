@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from hypothesis import given, settings
@@ -37,14 +39,11 @@ def random_candles(seed: int, holes: list[int]) -> Candles:
     return check_candles(frame, Series("BTCUSDT", "15m"), source="demo")
 
 
-def with_room(known: Computed, num_rows: int) -> Computed:
-    return Computed(
-        {
-            name: np.concatenate([values, np.full(num_rows - len(values), np.nan, np.float32)])
-            for name, values in known.columns.items()
-        },
-        known.stood,
-    )
+def gone_on(known: Computed, grown: Candles, names: Sequence[str]) -> Computed:
+    """Return known columns with the rows of the candles that came since."""
+    new = continue_columns(grown, names, known.stood, len(known.columns[names[0]]))
+    joined = {name: np.concatenate([known.columns[name], new.columns[name]]) for name in names}
+    return Computed(joined, new.stood)
 
 
 def assert_same_bits(one: Computed, other: Computed) -> None:
@@ -69,7 +68,7 @@ def test_every_feature_goes_on_from_any_row_across_any_hole(
     known = compute_columns(candles.newest(NUM_ROWS, int(opens[first - 1])), EVERY)
     for cut in (*later, NUM_ROWS):
         grown = candles.newest(NUM_ROWS, int(opens[cut - 1]))
-        known = continue_columns(grown, with_room(known, cut), len(known.columns["close"]))
+        known = gone_on(known, grown, EVERY)
         assert_same_bits(known, compute_columns(grown, EVERY))
 
 
@@ -81,7 +80,7 @@ def test_a_formula_of_ones_own_may_look_at_all_of_its_piece(seed: int, cut: int)
     try:
         candles = random_candles(seed, [])
         known = compute_columns(candles.newest(NUM_ROWS, int(candles.open_time_s[cut - 1])), ["total", "rsi"])
-        went_on = continue_columns(candles, with_room(known, NUM_ROWS), cut)
+        went_on = gone_on(known, candles, ["total", "rsi"])
         assert_same_bits(went_on, compute_columns(candles, ["total", "rsi"]))
     finally:
         FEATURES.pop("total")

@@ -29,6 +29,9 @@ from v8.market.candles import Candles
 
 Column = NDArray[np.float32]
 
+Runs = tuple[Column, ...]
+"""A column in pieces that follow one another, each of shape (rows of its own,)."""
+
 
 @dataclass(frozen=True)
 class Computed:
@@ -53,25 +56,39 @@ def compute_columns(candles: Candles, columns: Sequence[str]) -> Computed:
         DataError: If a value is beyond single precision.
     """
     results = {name: np.full(len(candles), np.nan, dtype=np.float32) for name in columns}
-    return Computed(results, _filled(candles, results, pieces(candles.segment)))
+    return Computed(results, _filled(candles, results, 0, pieces(candles.segment)))
 
 
-def continue_columns(candles: Candles, begun: Computed, num_known: int) -> Computed:
-    """Go on with columns of the first candles.
+def continue_columns(
+    candles: Candles, columns: Sequence[str], stood: Mapping[str, Sequence[float]], num_known: int
+) -> Computed:
+    """Compute what comes after known rows of columns.
 
     Args:
         candles: N candles.
-        begun: Columns of shape (N,) whose first K rows are known and the others NaN; they are filled in.
+        columns: Keys of `FEATURES`.
+        stood: Where exponential averages stood after row K, as `Computed` tells it.
         num_known: K, at least 1 and below N.
+
+    Returns:
+        The columns of rows K to N, shape (N - K,), read-only, and where averages stand after them.
 
     Raises:
         DataError: If a value is beyond single precision.
     """
+    block = np.full((len(columns), len(candles) - num_known), np.nan, dtype=np.float32)
+    results = dict(zip(columns, block, strict=True))
     broken, *whole = [piece for piece in pieces(candles.segment) if piece.stop > num_known]
     if broken.start >= num_known:
-        return Computed(begun.columns, _filled(candles, begun.columns, [broken, *whole]))
-    stood = _gone_on(candles, begun, num_known, broken)
-    return Computed(begun.columns, _filled(candles, begun.columns, whole) if whole else stood)
+        whole = [broken, *whole]
+    else:
+        stood = _gone_on(candles, results, stood, num_known, broken)
+    if whole:
+        stood = _filled(candles, results, num_known, whole)
+    block.setflags(write=False)
+    return Computed(
+        dict(zip(columns, block, strict=True)), {name: tuple(each) for name, each in stood.items()}
+    )
 
 
 def compute(
@@ -145,26 +162,33 @@ def pieces(segment: NDArray[np.int32]) -> list[slice]:
 
 
 def _filled(
-    candles: Candles, results: Mapping[str, Column], whole: Sequence[slice]
+    candles: Candles, results: Mapping[str, Column], first: int, whole: Sequence[slice]
 ) -> dict[str, tuple[float, ...]]:
-    """Compute whole pieces into their rows; return where the averages of the last one stand."""
+    """Compute whole pieces into results that begin at row `first`; return where the last averages stand."""
     averages: defaultdict[str, Average] = defaultdict(Average)
     for piece in whole:
         averages = defaultdict(Average)
         lasting = _lasting(results, piece)
+        rows = slice(piece.start - first, piece.stop - first)
         for name, values in compute(lasting, _raw(candles, piece), averages).items():
-            results[name][piece] = values
-        _require_finite(candles, {name: results[name][piece][warmup_bars([name]) :] for name in lasting})
+            results[name][rows] = values
+        _require_finite(candles, {name: results[name][rows][warmup_bars([name]) :] for name in lasting})
     return _standing(averages)
 
 
-def _gone_on(candles: Candles, begun: Computed, num_known: int, piece: slice) -> dict[str, tuple[float, ...]]:
+def _gone_on(
+    candles: Candles,
+    results: Mapping[str, Column],
+    stood: Mapping[str, Sequence[float]],
+    num_known: int,
+    piece: slice,
+) -> dict[str, tuple[float, ...]]:
     """Compute the rows of a piece from `num_known` on; return where its averages stand."""
-    names = _lasting(begun.columns, piece)
-    able = [name for name in names if can_go_on(name, begun.stood)]
+    names = _lasting(results, piece)
+    able = [name for name in names if can_go_on(name, stood)]
     start = max(piece.start, num_known - max(1, reach_bars(able)))
     averages = defaultdict(
-        Average, {name: Average(stood, num_known - start - 1) for name, stood in begun.stood.items()}
+        Average, {name: Average(each, num_known - start - 1) for name, each in stood.items()}
     )
     anew: defaultdict[str, Average] = defaultdict(Average)
     computed = compute_rows(able, _raw(candles, slice(start, piece.stop)), averages)
@@ -173,7 +197,7 @@ def _gone_on(candles: Candles, begun: Computed, num_known: int, piece: slice) ->
     new = {}
     for name, values in computed.items():
         first = max(num_known, piece.start + warmup_bars([name]))
-        new[name] = begun.columns[name][first : piece.stop]
+        new[name] = results[name][first - num_known : piece.stop - num_known]
         new[name][:] = values[first - piece.stop :]
     _require_finite(candles, new)
     return _standing(anew) | _standing(averages)

@@ -7,15 +7,16 @@ dropped, and a piece that is all warm-up vanishes. Columns are picked by name, n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from typing import TypeVar
+from itertools import accumulate
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from v8.errors import DataError, listed
-from v8.features.computing import Column, compute_columns, pieces
+from v8.features.computing import Column, Runs, compute_columns, pieces
 from v8.features.indicators import check_columns, definition_digest, reading_volume, warmup_bars
 from v8.market.candles import Candles
 from v8.market.series import Series
@@ -31,21 +32,23 @@ class FeatureTable:
     Args:
         series: Symbol and timeframe.
         open_time_s: Shape (N,), int64, UTC seconds since the epoch, ascending.
-        arrays: Each column by its name, shape (N,), float32, finite; units as `v8.columns` says. They
-            are separate arrays so that what a store has read and checked is used without another copy.
+        runs: Each column by its name, in pieces of N rows together, float32, finite; units as `v8.columns`
+            says. What a store has read and checked, and the rows it has computed, are used where they lie:
+            new memory for another copy would cost more than both.
         segment: Shape (N,), int32; 0, then one more after every hole.
         digest: Identity of the content: candles, columns and what the columns mean.
     """
 
     series: Series
     open_time_s: NDArray[np.int64]
-    arrays: Mapping[str, Column]
+    runs: Mapping[str, Runs]
     segment: NDArray[np.int32]
     digest: str
+    _joined: dict[str, Column] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_columns(self.columns)
-        shapes = {name: array.shape for name, array in {**self.arrays, "segment": self.segment}.items()}
+        shapes = {name: _shape(runs) for name, runs in {**self.runs, "segment": (self.segment,)}.items()}
         expected = self.open_time_s.shape
         if wrong := [name for name, shape in shapes.items() if shape != expected]:
             raise DataError(
@@ -55,7 +58,9 @@ class FeatureTable:
                 fix="Give one value per open time and column",
             )
         object.__setattr__(self, "open_time_s", _read_only(self.open_time_s))
-        object.__setattr__(self, "arrays", {name: _read_only(array) for name, array in self.arrays.items()})
+        object.__setattr__(
+            self, "runs", {name: (*map(_read_only, runs),) for name, runs in self.runs.items()}
+        )
         object.__setattr__(self, "segment", _read_only(self.segment))
 
     def __len__(self) -> int:
@@ -64,23 +69,18 @@ class FeatureTable:
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns, each once, in the order they were asked for."""
-        return tuple(self.arrays)
+        return tuple(self.runs)
 
     def column(self, name: str) -> Column:
-        """Return one column by its name: read-only, shape (N,), float32.
+        """Return one column by its name: read-only, shape (N,), float32, joined when it is first asked for.
 
         Raises:
             DataError: If the table has no such column.
         """
-        check_columns([name])
-        if name not in self.arrays:
-            raise DataError(
-                where=f"features of {self.series}, column {name}",
-                rule=f"this table holds {', '.join(self.columns)}",
-                got=repr(name),
-                fix="Name it when asking the feature store for the table",
-            )
-        return self.arrays[name]
+        runs = self._runs(name)
+        if len(runs) > 1 and name not in self._joined:
+            self._joined[name] = _read_only(np.concatenate(runs))
+        return self._joined[name] if len(runs) > 1 else runs[0]
 
     def select(self, names: Sequence[str]) -> NDArray[np.float32]:
         """Copy columns in the order of their names: shape (N, len(names)), float32, rows contiguous.
@@ -88,7 +88,22 @@ class FeatureTable:
         Raises:
             DataError: If a name is repeated or not in the table.
         """
-        return np.stack([self.column(name) for name in check_columns(names)], axis=1)
+        runs = [self._runs(name) for name in check_columns(names)]
+        chosen = np.empty((len(self), len(runs)), runs[0][0].dtype)
+        for place, column in enumerate(runs):
+            np.concatenate(column, out=chosen[:, place])
+        return chosen
+
+    def _runs(self, name: str) -> Runs:
+        check_columns([name])
+        if name not in self.runs:
+            raise DataError(
+                where=f"features of {self.series}, column {name}",
+                rule=f"this table holds {', '.join(self.columns)}",
+                got=repr(name),
+                fix="Name it when asking the feature store for the table",
+            )
+        return self.runs[name]
 
 
 def compute_table(candles: Candles, columns: Sequence[str]) -> FeatureTable:
@@ -99,7 +114,8 @@ def compute_table(candles: Candles, columns: Sequence[str]) -> FeatureTable:
     """
     names = check_columns(columns)
     rows = valid_rows(candles, names)
-    return assemble(candles, rows, compute_columns(candles, names).columns)
+    computed = compute_columns(candles, names)
+    return assemble(candles, rows, {name: (column,) for name, column in computed.columns.items()})
 
 
 def valid_rows(candles: Candles, columns: Sequence[str]) -> list[slice]:
@@ -135,12 +151,13 @@ def _require_volume(candles: Candles, columns: Sequence[str]) -> None:
         )
 
 
-def assemble(candles: Candles, rows: Sequence[slice], columns: Mapping[str, Column]) -> FeatureTable:
-    """Drop what `valid_rows` left out of columns of `compute_columns`; without a gap nothing is copied."""
+def assemble(candles: Candles, rows: Sequence[slice], columns: Mapping[str, Runs]) -> FeatureTable:
+    """Leave what `valid_rows` chose of columns of all candles; no column is copied."""
+    cuts = {lengths: _cuts(lengths, rows) for lengths in {_lengths(runs) for runs in columns.values()}}
     return FeatureTable(
         candles.series,
         _joined(candles.open_time_s, rows),
-        {name: _joined(column, rows) for name, column in columns.items()},
+        {name: tuple(runs[n][part] for n, part in cuts[_lengths(runs)]) for name, runs in columns.items()},
         np.repeat(np.arange(len(rows), dtype=np.int32), [each.stop - each.start for each in rows]),
         table_digest(candles, tuple(columns)),
     )
@@ -151,8 +168,31 @@ def table_digest(candles: Candles, columns: tuple[str, ...]) -> str:
     return digest_bytes(candles.digest.encode("ascii"), _meaning(columns))
 
 
-def _joined(array: NDArray[Number], rows: Sequence[slice]) -> NDArray[Number]:
+def _lengths(runs: Runs) -> tuple[int, ...]:
+    return tuple(map(len, runs))
+
+
+def _cuts(lengths: Sequence[int], rows: Sequence[slice]) -> list[tuple[int, slice]]:
+    """Say what of which run lies in the chosen rows, in their order.
+
+    >>> _cuts([4, 2], [slice(1, 3), slice(3, 6)])
+    [(0, slice(1, 3, None)), (0, slice(3, 4, None)), (1, slice(0, 2, None))]
+    """
+    spans = [(stop - length, stop) for length, stop in zip(lengths, accumulate(lengths), strict=True)]
+    return [
+        (number, slice(max(each.start, start) - start, min(each.stop, stop) - start))
+        for each in rows
+        for number, (start, stop) in enumerate(spans)
+        if max(each.start, start) < min(each.stop, stop)
+    ]
+
+
+def _joined(array: NDArray[np.int64], rows: Sequence[slice]) -> NDArray[np.int64]:
     return array[rows[0]] if len(rows) == 1 else np.concatenate([array[each] for each in rows])
+
+
+def _shape(runs: Sequence[NDArray[Any]]) -> tuple[int, ...]:
+    return runs[0].shape if len(runs) == 1 else (sum(map(len, runs)), *runs[0].shape[1:])
 
 
 @cache
