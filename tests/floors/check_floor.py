@@ -28,10 +28,12 @@ LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 """The other tests set it; a user does not."""
 
 TASKS = ["bands", "ohlc", "volatility"]
+PROFILES = ["aligned", "frontier", "v4_transformer", "v4_gru", "v4_lstm", "v3"]
 PLAIN_KERAS = """
-import sys, keras, numpy as np
-model = keras.saving.load_model(sys.argv[1])
-np.savez(sys.argv[3], **model.predict(np.load(sys.argv[2]), verbose=0))
+import sys, pathlib, keras, numpy as np
+for folder in map(pathlib.Path, sys.argv[2:]):
+    model = keras.saving.load_model(folder / "model.keras")
+    np.savez(pathlib.Path(sys.argv[1], folder.parent.name), **model(np.load(folder / "windows.npy")))
 assert "v8" not in sys.modules
 """
 
@@ -104,18 +106,29 @@ def test_transformers_can_still_be_imported() -> None:
     importlib.import_module("transformers")
 
 
-@pytest.mark.parametrize("profile", ["aligned", "frontier"])
-def test_a_model_of_the_newest_versions_gives_the_same_prices(profile: str, tmp_path: Path) -> None:
+def saved(profile: str) -> Path:
+    """Return the folder of a model that the newest versions saved."""
+    return Path(os.environ["V8_MODELS"], "runs", f"{profile}-smoke", SERIES)
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Let plain Keras here say what all these models forecast, in one process."""
+    folder = tmp_path_factory.mktemp("plain")
+    words = [str(folder), *map(str, map(saved, PROFILES))]
+    subprocess.run([sys.executable, "-I", "-c", PLAIN_KERAS, *words], check=True, cwd=folder)
+    return folder
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_model_of_the_newest_versions_gives_the_same_prices(profile: str, plain: Path) -> None:
     import v8
 
-    folder = Path(os.environ["V8_MODELS"], "runs", f"{profile}-smoke", SERIES)
-    said = tmp_path / "said.npz"
-    files = [folder / "model.keras", folder / "windows.npy", said]
-    subprocess.run([sys.executable, "-I", "-c", PLAIN_KERAS, *map(str, files)], check=True, cwd=tmp_path)
+    folder = saved(profile)
     ours = v8.load(folder).forecast(np.load(folder / "windows.npy"))
-    with np.load(folder / "prices.npz") as newest, np.load(said) as plain:
+    with np.load(folder / "prices.npz") as newest, np.load(plain / f"{profile}-smoke.npz") as plain_said:
         for task, prices in newest.items():
-            np.testing.assert_allclose(plain[task], prices, rtol=1e-5)
+            np.testing.assert_allclose(plain_said[task], prices, rtol=1e-5)
             np.testing.assert_allclose(ours[task], prices, rtol=1e-5)
 
 

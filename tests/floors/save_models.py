@@ -1,35 +1,88 @@
-"""Trains demo models in this environment for older ones to load: python tests/floors/save_models.py FOLDER
+"""Makes demo models in this environment for older ones to load: python tests/floors/save_models.py FOLDER
 
-Beside each `model.keras` stand `windows.npy` and `prices.npz`, what went in and what came out here.
+Beside each `model.keras` stand `windows.npy` and `prices.npz`, what went in and what came out here. What
+trains in moments is trained; of the profiles that decode bar after bar the weights are drawn, because their
+programs take long to compile, and what is compared is the file.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from v8.engine.local import Workshop
+from v8.engine.plan import Job
 from v8.engine.quiet import quiet_start
+from v8.features.store import FeatureStore
+from v8.market.series import Series
+from v8.market.sources.demo import DemoSource
+from v8.profile import load_profile
 
 with quiet_start():
     import keras
 
-PROFILES = ("aligned", "frontier")
-RUN = "run --source demo --smoke --series BTCUSDT-15m --precision float32 --workers 1 --device cpu"
+    from v8.training.trainer import Member, Trainer, TrainingResult
+
+TRAINED = ("aligned", "frontier")
+DRAWN = ("v4_transformer", "v4_gru", "v4_lstm", "v3")
+SERIES = "BTCUSDT-15m"
+RUN = f"run --source demo --smoke --series {SERIES} --precision float32 --workers 1 --device cpu"
+NUM_BARS = 700
+DEVIATION = 0.02
+"""Of drawn weights: small, so that forecasts stay near the last close."""
+
+
+class DrawingTrainer(Trainer):
+    """Draws weights where another trains."""
+
+    def fit_fleet(self, members: Sequence[Member]) -> Iterator[tuple[int, TrainingResult]]:
+        draws = np.random.default_rng(1)
+        shapes = [weight.shape for weight in self.network.trainable_variables]
+        weights = [draws.normal(0, DEVIATION, shape).astype(np.float32) for shape in shapes]
+        for place in range(len(members)):
+            yield place, TrainingResult((), 0.0, 0, 0.0, "epochs", weights, 0, {}, "CPU:0", 0)
 
 
 def save_models(folder: Path) -> None:
-    """Train a model of each profile into `folder`/runs and note what it forecasts."""
-    for profile in PROFILES:
+    """Make a model of each profile in `folder`/runs and note what it forecasts."""
+    for profile in TRAINED:
         words = [*RUN.split(), "--profile", profile, "--runs", str(folder / "runs")]
         subprocess.run([sys.executable, "-m", "v8", *words], check=True, stdout=subprocess.DEVNULL)
-        model_folder = folder / "runs" / f"{profile}-smoke" / "BTCUSDT-15m"
-        model = keras.saving.load_model(model_folder / "model.keras")
-        windows = np.random.default_rng(1).normal(1.0, 0.01, (4, *model.input_shape[1:])).astype(np.float32)
-        np.save(model_folder / "windows.npy", windows)
-        np.savez(model_folder / "prices.npz", **model.predict(windows, verbose=0))
+        note_prices(folder / "runs" / f"{profile}-smoke" / SERIES)
+    for profile in DRAWN:
+        path = folder / "runs" / f"{profile}-smoke" / SERIES
+        save_drawn(profile, path)
+        note_prices(path)
+
+
+def save_drawn(name: str, folder: Path) -> None:
+    """Save a whole artefact of a profile whose weights are drawn."""
+    profile = load_profile(name).with_budget(newest_bars=NUM_BARS)
+    candles = DemoSource().candles(Series.parse(SERIES), NUM_BARS)
+    job = Job(candles, profile, 1, folder, is_publishable=False, candle_seconds=0.0)
+    with tempfile.TemporaryDirectory() as caches:
+        workshop = Workshop(profile, ignore, ignore, DrawingTrainer, FeatureStore(Path(caches)))
+        outcome = workshop.make(job)
+    if outcome.reason:
+        raise SystemExit(f"{name}: {outcome.reason}\n{outcome.trace}")
+
+
+def ignore(*_: Any) -> None:
+    """Listen to nothing."""
+
+
+def note_prices(folder: Path) -> None:
+    """Write what goes in and comes out beside a model."""
+    model = keras.saving.load_model(folder / "model.keras")
+    windows = np.random.default_rng(1).normal(1.0, 0.01, (4, *model.input_shape[1:])).astype(np.float32)
+    np.save(folder / "windows.npy", windows)
+    np.savez(folder / "prices.npz", **model(windows))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,25 @@
+"""Installs this checkout as scripts/notebook.ipynb does, by that cell of it: python install_as_notebook.py FOLDER
+
+FOLDER is where the cell writes. Editable, so that the environment serves later commits, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def install(folder: str) -> None:
+    """Run the cell that is tagged `install`."""
+    notebook = json.loads((REPOSITORY / "scripts" / "notebook.ipynb").read_text("utf-8"))
+    (cell,) = [one for one in notebook["cells"] if "install" in one["metadata"].get("tags", ())]
+    os.chdir(folder)
+    exec("".join(cell["source"]), {"V8_FROM": f"--editable={REPOSITORY}"})
+
+
+if __name__ == "__main__":
+    install(sys.argv[1])
