@@ -1,6 +1,6 @@
-"""Installs this checkout as scripts/notebook.ipynb does, by that cell of it: python install_as_notebook.py FOLDER
+"""Installs this checkout as scripts/notebook.ipynb does, by that cell of it.
 
-FOLDER is where the cell writes. Editable, so that the environment serves later commits, too.
+Call it with a folder for what the cell writes. Editable, so that the environment serves later commits, too.
 """
 
 from __future__ import annotations
