@@ -55,6 +55,17 @@ def test_a_series_that_fails_exits_3_and_the_others_are_updated(exchange: Exchan
     assert re.search(r"BTCUSDT-15m +1,000", done.output)
 
 
+def test_a_symbol_that_no_exchange_has_fails_alone_and_is_not_asked_for(exchange: ExchangeApi) -> None:
+    done = update("--bars", "900", names=(NAMES[0], "BRK.B-1d", NAMES[1]))
+    assert done.exit_code == 3
+    assert "1 of 3 series have no usable candles" in done.output
+    assert "BRK.B-1d" in done.output
+    assert "symbols are letters and digits" in done.output
+    assert re.search(r"BTCUSDT-15m +1,000", done.output)
+    assert re.search(r"ETHUSDT-1h +1,000", done.output)
+    assert {asked["symbol"] for asked in exchange.klines_requests()} == {"BTCUSDT", "ETHUSDT"}
+
+
 @pytest.mark.parametrize(
     ("words", "got"),
     [

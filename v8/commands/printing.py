@@ -127,14 +127,24 @@ def print_summary(summary: Summary, run: Path, rows: Sequence[LeaderboardRow]) -
     print_lines(f"Run folder: {run}")
 
 
-def print_newer(newer: Sequence[NewerCandles], words: str) -> None:
-    """Print in one line that there are candles which the run does not use, and the command that uses them."""
+def print_newer(newer: Sequence[NewerCandles], update: str, fresh: str) -> None:
+    """Print that there are candles which the run does not use, and the commands that do.
+
+    Args:
+        newer: What there is.
+        update: The command that trains a new generation and lets the better one serve.
+        fresh: The command that starts a new run.
+    """
     if not newer:
         return
     most, first = max(each.num_bars for each in newer), min(each.first_s for each in newer)
     count = f"{most:,} new {'candle' if most == 1 else 'candles'}"
     of = f"{newer[0].series} has {count}" if len(newer) == 1 else f"{len(newer)} series have up to {count}"
-    print_lines(f"{of} from {iso(first)} on, which this run does not use. Train on them with: {words}")
+    print_lines(
+        f"{of} from {iso(first)} on, which this run does not use.",
+        f"Train on them; the old models are kept and serve on where they are better: {update}",
+        f"Or start over beside this run: {fresh}",
+    )
 
 
 def print_leaderboard(rows: Sequence[LeaderboardRow]) -> None:

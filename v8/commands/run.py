@@ -126,7 +126,7 @@ def run(
     asked = asked_series(series, universe)
 
     from v8.artifacts.run_folder import locate_run
-    from v8.commands.printing import print_plan
+    from v8.commands.printing import print_newer, print_plan
     from v8.engine.plan import make_plan
     from v8.market.sources.source import open_source
 
@@ -145,8 +145,9 @@ def run(
     if publish:
         check_publishing(publish, candle_source.name, is_publishable=candle_source.is_publishable)
     summary = _carry_out(plan, candle_source, placement, track or (), redone)
-    candles = [] if source == DEFAULT_SOURCE else ["--source", source]
-    candles += ["--data-dir", str(data_dir)] if data_dir else []
+    folder = ["--data-dir", str(data_dir)] if data_dir else []
+    print_newer(summary.newer, command("update", str(path), *folder), f"{_words_to_continue()} --fresh")
+    candles = folder if source == DEFAULT_SOURCE else ["--source", source, *folder]
     is_worth_it = candle_source.is_publishable and not smoke and not publish
     _print_next(plan, summary, candles, is_worth_publishing=is_worth_it)
     _exit_on_failures(summary, path, publish)
@@ -191,7 +192,7 @@ def _carry_out(
     redone: Sequence[Series],
 ) -> Summary:
     from v8.artifacts.run_folder import RunFolder, RunRecord
-    from v8.commands.printing import open_display, print_newer, print_summary
+    from v8.commands.printing import open_display, print_summary
     from v8.engine.engines import ENGINES
     from v8.engine.events import Note, log_told_as_notes, told_once
     from v8.engine.execution import execute
@@ -218,7 +219,6 @@ def _carry_out(
             summary = execute(plan, folder, source, train_all, listen)
             rows = write_outputs(plan.path, lambda error: listen(Note(str(error))))
         print_summary(summary, plan.path, rows)
-        print_newer(summary.newer, f"{words} --fresh")
     return summary
 
 

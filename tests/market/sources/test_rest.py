@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import time
@@ -141,6 +142,11 @@ def test_answers_that_contradict_each_other_for_ever_are_refused(exchange, opene
         opened().candles(SERIES, 100)
 
 
+def ahead(rows: list[list[Any]], num_bars: int) -> list[list[Any]]:
+    """The rows with the first as a row so many bars away from where it was."""
+    return [*shifted(rows[:1], num_bars * BAR_S * 1_000), *rows[1:]]
+
+
 def changed(place: int, value: Any) -> Callable[[list[list[Any]]], Any]:
     return lambda rows: [*rows[:7], [*rows[7][:place], value, *rows[7][place + 1 :]], *rows[8:]]
 
@@ -153,6 +159,18 @@ WRONG: dict[str, tuple[ApiFault, str]] = {
     "empty body": (ApiFault(body=b""), "an empty answer, where must answer in JSON"),
     "html": (ApiFault(body=b"<html>sign in</html>"), "sign in.*where must answer in JSON"),
     "no utf-8": (ApiFault(body=b"[\xff\xfe]"), "must answer in JSON"),
+    "an error that claims to be well": (
+        ApiFault(body=code(-1121, "Invalid symbol.")),
+        "-1121, 'msg': 'Invalid symbol.'.*come as a list of rows",
+    ),
+    "gzip that nobody asked for": (
+        ApiFault(headers={"Content-Encoding": "gzip"}, body=gzip.compress(b"[]")),
+        "must answer in JSON",
+    ),
+    "gzip that is none": (
+        ApiFault(headers={"Content-Encoding": "gzip"}, body=b"\x1f\x8b\x08 rubbish"),
+        "must answer in JSON",
+    ),
     "an object": (ApiFault(body=b'{"rows": []}'), "rows.*come as a list of rows"),
     "null": (ApiFault(body=b"null"), "come as a list of rows"),
     "a list of numbers": (ApiFault(body=b"[1, 2]"), "1, where a candle is a row of 12 fields"),
@@ -171,14 +189,23 @@ WRONG: dict[str, tuple[ApiFault, str]] = {
     "huge": (ApiFault(rows=changed(5, "9" * 20)), r"nothing is beyond 1e\+18"),
     "zero": (ApiFault(rows=changed(3, "0.0")), "prices lie between low and high, above zero"),
     "negative": (ApiFault(rows=changed(5, "-1.0")), "texts of decimal numbers"),
+    "negative price": (ApiFault(rows=changed(1, "-10.0")), "texts of decimal numbers"),
+    "zero high": (ApiFault(rows=changed(2, "0")), "prices lie between low and high, above zero"),
     "low above": (ApiFault(rows=changed(3, "99999.0")), "prices lie between low and high"),
     "high below": (ApiFault(rows=changed(2, "0.5")), "prices lie between low and high"),
     "text for time": (ApiFault(rows=changed(0, "soon")), "times in milliseconds"),
     "true for time": (ApiFault(rows=changed(0, True)), "times in milliseconds"),
     "other timeframe": (ApiFault(rows=changed(6, (LAST_S + 3_600) * 1_000)), "a candle closes 900 s after"),
+    "two that change places": (
+        ApiFault(rows=lambda rows: [*rows[:4], rows[5], rows[4], *rows[6:]]),
+        "in the order of time, each once",
+    ),
     "newest first": (ApiFault(rows=lambda rows: rows[::-1]), "in the order of time, each once"),
     "twice": (ApiFault(rows=lambda rows: [rows[0], *rows[:-1]]), "in the order of time, each once"),
     "too many": (ApiFault(rows=lambda rows: rows + rows), "at most 100 rows were asked for; got|200"),
+    "a bar before the first": (ApiFault(rows=lambda rows: ahead(rows, -1)), "were asked for"),
+    "the running bar": (ApiFault(rows=lambda rows: ahead(rows[::-1], 1)[::-1]), "were asked for"),
+    "a bar far ahead": (ApiFault(rows=lambda rows: ahead(rows, 50_000)), "were asked for"),
     "off the grid": (
         ApiFault(rows=lambda rows: shifted(rows[:-1], 7_000)),
         "candles open every 900 s",

@@ -16,7 +16,6 @@ told twice; `v8.market.store` keeps everything.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Final
@@ -163,12 +162,8 @@ class LiveSource:
 
     def bring(self, series: Sequence[Series], num_bars: int) -> None:
         """Bring series up to date, many at once; see `BringsMany`."""
-        self.now_s()
-        wants = []
-        for one in series:
-            with suppress(DataError):  # the exchange cannot have it: asking for its candles tells
-                wants.append(self._want(one, num_bars, None))
-        self._brought_up(wants)
+        wants = self._wants(series, num_bars)
+        self._brought_up([want for want in wants if isinstance(want, Want)])
 
     def update(self, series: Sequence[Series], num_bars: int) -> list[Updated]:
         """Bring series up to date, many at once, and compare months that are over with the archive.
@@ -181,12 +176,25 @@ class LiveSource:
             What was done for each, in their order.
 
         Raises:
-            DataError: If the exchange does not tell its time, or cannot have one of the symbols.
+            DataError: If the exchange does not tell its time.
         """
-        wants = [self._want(one, num_bars, None) for one in series]
+        wants = self._wants(series, num_bars)
+        brought = iter(self._brought_up([want for want in wants if isinstance(want, Want)]))
         return [
-            self._compared(want, found) for want, found in zip(wants, self._brought_up(wants), strict=True)
+            self._compared(want, next(brought)) if isinstance(want, Want) else Updated(one, want)
+            for one, want in zip(series, wants, strict=True)
         ]
+
+    def _wants(self, series: Sequence[Series], num_bars: int) -> list[Want | DataError]:
+        """Say what is asked for of each series, or why the exchange cannot have it."""
+        self.now_s()
+        wants: list[Want | DataError] = []
+        for one in series:
+            try:
+                wants.append(self._want(one, num_bars, None))
+            except DataError as error:
+                wants.append(error)
+        return wants
 
     def _want(self, series: Series, num_bars: int, end_s: int | None) -> Want:
         require_listed(series, self.name)
