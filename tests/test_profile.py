@@ -223,8 +223,8 @@ def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_budget_is_checked_like_a_file() -> None:
-    with pytest.raises(ProfileError, match=r"key training\.epochs: .*got 0"):
-        load_profile("aligned").with_budget(epochs=0)
+    with pytest.raises(ProfileError, match=r"key training\.epochs: .*got -1"):
+        load_profile("aligned").with_budget(epochs=-1)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_every_field_is_explained(settings: type[Settings]) -> None:
         assert re.search(rf'^    {field}: .*\n    """', source, re.MULTILINE), field
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [one.name for one in FAMILIES.values() if not one.is_formula])
 def test_an_unknown_key_of_a_network_names_a_key_of_its_family(family: str, tmp_path: Path) -> None:
     shipped = [load_profile(name).network for name in profile_names()]
     network = next(one for one in shipped if one.family == family).model_dump(mode="json")

@@ -27,7 +27,7 @@ from pydantic import (
 from v8.columns import OHLC, RECENT_RANGE, REGRESSED_RANGES, TASK_OHLC, deviation_columns
 from v8.errors import ProfileError
 from v8.families import FAMILIES
-from v8.families.family import Family, NetworkSettings, NetworkShape
+from v8.families.family import Family, NetworkOutputs, NetworkSettings, NetworkShape
 from v8.features.indicators import FEATURES
 from v8.given_files import read_given
 from v8.records import Settings, first_fault, under_key
@@ -108,8 +108,8 @@ class TrainingSettings(Settings):
 
     batch_size: int = Field(ge=1, le=65_536)
     """Windows per optimiser step."""
-    epochs: int = Field(ge=1, le=100_000)
-    """Most passes over the train span; early stopping may end sooner."""
+    epochs: int = Field(ge=0, le=100_000)
+    """Most passes over the train span; early stopping may end sooner. 0 for a formula, which is fitted."""
     learning_rate: float = Field(gt=0, le=1)
     """Step size at the start, unitless."""
     optimizer: Optimizer = "adam"
@@ -233,6 +233,28 @@ class Profile(Settings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _family_is_trained_or_fitted(self) -> Self:
+        family = self.family
+        if self.lookback_bars < family.min_lookback_bars:
+            raise ValueError(
+                f"lookback_bars must be at least {family.min_lookback_bars} with family {family.name}"
+            )
+        if not family.is_formula:
+            if not self.training.epochs:
+                raise ValueError(f"training.epochs must be at least 1 with family {family.name}")
+            return self
+        fixed = {
+            "training.epochs": (self.training.epochs, 0),
+            "training.precision": (self.training.precision, "float32"),
+            "calibration": (self.calibration, "none"),
+            **{f"tasks.{name}.loss": (task.loss, "mae") for name, task in self.tasks.items()},
+        }
+        for key, (found, needed) in fixed.items():
+            if found != needed:
+                raise ValueError(f"{key} must be {needed} with family {family.name}, which is a formula")
+        return self
+
     @property
     def family(self) -> Family:
         """What its network is made by."""
@@ -274,13 +296,14 @@ class Profile(Settings):
         """Return this profile with another budget, checked again.
 
         Args:
-            epochs: Most epochs; None keeps the profile's.
+            epochs: Most epochs; None keeps the profile's, and a formula has none.
             newest_bars: Candles per series; None keeps the profile's.
             precision: One of `Precision`; None keeps the profile's.
 
         Raises:
             ProfileError: If a value is out of its range.
         """
+        epochs = 0 if self.family.is_formula else epochs
         content, training = self.model_dump(), {"epochs": epochs, "precision": precision}
         content["training"] |= {key: value for key, value in training.items() if value is not None}
         if newest_bars is not None:
@@ -308,6 +331,22 @@ def load_profile(name_or_path: str) -> Profile:
             )
         path = config_path(name_or_path)
     return _validated(read_yaml(path), where=str(path))
+
+
+def network_outputs(profile: Profile) -> NetworkOutputs:
+    """Return what makes the layers of a profile's network.
+
+    Raises:
+        ProfileError: If it has none, because it is a formula.
+    """
+    if profile.family.outputs is None:
+        raise ProfileError(
+            where=f"profile {profile.name}",
+            rule="must have a network, for this is about training one",
+            got=f"the formula {profile.network.family}, which is fitted",
+            fix="Name another profile, such as aligned",
+        )
+    return profile.family.outputs
 
 
 def profile_names() -> list[str]:

@@ -28,6 +28,15 @@ def digits(value: float) -> str:
     return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
+def epochs(best: float, run: float) -> str:
+    """Write which epoch was kept of how many.
+
+    >>> epochs(12, 30), epochs(0, 0)
+    ('12 of 30', 'fitted')
+    """
+    return f"{best:g} of {run:g}" if run else "fitted"
+
+
 def p_value(value: float | None) -> str:
     """Write a p-value with two digits that count, or that it is very small.
 

@@ -6,17 +6,18 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from network_profiles import network_profiles
 
 from v8.data.dataset import prepare_series
 from v8.data.span import Span
 from v8.data.windows import FleetWindows
 from v8.features.table import FeatureTable
-from v8.profile import load_profile, profile_names
+from v8.profile import load_profile
 from v8.tasks import TASKS
 from v8.training.trainer import Member, Trainer
 
 
-@pytest.mark.parametrize("name", profile_names())
+@pytest.mark.parametrize("name", network_profiles())
 def test_g19_a_shipped_profile_takes_its_first_step(
     name: str, make_table: Callable[..., FeatureTable]
 ) -> None:

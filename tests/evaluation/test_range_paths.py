@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from v8.columns import RANGE_BARS
+from v8.data.range_paths import NUM_PATHS, SEED
 from v8.data.span import Span
-from v8.evaluation.range_paths import NUM_PATHS, SEED, fit_range_paths
+from v8.evaluation.range_paths import fit_range_paths
 
 
 def _terms(span: Span) -> np.ndarray:

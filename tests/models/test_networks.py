@@ -7,10 +7,11 @@ from collections.abc import Callable
 import keras
 import numpy as np
 import pytest
+from network_profiles import network_profiles
 
 from v8.data.dataset import SeriesData
 from v8.models.networks import build_network, num_parameters
-from v8.profile import Profile, load_profile, profile_names
+from v8.profile import Profile, load_profile
 
 FAMILIES = ["bilstm_seq2seq", "lstm_dense", "dense_newest"]
 FAMILIES += ["transformer", "gru_attention", "lstm_attention", "lstm_close"]
@@ -24,7 +25,7 @@ PARAMETERS = {
 }
 
 
-@pytest.mark.parametrize("name", profile_names())
+@pytest.mark.parametrize("name", network_profiles())
 def test_a_shipped_network_reads_its_window_and_nothing_of_it_stands_still(name: str) -> None:
     profile = load_profile(name)
     network = build_network(profile, seed=1)

@@ -14,13 +14,14 @@ import keras
 import numpy as np
 import pytest
 from keras_3_10 import unknown_keys
+from network_profiles import network_profiles
 
 from v8.artifacts.model_file import check_keras_file
 from v8.data.dataset import SeriesData
 from v8.models.networks import build_network
 from v8.models.portable import save_portable
 from v8.models.serving import ServingGraph, ServingModel
-from v8.profile import load_profile, profile_names
+from v8.profile import load_profile
 
 
 def config_of(file: Path) -> str:
@@ -28,7 +29,7 @@ def config_of(file: Path) -> str:
         return archive.read("config.json").decode()
 
 
-@pytest.mark.parametrize("name", profile_names())
+@pytest.mark.parametrize("name", network_profiles())
 def test_the_file_of_a_shipped_profile_holds_what_keras_3_10_knows_and_every_weight(
     name: str, make_data: Callable[..., SeriesData], tmp_path: Path
 ) -> None:

@@ -37,12 +37,12 @@ ARGUMENTS = {
 }
 OPERATIONS = {
     **dict.fromkeys(("Abs", "Add", "Exp", "Log", "Maximum", "Minimum", "Multiply", "Sqrt", "Square"), ""),
-    **dict.fromkeys(("Subtract", "TrueDivide", "ZerosLike", "Matmul", "OnesLike"), ""),
+    **dict.fromkeys(("Expm1", "Log1p", "Subtract", "TrueDivide", "ZerosLike", "Matmul", "OnesLike"), ""),
     **dict.fromkeys(
         ("Concatenate", "Cumsum", "ExpandDims", "Flip", "Softmax", "Sort", "Squeeze", "Stack", "Take"), "axis"
     ),
     **dict.fromkeys(("Max", "Min"), "axis initial keepdims"),
-    **dict.fromkeys(("Mean", "Std", "Sum"), "axis keepdims"),
+    **dict.fromkeys(("Mean", "Median", "Std", "Sum"), "axis keepdims"),
     "Clip": "x_max x_min",
     "Repeat": "axis repeats",
     "Transpose": "axes",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -41,6 +41,7 @@ from v8.records import (
 )
 from v8.storage import digest_file, write_json, write_text
 from v8.tasks import TASKS
+from v8.training.epoch_record import EpochRecord
 
 if TYPE_CHECKING:  # reading metadata must not start TensorFlow
     from v8.training.trainer import TrainingResult
@@ -89,7 +90,8 @@ def save_description(folder: Path, finished: Finished) -> None:
 
     An error file of an earlier attempt goes, because it is no longer true.
     """
-    history = pd.DataFrame([asdict(record) for record in finished.result.history])
+    columns = [field.name for field in fields(EpochRecord)]
+    history = pd.DataFrame([asdict(record) for record in finished.result.history], columns=columns)
     write_text(folder / HISTORY_FILE, history.to_csv(index=False, lineterminator="\n"))
     write_json(folder / FORECASTS_FILE, finished.sample.to_json(), is_compact=True)
     metadata = _metadata(finished, digest_file(folder / MODEL_FILE))

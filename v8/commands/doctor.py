@@ -13,7 +13,7 @@ import typer
 
 from v8.commands.device import choose_workers
 from v8.errors import V8Error
-from v8.profile import load_profile
+from v8.profile import load_profile, network_outputs
 
 MATMUL_COLUMNS = {
     "threads": "{threads}",
@@ -48,6 +48,7 @@ def doctor(
 ) -> None:
     """Examine this machine: driver, devices, speed of training, and the flags to choose."""
     chosen = load_profile(profile)
+    network_outputs(chosen)  # or there is nothing to measure
 
     from v8.engine.diagnosis import report_of
     from v8.engine.examination import examine

@@ -39,7 +39,7 @@ from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.reports.leaderboard import Against, LeaderboardRow, TaskSummary, summarise
-from v8.wording import duration, number, percent
+from v8.wording import duration, epochs, number, percent
 
 PLAIN_WIDTH = 160
 """Columns of tables that go to a file or pipe, which has no width of its own."""
@@ -88,9 +88,11 @@ def print_plan(plan: Plan, source: CandleSource) -> None:
     """
     profile, work = plan.profile, estimate_work(plan.profile)
     with quiet_start():
+        from v8.models.formula import num_fitted
         from v8.models.networks import build_network, num_parameters
 
-        parameters = num_parameters(build_network(profile, seed=0))
+        is_formula = profile.family.is_formula
+        parameters = num_fitted(profile) if is_formula else num_parameters(build_network(profile, seed=0))
     windows = "/".join(f"{number:,}" for number in work.num_windows.values())
     rows = []
     for one in plan.series:
@@ -168,7 +170,7 @@ def _board_cells(row: LeaderboardRow, summaries: Mapping[str, TaskSummary]) -> l
         score = row.tasks.get(task)
         cells += map(_multiple, score.shown) if score else [""] * len(summary.shown)
     hit_rate = "" if row.hit_rate is None else percent(row.hit_rate)
-    return [*cells, hit_rate, f"{row.best_epoch} of {row.epochs_run}", f"{row.seconds:.1f}"]
+    return [*cells, hit_rate, epochs(row.best_epoch, row.epochs_run), f"{row.seconds:.1f}"]
 
 
 def _print_wins(summaries: Mapping[str, TaskSummary]) -> None:

@@ -45,7 +45,8 @@ def _train_on_this_machine(placement: Placement, jobs: Sequence[Job], listen: Li
         from v8.engine import local  # noqa: PLC0415 - workers' parent must not start TensorFlow
         from v8.training.probe import measured_fleet_size  # noqa: PLC0415
 
-        is_on_gpu = has_gpu()  # looking for GPUs is the other moment TensorFlow talks
+        # Looking for GPUs is the other moment TensorFlow talks.
+        is_on_gpu = has_gpu() and not jobs[0].profile.family.is_formula
         # A machine with a GPU's driver may still have a backend that cannot use it.
         fleet_size = placement.fleet_size or (
             measured_fleet_size(jobs[0].profile, len(jobs)) if is_on_gpu else 1

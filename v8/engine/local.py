@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from v8.artifacts.forecast_sample import sample_forecasts
 from v8.artifacts.series_artifact import MODEL_FILE, Finished, save_description
@@ -33,24 +34,31 @@ from v8.errors import DivergedError
 from v8.evaluation.judgement import judge
 from v8.features.store import FeatureStore
 from v8.machine import memory_of
+from v8.models.serving import ServingModel
 from v8.profile import Profile
 from v8.storage import write_with
 from v8.training.epoch_record import EpochRecord
+from v8.training.formula import FormulaTrainer
 from v8.training.trainer import Member, Trainer, TrainingResult
 
 CHECKPOINT = Path(".training", "checkpoint.npz")
 """Where a series keeps its epochs until it is finished, inside its folder."""
 
 
-MakeTrainer = Callable[..., Trainer]
+MakeTrainer = Callable[..., Trainer | FormulaTrainer]
 """Makes a trainer from what `Trainer` is made from."""
+
+
+def make_trainer_of(profile: Profile, **options: Any) -> Trainer | FormulaTrainer:
+    """Return what fits the profile: by training a network, or a formula as it stands."""
+    return FormulaTrainer(profile, **options) if profile.family.is_formula else Trainer(profile, **options)
 
 
 def train_all(
     jobs: Sequence[Job],
     listen: Listener,
     fleet_size: int | None = 1,
-    make_trainer: MakeTrainer = Trainer,
+    make_trainer: MakeTrainer = make_trainer_of,
     store: FeatureStore | None = None,
 ) -> Iterator[Outcome]:
     """Make the artefact of every job, fleet after fleet.
@@ -88,7 +96,7 @@ class Workshop:
         profile: Profile,
         listen: Listener,
         check: Callable[[], None],
-        make_trainer: MakeTrainer = Trainer,
+        make_trainer: MakeTrainer = make_trainer_of,
         store: FeatureStore | None = None,
         *,
         precision: str = "float32",
@@ -191,13 +199,17 @@ class _PreparedSeries:
             lambda sentence: self._listen(Note(sentence)),
         )
 
-    def finish(self, trainer: Trainer, result: TrainingResult | DivergedError, num_series: int) -> Outcome:
+    def finish(
+        self, trainer: Trainer | FormulaTrainer, result: TrainingResult | DivergedError, num_series: int
+    ) -> Outcome:
         """Judge and save what was trained; an error becomes the outcome."""
         _, outcome = isolated(self.series, lambda: self._finish(trainer, result, num_series))
         stages = math.fsum(seconds for stage, seconds in self._seconds.items() if stage != "candles")
         return replace(outcome, seconds=stages)
 
-    def _finish(self, trainer: Trainer, result: TrainingResult | DivergedError, num_series: int) -> None:
+    def _finish(
+        self, trainer: Trainer | FormulaTrainer, result: TrainingResult | DivergedError, num_series: int
+    ) -> None:
         """Make the artefact; the checkpoint goes once everything is saved."""
         if isinstance(result, DivergedError):
             raise result
@@ -205,7 +217,7 @@ class _PreparedSeries:
         self._tell_placement(result, num_series)
         with self._stage("judge"):
             model = trainer.serving_model(self._data, result.weights)
-            shrinkage = calibrate(model, self._data)
+            shrinkage = calibrate(model, self._data) if isinstance(model, ServingModel) else None
             forecasts = model.forecast(self._data.spans["test"].raw_windows())  # the span is forecast once
             judgement = judge(self._data, forecasts)
         with self._stage("save"):
@@ -230,6 +242,8 @@ class _PreparedSeries:
         self._listen(EpochEnded(self.series, record, self._job.profile.training.epochs))
 
     def _tell_placement(self, result: TrainingResult, num_series: int) -> None:
+        if self._job.profile.family.is_formula:
+            return
         memory = memory_of(result.device)
         self._listen(
             Note(

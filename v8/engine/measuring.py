@@ -140,7 +140,8 @@ def _measurement(profile: Profile, warm_s: Mapping[Path, float], fleet_size: int
 
 def _model(folder: Path, metadata: Mapping[str, Any], warm_s: float, fleet_size: int) -> ModelMeasurement:
     judgement = Judgement.from_json(metadata["judgement"], where=f"metadata of {metadata['series']}")
-    fleet_epoch_s = pd.read_csv(folder / HISTORY_FILE)["seconds"].median()
+    epochs_s = pd.read_csv(folder / HISTORY_FILE)["seconds"]
+    fleet_epoch_s = float(epochs_s.median()) if len(epochs_s) else 0.0  # a formula has no epochs
     return ModelMeasurement(
         series=metadata["series"],
         seconds={**metadata["seconds"], WARM: round(warm_s, 6)},

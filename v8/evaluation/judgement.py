@@ -52,6 +52,9 @@ BEATS: Final = "beats"
 EQUALS: Final = "equals"
 LOSES: Final = "loses to"
 
+ROUNDING_SHARE: Final = 1e-6
+"""Errors that differ by a smaller share are equal: published models compute in single precision."""
+
 ErrorKind = Literal["mae", "rmse"]
 
 _RULE: Final = f"must be a judgement of format {JUDGEMENT_FORMAT}"
@@ -117,16 +120,15 @@ class Judgement:
     def p_value(self, task: str, baseline: str = NAIVE) -> float | None:
         """Return the chance of a mean absolute error this far from a baseline's if both were as good.
 
-        0 to 1, two-sided, not corrected for judging many series; None where nothing can be said.
+        0 to 1, two-sided, not corrected for judging many series; None where nothing can be said, and where
+        the errors are equal.
         """
-        return self.tasks[task].significance[baseline].p_value
+        is_equal = self.outcome(task, baseline) == EQUALS
+        return None if is_equal else self.tasks[task].significance[baseline].p_value
 
     def outcome(self, task: str, baseline: str = NAIVE) -> Outcome:
         """Compare the mean absolute error with a baseline's; `p_value` tells what may be chance."""
-        ours, theirs = self.error(task).overall, self.error(task, baseline).overall
-        if ours == theirs:
-            return EQUALS
-        return BEATS if ours < theirs else LOSES
+        return outcome_of(self.error(task).overall, self.error(task, baseline).overall)
 
     def verdict(self, task: str, baseline: str = NAIVE) -> str:
         """Say in words how the mean absolute error compares with a baseline's: "beats naive"."""
@@ -172,6 +174,17 @@ class Judgement:
 
 
 _JUDGEMENT: Final = TypeAdapter(Judgement)
+
+
+def outcome_of(ours: float, theirs: float) -> Outcome:
+    """Say how an error compares with another, both of the same unit.
+
+    >>> outcome_of(1.0, 1.0000001), outcome_of(1.0, 1.1)
+    ('equals', 'beats')
+    """
+    if math.isclose(ours, theirs, rel_tol=ROUNDING_SHARE):
+        return EQUALS
+    return BEATS if ours < theirs else LOSES
 
 
 def best_baseline(judgements: Sequence[Judgement], task: str) -> str:

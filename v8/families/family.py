@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field
 
@@ -72,16 +72,28 @@ class Family:
         source: Who described it.
         settings: What a profile says of it.
         outputs: Maps settings, a Keras tensor (B, T, F), scaled, and the maker of common layers to what each
-            task's head returns, (B, H, C), scaled. Every layer needs a stacked twin.
+            task's head returns, (B, H, C), scaled. Every layer needs a stacked twin. None for a formula,
+            which is fitted (`v8.training.formula`) and never trained.
         forward_flop: Maps settings and shape to the floating-point operations of a forward pass.
+        min_lookback_bars: Rows of the window that it reads at least.
     """
 
     name: str
     sentence: str
     source: str
     settings: type[NetworkSettings]
-    outputs: Callable[[Any, Any, Layers], dict[str, Any]]
+    outputs: NetworkOutputs | None
     forward_flop: Callable[[Any, NetworkShape], float]
+    min_lookback_bars: int = 1
+
+    @property
+    def is_formula(self) -> bool:
+        """Whether it is fitted, not trained."""
+        return self.outputs is None
+
+
+NetworkOutputs: TypeAlias = "Callable[[Any, Any, Layers], dict[str, Any]]"
+"""What of a `Family` makes the layers of its networks."""
 
 
 @dataclass(frozen=True)

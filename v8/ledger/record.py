@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.evaluation.baselines import NAIVE
-from v8.evaluation.judgement import BEATS, EQUALS, LOSES, MODEL, Outcome
+from v8.evaluation.judgement import EQUALS, MODEL, outcome_of
 from v8.evaluation.significance import Significance, corrected_p_values, diebold_mariano
 from v8.ledger.baselines import DAY_S
 from v8.ledger.database import Ledger
@@ -327,8 +327,9 @@ def _live(losses: _Losses, best: str) -> LiveTask:
 
 def _against(losses: _Losses, baseline: str) -> Against:
     ours, theirs = losses.means[MODEL], losses.means[baseline]
-    outcome: Outcome = EQUALS if ours == theirs else BEATS if ours < theirs else LOSES
-    p_value = None if losses.num_days < MIN_DAYS else _test(losses, baseline).p_value
+    outcome = outcome_of(ours, theirs)
+    is_tested = outcome != EQUALS and losses.num_days >= MIN_DAYS
+    p_value = _test(losses, baseline).p_value if is_tested else None
     return Against(baseline, ours / theirs if theirs > 0 else None, outcome, p_value, p_value)
 
 

@@ -14,7 +14,7 @@ import keras
 
 from v8.columns import OHLC
 from v8.families.family import HEAD_PREFIX, Layers, TaughtSettings
-from v8.profile import Profile
+from v8.profile import Profile, network_outputs
 
 SEEDS_A_NETWORK = 1_000
 """Room for the draws of one network, so that neighbouring seeds share none."""
@@ -48,6 +48,9 @@ def build_network(
         start: Constant forecast per task, shape (H, C), scaled; zeros when None.
         precision: Keras dtype policy of all layers but the heads, which stay float32.
         is_taught: Build it as it is trained; nothing changes where nothing is taught.
+
+    Raises:
+        ProfileError: If the profile is a formula, which has no network.
     """
     window = keras.Input((profile.lookback_bars, profile.num_features), name=WINDOW)
     seeds, inputs, truth = count(seed * SEEDS_A_NETWORK), window, None
@@ -55,7 +58,7 @@ def build_network(
         truth = keras.Input((profile.horizon_bars, len(OHLC)), name=TRUTH)
         inputs = {WINDOW: window, TRUTH: truth}
     layers = Layers(keras, profile.shape, precision, seeds, truth)
-    outputs = profile.family.outputs(profile.network, window, layers)
+    outputs = network_outputs(profile)(profile.network, window, layers)
     network = keras.Model(inputs, outputs, name=profile.name)
     for task, constants in (start or {}).items():
         network.get_layer(HEAD_PREFIX + task).bias.assign(constants)

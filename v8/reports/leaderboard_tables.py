@@ -10,7 +10,7 @@ from v8.evaluation.judgement import BEATS, LOSES
 from v8.reports.leaderboard import Against, LeaderboardRow, TaskSummary, Wins, median, summarise
 from v8.reports.markup import Html, element, table
 from v8.tasks import TASKS
-from v8.wording import ABSENT, count, duration, number, p_value, percent, spaced
+from v8.wording import ABSENT, duration, epochs, number, p_value, percent, spaced
 
 MARK: Final = "●"
 """Stands beside a number that differs from 1 by more than chance."""
@@ -90,8 +90,8 @@ def _median_cells(rows: Sequence[LeaderboardRow]) -> list[str]:
     cells = ["median"]
     for summary in summarise(rows).values():
         cells += [number(wins.median_multiple) for wins in summary.shown]
-    epochs = (median(row.best_epoch for row in rows), median(row.epochs_run for row in rows))
-    cells += [percent(median(row.hit_rate for row in rows)), " of ".join(map(count, epochs))]
+    best, run = (median(getattr(row, name) for row in rows) for name in ("best_epoch", "epochs_run"))
+    cells += [percent(median(row.hit_rate for row in rows)), epochs(best or 0, run or 0)]
     return [*cells, duration(median(row.seconds for row in rows))]
 
 
@@ -102,7 +102,7 @@ def _cells(row: LeaderboardRow, summaries: Mapping[str, TaskSummary], link: str)
         lacking = ["no such task", *[ABSENT] * (len(summary.shown) - 1)]
         cells += map(_multiple_cell, score.shown) if score else lacking
     cells.append(element("span", percent(row.hit_rate), title=f"95 %: {interval(row.hit_rate_95)}"))
-    return [*cells, f"{row.best_epoch} of {row.epochs_run}", duration(row.seconds)]
+    return [*cells, epochs(row.best_epoch, row.epochs_run), duration(row.seconds)]
 
 
 def _multiple_cell(against: Against) -> Html:

@@ -225,7 +225,9 @@ def _direction_cells(step: StepDirection) -> list[str]:
 
 def _training(result: SeriesResult, history: History) -> Iterator[Html]:
     kept = f"Weights of epoch {result.best_epoch} of {result.epochs_run} were kept."
-    if result.best_epoch == 0:
+    if result.epochs_run == 0:
+        kept = "There is no network: the formula was fitted to the train span."
+    elif result.best_epoch == 0:
         kept = f"None of {result.epochs_run} epochs beat the untrained network, which was kept."
     yield element("p", kept)
     if history:

@@ -80,8 +80,8 @@ def window_moments(xp: Any, known: Any, num_steps: int, path: Any = None) -> tup
     total = suffix_sums(xp, known, num_steps)
     squares = suffix_sums(xp, xp.square(known), num_steps)
     if path is not None:
-        total = total[:, None] + xp.cumsum(path, axis=2)
-        squares = squares[:, None] + xp.cumsum(xp.square(path), axis=2)
+        total = xp.expand_dims(total, 1) + xp.cumsum(path, axis=2)
+        squares = xp.expand_dims(squares, 1) + xp.cumsum(xp.square(path), axis=2)
     mean = total / BAND_PERIOD_BARS
     variance = (squares - BAND_PERIOD_BARS * xp.square(mean)) / (BAND_PERIOD_BARS - 1)
     return mean, xp.sqrt(xp.maximum(variance, 0.0))

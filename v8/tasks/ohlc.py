@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import numpy as np
-
 from v8.columns import OHLC, TASK_OHLC
 from v8.tasks.task import PRICE_FLOOR_SHARE, QUOTE_CURRENCY, Task
 
@@ -33,5 +31,5 @@ OHLC_TASK: Final = Task(
     implied=lambda xp, closes: xp.repeat(xp.expand_dims(closes.unit * closes.close, -1), len(OHLC), axis=-1),
     coherent=_coherent,
     # In logarithms, in which up and down are alike.
-    path_median=lambda task, closes: np.exp(np.median(closes.candles, axis=1)),
+    path_median=lambda xp, task, closes: xp.exp(xp.median(closes.candles, axis=1)),
 )

@@ -43,8 +43,8 @@ class Task:
         implied: Maps namespace and closes to what the task would be, shape (N, H, C).
         coherent: Maps namespace, values (N, H, C), last close (N, 1, 1) and the smallest value of a
             unitless task to values that can all be true at once.
-        path_median: Maps the task and closes along P paths to the medians over them, in units of the last
-            close, shape (N, H, C).
+        path_median: Maps namespace, the task and closes along P paths to the medians over them, in units of
+            the last close, shape (N, H, C).
     """
 
     name: str
@@ -59,8 +59,8 @@ class Task:
     deviations: float | None
     implied: Callable[[Any, Closes], Any]
     coherent: Callable[[Any, Any, Any, Any], Any]
-    path_median: Callable[[Task, Closes], Any] = lambda task, closes: np.median(
-        task.implied(np, closes), axis=1
+    path_median: Callable[[Any, Task, Closes], Any] = lambda xp, task, closes: xp.median(
+        task.implied(xp, closes), axis=1
     )
 
     @property

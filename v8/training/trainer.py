@@ -53,10 +53,10 @@ class TrainingResult:
 
     Args:
         history: One record an epoch, those before a resume included.
-        untrained_loss: Validation loss of the constant forecast the network starts as.
+        untrained_loss: Validation loss of the constant forecast the network starts as; None for a formula.
         best_epoch: Epoch whose weights are kept; 0 means that training never beat the constant.
-        best_validation_loss: Its loss.
-        stopped_by: "epochs" or "early stopping".
+        best_validation_loss: Its loss; None for a formula.
+        stopped_by: "epochs", "early stopping", or "fit" for a formula.
         weights: Best trainable arrays in the network's order, float32.
         resumed_from_epoch: Epochs that an earlier process had finished; 0 for none.
         seconds: Time of this process per stage: build, compile, train, validate; shared evenly by the
@@ -66,9 +66,9 @@ class TrainingResult:
     """
 
     history: tuple[EpochRecord, ...]
-    untrained_loss: float
+    untrained_loss: float | None
     best_epoch: int
-    best_validation_loss: float
+    best_validation_loss: float | None
     stopped_by: str
     weights: list[NDArray[np.float32]]
     resumed_from_epoch: int

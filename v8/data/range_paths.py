@@ -1,0 +1,130 @@
+"""A formula that forecasts the ranges of the coming bars, then lets prices walk that far.
+
+One linear regression a step forecasts the log range of that bar from the log ranges behind. Windows of the
+train span then lend the bars that followed them: open, high, low and close as log ratios to the close
+before, each in multiples of the range forecast for its bar (filtered historical simulation: Barone-Adesi,
+Giannopoulos & Vosper 1999). Fat tails, and how calm and wild bars follow each other, come as they were.
+Scaled by the ranges forecast now they make paths; candles, bands and volatility are worked out on each
+path, and their medians are the forecast. Every path goes up once and down once, for nothing is known about
+which way.
+
+The baseline `range_paths` computes it with `numpy`, the published file of the profile of that name with
+`keras.ops`: what follows the fit is written once, over an array namespace.
+
+Legend: N windows, H steps of the horizon, C open, high, low, close, T terms, P paths, K the 20 known closes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from v8.columns import CLOSE, HIGH, LOW, OHLC, RANGE_BARS, TASK_OHLC
+from v8.data.span import Floats, Span
+from v8.features.ranges import FLOOR_SHARE
+from v8.tasks.closes import Closes, window_moments
+from v8.tasks.task import Task
+
+NUM_PATHS: Final = 512
+"""Paths of a window, half of them mirror images of the others."""
+
+MAX_MULTIPLE: Final = 20.0
+"""Returns of more forecast ranges count as so many: after a dead hour any move is huge."""
+
+SEED: Final = 1999
+"""Of the choice of train windows; the same candles give the same forecast."""
+
+MIRRORED: Final = tuple(OHLC.index({HIGH: LOW, LOW: HIGH}.get(name, name)) for name in OHLC)
+"""Columns of a bar turned upside down."""
+
+
+@dataclass(frozen=True, eq=False)
+class RangePaths:
+    """The fitted formula.
+
+    Args:
+        floor: Deviation of a bar to which smaller ones are raised, unitless, above 0.
+        coefficients_TH: Of a constant and the log deviations over `RANGE_BARS`, for the log range of each
+            coming bar, shape (T, H).
+        lent_PHC: The bars that followed train windows, and their mirrors: log ratios to the close before,
+            in multiples of the bar's forecast range, shape (P, H, C).
+    """
+
+    floor: float
+    coefficients_TH: Floats
+    lent_PHC: Floats
+
+    def ranges(self, span: Span) -> Floats:
+        """Forecast the log range of each coming bar, shape (N, H), unitless."""
+        return np.exp(_terms(span, self.floor) @ self.coefficients_TH)
+
+
+def fit_range_paths(train: Span) -> RangePaths:
+    """Fit the regressions to the train span and keep what followed its windows."""
+    ohlc = train.truth[TASK_OHLC]
+    ranges_NH = np.log(ohlc[:, :, OHLC.index(HIGH)] / ohlc[:, :, OHLC.index(LOW)])
+    # The median range, or anything positive where no bar has one.
+    tiny = float(np.finfo(np.float32).tiny)
+    floor = FLOOR_SHARE * (float(np.median(ranges_NH)) or max(float(ranges_NH.mean()), tiny))
+    terms_NT = _terms(train, floor)
+    asked_NH = np.log(np.maximum(ranges_NH, floor))
+    coefficients_TH: Floats = np.linalg.lstsq(terms_NT, asked_NH, rcond=None)[0].astype(np.float64)
+    return RangePaths(floor, coefficients_TH, _lent(train, np.exp(terms_NT @ coefficients_TH)))
+
+
+def path_medians(xp: Any, tasks: Sequence[Task], history_close: Any, moved: Any) -> dict[str, Any]:
+    """Walk the paths, and take the medians of what each task would be on them.
+
+    Args:
+        xp: Array namespace, `numpy` or `keras.ops`.
+        tasks: Which.
+        history_close: As for `path_closes`.
+        moved: Likewise.
+
+    Returns:
+        Per task, shape (N, H, C), in its unit.
+    """
+    paths = path_closes(xp, history_close, moved)
+    last = xp.expand_dims(xp.take(history_close, [history_close.shape[1] - 1], axis=1), -1)
+    return {task.name: task.size(last, task.path_median(xp, task, paths)) for task in tasks}
+
+
+def path_closes(xp: Any, history_close: Any, moved: Any) -> Closes:
+    """Walk the paths.
+
+    Args:
+        xp: Array namespace, `numpy` or `keras.ops`.
+        history_close: Closes of the last 20 known rows, oldest first, shape (N, K), quote currency.
+        moved: Open, high, low and close of each coming bar of each path as log ratios to the close before,
+            shape (N, P, H, C).
+
+    Returns:
+        What comes in units of the last close, by path, arrays of shape (N, P, H) and more.
+    """
+    last = xp.take(history_close, [history_close.shape[1] - 1], axis=1)
+    steps = xp.take(moved, OHLC.index(CLOSE), axis=3)
+    walked = xp.cumsum(steps, axis=2)
+    candles = xp.expand_dims(walked - steps, -1) + moved
+    path = xp.expm1(walked)
+    mean, deviation = window_moments(xp, history_close / last - 1.0, path.shape[2], path)
+    return Closes(1.0, 1.0 + path, 1.0 + mean, deviation, candles)
+
+
+def _terms(span: Span, floor: float) -> Floats:
+    """Return a constant and the log deviations over `RANGE_BARS`, shape (N, T)."""
+    deviations = [np.sqrt(span.range_variance(bars)) for bars in RANGE_BARS]
+    return np.stack([np.ones(len(span)), *(np.log(np.maximum(one, floor)) for one in deviations)], axis=1)
+
+
+def _lent(train: Span, forecast_NH: Floats) -> Floats:
+    """Draw train windows: the bars that followed, in multiples of the ranges forecast, and their mirrors."""
+    ohlc = train.truth[TASK_OHLC]
+    closes = ohlc[:, :, OHLC.index(CLOSE)]
+    before = np.concatenate([train.last_close[:, None], closes[:, :-1]], axis=1)
+    multiples_NHC = np.log(ohlc / before[:, :, None]) / forecast_NH[:, :, None]
+    drawn = np.random.default_rng(SEED).integers(len(closes), size=NUM_PATHS // 2)
+    lent = np.clip(multiples_NHC[drawn], -MAX_MULTIPLE, MAX_MULTIPLE)
+    return np.concatenate([lent, -lent[:, :, MIRRORED]])

@@ -1,0 +1,70 @@
+"""Fits formulas: what `v8.training.trainer` is for networks, for profiles without one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from v8.data.dataset import SeriesData
+from v8.data.range_paths import fit_range_paths
+from v8.errors import DivergedError
+from v8.machine import device_of, memory_of
+from v8.models.formula import FormulaModel, build_formula, formula_weights, num_fitted
+from v8.models.serving import LEAST_VOLATILITY_SHARE
+from v8.profile import Profile
+from v8.training.trainer import Member, TrainingResult
+
+
+class FormulaTrainer:
+    """Fits the formula of a profile to series.
+
+    Args:
+        profile: Of a family that is a formula.
+        precision: Number format of what it publishes; there is but "float32".
+        check: Called before every fit; may raise to stop there.
+    """
+
+    def __init__(
+        self, profile: Profile, *, precision: str = "float32", check: Callable[[], None] = lambda: None
+    ) -> None:
+        self.profile, self.precision = profile, precision
+        self._check, self._model = check, build_formula(profile)
+
+    @property
+    def num_parameters(self) -> int:
+        """Fitted numbers of one series."""
+        return num_fitted(self.profile)
+
+    def fit_fleet(self, members: Sequence[Member]) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
+        """Fit the train span of each series.
+
+        Yields:
+            Place in `members` and result, as each one is fitted.
+        """
+        for place, member in enumerate(members):
+            self._check()
+            yield place, self._fitted(member.data)
+
+    def serving_model(self, data: SeriesData, weights: list[NDArray[np.float32]]) -> FormulaModel:
+        """Return the published model of a series: raw window in, price units out, always float32."""
+        return FormulaModel(self._model, weights)
+
+    def _fitted(self, data: SeriesData) -> TrainingResult:
+        started, device = time.perf_counter(), device_of(self._model.weights[0].value)
+        fitted = fit_range_paths(data.spans["train"])
+        least_volatility = LEAST_VOLATILITY_SHARE * data.scaling.volatility_floor
+        return TrainingResult(
+            history=(),
+            untrained_loss=None,
+            best_epoch=0,
+            best_validation_loss=None,
+            stopped_by="fit",
+            weights=formula_weights(fitted, least_volatility),
+            resumed_from_epoch=0,
+            seconds={"train": time.perf_counter() - started},
+            device=device,
+            peak_memory_bytes=memory_of(device).peak_bytes,
+        )
