@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import keras
 import numpy as np
 import pytest
@@ -83,29 +85,40 @@ def random_networks(kind, num_models=NUM_MODELS):
     return networks
 
 
-def gradients(model, x, upstream):
-    """Gradients of sum(output * upstream) with respect to the weights and x, compiled."""
-    weights = [ops.convert_to_numpy(v) for v in model.trainable_variables]
+def compiled_gradients(model):
+    """Compile the gradients of sum(output * upstream) with respect to weights and x."""
     constants = [ops.convert_to_numpy(v) for v in model.non_trainable_variables]
 
-    def loss(weights, x):
+    def loss(weights, x, upstream):
         return ops.sum(model.stateless_call(weights, constants, x)[0] * upstream)
 
     if keras.backend.backend() == "jax":
         import jax
 
-        dw, dx = jax.jit(jax.grad(loss, argnums=(0, 1)))(weights, x)
-    else:
-        import tensorflow as tf
+        return jax.jit(jax.grad(loss, argnums=(0, 1)))
 
-        @tf.function(jit_compile=True)
-        def both(weights, x):
-            with tf.GradientTape() as tape:
-                tape.watch((weights, x))
-                value = loss(weights, x)
-            return tape.gradient(value, (weights, x), unconnected_gradients="zero")
+    import tensorflow as tf
 
-        dw, dx = both([tf.constant(w) for w in weights], tf.constant(x))
+    @tf.function(jit_compile=True)
+    def both(weights, x, upstream):
+        with tf.GradientTape() as tape:
+            tape.watch((weights, x))
+            value = loss(weights, x, upstream)
+        return tape.gradient(value, (weights, x), unconnected_gradients="zero")
+
+    return both
+
+
+@cache
+def stock_gradients(kind):
+    """Compile the gradients of a kind's stock network once for all weights."""
+    return compiled_gradients(network(kind))
+
+
+def gradients(compiled, model, x, upstream):
+    """Gradients at a model's weights, as arrays."""
+    weights = [ops.convert_to_tensor(ops.convert_to_numpy(v)) for v in model.trainable_variables]
+    dw, dx = compiled(weights, *map(ops.convert_to_tensor, (x, upstream)))
     return [np.asarray(one) for one in dw], np.asarray(dx)
 
 
@@ -130,9 +143,9 @@ def test_a_twin_has_the_gradients_of_the_stock_layers(kind, num_models):
     rng = np.random.default_rng(2)
     x = rng.standard_normal((BATCH, num_models, STEPS, CHANNELS)).astype("float32")
     upstream = rng.standard_normal((BATCH, *fleet.output.shape[1:])).astype("float32")
-    dw, dx = gradients(fleet, x, upstream)
+    dw, dx = gradients(compiled_gradients(fleet), fleet, x, upstream)
     for number, one in enumerate(networks):
-        stock_dw, stock_dx = gradients(one, x[:, number], upstream[:, number])
+        stock_dw, stock_dx = gradients(stock_gradients(kind), one, x[:, number], upstream[:, number])
         np.testing.assert_allclose(dx[:, number], stock_dx, rtol=1e-4, atol=1e-5)
         for mine, theirs in zip(dw, stock_dw, strict=True):
             np.testing.assert_allclose(mine[number], theirs, rtol=1e-4, atol=2e-5)
