@@ -18,6 +18,8 @@ import hypothesis
 import numpy as np
 import pytest
 from exchange_api import ExchangeApi
+from longest_first import longest_first
+from made_once import made_once
 
 from v8.data.dataset import SeriesData, prepare_series, table_columns
 from v8.families import FAMILIES
@@ -31,6 +33,11 @@ from v8.profile import Profile, load_profile
 # Other work on a machine must not fail a test: none of them asserts how long something takes.
 hypothesis.settings.register_profile("unhurried", deadline=None)
 hypothesis.settings.load_profile("unhurried")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=longest_first)
+
 
 TINY_NETWORKS: dict[str, dict[str, Any]] = {
     "bilstm_seq2seq": {"encoder_units": (6, 4), "decoder_units": (4,)},
@@ -161,22 +168,28 @@ class TrainedRun:
 
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
-    from v8.artifacts.run_folder import RunFolder, RunRecord
-    from v8.engine.local import train_all
-    from v8.engine.plan import Job
+    series, profile = Series.parse("BTCUSDT-15m"), tiny_profile(dropout=0.2, training={"epochs": 2})
 
-    home, series = tmp_path_factory.mktemp("trained"), Series.parse("BTCUSDT-15m")
-    profile = tiny_profile(dropout=0.2, training={"epochs": 2})
-    (home / "candles").mkdir()
-    frame = open_source("demo").candles(series, profile.newest_bars).to_frame()
-    frame.to_csv(home / "candles" / f"{series}.csv")
-    candles = open_source("files", data_dir=home / "candles").candles(series, profile.newest_bars)
-    run = TrainedRun(home / "runs" / "tiny", profile, candles, home / "candles")
-    begun = RunRecord.begin(profile, "files", True, "python -m v8 run")
-    with pytest.MonkeyPatch.context() as patch, RunFolder(run.path, begun) as folder:
-        patch.setenv("V8_HOME", str(home / "caches"))
-        job = Job(candles, profile, 7, run.folder, is_publishable=True, candle_seconds=0.0)
-        (outcome,) = train_all([job], lambda event: None)
-        assert outcome.reason is None, outcome.trace
-        folder.set_state(series, status="done")
-    return run
+    def train(home: Path) -> None:
+        from v8.artifacts.run_folder import RunFolder, RunRecord
+        from v8.engine.local import train_all
+        from v8.engine.plan import Job
+
+        (home / "candles").mkdir()
+        frame = open_source("demo").candles(series, profile.newest_bars).to_frame()
+        frame.to_csv(home / "candles" / f"{series}.csv")
+        begun, path = RunRecord.begin(profile, "files", True, "python -m v8 run"), home / "runs" / "tiny"
+        with pytest.MonkeyPatch.context() as patch, RunFolder(path, begun) as folder:
+            patch.setenv("V8_HOME", str(home / "caches"))
+            job = Job(
+                candles_of(home), profile, 7, path / str(series), is_publishable=True, candle_seconds=0.0
+            )
+            (outcome,) = train_all([job], lambda event: None)
+            assert outcome.reason is None, outcome.trace
+            folder.set_state(series, status="done")
+
+    def candles_of(home: Path) -> Candles:
+        return open_source("files", data_dir=home / "candles").candles(series, profile.newest_bars)
+
+    home, _ = made_once(tmp_path_factory, "trained", train)
+    return TrainedRun(home / "runs" / "tiny", profile, candles_of(home), home / "candles")

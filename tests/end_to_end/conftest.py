@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from made_once import made_once
 
 from v8.market.series import Series
 from v8.market.sources.source import open_source
@@ -135,15 +136,24 @@ def write_candles(folder: Path, name: str) -> Path:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workplace, subprocess.CompletedProcess[str]]:
     """A finished run over two good series and one without a file. Look, do not touch."""
-    folder = tmp_path_factory.mktemp("workplace")
+
+    def train(folder: Path) -> subprocess.CompletedProcess[str]:
+        place = place_at(folder)
+        place.profile.write_text(yaml.safe_dump(tiny_profile(), sort_keys=False))
+        for name in GOOD:
+            write_candles(place.candles, name)
+        return place.call(place.words(*GOOD, MISSING))
+
+    folder, done = made_once(tmp_path_factory, "workplace", train)
+    return place_at(folder), done
+
+
+def place_at(folder: Path) -> Workplace:
+    """Return a workplace whose processes keep their caches beside it."""
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "V8_HOME": str(folder / "home")}
     for name in ("TF_CPP_MIN_LOG_LEVEL", "PYTHONWARNINGS"):
         env.pop(name, None)
-    place = Workplace(folder, env)
-    place.profile.write_text(yaml.safe_dump(tiny_profile(), sort_keys=False))
-    for name in GOOD:
-        write_candles(place.candles, name)
-    return place, place.call(place.words(*GOOD, MISSING))
+    return Workplace(folder, env)
 
 
 @pytest.fixture
