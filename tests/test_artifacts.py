@@ -182,6 +182,22 @@ def test_one_writer_at_a_time_and_the_other_is_named(tmp_path: Path, begun: RunR
         pass
 
 
+@pytest.mark.parametrize("named", [None, b"", b"\xff\xfe", b"no process\n", "folder"])
+def test_a_holder_that_nothing_tells_is_another_process(
+    named: bytes | str | None, tmp_path: Path, begun: RunRecord
+) -> None:
+    """Its file is written after the lock is taken, and it may be another user's."""
+    with RunFolder(tmp_path / "tiny", begun):
+        holder = tmp_path / "tiny" / ".lock-holder"
+        holder.unlink()
+        if isinstance(named, bytes):
+            holder.write_bytes(named)
+        elif named:
+            holder.mkdir()
+        with pytest.raises(ArtifactError, match="got another process at work in it"):
+            FolderLock(tmp_path / "tiny")
+
+
 def test_a_refused_run_lets_the_folder_go(tmp_path: Path, begun: RunRecord) -> None:
     write_json(tmp_path / "tiny" / "run.json", {"format": 1})
     with pytest.raises(ArtifactError, match="must be as v8 wrote it"):

@@ -40,12 +40,8 @@ class _Lock:
             self._lock.acquire()
             holder.write_text(f"{os.getpid()}\n", "ascii")
         except Timeout as error:
-            pid = holder.read_text("ascii").strip() if holder.exists() else ""
             raise ArtifactError(
-                where=str(place),
-                rule=rule,
-                got=f"{f'process {pid}' if pid else 'another process'} at work in it",
-                fix=fix,
+                where=str(place), rule=rule, got=f"{_named(holder)} at work in it", fix=fix
             ) from error
         except OSError as error:
             self.release()
@@ -62,6 +58,15 @@ class _Lock:
     def release(self) -> None:
         """Let the folder go; on a Unix the file stays, because removing it would race with one who waits."""
         self._lock.release()
+
+
+def _named(holder: Path) -> str:
+    """Name the process that holds a lock, as far as its file can be read: it may be another user's, or go."""
+    try:
+        pid = holder.read_bytes()[:20].decode("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        pid = ""
+    return f"process {pid}" if pid.isdecimal() else "another process"
 
 
 class FolderLock(_Lock):

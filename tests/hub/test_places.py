@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +34,19 @@ def published(hub: Any, make_run: Any, tmp_path: Path) -> Any:
     publish(stage_run(make_run(BOTH), tmp_path / "staged", REPO, Choice()), REPO, is_private=False)
     hub.forget()
     return hub
+
+
+def test_a_model_that_replaces_one_of_the_same_size_and_time_is_another(make_run: Any) -> None:
+    """Clocks of file systems tell moments apart that are some milliseconds from each other."""
+    run, series = make_run(), BOTH[0]
+    file = run / series / "metadata.json"
+    before, about = open_place(run).present(series), file.stat()
+    assert open_place(run).present(series) == before
+    aside = file.with_name("aside")
+    shutil.copy(file, aside)
+    aside.replace(file)
+    os.utime(file, ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert open_place(run).present(series) != before
 
 
 def test_a_repository_is_asked_once_and_all_models_are_of_that_commit(published: Any) -> None:

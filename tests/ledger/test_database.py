@@ -259,3 +259,24 @@ def test_readers_in_threads_open_it_for_themselves(ledger: Ledger, make_entry: M
     for thread in threads:
         thread.join()
     assert found == [make_entry().issued_for_s] * 4
+
+
+def test_a_log_that_goes_while_one_looks_for_it_is_no_fault_of_the_place(tmp_path: Path) -> None:
+    """Whoever closes a ledger last removes its log, at any moment; this file then turns out to be none."""
+    file, log, is_over = tmp_path / "ledger.sqlite", tmp_path / "ledger.sqlite-wal", threading.Event()
+    file.write_bytes(b"no ledger at all" * 64)
+
+    def come_and_go() -> None:
+        while not is_over.is_set():
+            log.touch()
+            log.unlink()
+
+    other = threading.Thread(target=come_and_go)
+    other.start()
+    try:
+        for _ in range(1_000):
+            with pytest.raises(ArtifactError, match="must be a ledger"):
+                Ledger.open(file)
+    finally:
+        is_over.set()
+        other.join()

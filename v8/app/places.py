@@ -79,7 +79,7 @@ class RunPlace:
 
     def __init__(self, folder: Path, locate: Callable[[Path, str], Path]) -> None:
         self._folder, self._locate = folder, locate
-        self._seen: tuple[tuple[str, int, int], ...] = ()
+        self._seen: tuple[tuple[str, int, int, int], ...] = ()
         self._fleet: Fleet | None = None
 
     def look(self) -> Fleet:
@@ -146,10 +146,13 @@ def _fleet(label: str, revision: str | None, folders: Mapping[str, Path]) -> Fle
     return Fleet(label, revision, found, metadata, refused)
 
 
-def _stamp(file: Path) -> tuple[str, int, int]:
-    """Tell whether a file is the one that was read: its place, time and size."""
+def _stamp(file: Path) -> tuple[str, int, int, int]:
+    """Tell whether a file is the one that was read: its place, number, time and size.
+
+    A file that is written aside and renamed has another number, whatever the system's clock can tell apart.
+    """
     try:
         about = file.stat()
     except FileNotFoundError:
-        return str(file), 0, 0
-    return str(file), about.st_mtime_ns, about.st_size
+        return str(file), 0, 0, 0
+    return str(file), about.st_ino, about.st_mtime_ns, about.st_size

@@ -110,7 +110,7 @@ class _Folder(ModelPlace):
     def present(self, series: str) -> str:
         folder, _ = self._found(series)
         about = (folder / METADATA_FILE).stat()  # written aside and renamed with every model
-        return f"{folder} {about.st_mtime_ns} {about.st_size}"
+        return f"{folder} {about.st_ino} {about.st_mtime_ns} {about.st_size}"
 
     def _found(self, series: str | None) -> tuple[Path, str | None]:
         if (self._path / METADATA_FILE).exists():

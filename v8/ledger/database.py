@@ -336,8 +336,7 @@ def _mode(path: Path, *, is_writer: bool) -> str:
     """Say how SQLite must open a file: as one that cannot change where nobody can write it."""
     try:
         _require_file(path)
-        log = path.with_name(f"{path.name}-wal")
-        has_log = log.exists() and log.stat().st_size > 0
+        has_log = _has_log(path)
     except OSError as error:
         raise StorageError.of(path, error) from error
     if is_writer or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
@@ -350,6 +349,14 @@ def _mode(path: Path, *, is_writer: bool) -> str:
             fix="Read it as the user who writes it, or copy both files",
         )
     return "mode=ro&immutable=1"
+
+
+def _has_log(path: Path) -> bool:
+    """Say whether a ledger has a log with content; whoever closes it last removes that at any moment."""
+    try:
+        return path.with_name(f"{path.name}-wal").stat().st_size > 0
+    except FileNotFoundError:
+        return False
 
 
 def _require_file(path: Path) -> None:
