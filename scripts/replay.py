@@ -4,11 +4,12 @@
     python scripts/replay.py --archive DIR [--days 2] [--kills 10] [--epochs 2] [--age 0] [--profile frontier]
 
 DIR is laid out as the exchange's archive. An exchange on loopback serves its candles at a time that this
-program moves from close to close. A run is trained at the first moment; then `forecast --every` and `app`
-follow, each a process of its own. In the middle of each day `update RUN --when always` trains a challenger,
-each day of another series. After every close the ledger must hold the newest forecast of every series; every
-few closes the API must tell that forecast, by the model that wrote it. All is done twice from one copy of the
-run, undisturbed and with kills: both ledgers must be equal, row for row.
+program moves from close to close. A run is trained `--age` days before the first; then `forecast --every` and
+`app` follow, each a process of its own. In the middle of each day `update RUN --when always` trains a
+challenger for every series; an older champion is beaten more often. After every close the ledger must hold
+the newest forecast of every series; every few closes, and at the one after an update, the API must tell that
+forecast, by the model that wrote it. All is done twice from one copy of the run, undisturbed and with kills:
+both ledgers must be equal, row for row.
 """
 
 # ruff: noqa: E402 - the package and the parts of its tests lie beside this folder
@@ -38,27 +39,33 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests/parts")]
 
 from exchange_api import ExchangeApi
-from watched_replay import AFTER_CLOSE_S, MOVED_CLOCK, ledger_rows
+from watched_replay import MOVED_CLOCK, WatchedReplay, ledger_rows
 
-from v8.ledger.database import Ledger
+from v8.artifacts.generations import read_serving
+from v8.ledger.database import Ledger, place_name
 from v8.market.series import Series
 from v8.market.sources.vision import VisionSource
 
 NAMES = ("BTCUSDT-15m", "SOLUSDT-15m", "ETHUSDT-1h")
 BEGIN = pd.Timestamp("2024-09-03T12:00", tz="UTC")
 END_OF_ARCHIVE = pd.Timestamp("2024-09-06T00:00", tz="UTC")
-CLOSE_S = 900
 DAY_S = 86_400
+CLOSES_OF_DAY = DAY_S // 900
 NUM_BARS = 12_000
+"""More than a training and the days to come take."""
+
 CLOSES_BETWEEN_LOOKS = 24
-LIMIT_S = 300.0
+LIMIT_S = 600.0
+"""Seconds that a close may take on a busy machine, start and compilation included."""
 
 
 def main() -> None:
     """Replay twice, compare, print what was seen."""
     wanted = _arguments()
+    # A shell makes what it starts in the background deaf to Ctrl-C, and that goes on to its children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as place, ExchangeApi() as exchange:
-        _fill(exchange, wanted.archive)
+        _fill(exchange, wanted.archive, NUM_BARS + wanted.age * CLOSES_OF_DAY)
         exchange.now_s = BEGIN.timestamp() + 5 - wanted.age * DAY_S
         folder = Path(place)
         trained = Replay(folder / "trained", exchange)
@@ -71,7 +78,7 @@ def main() -> None:
             replay.go(wanted.days, random.Random(7), kills)
             ledgers.append(ledger_rows(replay.ledger))
             told = ", ".join(f"{len(rows)} {name}" for name, rows in ledgers[-1].items())
-            print(f"{kills} kills: {told}", flush=True)
+            print(f"{kills} kills: {told}; champions challenged: {replay.verdicts()}", flush=True)
         print(replay.call("track", replay.run, "--ledger", str(replay.ledger)))
         assert ledgers[0] == ledgers[1], "the ledgers differ"
         print("Both ledgers are equal, row for row.")
@@ -103,6 +110,14 @@ class Replay:
         (run,) = (self.folder / "runs").glob("*/run.json")
         return str(run.parent.relative_to(self.folder))
 
+    def verdicts(self) -> str:
+        """Tell how the challenges ended."""
+        decisions = read_serving(self.folder / self.run).decisions
+        names = {
+            name: [one.series for one in decisions if one.verdict == name] for name in ("kept", "replaced")
+        }
+        return "; ".join(f"{len(series)} {name} ({', '.join(series)})" for name, series in names.items())
+
     def call(self, command: str, *words: str) -> str:
         """Call a command to its end, with all series where none is named."""
         chosen = [word for name in NAMES for word in ("--series", name)] if command == "run" else []
@@ -131,60 +146,40 @@ class Replay:
 
     def go(self, num_days: int, draws: random.Random, num_kills: int) -> None:
         """Move the clock through the days."""
-        closes = range(num_days * DAY_S // CLOSE_S)
-        killed = {number: draws.uniform(0, 1.5) for number in draws.sample(closes, num_kills)}
+        num_closes = num_days * CLOSES_OF_DAY
+        kills = {number: draws.uniform(0, 1.5) for number in draws.sample(range(num_closes), num_kills)}
         watch = partial(self.start, "forecast", self.run, "--every", "--ledger", str(self.ledger))
-        watching = watch()
+        begin_s, place = BEGIN.timestamp(), place_name(self.folder / self.run, self.ledger)
+        watched = WatchedReplay(self.exchange, self.ledger, place, watch, begin_s=begin_s, limit_s=LIMIT_S)
         serving = self.start("app", self.run, "--source", "live", "--port", "0", "--ledger", str(self.ledger))
         assert serving.stdout
         url = next(line for line in serving.stdout if "http" in line).split("http", 1)[1].split()[0]
-        for number in closes:
-            self.exchange.now_s = BEGIN.timestamp() + number * CLOSE_S + AFTER_CLOSE_S
-            if number in killed:
-                time.sleep(killed[number])
-                watching.kill()
-                watching.communicate()
-                watching = watch()
-            self._wait(watching)
-            if number % CLOSES_BETWEEN_LOOKS == 0:
-                self._look(f"http{url}")
-            if number % (DAY_S // CLOSE_S) == DAY_S // CLOSE_S // 2:
-                name = NAMES[number // (DAY_S // CLOSE_S) % len(NAMES)]
-                print(self.call("update", self.run, "--when", "always", "--series", name), flush=True)
-        for process in (watching, serving):
+        watched.go(NAMES, num_closes, kills, partial(self._at_close, watched, f"http{url}"))
+        for process in (watched.process, serving):
             process.send_signal(signal.SIGINT)
             process.communicate()
 
-    def _wait(self, watching: subprocess.Popen[str]) -> None:
-        end = time.monotonic() + LIMIT_S
-        while not all(map(self._is_done, NAMES)):
-            if time.monotonic() > end or watching.poll() is not None:
-                raise TimeoutError(f"not done at {self.exchange.now_s}: {watching.poll()}")
-            time.sleep(0.05)
+    def _at_close(self, watched: WatchedReplay, url: str, number: int) -> None:
+        """Look at the API now and then, and challenge every champion at noon of each day."""
+        since_noon = number % CLOSES_OF_DAY - CLOSES_OF_DAY // 2
+        if number % CLOSES_BETWEEN_LOOKS == 0 or since_noon == 1:  # what serves now has forecast by then
+            self._look(watched, url)
+        if since_noon == 0:
+            print(self.call("update", self.run, "--when", "always"), flush=True)
 
-    def _is_done(self, name: str) -> bool:
-        if not self.ledger.exists():
-            return False
-        with Ledger.open(self.ledger) as ledger:
-            place, newest_s = ledger.place(self.folder / self.run), self._newest_s(name)
-            waiting = [entry.due_s for entry in ledger.pending(place, name).values()]
-            return ledger.newest(place, name) == newest_s and min(waiting) > newest_s
-
-    def _newest_s(self, name: str) -> int:
-        bar_s = Series.parse(name).bar_s
-        return int(self.exchange.now_s) // bar_s * bar_s
-
-    def _look(self, url: str) -> None:
+    def _look(self, watched: WatchedReplay, url: str) -> None:
         """Compare what the API tells with the ledger, and look whether the page is there."""
         for name in NAMES:
-            newest = pd.Timestamp(self._newest_s(name), unit="s", tz="UTC").strftime("%Y-%m-%dT%H:%M:%SZ")
+            newest_s = watched.newest_s(name)
+            newest = pd.Timestamp(newest_s, unit="s", tz="UTC").strftime("%Y-%m-%dT%H:%M:%SZ")
             told = self._told(f"{url}api/forecast/{name}", newest)
             with Ledger.open(self.ledger) as ledger:
-                pending = ledger.pending(ledger.place(self.folder / self.run), name).values()
-            (entry,) = (one for one in pending if one.issued_for_s == self._newest_s(name))
+                pending = ledger.pending(watched.place, name).values()
+            (entry,) = (one for one in pending if one.issued_for_s == newest_s)
             assert told["model"]["sha256"] in repr(entry.issuer), name
             _json(f"{url}api/track/{name}")
-        assert b"<title>" in urllib.request.urlopen(url, timeout=60).read()
+        with urllib.request.urlopen(url, timeout=60) as page:
+            assert b"<title>" in page.read()
 
     def _told(self, url: str, newest: str) -> Any:
         """Ask until the server has looked at the clock, which it does now and then only."""
@@ -201,14 +196,14 @@ def _json(url: str) -> Any:
         return json.loads(answer.read())
 
 
-def _fill(exchange: ExchangeApi, archive: Path) -> None:
+def _fill(exchange: ExchangeApi, archive: Path, num_bars: int) -> None:
     """Put the archive's candles into the exchange."""
     quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(quiet, directory=str(archive))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         source = VisionSource(base_url=f"http://127.0.0.1:{server.server_port}", now=END_OF_ARCHIVE.timestamp)
         for name in NAMES:
-            exchange.put(name, source.candles(Series.parse(name), NUM_BARS).to_frame())
+            exchange.put(name, source.candles(Series.parse(name), num_bars).to_frame())
         server.shutdown()
 
 

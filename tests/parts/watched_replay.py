@@ -51,38 +51,61 @@ class WatchedReplay:
         ledger: The file it writes.
         place: The place it forecasts, as the ledger names it.
         start: Starts the process.
+        begin_s: The first close, seconds since the epoch.
+        limit_s: A close takes at most so long, start and compilation included.
     """
 
     def __init__(
-        self, exchange: ExchangeApi, ledger: Path, place: str, start: Callable[[], subprocess.Popen[Any]]
+        self,
+        exchange: ExchangeApi,
+        ledger: Path,
+        place: str,
+        start: Callable[[], subprocess.Popen[Any]],
+        *,
+        begin_s: float = BEGIN_S,
+        limit_s: float = LIMIT_S,
     ) -> None:
         self.exchange, self.ledger, self.place, self.start = exchange, ledger, place, start
+        self._begin_s, self._limit_s = begin_s, limit_s
         self.process = start()
 
-    def go(self, names: Sequence[str], num_closes: int, kills: Mapping[int, float]) -> None:
+    def go(
+        self,
+        names: Sequence[str],
+        num_closes: int,
+        kills: Mapping[int, float],
+        at_close: Callable[[int], object] = lambda number: None,
+    ) -> None:
         """Move the clock from close to close, each when all of the one before stands in the ledger.
 
         Args:
             names: The series.
             num_closes: Closes of the shortest bars.
             kills: By the number of a close, how many seconds after it the process is killed and started anew.
+            at_close: Called with the number of each close when all of it stands in the ledger.
         """
         bar_s = min(Series.parse(name).bar_s for name in names)
         for number in range(num_closes):
-            self.exchange.now_s = BEGIN_S + number * bar_s + AFTER_CLOSE_S
+            self.exchange.now_s = self._begin_s + number * bar_s + AFTER_CLOSE_S
             if number in kills:
                 time.sleep(kills[number])
                 self.kill()
                 self.process = self.start()
             self._wait(names)
+            at_close(number)
 
     def kill(self) -> None:
         """Kill the process as a machine does that loses power."""
         self.process.send_signal(signal.SIGKILL)
         self.process.communicate()
 
+    def newest_s(self, name: str) -> int:
+        """Return the newest close of a series by the exchange's clock, seconds since the epoch."""
+        bar_s = Series.parse(name).bar_s
+        return int(self.exchange.now_s) // bar_s * bar_s
+
     def _wait(self, names: Sequence[str]) -> None:
-        end = time.monotonic() + LIMIT_S
+        end = time.monotonic() + self._limit_s
         while not all(map(self._is_done, names)):
             if time.monotonic() > end or self.process.poll() is not None:
                 raise TimeoutError(f"not done: {self.exchange.now_s}, process {self.process.poll()}")
@@ -91,8 +114,7 @@ class WatchedReplay:
     def _is_done(self, name: str) -> bool:
         if not self.ledger.exists():
             return False
-        bar_s = Series.parse(name).bar_s
-        newest_s = int(self.exchange.now_s) // bar_s * bar_s
+        newest_s = self.newest_s(name)
         with Ledger.open(self.ledger) as ledger:
             waiting = [entry.due_s for entry in ledger.pending(self.place, name).values()]
             return ledger.newest(self.place, name) == newest_s and min(waiting) > newest_s
