@@ -18,9 +18,11 @@ from pydantic import (
     BeforeValidator,
     Field,
     SerializeAsAny,
+    SerializerFunctionWrapHandler,
     TypeAdapter,
     ValidationError,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
@@ -30,6 +32,7 @@ from v8.families import FAMILIES
 from v8.families.family import Family, NetworkOutputs, NetworkSettings, NetworkShape
 from v8.features.indicators import FEATURES
 from v8.given_files import read_given
+from v8.levels import fault_of, outer
 from v8.records import Settings, first_fault, under_key
 from v8.registry import nearest
 from v8.storage import digest_json
@@ -173,6 +176,9 @@ class Profile(Settings):
     calibration: Calibration
     """`shrink` moves forecasts towards the constant start as far as the validation span demands; `blend`
     mixes them with a regression on past ranges and the hour."""
+    quantiles: tuple[float, ...] = ()
+    """Levels between 0 and 1 that are forecast beside the point forecast, which is their median; none without
+    the key."""
     seed: int = Field(ge=0, lt=2**31)
     """Seed of weights, shuffle and dropout; series number k of the universe trains with seed + k."""
 
@@ -198,6 +204,27 @@ class Profile(Settings):
         if TASK_OHLC not in tasks:
             raise ValueError("must hold ohlc: the candles are what everything else is drawn on")
         return tasks
+
+    @field_validator("quantiles")
+    @classmethod
+    def _levels_can_be_forecast(cls, quantiles: tuple[float, ...]) -> tuple[float, ...]:
+        if quantiles and (fault := fault_of(quantiles)):
+            raise ValueError(fault)
+        return quantiles
+
+    @model_validator(mode="after")
+    def _quantiles_have_a_unit_and_a_median(self) -> Self:
+        if self.quantiles and self.scaling != "ranged":
+            raise ValueError("quantiles need scaling: ranged, so that they widen as the market does")
+        if self.quantiles and any(task.loss != "mae" for task in self.tasks.values()):
+            raise ValueError("quantiles need loss: mae in every task: the point forecast is their median")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_asked(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out quantiles where there are none: files and digests are those from before the key came."""
+        content: dict[str, Any] = write(self)
+        return {key: value for key, value in content.items() if key != "quantiles" or value}
 
     @model_validator(mode="after")
     def _tasks_fit_the_window(self) -> Self:
@@ -248,6 +275,7 @@ class Profile(Settings):
             "training.epochs": (self.training.epochs, 0),
             "training.precision": (self.training.precision, "float32"),
             "calibration": (self.calibration, "none"),
+            "quantiles": (self.quantiles, ()),
             **{f"tasks.{name}.loss": (task.loss, "mae") for name, task in self.tasks.items()},
         }
         for key, (found, needed) in fixed.items():
@@ -264,7 +292,8 @@ class Profile(Settings):
     def shape(self) -> NetworkShape:
         """What the network reads and returns."""
         tasks = tuple(TASKS[name] for name in self.tasks)
-        return NetworkShape(self.lookback_bars, self.features, self.horizon_bars, tasks)
+        levels = outer(self.quantiles)
+        return NetworkShape(self.lookback_bars, self.features, self.horizon_bars, tasks, levels)
 
     @property
     def num_features(self) -> int:

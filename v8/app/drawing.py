@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -61,6 +61,7 @@ class Picture:
         open_time_s: Of the candles, seconds since the epoch, UTC, shape (N,), ascending.
         candles: Their open, high, low and close, each of shape (N,), quote currency.
         forecast: Columns forecast, each of shape (H,), quote currency.
+        fans: Lower and upper ends of the close's intervals, the widest first, each of shape (H,).
     """
 
     series: str
@@ -68,11 +69,12 @@ class Picture:
     open_time_s: NDArray[np.int64]
     candles: Columns
     forecast: Columns
+    fans: Sequence[tuple[Floats, ...]] = ()
 
     def newest(self, num_candles: int) -> Picture:
         """Return it with so many candles at most."""
         columns = {name: values[-num_candles:] for name, values in self.candles.items()}
-        return Picture(self.series, self.bar_s, self.open_time_s[-num_candles:], columns, self.forecast)
+        return replace(self, open_time_s=self.open_time_s[-num_candles:], candles=columns)
 
     @property
     def num_candles(self) -> int:
@@ -181,6 +183,7 @@ def _shown(picture: Picture) -> Iterator[Floats]:
     yield from (
         picture.forecast[name] for name in (HIGH, LOW, CLOSE, BB_UPPER, BB_LOWER) if name in picture.forecast
     )
+    yield from (end for fan in picture.fans for end in fan)
 
 
 def _prices(scale: _Scale) -> Iterator[Html]:
@@ -222,7 +225,10 @@ def _box(bar: int, opened: float, close: float, scale: _Scale) -> str:
 
 
 def _forecast(picture: Picture, scale: _Scale) -> Iterator[Html]:
-    """Draw bands, low to high as a fan that opens at the last close, the close in it, and where it begins."""
+    """Draw bands, the close in fans that open at the last one, and where the forecast begins.
+
+    The fans are the intervals of the close, or low to high where the model has none.
+    """
     first, columns = picture.num_candles, picture.forecast
     known = float(picture.candles[CLOSE][-1])
     edge = round(first * scale.bar, 1)
@@ -231,8 +237,11 @@ def _forecast(picture: Picture, scale: _Scale) -> Iterator[Html]:
         if name in columns:
             yield element("path", d=_line(_points(first, columns[name], scale)), class_="bands")
     closes = [(scale.x(first - 1), scale.y(known)), *_points(first, columns[CLOSE], scale)]
-    if HIGH in columns and LOW in columns:
-        upper, lower = (_points(first, columns[name], scale) for name in (HIGH, LOW))
+    fans = picture.fans
+    if not fans and HIGH in columns and LOW in columns:
+        fans = [(columns[LOW], columns[HIGH])]
+    for fan in fans:
+        lower, upper = (_points(first, end, scale) for end in fan)
         yield element("path", d=f"{_line([closes[0], *upper, *reversed(lower)])}z", class_="fan")
     yield element("path", d=_line(closes), class_="line")
     for x, y in closes[1:]:

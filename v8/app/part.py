@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from v8.app import answers
 from v8.app.drawing import Picture, draw
 from v8.app.places import Fleet
 from v8.columns import CLOSE, OHLC
+from v8.levels import intervals, quantile_column
 from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.reports.markup import Html, element, facts, join, table
@@ -45,7 +46,7 @@ def shown(fleet: Fleet, issued: Issued) -> Shown:
         *_warnings(issued),
         element("p", status, data_status=status),
         element("figure", draw(_picture(issued), status), element("figcaption", _note(issued))),
-        _numbers(content),
+        _numbers(issued),
         element("h3", "How good this model was, on candles that training had not seen"),
         _quality(content["model"]["quality"]),
         _trained(fleet, issued.candles.series, issued.issued_at_s),
@@ -152,26 +153,40 @@ def _picture(issued: Issued) -> Picture:
         for name in task.columns
         if name in issued.forecast
     }
-    return Picture(str(candles.series), candles.series.bar_s, candles.open_time_s, columns, prices)
+    fans = [
+        tuple(issued.forecast[quantile_column(CLOSE, level)].to_numpy() for level in pair)
+        for pair in intervals(issued.forecaster.quantiles)
+    ]
+    return Picture(str(candles.series), candles.series.bar_s, candles.open_time_s, columns, prices, fans)
 
 
 def _note(issued: Issued) -> str:
     bands = " Dashed: the forecast Bollinger bands." if "bb_upper" in issued.forecast else ""
+    shaded = (
+        "what lies between its low and its high, which is no interval: nothing says how often the truth "
+        "stays within."
+    )
+    if named := [*issued.intervals()]:
+        shaded = f"its {' and '.join(named)} intervals: so often should the truth stay within, at each step."
     return (
-        "Newest candles, and behind the line the forecast: its close, and shaded what lies between its low "
-        "and its high, which is no interval: nothing says how often the truth stays within."
+        f"Newest candles, and behind the line the forecast: its close, and shaded {shaded}"
         f"{bands} Times in UTC."
     )
 
 
-def _numbers(content: Mapping[str, Any]) -> Html:
-    columns = [name for name in content["forecast"][0] if name != "open_time"]
-    rows = (
-        [_whole_day(row["open_time"]), *(f"{row[name]:.7g}" for name in columns)]
-        for row in content["forecast"]
-    )
-    caption = f"Forecast of {content['series']}, one row a bar; prices in quote currency"
-    return table(["opens, UTC", *map(spaced, columns)], rows, caption=caption)
+def _numbers(issued: Issued) -> Html:
+    points = issued.points()
+    head, opens = ["opens, UTC", *map(spaced, points.columns)], [*map(_whole_day, issued.opens())]
+    written = [[f"{value:.7g}" for value in row] for row in points.to_numpy().tolist()]
+    caption = f"Forecast of {issued.candles.series}, one row a bar; prices in quote currency"
+    tables = [table(head, _beside(opens, written), caption=caption)]
+    for name, cells in issued.intervals().items():
+        tables.append(table(head, _beside(opens, cells), caption=f"{name} intervals of the same"))
+    return join(tables)
+
+
+def _beside(opens: Sequence[Html], cells: Sequence[Sequence[str]]) -> list[list[str]]:
+    return [[time, *row] for time, row in zip(opens, cells, strict=True)]
 
 
 def _whole_day(text: str) -> Html:

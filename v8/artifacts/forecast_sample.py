@@ -4,14 +4,15 @@
 were issued one horizon apart, so that together they cover most of those candles once. Judgements are
 made on the whole span; this sample only shows what a forecast looks like.
 
-Shape legend: N shown rows, W test windows, H horizon, C columns of a task.
+Shape legend: N shown rows, W test windows, H horizon, Q levels, C columns of a task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 import numpy as np
@@ -21,6 +22,7 @@ from pydantic import Field, TypeAdapter
 from v8.columns import TASK_OHLC
 from v8.data.dataset import SeriesData
 from v8.errors import ArtifactError
+from v8.levels import fault_of
 from v8.records import Count, Number, OpenTime, Text, checked, read_json_object
 from v8.tasks import TASKS
 
@@ -46,10 +48,12 @@ class IssuedForecast:
     Args:
         last_known: Number of the row it was issued after, within the sample.
         values: Per task, H rows of its columns for the rows after `last_known`.
+        quantiles: Per task, such rows for each level of the sample; empty without.
     """
 
     last_known: Count
     values: Mapping[str, Rows]
+    quantiles: Mapping[str, tuple[Rows, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class ForecastSample:
         open_time_s: Open time of each of N rows, UTC seconds since the epoch, ascending.
         truth: Per task, N rows of its columns.
         issued: Forecasts, oldest first.
+        levels: Of their quantiles, ascending; none where they have none.
     """
 
     series: Text
@@ -69,18 +74,30 @@ class ForecastSample:
     open_time_s: tuple[OpenTime, ...]
     truth: Mapping[str, Rows]
     issued: Annotated[tuple[IssuedForecast, ...], Field(alias="forecasts")]
+    levels: tuple[Number, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain JSON values."""
-        content: dict[str, Any] = _SAMPLE.dump_python(self, mode="json", by_alias=True)
+        # Defaults, which are no quantiles, are left out: a sample without them is as it was before they came.
+        content: dict[str, Any] = _SAMPLE.dump_python(self, mode="json", by_alias=True, exclude_defaults=True)
         return {"format": SAMPLE_FORMAT, "columns": _columns(self.truth), **content}
 
 
 _SAMPLE: Final = TypeAdapter(ForecastSample)
 
 
-def sample_forecasts(data: SeriesData, model: Mapping[str, NDArray[np.floating[Any]]]) -> ForecastSample:
-    """Cut a sample out of the model's forecasts of every test window, per task of shape (W, H, C)."""
+def sample_forecasts(
+    data: SeriesData,
+    model: Mapping[str, NDArray[np.floating[Any]]],
+    quantiles: Mapping[str, NDArray[np.floating[Any]]] = MappingProxyType({}),
+) -> ForecastSample:
+    """Cut a sample out of the model's forecasts of every test window.
+
+    Args:
+        data: The series.
+        model: Per task, shape (W, H, C).
+        quantiles: Per task, shape (W, H, Q, C); none without.
+    """
     anchors, horizon = data.anchors["test"], data.profile.horizon_bars
     end = int(anchors[-1]) + horizon + 1
     first = max(0, end - SHOWN_BARS)
@@ -96,10 +113,16 @@ def sample_forecasts(data: SeriesData, model: Mapping[str, NDArray[np.floating[A
         truth={task: _rows(data.table.select(TASKS[task].columns)[first:end]) for task in model},
         issued=tuple(
             IssuedForecast(
-                int(anchors[window]) - first, {task: _rows(values[window]) for task, values in model.items()}
+                int(anchors[window]) - first,
+                {task: _rows(values[window]) for task, values in model.items()},
+                {
+                    task: tuple(map(_rows, values[window].swapaxes(0, 1)))
+                    for task, values in quantiles.items()
+                },
             )
             for window in reversed(windows)
         ),
+        levels=data.profile.quantiles if quantiles else (),
     )
 
 
@@ -131,6 +154,8 @@ def _columns(truth: Mapping[str, Rows]) -> dict[str, list[str]]:
 
 
 def _is_whole(sample: ForecastSample) -> bool:
+    if not all(_has_levels(sample, one) for one in sample.issued):
+        return False
     parts, num_rows = [sample.truth, *(one.values for one in sample.issued)], len(sample.open_time_s)
     widths = {task: {len(columns)} for task, columns in _columns(sample.truth).items()}
     horizons = {len(rows) for part in parts[1:] for rows in part.values()}
@@ -141,3 +166,12 @@ def _is_whole(sample: ForecastSample) -> bool:
         and len(horizons) == 1
         and all(one.last_known < num_rows - max(horizons) for one in sample.issued)
     )
+
+
+def _has_levels(sample: ForecastSample, one: IssuedForecast) -> bool:
+    """Say whether a forecast has rows of the shape of its values for each task and level, or none at all."""
+    if not sample.levels:
+        return not one.quantiles
+    shapes = {task: [[len(row) for row in rows]] * len(sample.levels) for task, rows in one.values.items()}
+    found = {task: [[len(row) for row in rows] for rows in each] for task, each in one.quantiles.items()}
+    return fault_of(sample.levels) is None and found == shapes

@@ -8,7 +8,7 @@ window therefore meets the same compiled program, alone or among thousands, when
 user forecasts and in a back-test, and gives the same numbers to the bit: on one machine, with the same
 versions. Other batch sizes may round differently, by a few units in the last place of float32.
 
-Shape legend: N windows, B batch, T lookback, F features, H horizon, C columns of a task.
+Shape legend: N windows, B batch, T lookback, F features, H horizon, Q levels, C columns of a task.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ from v8.data.splits import window_anchors
 from v8.errors import ArtifactError, DataError, V8Error, listed
 from v8.features.indicators import check_columns, definition_digest, definitions, warmup_bars
 from v8.features.table import FeatureTable, compute_table
+from v8.levels import MEDIAN, fault_of, quantile_column, quantile_output
 from v8.market.candles import Candles
 from v8.market.frames import GivenCandles
 from v8.market.open_times import iso
 from v8.market.series import Series
-from v8.models.forecasting import FORECAST_BATCH, forecast_windows
+from v8.models.forecasting import FORECAST_BATCH, Forecasts, forecast_windows, split_outputs
 from v8.profile import ProfileName
 from v8.records import AS_WRITTEN, Moment, Positive, Text, Word, checked
 from v8.tasks import TASKS
@@ -95,6 +96,7 @@ class _RecordedProfile:
     lookback_bars: Positive | None = None
     horizon_bars: Positive | None = None
     features: tuple[Word, ...] | None = None
+    quantiles: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,8 @@ class _RecordedModel:
             "profile.horizon_bars": profile.horizon_bars in (None, self.horizon_bars),
             "profile.features": profile.features in (None, names),
         }
+        if profile.quantiles:
+            agrees["profile.quantiles"] = fault_of(profile.quantiles) is None
         for task, about in self.tasks.items():
             agrees[f"tasks.{task}"] = task not in TASKS or about.columns in (None, TASKS[task].columns)
         return [key for key, is_so in agrees.items() if not is_so]
@@ -172,6 +176,8 @@ class Forecaster:
         self.metadata, self.revision = metadata, revision
         self._where = str(Path(where).with_name(MODEL_FILE))
         self.lookback_bars, self.horizon_bars = recorded.lookback_bars, recorded.horizon_bars
+        self.quantiles = recorded.profile.quantiles
+        """Levels that it forecasts beside the point forecast, their median; none where it has none."""
         self._recorded, self._model = recorded, model
         self.folder: Path | None = None
         """Where its files lie; None for one that was made of its parts."""
@@ -235,6 +241,10 @@ class Forecaster:
             DataError: If the windows have another shape.
             ArtifactError: If the model cannot work on them, or what it says is no finite number.
         """
+        return self.forecast_all(windows_NTF).points
+
+    def forecast_all(self, windows_NTF: NDArray[np.float32]) -> Forecasts:
+        """Forecast raw feature windows as `forecast` does, with the quantiles that the model has."""
         expected = (self.lookback_bars, len(self.features))
         if windows_NTF.ndim != 3 or windows_NTF.shape[1:] != expected or not len(windows_NTF):
             raise DataError(
@@ -245,6 +255,7 @@ class Forecaster:
             )
         with one_fault(self._where, "must forecast from windows of the shape that it names"):
             forecasts = forecast_windows(self._model, windows_NTF)
+            made = split_outputs(forecasts)
             bad = {task: np.count_nonzero(~np.isfinite(values)) for task, values in forecasts.items()}
         if any(bad.values()):
             raise ArtifactError(
@@ -253,7 +264,7 @@ class Forecaster:
                 got=", ".join(f"{num} of {forecasts[task].size} of {task} not" for task, num in bad.items()),
                 fix="Do not use this model; train the series again, or ask whoever published it",
             )
-        return forecasts
+        return made
 
     def predict(
         self, candles: Candles | GivenCandles, *, now_s: int | None = None, max_age_bars: int | None = None
@@ -276,7 +287,7 @@ class Forecaster:
 
         Returns:
             One row a bar ahead, index `open_time` (UTC), one float64 column per forecast column, in
-            quote currency (volatility unitless).
+            quote currency (volatility unitless); then one for each quantile of it, such as `close_q5`.
 
         Raises:
             DataError: If the candles are of another series or timeframe, too old, or too few of them are
@@ -348,11 +359,10 @@ class Forecaster:
         chunks = []
         for first in range(0, len(anchors), _CHUNK_WINDOWS):
             rows = anchors[first : first + _CHUNK_WINDOWS, None] + np.arange(1 - self.lookback_bars, 1)
-            chunks.append(self.forecast(table.select(self.features)[rows]))
+            chunks.append(self._by_column(self.forecast_all(table.select(self.features)[rows])))
         columns = {
-            name: np.concatenate([chunk[task][:, :, number] for chunk in chunks]).astype(np.float64).ravel()
-            for task in chunks[0]
-            for number, name in enumerate(TASKS[task].columns)
+            name: np.concatenate([chunk[name] for chunk in chunks]).astype(np.float64).ravel()
+            for name in chunks[0]
         }
         steps = np.arange(1, self.horizon_bars + 1)
         opens_NH = table.open_time_s[anchors][:, None] + steps * self.series.bar_s
@@ -361,6 +371,20 @@ class Forecaster:
         names = [ISSUED_AT, STEP, OPEN_TIME]
         index = pd.MultiIndex.from_arrays([issued, np.tile(steps, len(anchors)), opens], names=names)
         return pd.DataFrame(columns, index=index)
+
+    def _by_column(self, forecasts: Forecasts) -> dict[str, NDArray[np.float32]]:
+        """Return what a frame shows by the names of its columns, each (N, H): points, then quantiles."""
+        shown = {
+            name: values[:, :, number]
+            for task, values in forecasts.points.items()
+            for number, name in enumerate(TASKS[task].columns)
+        }
+        for task, values in forecasts.quantiles.items():
+            for number, name in enumerate(TASKS[task].columns):
+                for place, level in enumerate(self.quantiles):
+                    if level != MEDIAN:  # which is the point forecast
+                        shown[quantile_column(name, level)] = values[:, :, place, number]
+        return shown
 
     def _warn_of_seen(self, open_time_s: NDArray[np.int64]) -> None:
         if num_seen := int(np.count_nonzero(open_time_s + self.series.bar_s < self.seen_until_s)):
@@ -373,11 +397,16 @@ class Forecaster:
 
     def _require_fit(self, where: str) -> None:
         """Refuse a model whose shapes are not those that its metadata promises."""
-        expected = {
+        expected: dict[str, tuple[int, ...]] = {
             task: (self.horizon_bars, len(TASKS[task].columns))
             for task in self._recorded.tasks
             if task in TASKS
         }
+        if self.quantiles:
+            num_levels = len(self.quantiles)
+            expected |= {
+                quantile_output(task): (shape[0], num_levels, shape[1]) for task, shape in expected.items()
+            }
         outputs = self._model.output if isinstance(self._model.output, dict) else {}
         found = {task: tuple(output.shape[1:]) for task, output in outputs.items()}
         window = [tuple(model_input.shape[1:]) for model_input in self._model.inputs]

@@ -24,6 +24,7 @@ from v8.data.dataset import SeriesData
 from v8.data.shrinkage import Shrinkage
 from v8.errors import ArtifactError, DataError
 from v8.evaluation.judgement import Judgement
+from v8.evaluation.quantile_judgement import QuantileJudgement
 from v8.features.indicators import FEATURES, check_columns, definition_digest, definitions, warmup_bars
 from v8.machine import describe_machine, versions
 from v8.market.candles import Candles
@@ -67,6 +68,7 @@ class Finished:
         num_parameters: Trainable numbers of the network.
         result: Its training.
         judgement: Its errors on the test span.
+        quantiles: How its quantiles did there; None where it has none.
         sample: A few of its forecasts of the test span, to look at.
         shrinkage: What its calibration folded into the model; None without one.
         seconds: Wall time per stage.
@@ -80,6 +82,7 @@ class Finished:
     num_parameters: int
     result: TrainingResult
     judgement: Judgement
+    quantiles: QuantileJudgement | None
     sample: ForecastSample
     shrinkage: Shrinkage | None
     seconds: dict[str, float]
@@ -297,6 +300,7 @@ def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
             "windows_per_s": result.windows_per_s,
         },
         "judgement": finished.judgement.to_json(),
+        **({"quantiles": finished.quantiles.to_json()} if finished.quantiles else {}),
         "seconds": finished.seconds,
         "versions": versions(),
         "machine": describe_machine(),

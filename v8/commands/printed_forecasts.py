@@ -62,10 +62,13 @@ def _print_bars(one: Issued) -> None:
     from v8.commands.printing import print_lines, print_table
     from v8.market.open_times import iso
 
-    shown = (map("{:.7g}".format, values) for values in one.forecast.to_numpy())
+    shown = (map("{:.7g}".format, values) for values in one.points().to_numpy())
     rows = [(time, *values) for time, values in zip(one.opens(), shown, strict=True)]
     title = f"{one.forecaster.series}: forecast issued at {iso(one.issued_at_s)}"
-    print_table(title, ("open time", *one.forecast.columns), rows)
+    print_table(title, ("open time", *one.points().columns), rows)
+    for name, cells in one.intervals().items():
+        rows = [(time, *values) for time, values in zip(one.opens(), cells, strict=True)]
+        print_table(f"{name} intervals", ("open time", *one.points().columns), rows)
     print_lines(*one.lines())
 
 

@@ -9,7 +9,7 @@ Shape legend: N rows, W windows, T lookback, F features, H horizon, C columns of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 
 from v8.columns import CLOSE, RECENT_RANGE, VOLATILITY
 from v8.data.scaling import Scaling, fit_scaling
-from v8.data.span import Span, recent_range
+from v8.data.span import Floats, Span, recent_range
 from v8.data.splits import SPANS, Split, rows_needed, split_rows, window_anchors
+from v8.data.spread import flat_units
 from v8.errors import DataError
 from v8.features.table import FeatureTable
+from v8.levels import quantile_output
 from v8.market.series import Series
 from v8.profile import Profile
 from v8.tasks import TASKS
@@ -40,6 +42,8 @@ class SeriesData:
         inputs_NF: Scaled features of every row, float32.
         targets_NHC: Per task, scaled targets by anchor row, float32; rows that anchor no window are 0.
         weight_N: Weight of the window anchored at each row in losses, mean about one, float32.
+        units_NHC: By `quantile_output` of each task, what its quantiles are multiples of, by anchor row,
+            float32, see `v8.data.spread`; nothing where the profile has no quantiles.
     """
 
     profile: Profile
@@ -50,11 +54,17 @@ class SeriesData:
     inputs_NF: NDArray[np.float32]
     targets_NHC: dict[str, NDArray[np.float32]]
     weight_N: NDArray[np.float32]
+    units_NHC: dict[str, NDArray[np.float32]] = field(default_factory=dict)
 
     @property
     def series(self) -> Series:
         """Which series."""
         return self.table.series
+
+    @property
+    def learned(self) -> dict[str, NDArray[np.float32]]:
+        """All that a loss compares with what a network says: targets, and units of quantiles."""
+        return self.targets_NHC | self.units_NHC
 
     @property
     def anchors(self) -> dict[str, NDArray[np.int64]]:
@@ -116,6 +126,7 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
         ),
         targets_NHC=_targets(spans, scaling),
         weight_N=(floored / floored[spans["train"].anchors].mean()).astype(np.float32),
+        units_NHC=_units(spans, floored) if profile.quantiles else {},
     )
 
 
@@ -135,7 +146,20 @@ def _span(table: FeatureTable, split: Split, name: str, profile: Profile) -> Spa
 def _targets(spans: Mapping[str, Span], scaling: Scaling) -> dict[str, NDArray[np.float32]]:
     targets: dict[str, NDArray[np.float32]] = {}
     for span in spans.values():
-        for task, scaled in scaling.scale_targets(span, span.truth).items():
-            empty = np.zeros((len(span.table), *scaled.shape[1:]), np.float32)
-            targets.setdefault(task, empty)[span.anchors] = scaled
+        _put(targets, span, scaling.scale_targets(span, span.truth))
     return targets
+
+
+def _units(spans: Mapping[str, Span], floored_N: Floats) -> dict[str, NDArray[np.float32]]:
+    units: dict[str, NDArray[np.float32]] = {}
+    for span in spans.values():
+        found = flat_units(span, floored_N[span.anchors])
+        _put(units, span, {quantile_output(task): values for task, values in found.items()})
+    return units
+
+
+def _put(rows: dict[str, NDArray[np.float32]], span: Span, values: Mapping[str, NDArray[Any]]) -> None:
+    """Write what belongs to the windows of a span into arrays by anchor row, made when missing."""
+    for name, values_WHC in values.items():
+        empty = np.zeros((len(span.table), *values_WHC.shape[1:]), np.float32)
+        rows.setdefault(name, empty)[span.anchors] = values_WHC

@@ -27,7 +27,6 @@ from typing import Final
 import numpy as np
 
 from v8.columns import (
-    BAND_PERIOD_BARS,
     HIGH,
     LOW,
     OHLC,
@@ -43,7 +42,7 @@ from v8.data.span import Floats, Span
 from v8.features.ranges import FLOOR_SHARE
 from v8.profile import Profile
 from v8.tasks import TASKS
-from v8.tasks.closes import RANGE_TO_VARIANCE
+from v8.tasks.closes import RANGE_TO_VARIANCE, variance_weights
 
 MAX_LOG_RANGE: Final = 5.0
 """Log ranges ahead beyond this, either way, count as this: exp(5) is 150 recent ranges."""
@@ -65,26 +64,6 @@ class RangeRegression:
 def wave_features(profile: Profile) -> tuple[str, ...]:
     """List the profile's features that tell the time."""
     return tuple(name for name in WAVE_COLUMNS if name in profile.features)
-
-
-def variance_weights(horizon_bars: int) -> Floats:
-    """Say how much each coming bar's variance adds to the variance of the closes of a band's window.
-
-    k steps ahead bar j, at most k, has moved the newest n = k - j + 1 of the twenty closes alike, which adds
-    n (1 - n / 20) / 19 of its variance to their sample variance.
-
-    Args:
-        horizon_bars: Steps ahead, at most 20.
-
-    Returns:
-        Shape (H, H): by step, then by bar; rows add up to `v8.tasks.closes.future_weights`.
-
-    >>> [round(float(weight), 3) for weight in variance_weights(2)[1]]  # n = 2, then n = 1
-    [0.095, 0.05]
-    """
-    steps = np.arange(1, horizon_bars + 1)
-    moved = np.maximum(steps[:, None] - steps[None, :] + 1.0, 0.0)
-    return moved * (1.0 - moved / BAND_PERIOD_BARS) / (BAND_PERIOD_BARS - 1)
 
 
 def fit_regression(data: SeriesData) -> RangeRegression:
@@ -135,13 +114,18 @@ def regression_terms(span: Span, path_LH: Floats) -> dict[str, Floats]:
         Per task of the profile, shape (W, H, R), in recent ranges.
     """
     horizon = span.horizon_bars
-    log_WH = np.clip(_log_terms(span) @ path_LH, -MAX_LOG_RANGE, MAX_LOG_RANGE)
-    range_WH = np.exp(log_WH)
+    range_WH = forecast_ranges(span, path_LH)
     rolled_WH = span.known(deviation_columns(horizon))
     added_WH = np.square(range_WH) @ variance_weights(horizon).T
     walk = np.stack([np.sqrt(np.cumsum(np.square(range_WH), axis=1)), range_WH], axis=2)
     widened = np.stack([np.sqrt(np.square(rolled_WH) + added_WH), rolled_WH], axis=2)
     return {task: widened if TASKS[task].has_window else walk for task in span.profile.tasks}
+
+
+def forecast_ranges(span: Span, path_LH: Floats) -> Floats:
+    """Return the range forecast for each coming bar, shape (W, H), in recent ranges."""
+    forecast: Floats = np.exp(np.clip(_log_terms(span) @ path_LH, -MAX_LOG_RANGE, MAX_LOG_RANGE))
+    return forecast
 
 
 def _log_terms(span: Span) -> Floats:

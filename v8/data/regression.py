@@ -5,6 +5,7 @@ Legend: N rows or values, P terms, M targets.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -73,8 +74,26 @@ def weighted_median(values: Floats, weights: Floats) -> Floats:
     >>> weighted_median(np.array([1.0, 2.0, 9.0]), np.array([1.0, 1.0, 5.0])).item()
     9.0
     """
+    return weighted_quantiles(values, weights, [0.5])[0]
+
+
+def weighted_quantiles(values: Floats, weights: Floats, levels: Sequence[float]) -> Floats:
+    """Return what minimises the weighted sums of pinball losses, along the first axis.
+
+    Args:
+        values: Shape (N, ...), finite.
+        weights: The same shape, 0 or above.
+        levels: Shape (Q,), between 0 and 1.
+
+    Returns:
+        Shape (Q, ...): the smallest value at which that share of the weight lies at or below; 0 where nothing
+        has a weight.
+
+    >>> weighted_quantiles(np.array([1.0, 2.0, 9.0]), np.array([1.0, 1.0, 2.0]), [0.2, 0.5, 0.6]).tolist()
+    [1.0, 2.0, 9.0]
+    """
     order = np.argsort(values, axis=0, kind="stable")
     reached = np.cumsum(np.take_along_axis(weights, order, axis=0), axis=0)
-    place = np.argmax(reached >= reached[-1:] / 2, axis=0)
-    found = np.take_along_axis(np.take_along_axis(values, order, axis=0), place[None], axis=0)[0]
+    places = np.stack([np.argmax(reached >= reached[-1] * level, axis=0) for level in levels])
+    found = np.take_along_axis(np.take_along_axis(values, order, axis=0), places, axis=0)
     return np.where(reached[-1] > 0, found, 0.0)

@@ -35,7 +35,7 @@ class Batch:
 
     Args:
         x_BMTF: Scaled input windows, float32.
-        y_BMHC: Scaled targets per task, float32.
+        y_BMHC: Scaled targets per task, and units of their quantiles where there are any, float32.
         weight_BM: Weight of each window, 0 for filling, float32.
     """
 
@@ -124,7 +124,7 @@ class _Resident:
         first = fleet[0]
         self.inputs_MNF = _side_by_side([data.inputs_NF for data in fleet])
         self.targets_MNHC = {
-            task: _side_by_side([data.targets_NHC[task] for data in fleet]) for task in first.targets_NHC
+            name: _side_by_side([data.learned[name] for data in fleet]) for name in first.learned
         }
         self.weights_MN = _side_by_side([data.weight_N for data in fleet])
         self.mask_F = first.scaling.anchored_mask()

@@ -5,14 +5,22 @@ are coherent already, are scaled again and compared with the targets. See `v8.da
 
 Under `calibration: blend` a regression is fitted to the train span first (`v8.data.range_regression`).
 
-Legend: N windows, H steps of the horizon, C columns of a task.
+Quantiles come last: the span is forecast again, by the calibrated model, and each quantile is moved to where
+it holds its share of the windows (`v8.data.quantiles`).
+
+Legend: N windows, H steps of the horizon, Q levels, C columns of a task.
 """
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from v8.data.dataset import SeriesData
+from v8.data.quantiles import conformal_shifts, fit_spread
 from v8.data.range_regression import fit_regression, regress
 from v8.data.shrinkage import NO_RIVALS, Shrinkage, fit_shrinkage
+from v8.levels import quantile_output
 from v8.models.serving import ServingModel
 
 
@@ -30,14 +38,33 @@ def calibrate(model: ServingModel, data: SeriesData) -> Shrinkage | None:
     if profile.calibration == "none":
         return None
     span = data.spans["validation"]
+    windows_NTF = span.raw_windows()
     regression = fit_regression(data) if profile.calibration == "blend" else None
     shrinkage = fit_shrinkage(
         profile,
         data.scaling,
         truth={task: values[span.anchors] for task, values in data.targets_NHC.items()},
-        forecast=data.scaling.scale_targets(span, model.forecast(span.raw_windows())),
+        forecast=data.scaling.scale_targets(span, model.forecast(windows_NTF)),
         weight_W=data.weight_N[span.anchors],
         rivals=regress(span, regression) if regression else NO_RIVALS,
     )
     model.fold(shrinkage, regression)
+    if profile.quantiles:
+        if regression:
+            model.fold_spread(fit_spread(data, regression))
+        _calibrate_quantiles(model, data, windows_NTF)
     return shrinkage
+
+
+def _calibrate_quantiles(model: ServingModel, data: SeriesData, windows_NTF: NDArray[np.float32]) -> None:
+    """Move the quantiles to where they hold their shares of the validation windows."""
+    span, levels = data.spans["validation"], data.profile.quantiles
+    forecast = model.forecast_all(windows_NTF).quantiles
+    by_level = [
+        data.scaling.scale_targets(span, {task: values[:, :, place] for task, values in forecast.items()})
+        for place in range(len(levels))
+    ]
+    quantiles = {task: np.stack([one[task] for one in by_level], axis=2) for task in forecast}
+    truth = {task: values[span.anchors] for task, values in data.targets_NHC.items()}
+    units = {task: data.units_NHC[quantile_output(task)][span.anchors] for task in truth}
+    model.fold_shifts(conformal_shifts(levels, truth, quantiles, units))

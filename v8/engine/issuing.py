@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import pandas as pd
 
@@ -24,10 +24,15 @@ from v8.errors import DataError, V8Error
 from v8.evaluation.baselines import called
 from v8.evaluation.judgement import Judgement
 from v8.hub.opening import ModelPlace
+from v8.levels import intervals, nominal, percent_of, quantile_column
 from v8.market.candles import Candles
 from v8.market.open_times import iso
 from v8.market.sources.source import BringsMany, CandleSource, present_of
+from v8.tasks import TASKS
 from v8.wording import duration, number
+
+FORECAST_COLUMNS: Final = frozenset(name for task in TASKS.values() for name in task.columns)
+"""Of point forecasts; all others are quantiles of them."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,24 @@ class Issued:
     def opens(self) -> list[str]:
         """Return when each forecast bar opens, ISO 8601 in UTC."""
         return [moment.strftime("%Y-%m-%dT%H:%M:%SZ") for moment in self.forecast.index]
+
+    def points(self) -> pd.DataFrame:
+        """Return the point forecasts alone."""
+        return self.forecast[[name for name in self.forecast.columns if name in FORECAST_COLUMNS]]
+
+    def intervals(self) -> dict[str, list[list[str]]]:
+        """Write each central interval of every point forecast, the widest first, row by row: "90 %"."""
+        written = {}
+        for low, high in intervals(self.forecaster.quantiles):
+            ends = [
+                self.forecast[[quantile_column(name, level) for name in self.points().columns]].to_numpy()
+                for level in (low, high)
+            ]
+            written[f"{percent_of(nominal((low, high)))} %"] = [
+                [f"{least:.7g} – {most:.7g}" for least, most in zip(*row, strict=True)]
+                for row in zip(*ends, strict=True)
+            ]
+        return written
 
     def quality(self) -> dict[str, dict[str, Any]]:
         """Return the judgement per task: its error beside naive's and the best baseline's, and verdicts."""

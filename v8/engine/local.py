@@ -32,6 +32,7 @@ from v8.engine.placement import halved, is_out_of_memory
 from v8.engine.plan import Job
 from v8.errors import DivergedError
 from v8.evaluation.judgement import judge
+from v8.evaluation.quantile_judgement import judge_quantiles
 from v8.features.store import FeatureStore
 from v8.machine import memory_of
 from v8.models.serving import ServingModel
@@ -218,8 +219,11 @@ class _PreparedSeries:
         with self._stage("judge"):
             model = trainer.serving_model(self._data, result.weights)
             shrinkage = calibrate(model, self._data) if isinstance(model, ServingModel) else None
-            forecasts = model.forecast(self._data.spans["test"].raw_windows())  # the span is forecast once
-            judgement = judge(self._data, forecasts)
+            test = self._data.spans["test"]
+            forecasts = model.forecast_all(test.raw_windows())  # the span is forecast once
+            judgement, quantiles = judge(self._data, forecasts.points), None
+            if self._job.profile.quantiles:
+                quantiles = judge_quantiles(self._data, forecasts.quantiles)
         with self._stage("save"):
             write_with(self._job.folder / MODEL_FILE, model.save)
         finished = Finished(
@@ -231,7 +235,8 @@ class _PreparedSeries:
             num_parameters=trainer.num_parameters,
             result=result,
             judgement=judgement,
-            sample=sample_forecasts(self._data, forecasts),
+            quantiles=quantiles,
+            sample=sample_forecasts(self._data, forecasts.points, forecasts.quantiles),
             shrinkage=shrinkage,
             seconds={stage: round(seconds, 4) for stage, seconds in self._seconds.items()},
         )

@@ -4,12 +4,12 @@ A baseline is fitted to the train span alone and then forecasts any windows from
 it can neither see the test span nor be tuned on it. One of your own is one file that calls
 `BASELINES.register`; it may leave out tasks it says nothing about.
 
-Legend: N windows, H steps of the horizon, C columns of a task.
+Legend: N windows, H steps of the horizon, Q levels of quantiles, C columns of a task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -32,6 +32,8 @@ class Baseline:
             reads what is known at them, never their truth, and returns arrays of shape (N, H, C) per task of
             the profile, float64, in the task's unit. It may leave tasks out.
         is_installed: Whether the optional package it needs is there; always when it needs none.
+        fit_quantiles: Likewise maps train span, constants and levels to a function of windows that returns
+            quantiles, (N, H, Q, C) per task of the profile; None for one that says nothing about them.
     """
 
     name: str
@@ -39,3 +41,4 @@ class Baseline:
     source: str
     fit: Callable[[Span, Scaling], Forecast]
     is_installed: Callable[[], bool] = lambda: True
+    fit_quantiles: Callable[[Span, Scaling, Sequence[float]], Forecast] | None = None

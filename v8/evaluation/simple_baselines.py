@@ -5,6 +5,7 @@ Legend: N windows, H steps of the horizon, C columns of a task.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -45,6 +46,25 @@ def _fit_drift(train: Span, scaling: Scaling) -> Forecast:
     return forecast
 
 
+def _fit_conformal(train: Span, scaling: Scaling, levels: Sequence[float]) -> Forecast:
+    """Add the quantiles of past errors, in recent ranges, to the roll-forward forecast."""
+
+    def unit(task: str, span: Span) -> Floats:
+        range_N = scaling.floored_range(span.recent_range)
+        return np.asarray(TASKS[task].size(span.last_close, range_N))[:, None, None]
+
+    errors = {task: (train.truth[task] - train.rolled[task]) / unit(task, train) for task in train.truth}
+    beyond_HQC = {task: np.quantile(one, levels, axis=0).swapaxes(0, 1) for task, one in errors.items()}
+
+    def forecast(span: Span) -> TaskForecasts:
+        return {
+            task: span.rolled[task][:, :, None] + beyond_HQC[task] * unit(task, span)[..., None]
+            for task in span.profile.tasks
+        }
+
+    return forecast
+
+
 def _implied(span: Span, windows: Floats, path: Floats) -> TaskForecasts:
     """Return what every task would be with these closes (N, H) and windows of twenty (N, H, 20)."""
     closes = Closes(1.0, path, windows.mean(axis=2), windows.std(axis=2, ddof=1))
@@ -64,6 +84,8 @@ ROLL_FORWARD: Final = Baseline(
     "their window.",
     "random walk without drift, carried through the lineage's indicator definitions",
     lambda train, scaling: lambda span: span.rolled,
+    # Split conformal prediction: Lei et al. 2018, doi:10.1080/01621459.2017.1307116.
+    fit_quantiles=_fit_conformal,
 )
 
 OFFSET: Final = Baseline(

@@ -22,6 +22,9 @@ TEACHER = "teacher"
 """Name of the layer that draws whose candle is read."""
 
 
+HEAD_EQUATION = "bhd,dc->bhc"
+
+
 class Decoder(Protocol):
     """Turns the scaled candle before a bar into channels of that bar."""
 
@@ -41,13 +44,14 @@ def decoded(network: TaughtSettings, window_BTF: Any, layers: Layers, decoder: D
         layers: Makes the heads; with `truth_BHC` the decoder is taught.
         decoder: What is between candles and heads.
     """
-    heads = {task.name: layers.head(task, "bhd,dc->bhc") for task in layers.shape.tasks}
+    heads = {task.name: layers.head(task, HEAD_EQUATION) for task in layers.shape.tasks}
     newest_B1C = layers.columns(layers.newest(window_BTF), OHLC)
     if layers.truth_BHC is None:
         x_BHD = _free(newest_B1C, layers, decoder, heads[TASK_OHLC])
     else:
         x_BHD = _taught(network.teacher_forcing, newest_B1C, layers, decoder, heads[TASK_OHLC])
-    return {name: head(x_BHD) for name, head in heads.items()}
+    medians = {name: head(x_BHD) for name, head in heads.items()}
+    return medians | layers.quantile_heads(x_BHD, HEAD_EQUATION)
 
 
 def _free(newest_B1C: Any, layers: Layers, decoder: Decoder, head: Any) -> Any:

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from v8.families.family import Dropout, Family, Layers, NetworkSettings, Units, dense_flop
 
+EQUATION: Final = "bhr,rc->bhc"
+
 
 class NewestRowNetwork(NetworkSettings):
     """Sizes of the dense layers."""
@@ -24,18 +26,23 @@ def _outputs(network: NewestRowNetwork, window_BTF: Any, layers: Layers) -> dict
         name, kernel = f"dense_{number}", keras.initializers.HeNormal(seed=next(layers.seeds))
         dense = keras.layers.Dense(units, "gelu", kernel_initializer=kernel, dtype=dtype, name=name)
         x_BD = layers.dropped(dense(x_BD), name, network.dropout)
-    for task in shape.tasks:
-        # One number a step, zero to begin with, that moves each column to its side.
-        range_of = keras.layers.EinsumDense(
+
+    def range_of(name: str) -> Any:
+        """One number a step, zero to begin with."""
+        return keras.layers.EinsumDense(
             "bd,dhr->bhr",
             output_shape=(shape.horizon_bars, 1),
             kernel_initializer="zeros",
             dtype="float32",
-            name=f"range_{task.name}",
-        )
-        head = layers.head(task, "bhr,rc->bhc")
-        outputs[task.name] = head(range_of(x_BD))
-        head.kernel.assign([task.sides])
+            name=f"range_{name}",
+        )(x_BD)
+
+    for task in shape.tasks:
+        head = layers.head(task, EQUATION)
+        outputs[task.name] = head(range_of(task.name))
+        head.kernel.assign([task.sides])  # it moves each column to its side
+    if shape.outer_levels:
+        outputs |= layers.quantile_heads(range_of("quantiles"), EQUATION, kernel="ones")
     return outputs
 
 

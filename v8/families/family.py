@@ -2,7 +2,8 @@
 
 A family of one's own is one file that calls `FAMILIES.register`; a profile then names it in `network.family`.
 
-Shape legend: B batch, T lookback or time, F features, H horizon, D channels, C columns of a task.
+Shape legend: B batch, T lookback or time, F features, H horizon, D channels, C columns of a task,
+L levels of quantiles other than the median.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field
 
+from v8.levels import quantile_output
 from v8.records import Settings
 from v8.tasks.task import Task
 
@@ -32,6 +34,8 @@ class NetworkShape:
     features: tuple[str, ...]
     horizon_bars: int
     tasks: tuple[Task, ...]
+    outer_levels: tuple[float, ...] = ()
+    """Levels of the quantiles that are forecast beside the median, ascending."""
 
     @property
     def num_features(self) -> int:
@@ -188,8 +192,38 @@ class Layers:
         )
 
     def heads(self, x: Any, equation: str) -> dict[str, Any]:
-        """Apply every task's head, all by one equation."""
-        return {task.name: self.head(task, equation)(x) for task in self.shape.tasks}
+        """Apply every task's head, and that of its quantiles, all by one equation."""
+        medians = {task.name: self.head(task, equation)(x) for task in self.shape.tasks}
+        return medians | self.quantile_heads(x, equation)
+
+    def quantile_heads(self, x: Any, equation: str, kernel: str = "zeros") -> dict[str, Any]:
+        """Apply the heads of every task's quantiles: the steps from each to its neighbour, never negative.
+
+        Args:
+            x: What the heads of the tasks are applied to.
+            equation: Likewise, `c` being the columns of a task.
+            kernel: How the kernels start.
+
+        Returns:
+            By `quantile_output`, (B, H, L, C), scaled; nothing where the profile asks for none.
+        """
+        if not self.shape.outer_levels:
+            return {}
+        return {
+            quantile_output(task.name): self._quantile_head(task, equation, kernel)(x)
+            for task in self.shape.tasks
+        }
+
+    def _quantile_head(self, task: Task, equation: str, kernel: str) -> Any:
+        return self.keras.layers.EinsumDense(
+            equation.replace("c", "lc"),
+            output_shape=(self.shape.horizon_bars, len(self.shape.outer_levels), len(task.columns)),
+            bias_axes="hlc",
+            activation="softplus",
+            kernel_initializer=kernel,
+            dtype="float32",
+            name=HEAD_PREFIX + quantile_output(task.name),
+        )
 
     def _bilstm(self, units: int, name: str, **options: bool) -> Any:
         forward = self._lstm(units, f"{name}_forward", **options)

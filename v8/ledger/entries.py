@@ -19,6 +19,7 @@ from pydantic import AfterValidator, Field
 
 from v8.evaluation.baselines import NAIVE
 from v8.evaluation.judgement import MODEL
+from v8.levels import quantile_column
 from v8.market.open_times import iso
 from v8.market.series import Series, is_series_name
 from v8.profile import ProfileName
@@ -28,6 +29,8 @@ Number = TypeVar("Number", np.float32, np.float64)
 
 MAX_VALUES: Final = 100_000
 """Values of one forecaster; a thousand steps of the shipped tasks have 7,000."""
+
+QUANTILE_PREFIX: Final = f"{MODEL}_q"
 
 SHOWN_DIGITS: Final = 12
 """Of a digest or commit that people read."""
@@ -40,6 +43,26 @@ def _series_name(text: str) -> str:
     if not is_series_name(text):
         raise ValueError("names a series such as BTCUSDT-15m")
     return text
+
+
+def quantile_forecaster(level: float) -> str:
+    """Name a quantile of a model among the forecasters, by its level in per cent.
+
+    >>> quantile_forecaster(0.05)
+    'model_q5'
+    """
+    return quantile_column(MODEL, level).replace(".", "-")  # it is a word
+
+
+def level_of(forecaster: str) -> float | None:
+    """Return the level of the quantile that a forecaster stands for; None for a point forecast.
+
+    >>> level_of("model_q97-5"), level_of("model")
+    (0.975, None)
+    """
+    if not forecaster.startswith(QUANTILE_PREFIX):
+        return None
+    return float(forecaster.removeprefix(QUANTILE_PREFIX).replace("-", ".")) / 100
 
 
 @dataclass(frozen=True)
@@ -58,7 +81,7 @@ class Issuer:
         bar_s: Seconds of a bar.
         horizon_bars: Bars ahead.
         tasks: What is forecast: columns per task, in the order of the values.
-        forecasters: `MODEL`, then keys of `BASELINES`.
+        forecasters: `MODEL`, then keys of `BASELINES`, then `quantile_forecaster` of each outer level.
     """
 
     place: Place
@@ -80,6 +103,8 @@ class Issuer:
         is_beside = self.forecasters[:1] == (MODEL,) and NAIVE in self.forecasters
         is_single = len(set(self.forecasters)) == len(self.forecasters)
         is_bounded = self.num_values <= MAX_VALUES
+        levels = [level for level in map(level_of, self.forecasters) if level is not None]  # or ValueError
+        is_bounded = is_bounded and all(0 < level < 1 for level in levels)
         if not (is_timed and has_columns and is_beside and is_single and is_bounded):
             raise ValueError("forecasts bars of its series, tasks with columns, by a model, naive and others")
 
@@ -157,8 +182,8 @@ class Score:
         truth_digest: Of the candles of the forecast bars, as they were then; None where a candle never came,
             so that there is nothing to score.
         truth: What happened, shape (V,), float32; None likewise.
-        losses: Mean absolute error in returns over all steps and columns, shape (K, T), float64, unitless;
-            None likewise.
+        losses: Mean absolute error in returns over all steps and columns, of a quantile twice its pinball
+            loss, shape (K, T), float64, unitless; None likewise.
     """
 
     scored_s: OpenTime

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any, Final
 
 import numpy as np
@@ -34,7 +34,7 @@ from v8.evaluation.judgement import EQUALS, MODEL, outcome_of
 from v8.evaluation.significance import Significance, corrected_p_values, diebold_mariano
 from v8.ledger.baselines import DAY_S
 from v8.ledger.database import Ledger
-from v8.ledger.entries import Issuer, Scored, Tally
+from v8.ledger.entries import Issuer, Scored, Tally, level_of
 from v8.market.open_times import iso
 from v8.reports.leaderboard import Against
 from v8.tasks import TASKS
@@ -58,6 +58,7 @@ class LiveTask:
             series as multiples of naive's of each series.
         naive: Beside the naive forecast.
         best: Beside the best baseline.
+        crps: Of the model's quantiles, in the unit of the errors; None where not every model had some.
     """
 
     num_scored: int
@@ -65,6 +66,7 @@ class LiveTask:
     errors: Mapping[str, float]
     naive: Against
     best: Against
+    crps: float | None = None
 
     @property
     def error(self) -> float:
@@ -83,6 +85,7 @@ class LiveTask:
             "num_scored": self.num_scored,
             "num_days": self.num_days,
             "errors": dict(self.errors),
+            **({} if self.crps is None else {"crps": self.crps}),
             **{key: _against_json(against) for key, against in beside.items()},
         }
 
@@ -306,7 +309,7 @@ def _shared(losses: Sequence[_Losses]) -> list[str]:
 
 def _best_baseline(losses: Sequence[_Losses]) -> str:
     """Return the baseline whose mean loss over naive's has the smallest median; ties go to naive."""
-    names = [name for name in _shared(losses) if name != MODEL]
+    names = [name for name in _shared(losses) if name != MODEL and level_of(name) is None]
 
     def typical(name: str) -> float:
         pairs = [(one.means[name], one.means[NAIVE]) for one in losses]
@@ -319,10 +322,17 @@ def _live(losses: _Losses, best: str) -> LiveTask:
     return LiveTask(
         num_scored=losses.num_scored,
         num_days=losses.num_days,
-        errors=losses.means,
+        errors={name: loss for name, loss in losses.means.items() if level_of(name) is None},
+        crps=_crps(losses),
         naive=_against(losses, NAIVE),
         best=_against(losses, best if best in losses.by_forecaster else NAIVE),
     )
+
+
+def _crps(losses: _Losses) -> float | None:
+    """Return the mean over the levels of twice the pinball loss, which at the median is the model's error."""
+    of_quantiles = [loss for name, loss in losses.means.items() if level_of(name) is not None]
+    return mean([losses.means[MODEL], *of_quantiles]) if of_quantiles else None
 
 
 def _against(losses: _Losses, baseline: str) -> Against:

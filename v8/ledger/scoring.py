@@ -1,8 +1,9 @@
 """Scoring: a forecast meets the candles that came.
 
 The loss of a forecast is what the leaderboard averages: its mean absolute error in returns over all steps
-and columns of a task. It is taken once, when the last forecast bar has closed, from the columns that the
-judgement takes its truth from, computed from a fixed number of candles: the same whenever it is done.
+and columns of a task; that of a quantile is twice its pinball loss. It is taken once, when the last forecast
+bar has closed, from the columns that the judgement takes its truth from, computed from a fixed number of
+candles: the same whenever it is done.
 
 Legend: K forecasters, V values of one forecaster, T tasks, H steps, C columns of a task.
 """
@@ -20,7 +21,7 @@ from v8.evaluation.metrics import in_returns
 from v8.features.indicators import warmup_bars
 from v8.features.table import FeatureTable, compute_table
 from v8.ledger.baselines import DAY_S
-from v8.ledger.entries import Entry, Score
+from v8.ledger.entries import Entry, Score, level_of
 from v8.market.candles import Candles
 
 GIVEN_UP_S: Final = 2 * DAY_S
@@ -67,13 +68,15 @@ def _truth(entry: Entry, table: FeatureTable) -> dict[str, NDArray[np.float32]]:
 
 
 def _losses(entry: Entry, truth: Mapping[str, NDArray[np.float32]], last_close: float) -> NDArray[np.float64]:
-    """Return mean absolute errors in returns, shape (K, T)."""
+    """Return mean absolute errors in returns, of quantiles twice their pinball losses, shape (K, T)."""
     closes = np.full(len(entry.values), last_close)
     forecasts = entry.issuer.split(entry.values.astype(np.float64))
-    return np.stack(
-        [
-            np.abs(in_returns(task, forecasts[task] - truth[task], closes)).mean(axis=(1, 2))
-            for task in entry.issuer.tasks
-        ],
-        axis=1,
-    )
+    levels = [level_of(name) for name in entry.issuer.forecasters]
+    # At the median twice the pinball loss is the absolute error itself.
+    slopes = [(1.0, 1.0) if level is None else (2 * (1 - level), 2 * level) for level in levels]
+    above, below = (np.array(side)[:, None, None] for side in zip(*slopes, strict=True))
+    losses = []
+    for task in entry.issuer.tasks:
+        error = in_returns(task, forecasts[task] - truth[task], closes)
+        losses.append((np.where(error > 0, above, below) * np.abs(error)).mean(axis=(1, 2)))
+    return np.stack(losses, axis=1)

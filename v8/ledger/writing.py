@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from v8.artifacts.forecaster import Forecaster
 from v8.errors import DataError, SeriesError, listed
 from v8.evaluation.judgement import MODEL
 from v8.ledger.baselines import FittedBaselines, known_bars
-from v8.ledger.entries import Entry, Issuer
+from v8.ledger.entries import Entry, Issuer, quantile_forecaster
+from v8.levels import outer, quantile_column
 from v8.market.candles import Candles
 from v8.market.open_times import iso
 from v8.profile import Profile, recorded_profile
@@ -60,6 +62,7 @@ def make_entry(
     made: dict[str, Mapping[str, NDArray[np.float64]]] = {
         MODEL: {task: frame[[*TASKS[task].columns]].to_numpy() for task in profile.tasks},
         **fitted.forecast(candles.newest(known_bars(profile))),
+        **_quantiles(forecaster, frame, profile),
     }
     issuer = Issuer(
         place=place,
@@ -85,6 +88,19 @@ def make_entry(
             fix="That close is left out",
         )
     return Entry(issuer, issued_for_s, written_s, known.digest, values)
+
+
+def _quantiles(
+    forecaster: Forecaster, frame: pd.DataFrame, profile: Profile
+) -> dict[str, dict[str, NDArray[np.float64]]]:
+    """Return the model's outer quantiles, level by level, as if each were a forecaster of its own."""
+    return {
+        quantile_forecaster(level): {
+            task: frame[[quantile_column(name, level) for name in TASKS[task].columns]].to_numpy()
+            for task in profile.tasks
+        }
+        for level in outer(forecaster.quantiles)
+    }
 
 
 def _require_real(forecaster: Forecaster) -> None:

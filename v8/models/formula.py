@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OHLC, RANGE_BARS
 from v8.data.range_paths import NUM_PATHS, RangePaths, path_medians
-from v8.models.forecasting import forecast_windows
+from v8.models.forecasting import Forecasts, forecast_windows, split_outputs
 from v8.models.portable import save_portable
 from v8.profile import Profile
 from v8.tasks.closes import RANGE_TO_VARIANCE
@@ -48,7 +48,11 @@ class FormulaModel:
 
     def forecast(self, windows_NTF: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
         """Forecast raw windows, per task, shape (N, H, C), in the task's unit."""
-        return forecast_windows(self._model, windows_NTF)
+        return self.forecast_all(windows_NTF).points
+
+    def forecast_all(self, windows_NTF: NDArray[np.float32]) -> Forecasts:
+        """Forecast raw windows, as every published model does."""
+        return split_outputs(forecast_windows(self._model, windows_NTF))
 
     def save(self, file: Path) -> None:
         """Write the Keras file, which every Keras from 3.10 on loads."""

@@ -18,7 +18,7 @@ K constants, P the 20 band bars, R terms of the regression.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,18 @@ from keras import ops
 from numpy.typing import NDArray
 
 from v8.columns import BAND_PERIOD_BARS, CLOSE, RECENT_RANGE, REGRESSED_RANGES, deviation_columns
-from v8.data.range_regression import MAX_LOG_RANGE, RangeRegression, variance_weights, wave_features
+from v8.data.range_regression import MAX_LOG_RANGE, RangeRegression, wave_features
 from v8.data.scaling import Scaling, TargetForm, Transform, restore, shape_inputs
 from v8.data.shrinkage import Shrinkage
+from v8.data.span import Floats
 from v8.features.ranges import FLOOR_SHARE
-from v8.models.forecasting import forecast_windows
+from v8.models import serving_quantiles
+from v8.models.forecasting import Forecasts, forecast_windows, split_outputs
 from v8.models.portable import save_portable
+from v8.models.serving_quantiles import Market, quantile_outputs
 from v8.profile import Profile
 from v8.tasks import TASKS
+from v8.tasks.closes import variance_weights
 from v8.tasks.task import roll_forward
 
 SHRINKING_PREFIX = "shrink_"
@@ -86,7 +90,11 @@ class ServingModel:
 
     def forecast(self, windows_NTF: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
         """Forecast raw windows, per task, shape (N, H, C), in the task's unit."""
-        return forecast_windows(self._model, windows_NTF)
+        return self.forecast_all(windows_NTF).points
+
+    def forecast_all(self, windows_NTF: NDArray[np.float32]) -> Forecasts:
+        """Forecast raw windows, quantiles too."""
+        return split_outputs(forecast_windows(self._model, windows_NTF))
 
     def fold(self, shrinkage: Shrinkage, regression: RangeRegression | None = None) -> None:
         """Make it shrink its network's forecasts, or blend them with the regression's.
@@ -110,6 +118,14 @@ class ServingModel:
                 model.get_layer(REGRESSION_PREFIX + one.task).set_weights([kernel_HRC])
             model.get_layer(SHRINKING_PREFIX + one.task).set_weights([factor_H, rest_H1 * anchor_HC])
 
+    def fold_spread(self, spreads: Mapping[str, Floats]) -> None:
+        """Make it mix its network's quantiles with a regression's, see `v8.data.quantiles.fit_spread`."""
+        serving_quantiles.fold_spread(self._model, spreads)
+
+    def fold_shifts(self, shifts: Mapping[str, Floats]) -> None:
+        """Make it move its quantiles: per task, shape (H, L, C), scaled units."""
+        serving_quantiles.fold_shifts(self._model, shifts)
+
     def save(self, file: Path) -> None:
         """Write the Keras file, which every Keras from 3.10 on loads."""
         save_portable(self._model, file)
@@ -131,7 +147,8 @@ def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> k
 
     Returns:
         Model from `window` (B, T, F), raw features in the profile's order, float32, to a dict, task
-        to (B, H, C), float32, quote currency (volatility unitless).
+        to (B, H, C), float32, quote currency (volatility unitless); with quantiles, also `quantile_output` of
+        the task to (B, H, Q, C).
     """
     window_BTF = keras.Input((profile.lookback_bars, profile.num_features), name="window")
     close_BT1 = _columns(window_BTF, profile, [CLOSE])
@@ -143,8 +160,10 @@ def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> k
         for name in profile.tasks:
             shrinking = _einsum("bhc,h->bhc", profile, name, SHRINKING_PREFIX, start="ones", bias_axes="hc")
             scaled[name] = shrinking(scaled[name])
+    squares_BH = None
     if profile.calibration == "blend":
-        for name, terms_BHR in _range_terms(newest_B1F, profile).items():
+        terms, squares_BH = _range_terms(newest_B1F, profile)
+        for name, terms_BHR in terms.items():
             regression = _einsum("bhr,hrc->bhc", profile, name, REGRESSION_PREFIX, start="zeros")
             scaled[name] = scaled[name] + regression(terms_BHR)
     reference = _references(profile, close_BT1, constants)
@@ -163,6 +182,16 @@ def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> k
             center=constants(f"{task.name} center") if one.form is TargetForm.LEVEL else None,
         )
         outputs[task.name] = task.coherent(ops, restored_BHC, last_B11, constants("least volatility"))
+    if profile.quantiles:
+        market = Market(
+            closes_BP=_newest_closes(profile, close_BT1),
+            last_B11=last_B11,
+            range_B11=range_B11,
+            squares_BH=squares_BH,
+            least_B11=constants("least volatility"),
+            scales={name: constants(f"{name} scale") for name in profile.tasks},
+        )
+        outputs |= quantile_outputs(profile, market, scaled, outputs)
     model = keras.Model(window_BTF, outputs, name=f"{profile.name}_forecaster")
     load_scaling(model, scaling)
     return model
@@ -182,6 +211,7 @@ def load_scaling(model: keras.Model, scaling: Scaling) -> None:
             layer.set_weights([np.ones(layer.kernel.shape), np.zeros(layer.bias.shape)])
         if layer.name.startswith(REGRESSION_PREFIX) or layer.name == RANGE_PATH:
             layer.set_weights([np.zeros(weight.shape) for weight in layer.weights])
+    serving_quantiles.reset(model)
 
 
 def _einsum(
@@ -202,8 +232,8 @@ def _columns(rows_BXF: Any, profile: Profile, names: Sequence[str]) -> Any:
     return ops.take(rows_BXF, [profile.features.index(name) for name in names], axis=-1)
 
 
-def _range_terms(newest_B1F: Any, profile: Profile) -> dict[str, Any]:
-    """The terms of `v8.data.range_regression.regression_terms` from the newest row, in stock operations."""
+def _range_terms(newest_B1F: Any, profile: Profile) -> tuple[dict[str, Any], Any]:
+    """The terms of `v8.data.range_regression` from the newest row, and the squared ranges forecast."""
     terms_B1L = ops.log(ops.maximum(_columns(newest_B1F, profile, REGRESSED_RANGES), FLOOR_SHARE))
     if waves := wave_features(profile):
         terms_B1L = ops.concatenate([terms_B1L, _columns(newest_B1F, profile, waves)], axis=-1)
@@ -218,9 +248,10 @@ def _range_terms(newest_B1F: Any, profile: Profile) -> dict[str, Any]:
     added_BH1 = ops.sum(squares_B1H * weights_HH, axis=-1, keepdims=True)
     walk = [ops.sqrt(ops.cumsum(squares_BH1, axis=1)), ops.sqrt(squares_BH1)]
     widened = [ops.sqrt(ops.square(rolled_BH1) + added_BH1), rolled_BH1]
-    return {
+    terms = {
         task: ops.concatenate(widened if TASKS[task].has_window else walk, axis=-1) for task in profile.tasks
     }
+    return terms, ops.squeeze(squares_B1H, axis=1) if profile.quantiles else None
 
 
 def _numbers(scaling: Scaling) -> dict[str, NDArray[np.float32]]:
@@ -281,9 +312,12 @@ def _scaled(
 def _references(profile: Profile, close_BT1: Any, constants: Callable[..., Any]) -> dict[str, Any]:
     """The roll-forward forecast of each task, floored, from the closes of the window."""
     tasks = [TASKS[name] for name in profile.tasks]
-    num_known = min(BAND_PERIOD_BARS, profile.lookback_bars)
-    known = [*range(profile.lookback_bars - num_known, profile.lookback_bars)]
-    closes_BP = ops.squeeze(ops.take(close_BT1, known, axis=1), axis=-1)
-    rolled = roll_forward(ops, tasks, closes_BP, profile.horizon_bars)
+    rolled = roll_forward(ops, tasks, _newest_closes(profile, close_BT1), profile.horizon_bars)
     floor = constants("volatility floor")
     return {task.name: task.floored(ops, rolled[task.name], rolled[task.name], floor) for task in tasks}
+
+
+def _newest_closes(profile: Profile, close_BT1: Any) -> Any:
+    num_known = min(BAND_PERIOD_BARS, profile.lookback_bars)
+    known = [*range(profile.lookback_bars - num_known, profile.lookback_bars)]
+    return ops.squeeze(ops.take(close_BT1, known, axis=1), axis=-1)

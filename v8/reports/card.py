@@ -22,6 +22,7 @@ from v8.artifacts.run_folder import RUN_FILE, RunRecord
 from v8.evaluation.significance import ALPHA
 from v8.records import Count, Moment, Plain, Positive, Sha256, Word, checked
 from v8.reports.changes import changes_section
+from v8.reports.intervals import interval_summary
 from v8.reports.leaderboard import LeaderboardRow, TaskScore, TaskSummary, rank_results, summarise
 from v8.reports.results import SeriesResult, read_results
 from v8.tasks import TASKS
@@ -63,7 +64,7 @@ the close of the next bar was on the forecast side, with its 95 % interval. {sig
 
 {leaderboard}
 
-{held_back}{changes}## How to use them
+{held_back}{intervals}{changes}## How to use them
 
 `candles` is a pandas frame of closed candles: `open_time` (UTC), `open`, `high`, `low`, `close`, `volume`.
 
@@ -110,7 +111,7 @@ times in UTC. The models know nothing after the last candle.
   {horizon} only.
 - Markets change. The further the present is from the last candle above, the less the errors above promise.
 - Costs, delays and the effect of one's own trades are in none of these numbers.
-- A forecast is one number per bar without an interval around it.
+- {sureness}
 
 ## How they were made
 
@@ -124,6 +125,21 @@ _TEST: Final = (
     "Diebold-Mariano test, two-sided, corrected for {num_series} series at once (Benjamini-Hochberg); "
     f"below {ALPHA} is more than chance."
 )
+_INTERVALS: Final = """## How sure they are
+
+Every number comes with quantiles: `close_q5` is what the close should stay below in 5 of 100 cases. Medians
+over these series, on the test span, beside baselines that have quantiles too. CRPS is twice the mean pinball
+loss over the levels; a forecaster above 1 is worse than the model. Within: how many truths lay in the
+interval.
+
+{table}
+
+"""
+_SURE: Final = (
+    "Intervals hold what they promise on average, over calm and wild days together; not on every day, and "
+    "not beyond the markets that training has seen."
+)
+_UNSURE: Final = "A forecast is one number per bar without an interval around it."
 _NO_TEST: Final = "The test spans hold too few windows to say what is more than chance."
 
 
@@ -198,6 +214,8 @@ def model_card(
         summary=_summary(rows),
         significance=_TEST.format(num_series=len(rows)) if is_tested else _NO_TEST,
         leaderboard=_leaderboard(rows, is_tested=is_tested),
+        intervals=_INTERVALS.format(table=told) if (told := interval_summary(results)) else "",
+        sureness=_SURE if told else _UNSURE,
         changes=changes_section(changes),
         held_back=f"Not published:\n\n{lines}\n" if held_back else "",
         repo=repo,

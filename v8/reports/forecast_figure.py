@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 
 from v8.artifacts.forecast_sample import ForecastSample, Rows
 from v8.columns import BB_LOWER, BB_UPPER, CLOSE, HIGH, LOW, OHLC, TASK_BANDS, TASK_OHLC
+from v8.levels import intervals, nominal, percent_of
 from v8.reports.figures import Points, base_figure, line
 from v8.reports.palette import LIGHT
 from v8.tasks import TASKS
@@ -46,16 +47,22 @@ def forecast_figure(
 
 
 def _closes(sample: ForecastSample, x: Sequence[Any]) -> Iterator[go.Scatter]:
-    """Draw low to high as one fan per forecast, opening at the last known close, and the close in it."""
-    # No interval: nobody said how often the truth would stay within.
-    yield _fan(sample, x, "forecast low to high (no interval)", (HIGH, LOW), start=CLOSE)
+    """Draw a fan per forecast, opening at the last known close, and the close in it.
+
+    The fan is the intervals of the close, or low to high where the model has none.
+    """
+    if intervals(sample.levels):
+        yield from _interval_fans(sample, x)
+    else:  # nobody said how often the truth would stay within
+        yield _fan(sample, x, "forecast low to high (no interval)", (HIGH, LOW), start=CLOSE)
     points = _broken(_paths(sample, x, CLOSE))
     close = line("forecast, close", points, {"color": LIGHT["blue"], "width": 2.5})
     yield close.update(mode="lines+markers", marker={"size": 3})
 
 
 def _hollow(sample: ForecastSample, x: Sequence[Any]) -> Iterator[go.Candlestick | go.Scatter]:
-    """Draw forecasts as candles of their own, within the bands forecast."""
+    """Draw forecasts as candles of their own, within the bands forecast and the intervals of the close."""
+    yield from _interval_fans(sample, x)
     for one in sample.issued:
         yield _candles("forecast", x[one.last_known + 1 :], one.values[TASK_OHLC], LIGHT["blue"])
     if TASK_BANDS in sample.truth:
@@ -97,6 +104,22 @@ def _fan(
     ]
     fan = line(name, _broken(edges), {"color": LIGHT["blue"], "width": 0})
     return fan.update(fill="toself", fillcolor=LIGHT["fan"], hoverinfo="skip")
+
+
+def _interval_fans(sample: ForecastSample, x: Sequence[Any]) -> Iterator[go.Scatter]:
+    """Fill each central interval of the close, the widest first, from the last known close on."""
+    close, known = OHLC.index(CLOSE), _column(sample.truth, CLOSE)
+    for pair in intervals(sample.levels):
+        edges = []
+        for one in sample.issued:
+            rows = one.quantiles[TASK_OHLC]
+            low, high = ([row[close] for row in rows[sample.levels.index(level)]] for level in pair)
+            times = list(x[one.last_known :][: len(low) + 1])
+            start = known[one.last_known]
+            edges.append(([*times, *reversed(times)], [start, *high, *reversed(low), start]))
+        name = f"close, {percent_of(nominal(pair))} % interval"
+        fan = line(name, _broken(edges), {"color": LIGHT["blue"], "width": 0})
+        yield fan.update(fill="toself", fillcolor=LIGHT["fan"], hoverinfo="skip")
 
 
 def _task_lines(sample: ForecastSample, task: Task, x: Sequence[Any]) -> Iterator[go.Scatter]:

@@ -20,6 +20,7 @@ from v8.reports.comparison_results import Comparison
 from v8.reports.document import document, plot
 from v8.reports.figures import error_figure, learning_figure, multiples_figure, stage_figure
 from v8.reports.forecast_figure import forecast_figure
+from v8.reports.intervals import interval_tables, named_intervals
 from v8.reports.leaderboard import LeaderboardRow, rank_results
 from v8.reports.leaderboard_tables import (
     LEADERBOARD_NOTE,
@@ -103,6 +104,7 @@ def series_section(result: SeriesResult, history: History, sample: ForecastSampl
         element("p", "A click on a name shows or hides its line.", class_="soft"),
         element("div", *charts, class_="charts"),
         *(_error_table(judgement, task) for task in judgement.errors),
+        *interval_tables(result.quantiles),
         element("h3", "Direction of the close"),
         table(_DIRECTION_COLUMNS, map(_direction_cells, judgement.direction)),
         element("h3", "Training"),
@@ -187,10 +189,12 @@ def _forecasts(sample: ForecastSample | None) -> Html:
         return element("p", "No forecasts are kept beside this model.")
     num_steps = len(next(iter(sample.issued[0].values.values())))
     every = "every bar" if num_steps == 1 else f"every {num_steps} bars"
+    spans = "the forecast low to high. It is no interval: nothing says how often the truth stays within."
+    if told := named_intervals(sample.levels):
+        spans = f"the {told} interval of the close: so often should the truth stay within, at each step."
     note = (
         f"Newest {len(sample.open_time_s)} candles of the test span, times in UTC. A forecast was issued "
-        f"{every}; each shaded area opens at the close it knew last and spans the forecast low to high. It "
-        "is no interval: nothing says how often the truth stays within."
+        f"{every}; each shaded area opens at the close it knew last and spans {spans}"
     )
     return plot(forecast_figure(sample), note)
 

@@ -24,10 +24,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast
-from v8.columns import OHLC, TASK_OHLC
+from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast, Rows
+from v8.columns import CLOSE, OHLC, TASK_OHLC
 from v8.errors import ArtifactError
 from v8.features.computing import compute_columns
+from v8.levels import MEDIAN, levels_of, quantile_column
 from v8.market.candles import Candles
 from v8.reports.figures import error_figure, multiples_figure, relative_losses_figure, upright
 from v8.reports.forecast_figure import PANEL_FORMAT, forecast_figure
@@ -36,6 +37,7 @@ from v8.reports.palette import LIGHT
 from v8.reports.results import History, SeriesResult
 from v8.storage import write_bytes
 from v8.tasks import TASKS
+from v8.tasks.task import Task
 
 SHOWN_BARS: Final = 60
 """Known candles in the picture of one forecast; more become too thin to see."""
@@ -228,13 +230,24 @@ def _sample(candles: Candles, shown: Candles, forecast: pd.DataFrame) -> Forecas
         }
         for frame in (known, forecast)
     )
+    levels = levels_of(forecast.columns, CLOSE)
+    quantiles = {
+        task.name: tuple(_quantile_rows(forecast, task, level) for level in levels)
+        for task in (tasks if levels else ())
+    }
     return ForecastSample(
         series=str(candles.series),
         bar_s=candles.series.bar_s,
         open_time_s=tuple(shown.open_time_s.tolist()),
         truth=truth,
-        issued=(IssuedForecast(len(shown) - 1, coming),),
+        issued=(IssuedForecast(len(shown) - 1, coming, quantiles),),
+        levels=levels,
     )
+
+
+def _quantile_rows(forecast: pd.DataFrame, task: Task, level: float) -> Rows:
+    names = [name if level == MEDIAN else quantile_column(name, level) for name in task.columns]
+    return tuple(map(tuple, forecast[names].to_numpy(np.float64).tolist()))
 
 
 def _draw(panels: list[Axes], figure: go.Figure) -> None:

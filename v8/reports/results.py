@@ -10,6 +10,7 @@ Reports need these keys; others may stand beside them:
     training.best_epoch, .epochs_run    epochs; best epoch 0 is the untrained network
     seconds                             wall time per stage, in seconds
     judgement                           `v8.evaluation.judgement.Judgement.to_json`
+    quantiles                           `v8.evaluation.quantile_judgement.QuantileJudgement.to_json`, or none
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pydantic import AliasPath, Field, StrictBool, TypeAdapter
 
 from v8.errors import ArtifactError
 from v8.evaluation.judgement import Judgement
+from v8.evaluation.quantile_judgement import QuantileJudgement
 from v8.records import MAX_SIZE, Count, Seconds, Text, checked, read_plain
 
 History = Sequence[Mapping[str, float]]
@@ -54,6 +56,7 @@ class SeriesResult:
         judgement: Errors beside the baselines.
         split: Spans of the table, as `SeriesData.describe_split` writes them.
         candle_report: Counts, as `CandleReport.to_json` writes them.
+        quantiles: How its quantiles did; None where it has none.
     """
 
     series: Text
@@ -65,6 +68,7 @@ class SeriesResult:
     judgement: Judgement
     split: Mapping[str, Any]
     candle_report: Annotated[Mapping[str, Any], _at("candles", "report")]
+    quantiles: QuantileJudgement | None = None
 
     @property
     def total_seconds(self) -> float:
@@ -123,6 +127,9 @@ def _read_result(content: Mapping[str, Any]) -> SeriesResult:
     if "judgement" in content:
         judged = Judgement.from_json(content["judgement"], where=f"{where}, key judgement")
         content = {**content, "judgement": judged}
+    if "quantiles" in content:
+        spread = QuantileJudgement.from_json(content["quantiles"], where=f"{where}, key quantiles")
+        content = {**content, "quantiles": spread}
     return checked(_RESULT, content, where=where, fix=_FIX)
 
 

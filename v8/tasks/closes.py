@@ -128,3 +128,32 @@ def future_weights(horizon_bars: int) -> NDArray[np.float64]:
     trace = steps * (steps + 1) / 2
     total = steps * (steps + 1) * (2 * steps + 1) / 6
     return (trace - total / BAND_PERIOD_BARS) / (BAND_PERIOD_BARS - 1)
+
+
+def moved_closes(horizon_bars: int) -> NDArray[np.float64]:
+    """Count the closes of a band's window that a coming bar has moved: by step, then by bar, shape (H, H).
+
+    >>> moved_closes(3).tolist()
+    [[1.0, 0.0, 0.0], [2.0, 1.0, 0.0], [3.0, 2.0, 1.0]]
+    """
+    steps = np.arange(1, horizon_bars + 1)
+    return np.maximum(steps[:, None] - steps[None, :] + 1.0, 0.0)
+
+
+def variance_weights(horizon_bars: int) -> NDArray[np.float64]:
+    """Say how much each coming bar's variance adds to the variance of the closes of a band's window.
+
+    k steps ahead bar j, at most k, has moved the newest n = k - j + 1 of the twenty closes alike, which adds
+    n (1 - n / 20) / 19 of its variance to their sample variance.
+
+    Args:
+        horizon_bars: Steps ahead, at most 20.
+
+    Returns:
+        Shape (H, H): by step, then by bar; rows add up to `future_weights`.
+
+    >>> [round(float(weight), 3) for weight in variance_weights(2)[1]]  # n = 2, then n = 1
+    [0.095, 0.05]
+    """
+    moved = moved_closes(horizon_bars)
+    return moved * (1.0 - moved / BAND_PERIOD_BARS) / (BAND_PERIOD_BARS - 1)

@@ -128,6 +128,7 @@ def compiled_step(fleet: keras.Model, profile: Profile, precision: str) -> Calla
         A model without any weight in the batch does not take the step either.
     """
     is_scaled, settings = precision == "mixed_float16", profile.training
+    outer_levels = profile.shape.outer_levels
 
     def step(  # noqa: PLR0917 - called positionally by one caller, compiled
         state: FleetState,
@@ -144,7 +145,7 @@ def compiled_step(fleet: keras.Model, profile: Profile, precision: str) -> Calla
                 forecast, drawn = fleet.stateless_call(
                     weights, constants, _inputs(fleet, x_BMTF, y), training=True
                 )
-                loss_M = fleet_loss(profile.tasks, y, forecast, weight_BM)
+                loss_M = fleet_loss(profile.tasks, y, forecast, weight_BM, outer_levels)
                 return ops.sum(loss_M * state.loss_scale), (loss_M, drawn)
 
             return _gradients(loss_of, state.weights)
@@ -173,13 +174,15 @@ def compiled_loss(fleet: keras.Model, profile: Profile) -> Callable[..., Any]:
 
     Both results have shape (M,), float32.
     """
+    outer_levels = profile.shape.outer_levels
 
     def loss_of(
         weights: Sequence[Tensor], constants: Sequence[Tensor], x_BMTF: Tensor, y: Any, weight_BM: Tensor
     ) -> tuple[Tensor, Tensor]:
         forecast, _ = fleet.stateless_call(weights, constants, x_BMTF, training=False)
         num_windows_M = ops.sum(weight_BM, axis=0)
-        return fleet_loss(profile.tasks, y, forecast, weight_BM) * num_windows_M, num_windows_M
+        loss_M = fleet_loss(profile.tasks, y, forecast, weight_BM, outer_levels)
+        return loss_M * num_windows_M, num_windows_M
 
     return _compiled(loss_of)
 

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.data.dataset import SeriesData
+from v8.data.quantiles import first_steps
 from v8.data.windows import Batch, FleetWindows, num_batches
 from v8.errors import ArtifactError, DivergedError, StorageError
 from v8.machine import backend_name, device_of, memory_of
@@ -189,7 +190,7 @@ class Trainer:
             build_network(
                 self.profile,
                 seed=member.seed,
-                start={task.task: task.start for task in member.data.scaling.tasks},
+                start=_start(member.data),
                 precision=self.precision,
                 is_taught=True,
             )
@@ -252,6 +253,11 @@ class Trainer:
         loss, places = compiled_loss(free, self.profile), counterparts(free, fleet)
         constants = [np.asarray(one) for one in free.non_trainable_variables]
         return lambda weights, _, *batch: loss([weights[place] for place in places], constants, *batch)
+
+
+def _start(data: SeriesData) -> dict[str, Any]:
+    """Return the constant forecast of a series, with its quantiles, by the outputs of its network."""
+    return {task.task: task.start for task in data.scaling.tasks} | first_steps(data)
 
 
 @dataclass

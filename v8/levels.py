@@ -1,0 +1,124 @@
+"""Quantile levels: what a profile may ask for, how their outputs are called, and which make an interval.
+
+A quantile of level 0.05 is what the truth stays below in 5 of 100 cases. The median is the point forecast, so
+every set of levels holds 0.5; the others are called its outer levels here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+MEDIAN: Final = 0.5
+
+MAX_LEVELS: Final = 19
+"""Every twentieth; what is asked for is trained, published, judged and drawn."""
+
+LEAST_LEVEL: Final = 0.005
+"""A validation span of 1,000 windows has five beyond it."""
+
+_SAME: Final = 1e-9
+"""Levels that differ by less are equal: 1 - 0.95 is not 0.05 to the last bit."""
+
+
+def fault_of(levels: Sequence[float]) -> str | None:
+    """Say what is wrong with a set of levels; None where nothing is.
+
+    >>> fault_of([0.1, 0.9])
+    'must hold 0.5, the median'
+    """
+    if MEDIAN not in levels:
+        return f"must hold {MEDIAN}, the median"
+    if not 3 <= len(levels) <= MAX_LEVELS:
+        return f"must hold 3 to {MAX_LEVELS} levels"
+    if min(levels) < LEAST_LEVEL or max(levels) > 1 - LEAST_LEVEL:
+        return f"must lie between {LEAST_LEVEL} and {1 - LEAST_LEVEL}"
+    gaps = [high - low for low, high in pairwise(levels)]
+    return "must ascend" if min(gaps) <= _SAME else None
+
+
+def outer(levels: Sequence[float]) -> tuple[float, ...]:
+    """Return all levels but the median, ascending.
+
+    >>> outer([0.25, 0.5, 0.75])
+    (0.25, 0.75)
+    """
+    return tuple(level for level in levels if level != MEDIAN)
+
+
+def quantile_output(task: str) -> str:
+    """Name the output of a network and of a published model that holds a task's quantiles."""
+    return f"{task}_quantiles"
+
+
+def quantile_column(column: str, level: float) -> str:
+    """Name a quantile of a column, by its level in per cent.
+
+    >>> quantile_column("close", 0.05), quantile_column("low", 0.975)
+    ('close_q5', 'low_q97.5')
+    """
+    return f"{column}_q{percent_of(level)}"
+
+
+def percent_of(level: float) -> str:
+    """Write a level in per cent.
+
+    >>> percent_of(0.29), percent_of(0.025)
+    ('29', '2.5')
+    """
+    return f"{100 * level:.10g}"
+
+
+def levels_of(names: Iterable[str], column: str) -> tuple[float, ...]:
+    """Return the levels that names of columns say a column is forecast at, with its median; none without.
+
+    >>> levels_of(["close", "close_q95", "close_q5"], "close")
+    (0.05, 0.5, 0.95)
+    """
+    start = quantile_column(column, 0)[:-1]
+    found = [float(name.removeprefix(start)) / 100 for name in names if name.startswith(start)]
+    return tuple(sorted([*found, MEDIAN])) if found else ()
+
+
+def intervals(levels: Sequence[float]) -> tuple[tuple[float, float], ...]:
+    """Return the central intervals among levels, the widest first.
+
+    >>> intervals([0.05, 0.25, 0.5, 0.75, 0.95])
+    ((0.05, 0.95), (0.25, 0.75))
+    """
+    lows = [level for level in levels if level < MEDIAN]
+    return tuple((low, high) for low in lows for high in levels if abs(low + high - 1) <= _SAME)
+
+
+def nominal(interval: tuple[float, float]) -> float:
+    """Return the share of truths that a central interval promises to hold.
+
+    >>> nominal((0.25, 0.75))
+    0.5
+    """
+    return round(interval[1] - interval[0], 9)
+
+
+def signed_sums(outer_levels: Sequence[float]) -> NDArray[np.float32]:
+    """Return the matrix that turns steps between neighbouring quantiles into distances from the median.
+
+    Where steps are not negative, distances ascend: quantiles made so never cross.
+
+    Args:
+        outer_levels: Ascending, without the median.
+
+    Returns:
+        Shape (L, L): distances are steps times it.
+
+    >>> signed_sums([0.1, 0.4, 0.9]).tolist()
+    [[-1.0, 0.0, 0.0], [-1.0, -1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+    levels = np.array(outer_levels)
+    from_L1, to_1L = levels[:, None], levels[None, :]
+    is_below = (from_L1 < MEDIAN) & (to_1L <= from_L1)
+    is_above = (from_L1 > MEDIAN) & (to_1L >= from_L1)
+    return is_above.astype(np.float32) - is_below.astype(np.float32)
