@@ -23,6 +23,7 @@ from v8.artifacts.forecaster import Forecaster
 from v8.errors import DataError, V8Error
 from v8.evaluation.baselines import called
 from v8.evaluation.judgement import Judgement
+from v8.evaluation.quantile_judgement import QuantileJudgement
 from v8.hub.opening import ModelPlace
 from v8.levels import intervals, nominal, percent_of, quantile_column
 from v8.market.candles import Candles
@@ -113,6 +114,15 @@ class Issued:
         judgement = Judgement.from_json(metadata.get("judgement"), where=where)
         return {task: _task_quality(judgement, task) for task in judgement.tasks}
 
+    def _quantiles(self) -> dict[str, Any]:
+        """Return levels and how good they were, of a model that has some."""
+        if not self.forecaster.quantiles:
+            return {}
+        metadata = self.forecaster.metadata
+        where = f"metadata of {metadata['series']}, key quantiles"
+        judged = QuantileJudgement.from_json(metadata.get("quantiles"), where=where)
+        return {"quantiles": {"levels": list(self.forecaster.quantiles), "tasks": judged.summary()}}
+
     def model_line(self) -> str:
         """Say which model it is and how old."""
         revision = f" at {self.revision}" if self.revision else ""
@@ -162,6 +172,7 @@ class Issued:
                 "seen_until": iso(self.forecaster.seen_until_s),
                 "age_s": self.model_age_s,
                 "quality": self.quality(),
+                **self._quantiles(),
             },
             "candles": {
                 "source": self.candles.source,

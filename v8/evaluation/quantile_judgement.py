@@ -115,6 +115,20 @@ class QuantileJudgement:
         """Say by how many per cent each interval is called: "90 %"."""
         return [f"{percent_of(nominal(one))} %" for one in self.intervals]
 
+    def summary(self) -> dict[str, dict[str, Any]]:
+        """Return per task the CRPS, in returns and as multiples of baselines', and coverage by interval."""
+        return {
+            task: {
+                "crps": judged.errors[MODEL].crps,
+                "crps_multiples": {name: judged.multiple(name) for name in judged.significance},
+                "coverage": {
+                    name: judged.errors[MODEL].mean_coverage(place)
+                    for place, name in enumerate(self.named_intervals())
+                },
+            }
+            for task, judged in self.tasks.items()
+        }
+
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain JSON values."""
         content: dict[str, Any] = _JUDGEMENT.dump_python(self, mode="json", by_alias=True)

@@ -1,0 +1,171 @@
+"""Quantiles from a profile's key to the ledger: trained once, read wherever a forecast is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from v8.app.drawing import draw
+from v8.app.part import _numbers, _picture
+from v8.artifacts.forecaster import Forecaster
+from v8.artifacts.run_folder import RunFolder, RunRecord, read_run
+from v8.artifacts.series_artifact import METADATA_FILE, read_metadata
+from v8.commands.app import app
+from v8.engine.issuing import Issued
+from v8.engine.local import train_all
+from v8.engine.outputs import write_outputs
+from v8.engine.plan import Job
+from v8.errors import ArtifactError
+from v8.evaluation.quantile_judgement import QuantileJudgement
+from v8.ledger.baselines import fit_baselines
+from v8.ledger.database import Ledger
+from v8.ledger.record import live_record
+from v8.ledger.scoring import score
+from v8.ledger.writing import make_entry
+from v8.market.candles import Candles
+from v8.market.series import Series
+from v8.market.sources.source import open_source
+from v8.profile import Profile, recorded_profile
+from v8.reports.card import model_card
+from v8.reports.pictures import draw_forecast
+from v8.tasks import TASKS
+
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+LATER = 6
+"""Candles that come after the forecasts."""
+
+
+@pytest.fixture(scope="module")
+def made(
+    tmp_path_factory: pytest.TempPathFactory, make_blended_profile: Callable[..., Profile]
+) -> SimpleNamespace:
+    """A run of one series with quantiles, and candles before and after its forecasts."""
+    home, series = tmp_path_factory.mktemp("quantiles"), Series.parse("BTCUSDT-15m")
+    profile = make_blended_profile(quantiles=LEVELS, training={"epochs": 1})
+    every = open_source("demo").candles(series, profile.newest_bars + LATER)
+    (home / "candles").mkdir()
+    every.to_frame()[:-LATER].to_csv(home / "candles" / f"{series}.csv")
+    candles = open_source("files", data_dir=home / "candles").candles(series, profile.newest_bars)
+    run, begun = home / "runs" / "tiny", RunRecord.begin(profile, "files", True, "python -m v8 run")
+    with pytest.MonkeyPatch.context() as patch, RunFolder(run, begun) as folder:
+        patch.setenv("V8_HOME", str(home / "caches"))
+        (outcome,) = train_all(
+            [Job(candles, profile, 7, run / str(series), is_publishable=True, candle_seconds=0.0)],
+            lambda event: None,
+        )
+        assert outcome.reason is None, outcome.trace
+        folder.set_state(series, status="done")
+    forecaster = Forecaster.load(run / str(series))
+    return SimpleNamespace(
+        run=run, folder=run / str(series), every=every, candles=candles, forecaster=forecaster
+    )
+
+
+@pytest.fixture
+def issued(made: SimpleNamespace) -> Issued:
+    frame = made.forecaster.predict(made.candles)
+    return Issued(made.forecaster, made.candles, frame, "here", int(made.candles.open_time_s[-1]), True)
+
+
+def test_a_forecast_has_a_column_for_each_quantile_and_none_crosses(made: SimpleNamespace) -> None:
+    frame = made.forecaster.predict(made.candles)
+    names = [name for task in TASKS.values() for name in task.columns]
+    assert list(frame.columns) == [*names, *(f"{name}_q{q}" for name in names for q in (5, 25, 75, 95))]
+    for name in names:
+        ordered = frame[[f"{name}_q5", f"{name}_q25", name, f"{name}_q75", f"{name}_q95"]].to_numpy()
+        assert (np.diff(ordered, axis=1) >= 0).all()
+        assert (ordered[:, 0] < ordered[:, -1]).all()
+    assert (frame["low_q5"] <= frame[["open_q5", "close_q5"]].min(axis=1)).all()
+    assert (frame["high_q95"] >= frame[["open_q95", "close_q95"]].max(axis=1)).all()
+
+
+def test_a_back_test_says_of_its_last_candle_what_predict_says(made: SimpleNamespace) -> None:
+    history = made.forecaster.forecast_history(made.candles, start="2024-12-31T20:00:00")
+    last = history.loc[history.index.get_level_values("issued_at").max()].droplevel("step")
+    pd.testing.assert_frame_equal(last, made.forecaster.predict(made.candles))
+
+
+def test_the_metadata_tells_how_good_they_were(made: SimpleNamespace) -> None:
+    content = read_metadata(made.folder)
+    assert content["profile"]["quantiles"] == list(LEVELS)
+    judged = QuantileJudgement.from_json(content["quantiles"], where="metadata")
+    assert set(judged.tasks["bands"].errors) == {"model", "roll_forward", "range_paths"}
+    assert judged.tasks["ohlc"].errors["model"].crps > 0
+
+
+def test_metadata_that_promises_other_quantiles_than_the_model_has_is_refused(
+    made: SimpleNamespace, tmp_path: Path
+) -> None:
+    for file in made.folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    content = json.loads((tmp_path / METADATA_FILE).read_text())
+    content["profile"]["quantiles"] = [0.1, 0.5, 0.9]
+    (tmp_path / METADATA_FILE).write_text(json.dumps(content))
+    with pytest.raises(ArtifactError, match="must take and give what metadata"):
+        Forecaster.load(tmp_path)
+
+
+def test_every_form_of_predict_prints_them(
+    made: SimpleNamespace, issued: Issued, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS", "XLA_FLAGS"):
+        monkeypatch.setenv(name, "" if name == "XLA_FLAGS" else "1")
+    words = ["predict", str(made.folder), "--source", "files", "--allow-old", "--bars", "940"]
+    words += ["--data-dir", str(made.run.parents[1] / "candles"), "--format"]
+    told = json.loads(CliRunner().invoke(app, [*words, "json"]).stdout)
+    assert told["forecast"][0]["close_q5"] == issued.forecast["close_q5"].iloc[0]
+    assert told["model"]["quantiles"]["levels"] == list(LEVELS)
+    csv = CliRunner().invoke(app, [*words, "csv"]).stdout
+    assert "volatility_q95" in csv.splitlines()[0]
+    table = CliRunner().invoke(app, [*words, "table"]).stdout
+    assert "90 % intervals" in table and "50 % intervals" in table
+    draw_forecast(made.candles, issued.forecast, tmp_path / "one.png", notes=[])
+    assert (tmp_path / "one.png").stat().st_size > 10_000
+
+
+def test_report_card_and_page_show_intervals(made: SimpleNamespace, issued: Issued) -> None:
+    write_outputs(made.run)
+    report = (made.run / "report.html").read_text("utf-8")
+    assert "Quantiles and intervals" in report and "close, 90 % interval" in report
+    assert "no interval" not in report
+    card = model_card("someone/models", read_run(made.run), [read_metadata(made.folder)], {})
+    assert "How sure they are" in card and "without an interval" not in card
+    picture = _picture(issued)
+    assert len(picture.fans) == 2 and str(draw(picture, "")).count('class="fan"') == 4  # wide and narrow
+    assert "90 % intervals of the same" in str(_numbers(issued))
+
+
+def test_the_ledger_scores_each_level_and_tells_the_crps(made: SimpleNamespace, tmp_path: Path) -> None:
+    profile, every = recorded_profile(made.forecaster.metadata["profile"], where="test"), made.every
+    closed_s = int(made.candles.open_time_s[-1]) + made.candles.series.bar_s
+    fitted = fit_baselines(profile, made.candles, closed_s)
+    entry = make_entry(made.forecaster, fitted, made.candles, closed_s + 1, "./runs/tiny")
+    assert entry.issuer.forecasters[-4:] == ("model_q5", "model_q25", "model_q75", "model_q95")
+    scored = score(entry, every, entry.due_s)
+    assert scored is not None and scored.losses is not None and scored.truth is not None
+    losses = dict(zip(entry.issuer.forecasters, scored.losses[:, 0], strict=True))
+    truth = entry.issuer.split(scored.truth.astype(np.float64))["ohlc"]
+    beyond = (truth - entry.forecast("model_q5")["ohlc"]) / last_close(made.candles)
+    by_hand = 2 * np.where(beyond > 0, 0.05 * beyond, -0.95 * beyond).mean()
+    assert losses["model_q5"] == pytest.approx(by_hand, rel=1e-4)
+    with Ledger.open_to_write(tmp_path / "ledger.sqlite") as ledger:
+        ledger.add(entry)
+        (number,) = ledger.pending(entry.issuer.place, entry.issuer.series)
+        ledger.add_score(number, scored)
+        (kept,) = ledger.scored(entry.issuer.place, entry.issuer.series)
+        assert kept.losses.shape == (1, len(entry.issuer.forecasters), 3)
+        live = live_record(ledger, entry.issuer.place).tasks["ohlc"]
+    names = ("model", *entry.issuer.forecasters[-4:])
+    assert live.crps == pytest.approx(np.mean([losses[name] for name in names]))
+    assert not any(name.startswith("model_q") for name in (*live.errors, live.best.baseline))
+
+
+def last_close(candles: Candles) -> float:
+    return float(candles.column("close")[-1])
