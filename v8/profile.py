@@ -129,6 +129,8 @@ class TrainingSettings(Settings):
     """What `clip_norm` bounds: the norm of a model's whole gradient, or the size of each `value` of it."""
     gradient_accumulation: int = Field(default=1, ge=1, le=1_024)
     """Batches whose gradients make one optimiser step, as one larger batch would, in less memory."""
+    checkpoint_activations: bool = False
+    """Keep little of a forward pass and work the rest out again for the gradient: less memory, more time."""
     early_stopping_patience_epochs: int = Field(ge=1)
     """Epochs without a better validation loss before training ends; the best weights are kept."""
     reduce_lr_factor: float = Field(gt=0, lt=1)

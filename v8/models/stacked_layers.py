@@ -11,6 +11,7 @@ further axes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
@@ -66,6 +67,10 @@ class StackedLayer(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no 
             self.add_weight(name=weight.name, shape=(num_models, *weight.shape), initializer="zeros")
             for weight in stock.weights
         ]
+
+    def num_kept_inside(self, inputs: Sequence[Tensor]) -> int:
+        """Return the numbers that one call keeps for its gradient beside inputs and results, for a window."""
+        return 0
 
     def load(self, originals: Sequence[Layer]) -> None:
         """Copy the weights of one stock layer a model."""
@@ -221,6 +226,10 @@ class StackedAdditiveAttention(StackedLayer):
             terms = terms * _aligned(scale_MD, terms)
         return ops.matmul(ops.softmax(ops.sum(terms, axis=-1), axis=-1), value)
 
+    def num_kept_inside(self, inputs: Sequence[Tensor]) -> int:
+        """Count the terms, of every query and every key."""
+        return math.prod(inputs[0].shape[1:]) * inputs[1].shape[2]
+
 
 @twin_of(keras.layers.MultiHeadAttention)
 class StackedMultiHeadAttention(StackedLayer):
@@ -261,6 +270,10 @@ class _StackedRecurrent(StackedLayer):
             return self._run_to_states(x_BMTF)
         y = self._run(x_BMTF, self.stock_weights, go_backwards=self.go_backwards)
         return ops.flip(y, axis=2) if self.go_backwards and self.return_sequences else y
+
+    def num_kept_inside(self, inputs: Sequence[Tensor]) -> int:
+        """Count gates and cells, which are kept for every step."""
+        return 5 * self.num_models * inputs[0].shape[2] * self.units
 
     def compute_output_shape(self, input_shape: Shape) -> Any:
         """Drop features, and time unless sequences are returned; states follow."""

@@ -14,6 +14,7 @@ Shape legend: B batch, M model, T lookback, F features, H horizon, C columns of 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import keras
@@ -23,6 +24,8 @@ from numpy.typing import NDArray
 
 from v8.columns import TASK_OHLC
 from v8.machine import backend, backend_name
+from v8.models.checkpointing import checkpointed
+from v8.models.gradients import gradients_of
 from v8.models.losses import fleet_loss
 from v8.models.networks import TRUTH, WINDOW
 from v8.profile import Profile, TrainingSettings
@@ -129,6 +132,8 @@ def compiled_step(fleet: keras.Model, profile: Profile, precision: str) -> Calla
     """
     is_scaled, settings = precision == "mixed_float16", profile.training
     outer_levels = profile.shape.outer_levels
+    plain = partial(fleet.stateless_call, training=True)
+    forward = checkpointed(fleet) if settings.checkpoint_activations else plain
 
     def step(  # noqa: PLR0917 - called positionally by one caller, compiled
         state: FleetState,
@@ -142,13 +147,11 @@ def compiled_step(fleet: keras.Model, profile: Profile, precision: str) -> Calla
             x_BMTF, y, weight_BM = part
 
             def loss_of(weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-                forecast, drawn = fleet.stateless_call(
-                    weights, constants, _inputs(fleet, x_BMTF, y), training=True
-                )
+                forecast, drawn = forward(weights, constants, _inputs(fleet, x_BMTF, y))
                 loss_M = fleet_loss(profile.tasks, y, forecast, weight_BM, outer_levels)
                 return ops.sum(loss_M * state.loss_scale), (loss_M, drawn)
 
-            return _gradients(loss_of, state.weights)
+            return gradients_of(loss_of, state.weights)
 
         window_sum_M = ops.sum(weight_BM, axis=0)
         gradients, (loss_M, constants) = _in_parts(gathered, state, (x_BMTF, y, weight_BM), settings)
@@ -282,15 +285,6 @@ def _wide(values_M: Tensor, like: Tensor) -> Tensor:
 
 def _flat(array: Tensor) -> Tensor:
     return ops.reshape(array, (array.shape[0], -1))
-
-
-def _gradients(loss_of: Callable[[Sequence[Tensor]], Any], weights: Sequence[Tensor]) -> Any:
-    if backend_name() == "jax":
-        return backend().grad(loss_of, has_aux=True)(list(weights))
-    with backend().GradientTape() as tape:
-        tape.watch(weights)
-        loss, extra = loss_of(weights)
-    return tape.gradient(loss, weights), extra
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
