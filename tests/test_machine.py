@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from v8.machine import num_usable_cores
+from v8.machine import num_usable_cores, visible_gpus
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,27 @@ def test_a_container_s_quota_bounds_the_cores(quota: str, most: int, tmp_path: P
     available = len(os.sched_getaffinity(0))
     assert num_usable_cores(file) == min(available, most)
     assert num_usable_cores(tmp_path / "missing") == available
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (None, ("0", "1")),
+        ("1,0", ("1", "0")),
+        ("GPU-5e, 1", ("GPU-5e", "1")),
+        ("1,-1,0", ("1",)),
+        ("", ()),
+        ("-1", ()),
+    ],
+)
+def test_gpus_are_those_of_the_driver_unless_the_user_names_others(
+    told: str | None, expected: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if told is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", told)
+    for name in ("nvidia0", "nvidia1", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert visible_gpus(tmp_path) == (), "without a driver there are none"
+    (tmp_path / "nvidiactl").touch()
+    assert visible_gpus(tmp_path) == expected

@@ -12,8 +12,9 @@ import os
 import platform
 import re
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psutil
 
@@ -21,6 +22,9 @@ from v8.version import VERSION
 
 VERSIONED_PACKAGES = ("keras", "tensorflow", "numpy", "pandas")
 """Packages that can change a result."""
+
+
+_DEVICES: Final = Path("/dev")
 
 
 @dataclass(frozen=True)
@@ -118,9 +122,24 @@ def process_memory() -> Memory:
     return Memory(info.rss, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
 
 
-def may_have_gpu() -> bool:
+def may_have_gpu(devices: Path = _DEVICES) -> bool:
     """Look for NVIDIA's driver, which costs nothing; asking the backend costs seconds."""
-    return Path("/dev/nvidiactl").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != "-1"
+    return (devices / "nvidiactl").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != "-1"
+
+
+def visible_gpus(devices: Path = _DEVICES) -> tuple[str, ...]:
+    """Name the GPUs that processes may be given, as CUDA_VISIBLE_DEVICES does; the backend is not asked.
+
+    Args:
+        devices: Where Linux shows the driver.
+    """
+    if not may_have_gpu(devices):
+        return ()
+    told = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if told is None:
+        return tuple(str(number) for number, _ in enumerate(devices.glob("nvidia[0-9]*")))
+    # CUDA does not look behind a name that it does not know.
+    return tuple(takewhile(lambda name: name not in {"", "-1"}, (name.strip() for name in told.split(","))))
 
 
 def backend_name() -> str:

@@ -2,9 +2,10 @@
 
     python crew.py FOLDER NUM_WORKERS NAME[:FATE] ...
 
-FATE `signed` leaves the worker's process id in `FOLDER/NAME.pid`, `deadly` kills the worker, every time.
+FATE `signed` leaves the worker's process id in `FOLDER/NAME.pid`, `deadly` kills the worker, every time;
+`placed` adds a line to `FOLDER/NAME.gpu`: the process id, and the GPUs that are visible there.
 Events are printed as lines; `FOLDER/outcomes.json` tells each series' reason of failure, or None.
-NUM_WORKERS 0 trains in this process.
+NUM_WORKERS 0 trains in this process; `GPU,GPU:N` names a GPU for each worker, which trains in fleets of N.
 """
 
 from __future__ import annotations
@@ -34,6 +35,17 @@ class SignedJob(Job):
         return self.candles.series
 
 
+class PlacedJob(Job):
+    """A job whose worker tells what it sees."""
+
+    @property
+    def series(self) -> Series:
+        if multiprocessing.parent_process():
+            with self.folder.with_name(f"{self.candles.series}.gpu").open("a") as file:
+                file.write(f"{os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')}\n")
+        return self.candles.series
+
+
 class DeadlyJob(Job):
     """A job that no worker survives."""
 
@@ -44,7 +56,7 @@ class DeadlyJob(Job):
         return self.candles.series
 
 
-FATES = {"": Job, "signed": SignedJob, "deadly": DeadlyJob}
+FATES = {"": Job, "signed": SignedJob, "placed": PlacedJob, "deadly": DeadlyJob}
 
 
 def tell(event: Event) -> None:
@@ -57,7 +69,7 @@ def tell(event: Event) -> None:
         print(f"{event.series} epoch {event.record.epoch}", flush=True)
 
 
-def main(folder: Path, num_workers: int, names: list[str]) -> None:
+def main(folder: Path, crew: str, names: list[str]) -> None:
     """Train, and say how it ended."""
     profile = pickle.loads((folder / "profile.pickle").read_bytes())
     jobs = []
@@ -66,8 +78,13 @@ def main(folder: Path, num_workers: int, names: list[str]) -> None:
         candles = DemoSource().candles(Series.parse(series), profile.newest_bars, None)
         (folder / series).mkdir()
         jobs.append(FATES[fate](candles, profile, number, folder / series, False, 0.0))
-    if num_workers:
-        outcomes = list(workers.train_all(jobs, tell, num_workers))
+    gpus, _, fleet_size = crew.rpartition(":")
+    if fleet_size != "0":
+        if gpus:
+            placed = {"gpus": gpus.split(","), "fleet_size": int(fleet_size)}
+            outcomes = list(workers.train_all(jobs, tell, len(placed["gpus"]), **placed))
+        else:
+            outcomes = list(workers.train_all(jobs, tell, int(crew)))
         assert "tensorflow" not in sys.modules  # the parent only listens
     else:
         from v8.engine import local
@@ -79,6 +96,6 @@ def main(folder: Path, num_workers: int, names: list[str]) -> None:
 
 if __name__ == "__main__":
     try:
-        main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+        main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])
     except KeyboardInterrupt:
         sys.exit(130)

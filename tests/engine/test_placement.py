@@ -34,3 +34,12 @@ def test_a_fleet_and_several_workers_are_refused_together() -> None:
 def test_a_fleet_size_that_is_no_number_is_refused(text: str) -> None:
     with pytest.raises(ProfileError, match=r"--fleet-size: is auto or a number of series, at least 1; got"):
         choose_placement("auto", text, may_have_gpu=False, num_cores=8)
+
+
+def test_several_gpus_get_a_process_each_and_fleets() -> None:
+    machine = {"may_have_gpu": True, "num_cores": 8, "gpus": ("0", "2", "3")}
+    assert choose_placement("auto", "auto", **machine) == Placement(3, None, gpus=("0", "2", "3"))
+    assert choose_placement("2", "8", **machine) == Placement(2, 8, gpus=("0", "2"))
+    assert choose_placement("1", "auto", **machine) == Placement(1, None)
+    assert choose_placement("4", "auto", **machine) == Placement(4, 1), "more processes than GPUs share them"
+    assert choose_placement("auto", "auto", **{**machine, "gpus": ("0",)}) == Placement(1, None)

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="re
 
 @contextmanager
 def crew_at_work(
-    folder: Path, profile: Any, num_workers: int, *names: str
+    folder: Path, profile: Any, num_workers: int | str, *names: str
 ) -> Iterator[subprocess.Popen[str]]:
     """Start `crew.py` in a process group of its own; end whatever is left of the group."""
     folder.mkdir()
@@ -214,3 +214,26 @@ def test_workers_end_within_seconds_when_their_parent_is_killed(profile: Any, tm
         assert len(members(process.pid)) == 4  # parent, two workers, Python's resource tracker
         process.kill()
         assert is_gone_after(process.pid, END_S)
+
+
+def test_each_worker_sees_its_gpu_alone_and_a_series_that_kills_its_fleet_fails_by_itself(
+    profile: Any, tmp_path: Path
+) -> None:
+    """The GPUs are simulated: what decides which one a process computes on is CUDA_VISIBLE_DEVICES."""
+    names = ("BTCUSDT-15m", "ETHUSDT-15m", "BNBUSDT-15m")
+    short = profile.with_budget(epochs=1)
+    with crew_at_work(
+        tmp_path / "crew", short, "3,GPU-5e:2", *(f"{name}:placed" for name in names), "XRPUSDT-15m:deadly"
+    ) as crew:
+        said, _ = crew.communicate(timeout=HANG_S)
+    assert crew.returncode == 0, said
+    outcomes = json.loads((tmp_path / "crew" / "outcomes.json").read_text())
+    assert [outcomes[name] for name in names] == [None] * 3
+    assert "its worker must live until the artefact is saved; got SIGKILL 2 times" in outcomes["XRPUSDT-15m"]
+    seen = [(tmp_path / "crew" / f"{name}.gpu").read_text().splitlines() for name in names]
+    gpu_of = [dict(line.split() for line in lines) for lines in seen]
+    assert set(gpu_of[0].values()) | set(gpu_of[1].values()) == {"3", "GPU-5e"}, "the first two jobs"
+    processes = {process: gpu for each in gpu_of for process, gpu in each.items()}
+    assert all(each[process] == processes[process] for each in gpu_of for process in each)
+    for process, gpu in processes.items():
+        assert f"Process {process} trains on GPU {gpu}, in fleets of at most 2." in said

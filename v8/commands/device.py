@@ -61,7 +61,10 @@ def place(device: str, workers: str, fleet_size: str) -> Placement:
     """
     may_have_gpu = device != "cpu" and machine.may_have_gpu()
     num_cores = machine.num_usable_cores()
-    placement = choose_placement(workers, fleet_size, may_have_gpu=may_have_gpu, num_cores=num_cores)
+    gpus = machine.visible_gpus() if may_have_gpu else ()
+    placement = choose_placement(
+        workers, fleet_size, may_have_gpu=may_have_gpu, num_cores=num_cores, gpus=gpus
+    )
     if not may_have_gpu:
         for variable in _THREAD_VARIABLES:
             os.environ.setdefault(variable, "1")

@@ -40,7 +40,8 @@ def _train_on_this_machine(placement: Placement, jobs: Sequence[Job], listen: Li
     """Start TensorFlow only where it trains: in the workers, or here when there are none."""
     num_workers = _num_workers(placement, len(jobs), listen)
     if num_workers > 1:
-        return workers.train_all(jobs, listen, num_workers)
+        size = placement.fleet_size
+        return workers.train_all(jobs, listen, num_workers, gpus=placement.gpus, fleet_size=size)
     with quiet_start():
         from v8.engine import local  # noqa: PLC0415 - workers' parent must not start TensorFlow
         from v8.training.probe import measured_fleet_size  # noqa: PLC0415
@@ -68,7 +69,7 @@ ENGINES = Registry(
     [
         Engine(
             "local",
-            "Trains on this machine: all series in one program on a GPU, a process for each core on a CPU.",
+            "Trains on this machine: one program on a GPU, a process for each of several GPUs or cores.",
             "v8.engine.local, v8.engine.workers",
             _train_on_this_machine,
         )

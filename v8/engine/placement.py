@@ -1,7 +1,8 @@
 """Where the work goes: how many processes train, and how many series share one program.
 
 On a GPU one process trains one fleet: every step of a small recurrent network
-is a queue of tiny launches, and a fleet of 40 queues as many as one model. On a CPU each core gets a
+is a queue of tiny launches, and a fleet of 40 queues as many as one model. Several GPUs get a process each,
+and fleets from one queue (`v8.engine.workers` says why). On a CPU each core gets a
 process that trains one series at a time: four stacked models reach 266 windows/s in one process where
 one model reaches 350 (profile `aligned`, two cores), because many small matrices multiply slower than
 few large ones. How many cores there really are, and from which size on a larger fleet gains nothing, is
@@ -11,6 +12,7 @@ runs out, the fleet is halved.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,14 +41,18 @@ class Placement:
         num_workers: Processes, at least 1.
         fleet_size: Most series of one program, at least 1; None measures what suits the GPU.
         is_measured: Whether `num_workers` is only a bound, and a measurement before training decides.
+        gpus: One for each process, as CUDA_VISIBLE_DEVICES names it; none where they share what there is.
     """
 
     num_workers: int
     fleet_size: int | None
     is_measured: bool = False
+    gpus: tuple[str, ...] = ()
 
 
-def choose_placement(workers: str, fleet_size: str, *, may_have_gpu: bool, num_cores: int) -> Placement:
+def choose_placement(
+    workers: str, fleet_size: str, *, may_have_gpu: bool, num_cores: int, gpus: Sequence[str] = ()
+) -> Placement:
     """Turn `--workers` and `--fleet-size` into numbers.
 
     Args:
@@ -54,22 +60,28 @@ def choose_placement(workers: str, fleet_size: str, *, may_have_gpu: bool, num_c
         fleet_size: "auto" or a number.
         may_have_gpu: Whether a GPU may be what computes; without one, auto means fleets of one.
         num_cores: Cores that may be used.
+        gpus: Those that processes may be given.
 
     Returns:
-        A fleet in this process, or worker processes that train one series at a time.
+        A fleet in this process, a process with fleets for each of several GPUs, or worker processes that
+        train one series at a time.
 
     Raises:
         ProfileError: If one is no number, or both are wanted at once.
 
     >>> choose_placement("auto", "auto", may_have_gpu=False, num_cores=8)
-    Placement(num_workers=8, fleet_size=1, is_measured=True)
+    Placement(num_workers=8, fleet_size=1, is_measured=True, gpus=())
     >>> choose_placement("auto", "auto", may_have_gpu=True, num_cores=8)
-    Placement(num_workers=1, fleet_size=None, is_measured=False)
+    Placement(num_workers=1, fleet_size=None, is_measured=False, gpus=())
     >>> choose_placement("auto", "4", may_have_gpu=False, num_cores=8)
-    Placement(num_workers=1, fleet_size=4, is_measured=False)
+    Placement(num_workers=1, fleet_size=4, is_measured=False, gpus=())
+    >>> choose_placement("auto", "auto", may_have_gpu=True, num_cores=8, gpus=["0", "1"])
+    Placement(num_workers=2, fleet_size=None, is_measured=False, gpus=('0', '1'))
     """
     wanted_workers = _number("--workers", workers, "processes")
     wanted_size = _number("--fleet-size", fleet_size, "series")
+    if 1 < (num_processes := wanted_workers or len(gpus)) <= len(gpus):
+        return Placement(num_processes, wanted_size, gpus=tuple(gpus[:num_processes]))
     if wanted_size is not None and wanted_size > 1:
         if wanted_workers is not None and wanted_workers > 1:
             raise ProfileError(

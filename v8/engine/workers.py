@@ -1,15 +1,20 @@
-"""Worker processes: one workshop a core, each single-threaded, fed series one by one.
+"""Worker processes: one workshop a core or a GPU, fed from one queue of series.
 
 On a CPU the networks of this field are too small to share: two threads on one model gain little, two
-models on two cores gain nearly all. A worker starts TensorFlow once and asks for the next series when
-it has finished one, so a slow series delays nobody. A worker that dies (killed, out of memory) is
-replaced, and its series is tried once more: its checkpoint lets it go on where it was.
+models on two cores gain nearly all. So each worker is single-threaded and gets series one by one. On several
+GPUs each worker sees one of them and gets fleets. Keras' distribution API would train one program on all: it
+divides a batch, or a matrix, where a step of these networks is too short to wait for another GPU, and a fleet
+needs no common gradient to be worth the wait.
+
+A worker starts TensorFlow once and asks for more when it has finished what it had, so a slow series delays
+nobody but its fleet. A worker that dies (killed, out of memory) is replaced, and its series are tried once
+more, each alone, so that only the guilty one can fail; a checkpoint lets each go on where it was.
 
 Workers obey the parent alone: Ctrl-C reaches all processes of a terminal, but only the parent decides,
 and tells them by SIGTERM to stop after their batch. A worker whose parent is gone ends itself.
 
-Through the pipe go, up: `None` once when the worker is ready for its first series, then events, each
-series' `Outcome` last; down: one `Job` for the ready sign and for every outcome, until the pipe closes.
+Through the pipe go, up: `Ready` once when the worker can begin, then events, each series' `Outcome` last;
+down: a list of `Job`s for the ready sign and for the last outcome of each list, until the pipe closes.
 """
 
 from __future__ import annotations
@@ -22,9 +27,10 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from typing import Any, cast
+from typing import Any
 
 from v8.engine.events import Event, Listener, Note, Outcome, log_told_as_notes
 from v8.engine.interruption import deferred_interrupts
@@ -44,26 +50,47 @@ STOP_S = 2.0
 """How long workers may take to stop before they are killed; checkpoints keep their epochs."""
 
 
-class _Worker:
-    """A process, the parent's end of its pipe, and the series it works on or will get when ready."""
+@dataclass(frozen=True)
+class Ready:
+    """A worker can begin.
 
-    def __init__(self, job: Job) -> None:
-        self.job: Job | None = job
+    Args:
+        fleet_size: Most series of one program, at least 1.
+    """
+
+    fleet_size: int
+
+
+class _Worker:
+    """A process, the parent's end of its pipe, and the series it works on or will get when ready.
+
+    Args:
+        job: The first of them.
+        gpu: The GPU that it sees, as CUDA_VISIBLE_DEVICES names it; None: as this process.
+        fleet_size: Most series of one program; None lets it measure.
+        num_series: Most series that it will have.
+    """
+
+    def __init__(self, job: Job, gpu: str | None, fleet_size: int | None, num_series: int) -> None:
+        self.jobs, self.gpu, self.fleet_size = [job], gpu, 1
         # A fork would copy a parent that holds locks and a thread pool; spawn starts clean.
         context = multiprocessing.get_context("spawn")
         self.pipe, there = context.Pipe()
         self.process = context.Process(
-            target=_serve, args=(there, job.profile, job.precision), name="v8-worker", daemon=True
+            target=_serve,
+            args=(there, job.profile, job.precision, gpu, fleet_size, num_series),
+            name="v8-worker",
+            daemon=True,
         )
         with _deaf_to_interrupts():
             self.process.start()
         there.close()
 
-    def send_job(self) -> None:
-        """Hand over the series, if there is one."""
-        if self.job:
+    def send_jobs(self) -> None:
+        """Hand over the series, if there are any."""
+        if self.jobs:
             with suppress(ConnectionError):  # a dead worker is noticed when its pipe is next listened to
-                self.pipe.send(self.job)
+                self.pipe.send(self.jobs)
 
     @property
     def cause_of_death(self) -> str:
@@ -72,21 +99,32 @@ class _Worker:
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
-def train_all(jobs: Sequence[Job], listen: Listener, num_workers: int) -> Iterator[Outcome]:
+def train_all(
+    jobs: Sequence[Job],
+    listen: Listener,
+    num_workers: int,
+    *,
+    gpus: Sequence[str] = (),
+    fleet_size: int | None = 1,
+) -> Iterator[Outcome]:
     """Make the artefact of every job in worker processes.
 
     Args:
         jobs: Series of one profile.
         listen: Told about stages and epochs, here in the parent.
         num_workers: Processes at work at the same time, at least 1.
+        gpus: One for each of them, as CUDA_VISIBLE_DEVICES names it; none leaves them what this process sees.
+        fleet_size: Most series of one program; None lets each worker measure what suits its GPU.
 
     Yields:
         Each series' outcome as soon as it is known.
     """
-    pool = _WorkerPool(jobs, listen)
+    num_workers = min(num_workers, len(jobs))
+    pool = _WorkerPool(jobs, listen, fleet_size, num_workers)
     with deferred_interrupts("stopping the workers after their batch; once more stops at once\n") as check:
         try:
-            pool.start(min(num_workers, len(jobs)))
+            for gpu in (*gpus, *[None] * num_workers)[:num_workers]:
+                pool.start(gpu)
             while pool.is_busy:
                 check()
                 yield from pool.receive()
@@ -97,32 +135,35 @@ def train_all(jobs: Sequence[Job], listen: Listener, num_workers: int) -> Iterat
 class _WorkerPool:
     """The workers of one run and the jobs that are still to be given out."""
 
-    def __init__(self, jobs: Sequence[Job], listen: Listener) -> None:
+    def __init__(
+        self, jobs: Sequence[Job], listen: Listener, fleet_size: int | None, num_workers: int
+    ) -> None:
         self._todo = deque(jobs)
         self._listen = listen
+        self._fleet_size, self._even_share = fleet_size, -(-len(jobs) // num_workers)
         self._num_deaths: Counter[Series] = Counter()
         self._workers: list[_Worker] = []
 
     @property
     def is_busy(self) -> bool:
         """Whether any series is still under way."""
-        return any(worker.job for worker in self._workers)
+        return any(worker.jobs for worker in self._workers)
 
-    def start(self, num_workers: int) -> None:
-        """Start workers, each for one of the waiting series."""
-        self._workers += [_Worker(self._todo.popleft()) for _ in range(num_workers)]
+    def start(self, gpu: str | None) -> None:
+        """Start a worker for the next of the waiting series."""
+        self._workers.append(_Worker(self._todo.popleft(), gpu, self._fleet_size, self._even_share))
 
     def receive(self) -> list[Outcome]:
         """Pass on what workers send within a moment; return the outcomes among it."""
-        pipes: dict[Any, _Worker] = {worker.pipe: worker for worker in self._workers if worker.job}
-        outcomes = [self._receive_from(pipes[pipe]) for pipe in wait(list(pipes), timeout=POLL_S)]
-        return [outcome for outcome in outcomes if outcome]
+        pipes: dict[Any, _Worker] = {worker.pipe: worker for worker in self._workers if worker.jobs}
+        ready = wait(list(pipes), timeout=POLL_S)
+        return [outcome for pipe in ready for outcome in self._receive_from(pipes[pipe])]
 
     def stop(self) -> None:
         """End every worker: the idle at once, the busy after their batch."""
         for worker in self._workers:
             worker.pipe.close()
-            if worker.job and worker.process.is_alive():
+            if worker.jobs and worker.process.is_alive():
                 worker.process.terminate()
         end_s = time.monotonic() + STOP_S
         for worker in self._workers:
@@ -131,33 +172,45 @@ class _WorkerPool:
                 worker.process.kill()
                 worker.process.join()
 
-    def _receive_from(self, worker: _Worker) -> Outcome | None:
+    def _receive_from(self, worker: _Worker) -> list[Outcome]:
         try:
-            event: Event | None = worker.pipe.recv()
+            event: Event | Ready = worker.pipe.recv()
         except (EOFError, ConnectionError):
-            return self._replace(worker, cast(Job, worker.job))
-        if event is None:
-            worker.send_job()
+            return self._replace(worker)
+        if isinstance(event, Ready):
+            worker.fleet_size = min(event.fleet_size, self._even_share)
+            self._fill(worker)
         elif isinstance(event, Outcome):
-            worker.job = self._todo.popleft() if self._todo else None
-            worker.send_job()
-            return event
+            worker.jobs = [job for job in worker.jobs if job.series != event.series]
+            if not worker.jobs:
+                self._fill(worker)
+            return [event]
         else:
             self._listen(event)
-        return None
+        return []
 
-    def _replace(self, worker: _Worker, job: Job) -> Outcome | None:
+    def _fill(self, worker: _Worker) -> None:
+        """Hand over as many series as the worker takes; one that killed a worker, alone."""
+        while self._todo and len(worker.jobs) < worker.fleet_size:
+            if worker.jobs and any(self._num_deaths[job.series] for job in (*worker.jobs, self._todo[0])):
+                break
+            worker.jobs.append(self._todo.popleft())
+        worker.send_jobs()
+
+    def _replace(self, worker: _Worker) -> list[Outcome]:
         """Put a new worker in the place of a dead one and try its series again, once."""
         worker.process.join()
         worker.pipe.close()
         self._workers.remove(worker)
-        self._num_deaths[job.series] += 1
-        is_lost = self._num_deaths[job.series] == TRIES
-        if not is_lost:
-            self._todo.appendleft(job)
+        self._num_deaths.update(job.series for job in worker.jobs)
+        lost = [job for job in worker.jobs if self._num_deaths[job.series] == TRIES]
+        again = [job for job in worker.jobs if job not in lost]
+        self._todo.extendleft(reversed(again))
+        for job in again:
             self._listen(Note(f"{job.series}: its worker died ({worker.cause_of_death}); tried once more."))
-        self.start(min(1, len(self._todo)))
-        return _lost(job, worker.cause_of_death) if is_lost else None
+        if self._todo:
+            self.start(worker.gpu)
+        return [_lost(job, worker.cause_of_death) for job in lost]
 
 
 @contextmanager
@@ -186,22 +239,36 @@ def _lost(job: Job, cause: str) -> Outcome:
     return Outcome(job.series, reason=reason, trace=reason + "\n")
 
 
-def _serve(pipe: Connection, profile: Profile, precision: str) -> None:
+def _serve(  # noqa: PLR0917 - called by `Process` with its arguments in a row
+    pipe: Connection,
+    profile: Profile,
+    precision: str,
+    gpu: str | None,
+    fleet_size: int | None,
+    num_series: int,
+) -> None:
     """Live as a worker: make what comes through the pipe until it closes."""
     _end_with_parent()
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # before the backend looks for GPUs
     with quiet_start():
         from v8.engine.local import Workshop  # noqa: PLC0415 - the parent must not start TensorFlow
+        from v8.training.probe import measured_fleet_size  # noqa: PLC0415
 
-        has_gpu()
+        is_on_gpu = has_gpu()
     with (
         suppress(EOFError, ConnectionError, KeyboardInterrupt),
         log_told_as_notes(pipe.send),
         deferred_interrupts("") as check,
     ):
         workshop = Workshop(profile, pipe.send, check, precision=precision)
-        pipe.send(None)
+        size = fleet_size or (measured_fleet_size(profile, num_series) if is_on_gpu else 1)
+        if gpu is not None:
+            pipe.send(Note(f"Process {os.getpid()} trains on GPU {gpu}, in fleets of at most {size}."))
+        pipe.send(Ready(size))
         while True:
-            pipe.send(workshop.make(pipe.recv()))
+            for outcome in workshop.make_all(pipe.recv(), size):
+                pipe.send(outcome)
 
 
 def _end_with_parent() -> None:
