@@ -1,0 +1,83 @@
+#!/usr/bin/env python
+"""What a training step of each profile costs one core, in processor time: other programs disturb that little.
+
+    python scripts/bench_profiles.py [--profile v4_gru --profile aligned] [--seconds 2]
+
+Candles are the demo market's, which cost what real ones cost. One thread, float32, one model, the whole step
+(forward, backward, optimiser); `compile` is processor time, too: of building, tracing and XLA.
+"""
+
+# ruff: noqa: E402 - the package lies beside this folder
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY))
+
+from v8.engine.quiet import quiet_start
+
+with quiet_start():
+    import tensorflow as tf
+
+import numpy as np
+
+from v8.data.dataset import prepare_series, table_columns
+from v8.data.windows import FleetWindows
+from v8.features.table import compute_table
+from v8.market.series import Series
+from v8.market.sources.demo import DemoSource
+from v8.models.cost import training_flop_per_window
+from v8.profile import load_profile, profile_names
+from v8.training.trainer import Member, Trainer
+
+NUM_BARS = 1_500
+STEPS_A_TURN = 5
+
+
+def main() -> None:
+    """Measure profile after profile and print a row each."""
+    arguments = _arguments()
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    print(f"{'profile':16}{'parameters':>12}{'MFLOP':>9}{'compile':>10}{'ms a window':>13}{'windows/s':>11}")
+    trained = [name for name in profile_names() if not load_profile(name).family.is_formula]
+    for name in arguments.profile or trained:
+        print(_row(name, arguments.seconds), flush=True)
+
+
+def _row(name: str, seconds: float) -> str:
+    started = time.process_time()
+    profile = load_profile(name)
+    table = compute_table(DemoSource().candles(Series.parse("BTCUSDT-15m"), NUM_BARS), table_columns(profile))
+    data, trainer = prepare_series(table, profile), Trainer(profile)
+    state = trainer.first_state([Member(data, seed=1)])
+    batch = next(FleetWindows([data]).training_batches([1], first_epochs=[1], num_epochs=1))
+    rates, is_active = np.float32([profile.training.learning_rate]), np.array([True])
+    state, num_steps = trainer.train_batch(state, rates, is_active, batch), 0
+    np.asarray(state.window_sum)
+    begun = time.process_time()
+    while time.process_time() - begun < seconds:
+        for _ in range(STEPS_A_TURN):
+            state = trainer.train_batch(state, rates, is_active, batch)
+        np.asarray(state.window_sum)  # the steps are through
+        num_steps += STEPS_A_TURN
+    step_s = (time.process_time() - begun) / num_steps / profile.training.windows_per_step
+    flop = training_flop_per_window(profile) / 1e6
+    costs = f"{flop:9,.2f}{begun - started:9.1f}s{1e3 * step_s:13.3f}{1 / step_s:11,.0f}"
+    return f"{name:16}{trainer.num_parameters:12,}{costs}"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--profile", action="append", help="a profile; repeat for more")
+    parser.add_argument(
+        "--seconds", type=float, default=2.0, help="processor time of each, without compiling"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
