@@ -65,7 +65,7 @@ def gradients_and_draws(fleet: keras.Model, call: Any, profile: Profile) -> tupl
     return [np.asarray(each) for each in found], [np.asarray(each) for each in drawn]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [each.name for each in FAMILIES.values() if not each.is_formula])
 def test_gradients_and_draws_are_those_of_the_network(
     family: str, make_profile: Callable[..., Profile]
 ) -> None:
