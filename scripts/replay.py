@@ -1,15 +1,15 @@
 #!/usr/bin/env python
 """Days of the present with real candles: forecast --every, ledger, update, page and API, killed on the way.
 
-    python scripts/replay.py --archive DIR [--days 2] [--kills 10] [--epochs 2] [--age 0] [--profile frontier]
+    python scripts/replay.py --archive DIR [--days 2] [--kills 10] [--epochs 2] [--bars 8000] [--age 0]
 
 DIR is laid out as the exchange's archive. An exchange on loopback serves its candles at a time that this
 program moves from close to close. A run is trained `--age` days before the first; then `forecast --every` and
 `app` follow, each a process of its own. In the middle of each day `update RUN --when always` trains a
-challenger for every series; an older champion is beaten more often. After every close the ledger must hold
-the newest forecast of every series; every few closes, and at the one after an update, the API must tell that
-forecast, by the model that wrote it. All is done twice from one copy of the run, undisturbed and with kills:
-both ledgers must be equal, row for row.
+challenger for every series; of few bars neither learns much, and either may win. After every close the ledger
+must hold the newest forecast of every series; every few closes, and at the one after an update, the API must
+tell that forecast, by the model that wrote it. All is done twice from one copy of the run, undisturbed and
+with kills: both ledgers must be equal, row for row.
 """
 
 # ruff: noqa: E402 - the package and the parts of its tests lie beside this folder
@@ -69,7 +69,8 @@ def main() -> None:
         exchange.now_s = BEGIN.timestamp() + 5 - wanted.age * DAY_S
         folder = Path(place)
         trained = Replay(folder / "trained", exchange)
-        trained.call("run", "--profile", wanted.profile, "--source", "live", "--epochs", str(wanted.epochs))
+        budget = ["--epochs", str(wanted.epochs), "--bars", str(wanted.bars)]
+        trained.call("run", "--profile", wanted.profile, "--source", "live", *budget)
         ledgers = []
         for kills in (0, wanted.kills):
             shutil.copytree(trained.folder, replayed := folder / f"{kills}-kills")
@@ -216,6 +217,7 @@ def _arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--kills", type=int, default=10, help="kills of forecast --every")
     parser.add_argument("--epochs", type=int, default=2, help="epochs of every training")
+    parser.add_argument("--bars", type=int, default=8_000, help="candles of every training")
     parser.add_argument("--profile", default="frontier", help="what to train")
     return parser.parse_args(words)
 
