@@ -24,6 +24,7 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from v8.commands.backtest import backtest
 from v8.commands.compare import compare_profiles
 from v8.commands.data import data
 from v8.commands.doctor import doctor
@@ -137,6 +138,7 @@ app.command()(predict)
 app.command()(update)
 app.command()(forecast)
 app.command()(track)
+app.command()(backtest)
 app.command()(compare_profiles)
 app.command("app")(serve)
 app.command()(doctor)

@@ -73,7 +73,13 @@ class Summary:
 
 
 def execute(
-    plan: Plan, folder: RunFolder, source: CandleSource, train_all: TrainAll, listen: Listener
+    plan: Plan,
+    folder: RunFolder,
+    source: CandleSource,
+    train_all: TrainAll,
+    listen: Listener,
+    *,
+    is_fold: bool = False,
 ) -> Summary:
     """Finish every series of a plan that can be finished.
 
@@ -83,6 +89,8 @@ def execute(
         source: Where candles come from.
         train_all: Who trains.
         listen: Told about everything that happens.
+        is_fold: Whether this is one of many runs of a back-test: seasons are kept, and what shows results is
+            drawn once, by the caller.
 
     Returns:
         What was finished and what failed.
@@ -100,7 +108,7 @@ def execute(
     plan = replace(plan, series=tuple(one for one in plan.series if one.series not in damaged))
     read = _read_all(plan, folder, source, listen)
     failures = [*damaged.values(), *read.failures]
-    jobs = _in_one_precision(read.jobs, folder, listen)
+    jobs = [replace(job, keeps_season=is_fold) for job in _in_one_precision(read.jobs, folder, listen)]
     num_trained, outputs = 0, RunOutputs(folder.path, lambda error: listen(Note(str(error))))
     try:
         for outcome in train_all(jobs, _recording(folder, listen)) if jobs else ():
@@ -108,7 +116,8 @@ def execute(
             listen(outcome)
             num_trained += outcome.reason is None
             failures += [outcome] if outcome.reason else []
-            outputs.write()
+            if not is_fold:
+                outputs.write()
     finally:
         folder.release_running()
     refused = {failure.series for failure in failures}

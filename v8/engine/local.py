@@ -31,8 +31,9 @@ from v8.engine.isolation import isolated
 from v8.engine.placement import halved, is_out_of_memory
 from v8.engine.plan import Job
 from v8.errors import DivergedError
-from v8.evaluation.judgement import judge
+from v8.evaluation.judgement import judge_windows
 from v8.evaluation.quantile_judgement import judge_quantiles
+from v8.evaluation.season import SEASON_FILE, season_of
 from v8.features.store import FeatureStore
 from v8.machine import memory_of
 from v8.models.serving import ServingModel
@@ -221,11 +222,13 @@ class _PreparedSeries:
             shrinkage = calibrate(model, self._data) if isinstance(model, ServingModel) else None
             test = self._data.spans["test"]
             forecasts = model.forecast_all(test.raw_windows())  # the span is forecast once
-            judgement, quantiles = judge(self._data, forecasts.points), None
+            (judgement, losses), quantiles = judge_windows(self._data, forecasts.points), None
             if self._job.profile.quantiles:
                 quantiles = judge_quantiles(self._data, forecasts.quantiles)
         with self._stage("save"):
             write_with(self._job.folder / MODEL_FILE, model.save)
+            if self._job.keeps_season:
+                season_of(self._data, forecasts.points, losses).save(self._job.folder / SEASON_FILE)
         finished = Finished(
             data=self._data,
             candles=self._job.candles,

@@ -47,6 +47,7 @@ class Job:
         is_publishable: False for the demo market.
         candle_seconds: Time that reading the candles took.
         precision: Keras dtype policy to train in.
+        keeps_season: Whether to keep how everybody erred in each window of the test span, as back-tests do.
     """
 
     candles: Candles
@@ -56,6 +57,7 @@ class Job:
     is_publishable: bool
     candle_seconds: float
     precision: str = "float32"
+    keeps_season: bool = False
 
     @property
     def series(self) -> Series:

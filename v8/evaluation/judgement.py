@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from statistics import median
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import TypeAdapter
 
@@ -56,6 +56,9 @@ ROUNDING_SHARE: Final = 1e-6
 """Errors that differ by a smaller share are equal: published models compute in single precision."""
 
 ErrorKind = Literal["mae", "rmse"]
+
+WindowLosses: TypeAlias = Mapping[str, Mapping[str, Floats]]
+"""Per task and forecaster, the absolute error in returns of each window, shape (N,)."""
 
 _RULE: Final = f"must be a judgement of format {JUDGEMENT_FORMAT}"
 _FIX: Final = "Train this series again, or read it with the version of v8 that wrote it"
@@ -222,7 +225,12 @@ def judge(data: SeriesData, model: Mapping[str, Floats]) -> Judgement:
         SeriesError: If a forecast is missing, or of another shape than its truth, or an error is too large
             to be a number.
     """
-    return judge_span(data.spans["test"], model, train=data.spans["train"], scaling=data.scaling)
+    return judge_windows(data, model)[0]
+
+
+def judge_windows(data: SeriesData, model: Mapping[str, Floats]) -> tuple[Judgement, WindowLosses]:
+    """Judge as `judge` does, and return how everybody erred in each window, too."""
+    return _measure(data.spans["test"], model, train=data.spans["train"], scaling=data.scaling)
 
 
 def judge_span(span: Span, model: Mapping[str, Floats], *, train: Span, scaling: Scaling) -> Judgement:
@@ -234,24 +242,34 @@ def judge_span(span: Span, model: Mapping[str, Floats], *, train: Span, scaling:
         train: Earlier windows, to which the baselines are fitted.
         scaling: Constants of the model.
     """
+    return _measure(span, model, train=train, scaling=scaling)[0]
+
+
+def _measure(
+    span: Span, model: Mapping[str, Floats], *, train: Span, scaling: Scaling
+) -> tuple[Judgement, WindowLosses]:
     _check_tasks(span, model)
     tasks = [task for task in TASKS if task in span.profile.tasks]
     measured = {task: measure_errors(span, task, model[task]) for task in tasks}
     errors = {task: {MODEL: measured[task][0]} for task in tasks}
+    windows = {task: {MODEL: measured[task][1]} for task in tasks}
     significance: dict[str, dict[str, Significance]] = {task: {} for task in tasks}
     for name, baseline in BASELINES.items():
         made = baseline.fit(train, scaling)(span) if baseline.is_installed() else {}
         for task in (task for task in tasks if task in made):
-            errors[task][name], losses = measure_errors(span, task, made[task])
+            errors[task][name], windows[task][name] = measure_errors(span, task, made[task])
             significance[task][name] = diebold_mariano(
-                measured[task][1] - losses, horizon_bars=span.horizon_bars, bar_numbers=span.bar_numbers
+                windows[task][MODEL] - windows[task][name],
+                horizon_bars=span.horizon_bars,
+                bar_numbers=span.bar_numbers,
             )
-    return Judgement(
+    judgement = Judgement(
         num_windows=len(span),
         horizon_bars=span.horizon_bars,
         tasks={task: JudgedTask(TASKS[task].columns, errors[task], significance[task]) for task in tasks},
         direction=measure_direction(span, model[TASK_OHLC]),
     )
+    return judgement, windows
 
 
 def _check_tasks(span: Span, model: Mapping[str, Floats]) -> None:

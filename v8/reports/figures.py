@@ -31,6 +31,12 @@ FAR_MULTIPLE: Final = 1.5
 """What errs more than so many times naive is not drawn to scale, which would hide the others: a baseline
 waits in the legend, a dot stands at the edge with its number."""
 
+MOST_SKILL_PCT: Final = 10.0
+"""Skills beyond this have the strongest colour of a map."""
+
+MOST_TOLD_COLUMNS: Final = 8
+"""Columns of a map whose numbers fit into its cells on a telephone."""
+
 _ROW_HEIGHT: Final = 22
 _AXIS: Final = {
     **dict.fromkeys(("gridcolor", "linecolor", "zerolinecolor"), LIGHT["rule"]),
@@ -256,6 +262,46 @@ def stage_figure(seconds: Mapping[str, Mapping[str, float]]) -> go.Figure:
         legend={"traceorder": "normal"},
         xaxis={"title": "seconds"},
         yaxis=_rows_axis(len(names)),
+    )
+
+
+def season_figure(
+    rows: Mapping[str, Mapping[str, float | None]], columns: Mapping[str, str], notes: Mapping[str, str]
+) -> go.Figure:
+    """Draw skills as a map: blue where a model is better than its rival, orange where it is worse.
+
+    Args:
+        rows: Per row, from top to bottom, the skill of each column, in %; None or absent where there is none.
+        columns: What stands below each column, of our own words.
+        notes: What the tooltip says of each column.
+    """
+    names = [html.escape(name) for name in rows]
+    values = [[those.get(column) for column in columns] for those in rows.values()]
+    texts = [["" if value is None else f"{value:+.1f}" for value in those] for those in values]
+    known = [abs(value) for those in values for value in those if value is not None]
+    far = min(max([1.0, *known]), MOST_SKILL_PCT)
+    heat = go.Heatmap(
+        x=list(range(len(columns))),
+        y=names,
+        z=values,
+        text=texts,
+        customdata=[[notes[column] for column in columns] for _ in names],
+        hovertemplate="%{y}, %{customdata}: %{z:+.2f} %<extra></extra>",
+        zmin=-far,
+        zmax=far,
+        colorscale=[[0, LIGHT["orange"]], [0.5, LIGHT["card"]], [1, LIGHT["blue"]]],
+        showscale=False,
+        xgap=2,
+        ygap=2,
+    )
+    if len(columns) <= MOST_TOLD_COLUMNS:
+        heat.update(texttemplate="%{text}", textfont={"size": 11})
+    ticks = {"tickvals": list(range(len(columns))), "ticktext": list(columns.values())}
+    return base_figure(
+        [heat],
+        height=90 + _ROW_HEIGHT * len(names),
+        xaxis={"title": "fold, in the order of time", "showgrid": False, "zeroline": False} | ticks,
+        yaxis=_rows_axis(len(names)) | {"showgrid": False},
     )
 
 

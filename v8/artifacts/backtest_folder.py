@@ -1,0 +1,160 @@
+"""The folder of a back-test: `plan.json`, a run folder for each fold, and what they show together.
+
+    backtests/frontier/     plan.json, backtest.json, backtest.html
+      fold-1/               a run folder like any other, see `v8.artifacts.run_folder`
+        BTCUSDT-15m/        model.keras ... and season.npz
+
+The plan is written before anything is trained and never changes: where the folds end must not move with the
+newest candle when a back-test is continued. One process at a time writes the folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, TypeAdapter
+
+from v8.artifacts.run_folder import require_own_files
+from v8.errors import ArtifactError, listed
+from v8.lock import WriterLock
+from v8.market.series import Series
+from v8.records import AS_WRITTEN, OpenTime, Positive, check_format, checked, read_json_object
+from v8.storage import write_json
+
+BACKTEST_FORMAT: Final = 1
+"""Version of the keys of `plan.json`."""
+
+PLAN_FILE: Final = "plan.json"
+
+_FIX: Final = "Restore the file, or start another back-test with --out"
+
+
+def _series(name: str) -> str:
+    Series.parse(name)
+    return name
+
+
+SeriesName = Annotated[str, AfterValidator(_series)]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One fold.
+
+    Args:
+        number: From 1, in the order of time.
+        newest_s: Per series that takes part, the latest open time of its candles, seconds, UTC.
+    """
+
+    number: Positive
+    newest_s: Mapping[SeriesName, OpenTime]
+
+    @property
+    def folder(self) -> str:
+        """Name of its run folder."""
+        return f"fold-{self.number}"
+
+
+@dataclass(frozen=True)
+class BacktestPlan:
+    """The content of `plan.json`.
+
+    Args:
+        format: `BACKTEST_FORMAT`.
+        profile: What is trained in each fold.
+        profile_digest: Its digest.
+        source: Name of the candle source.
+        is_publishable: False for the demo market.
+        series: Which were asked for.
+        num_folds: How many were asked for.
+        history_bars: Newest candles of each series that the folds lie in; None for all there are.
+        command: The command line.
+        created_at: When, ISO 8601 in UTC.
+        folds: In the order of time.
+        missing: Why series have no candles.
+    """
+
+    format: int
+    profile: dict[str, Any]
+    profile_digest: str
+    source: str
+    is_publishable: bool
+    series: tuple[SeriesName, ...]
+    num_folds: Positive
+    history_bars: Positive | None
+    command: str
+    created_at: str
+    folds: tuple[Fold, ...] = ()
+    missing: Mapping[SeriesName, str] | None = None
+
+    def difference(self, other: BacktestPlan) -> list[str]:
+        """Name what was asked for otherwise."""
+        asked = ("profile_digest", "source", "series", "num_folds", "history_bars")
+        return [name for name in asked if getattr(self, name) != getattr(other, name)]
+
+
+_PLAN: Final = TypeAdapter(BacktestPlan)
+
+
+class BacktestLock(WriterLock):
+    """Hold the folder of a back-test for this process; it is made when missing."""
+
+    def __init__(self, path: Path) -> None:
+        rule = "one back-test at a time writes its folder"
+        super().__init__(path / PLAN_FILE, rule=rule, fix="Wait until it ends, or choose another --out")
+
+
+def read_plan(path: Path) -> BacktestPlan:
+    """Read and check the plan of a back-test.
+
+    Raises:
+        ArtifactError: If there is none, or it is damaged or of an unknown format.
+    """
+    require_own_files(path)
+    file = path / PLAN_FILE
+    content = read_json_object(file, fix=_FIX)
+    check_format(content, (BACKTEST_FORMAT,), what="back-test", where=str(file), fix=_FIX)
+    return checked(_PLAN, content, where=str(file), fix=_FIX, rule=AS_WRITTEN)
+
+
+def begin_plan(path: Path, plan: BacktestPlan) -> None:
+    """Write the plan of a back-test that begins.
+
+    Raises:
+        ArtifactError: If something lies in the folder.
+        StorageError: If it cannot be written.
+    """
+    if found := sorted(each.name for each in path.iterdir() if not each.name.startswith(".")):
+        raise ArtifactError(
+            where=str(path),
+            rule=f"a back-test begins in a folder of its own; {PLAN_FILE} would tell whose these are",
+            got=listed(found),
+            fix=f"Restore {PLAN_FILE} to continue, or choose another --out",
+        )
+    write_json(path / PLAN_FILE, asdict(plan))
+
+
+def require_same(path: Path, begun: BacktestPlan, asked: BacktestPlan) -> None:
+    """Refuse to continue a back-test with other wishes than it was begun with.
+
+    Raises:
+        ArtifactError: If they differ.
+    """
+    if other := begun.difference(asked):
+        told = [
+            f"{name.removesuffix('_digest')} {_told(begun, name)} -> {_told(asked, name)}" for name in other
+        ]
+        raise ArtifactError(
+            where=str(path),
+            rule="a back-test is continued with what it was begun with",
+            got=f"other values: {listed(told)}",
+            fix="Undo the change, or start another with --out",
+        )
+
+
+def _told(plan: BacktestPlan, name: str) -> str:
+    value = getattr(plan, name)
+    return f"{len(value)} series" if isinstance(value, tuple) else str(value)[:12]

@@ -1,0 +1,140 @@
+"""`python -m v8 backtest`: a profile judged over many seasons, fitted anew for each."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from v8.commands.device import choose_device, place
+from v8.commands.options import (
+    MAX_BARS,
+    DataDirOption,
+    DeviceOption,
+    FleetSizeOption,
+    SeriesOption,
+    SourceOption,
+    UniverseOption,
+    asked_series,
+    served_series,
+)
+from v8.engine.interruption import set_last_words
+from v8.errors import SeriesError
+from v8.invocation import command
+from v8.profile import load_profile
+
+if TYPE_CHECKING:
+    from v8.artifacts.backtest_folder import BacktestPlan
+    from v8.engine.backtest import Asked
+    from v8.engine.placement import Placement
+    from v8.market.sources.source import CandleSource
+    from v8.reports.backtest_results import BacktestResults
+
+ENGINE = "local"
+
+
+def backtest(
+    profile: Annotated[
+        str,
+        typer.Option("--profile", metavar="NAME|FILE", help="What to judge: a shipped name or a YAML file."),
+    ] = "frontier",
+    folds: Annotated[
+        int, typer.Option("--folds", metavar="K", min=1, max=1_000, help="Seasons, spread over all history.")
+    ] = 6,
+    series: SeriesOption = None,
+    universe: UniverseOption = None,
+    source: SourceOption = "vision",
+    data_dir: DataDirOption = None,
+    history: Annotated[
+        int | None,
+        typer.Option(
+            "--history",
+            metavar="N",
+            min=1,
+            max=MAX_BARS,
+            help="Newest candles per series that the folds lie in. Default: all there are.",
+        ),
+    ] = None,
+    bars: Annotated[
+        int | None,
+        typer.Option("--bars", metavar="N", help="Candles of each fold. Default: the profile's newest bars."),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", metavar="N", help="Most epochs. Default: the profile's.")
+    ] = None,
+    device: DeviceOption = "auto",
+    workers: Annotated[
+        str,
+        typer.Option("--workers", metavar="auto|N", help="Processes that train at the same time."),
+    ] = "auto",
+    fleet_size: FleetSizeOption = "auto",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Folder of the back-test. Default: backtests/PROFILE."),
+    ] = None,
+) -> None:
+    """Judge a profile over many seasons, fitted anew for each; the same call again continues."""
+    budget = load_profile(profile).with_budget(newest_bars=bars, epochs=epochs)
+    asked = asked_series(series, universe)
+
+    from v8.artifacts.backtest_folder import BacktestLock
+    from v8.engine.backtest import Asked
+    from v8.market.sources.source import open_source
+
+    candle_source = open_source(source, data_dir=data_dir)
+    chosen = asked or served_series(candle_source)
+    choose_device(device)
+    placement = place(device, workers, fleet_size)
+    path = out or Path("backtests") / budget.name
+    words = command(*sys.argv[1:])
+    wanted = Asked(budget, chosen, folds, history, words)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is a Ctrl-C
+    with BacktestLock(path):
+        set_last_words(f"interrupted: {path} is saved. Continue with: {words}")
+        plan = _carry_out(path, wanted, candle_source, placement)
+        results = _show(path, plan)
+    if results.failures:
+        raise typer.Exit(SeriesError.exit_code)
+
+
+def _carry_out(path: Path, wanted: Asked, source: CandleSource, placement: Placement) -> BacktestPlan:
+    from v8.commands.printing import open_display, print_lines
+    from v8.engine.backtest import begin_or_continue, carry_out, fold_plan
+    from v8.engine.engines import ENGINES
+    from v8.engine.events import log_told_as_notes, told_once
+    from v8.engine.plan import make_plan
+
+    with open_display(make_plan(wanted.profile, wanted.series, path)) as show:
+        plan = begin_or_continue(path, wanted, source, told_once(show))
+    train_all = partial(ENGINES[ENGINE].train_all, placement)
+    for fold in plan.folds:
+        print_lines(f"Fold {fold.number} of {len(plan.folds)}: {len(fold.newest_s)} series.")
+        run = fold_plan(path, wanted.profile, fold)
+        with open_display(run) as show, log_told_as_notes(listen := told_once(show)):
+            carry_out(run, fold, source, train_all, listen, command=wanted.command)
+    return plan
+
+
+def _show(path: Path, plan: BacktestPlan) -> BacktestResults:
+    """Write the files of a back-test and print its tables."""
+    from v8.commands.printing import print_lines, print_reasons, print_table
+    from v8.reports.backtest_page import BREAK_RULE, NOTE, headline, tables, write_backtest
+    from v8.reports.backtest_results import read_results
+    from v8.reports.page import DEMO_WARNING
+
+    results = read_results(path, plan)
+    files = write_backtest(path, results)
+    print_lines(*([] if plan.is_publishable else [DEMO_WARNING]), headline(results))
+    for each in tables(results, is_short=True):
+        print_table(*each)
+    print_lines(NOTE, BREAK_RULE)
+    for fold, reasons in results.failures.items():
+        print_reasons(f"Failed or not finished in {fold}", sorted(reasons.items()))
+    if plan.missing:
+        print_reasons("Without candles", sorted(plan.missing.items()))
+    print_lines(f"Written: {', '.join(map(str, files))}")
+    return results
