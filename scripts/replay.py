@@ -7,7 +7,7 @@ DIR is laid out as the exchange's archive. An exchange on loopback serves its ca
 program moves from close to close. A run is trained `--age` days before the first; then `forecast --every` and
 `app` follow, each a process of its own. In the middle of each day `update RUN --when always` trains a
 challenger for every series; of few bars neither learns much, and either may win. After every close the ledger
-must hold the newest forecast of every series; every few closes, and at the one after an update, the API must
+must hold the newest forecast of every series; every few closes, and an hour after an update, the API must
 tell that forecast, by the model that wrote it. All is done twice from one copy of the run, undisturbed and
 with kills: both ledgers must be equal, row for row.
 """
@@ -55,6 +55,9 @@ NUM_BARS = 12_000
 """More than a training and the days to come take."""
 
 CLOSES_BETWEEN_LOOKS = 24
+CLOSES_OF_SLOWEST = 4
+"""By so many closes after an update, what serves since then has forecast every series."""
+
 LIMIT_S = 600.0
 """Seconds that a close may take on a busy machine, start and compilation included."""
 
@@ -163,7 +166,7 @@ class Replay:
     def _at_close(self, watched: WatchedReplay, url: str, number: int) -> None:
         """Look at the API now and then, and challenge every champion at noon of each day."""
         since_noon = number % CLOSES_OF_DAY - CLOSES_OF_DAY // 2
-        if number % CLOSES_BETWEEN_LOOKS == 0 or since_noon == 1:  # what serves now has forecast by then
+        if number % CLOSES_BETWEEN_LOOKS == 0 or since_noon == CLOSES_OF_SLOWEST:
             self._look(watched, url)
         if since_noon == 0:
             print(self.call("update", self.run, "--when", "always"), flush=True)
