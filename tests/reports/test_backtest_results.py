@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,12 @@ from judging import judge_arrays, rolled
 
 from v8.artifacts.backtest_folder import BacktestPlan, Fold
 from v8.evaluation.judgement import Judgement
+from v8.evaluation.quantile_judgement import JudgedQuantiles, QuantileErrors, QuantileJudgement
 from v8.evaluation.season import Season
+from v8.evaluation.significance import Significance
 from v8.market.series import Series
 from v8.profile import load_profile
-from v8.reports.backtest_page import backtest_page, headline, series_table, tables
+from v8.reports.backtest_page import backtest_page, headline, quantile_table, series_table, tables
 from v8.reports.backtest_results import Cell, results_of, shared_differences
 
 NUM = 200
@@ -131,3 +134,29 @@ def test_the_page_shows_every_number_and_nothing_of_a_stranger(found: Any) -> No
     )
     assert page.count('class="plot"') == 2
     assert "2\\u003cbr>break" in page
+
+
+def quantiles(crps: float, coverage: float) -> QuantileJudgement:
+    """Of two steps of one column, three levels and one interval; the baseline's CRPS is 1."""
+
+    def errors(crps: float) -> QuantileErrors:
+        return QuantileErrors((((crps / 2,),) * 2,) * 3, (((coverage,),) * 2,), (((1.0,),) * 2,))
+
+    judged = JudgedQuantiles(
+        {"model": errors(crps), "range_paths": errors(1.0)}, {"range_paths": Significance(0.0, None, 9, 1)}
+    )
+    return QuantileJudgement((0.05, 0.5, 0.95), 9, {"ohlc": judged})
+
+
+def test_crps_and_coverage_are_told_where_there_are_quantiles(found: Any) -> None:
+    names = ["BTCUSDT-15m", "ETHUSDT-15m", "SOLUSDT-15m"]
+    told = zip(names, (0.9, 0.95, 1.1), (0.85, 0.91, 0.92), strict=True)
+    cells = [replace(cell(1, name), quantiles=quantiles(crps, share)) for name, crps, share in told]
+    results = results_of(plan(1, names), cells, {})
+    judged = results.folds[0].tasks["ohlc"]
+    assert (judged.crps, judged.coverage) == ({"range_paths": pytest.approx(0.95)}, {"90 %": 0.91})
+    table = quantile_table(results)
+    assert table is not None
+    assert table.head == ["fold", "task", "CRPS × range_paths", "in 90 %"]
+    assert ["fold 1, 15m", "ohlc", "0.950", "91.0 %"] in table.rows
+    assert quantile_table(found) is None

@@ -84,6 +84,31 @@ def tables(results: BacktestResults, *, is_short: bool = False) -> Iterator[Text
             yield _short_table(title, chosen) if is_short else _table(title, chosen)
 
 
+def quantile_table(results: BacktestResults) -> TextTable | None:
+    """Return CRPS and coverage by fold, pools first; None where the profile has no quantiles."""
+    those = [(one, task, told) for one in _together(results) for task, told in one.tasks.items() if told.crps]
+    if not those:
+        return None
+    baselines = list(dict.fromkeys(name for _, _, told in those for name in told.crps))
+    intervals = list(dict.fromkeys(name for _, _, told in those for name in told.coverage))
+    head = ["fold", "task", *(f"CRPS × {called(name)}" for name in baselines)]
+    rows = [
+        [
+            f"{one.name}, {one.timeframe}{' (break)' if one.is_break else ''}",
+            task,
+            *(number(told.crps.get(name)) for name in baselines),
+            *(percent(told.coverage.get(name)) for name in intervals),
+        ]
+        for one, task, told in those
+    ]
+    return TextTable("Quantiles", [*head, *(f"in {name}" for name in intervals)], rows)
+
+
+def _together(results: BacktestResults) -> Iterator[Stretch]:
+    yield from results.pools
+    yield from results.folds
+
+
 def series_table(results: BacktestResults) -> TextTable:
     """Return one row a series, over all its folds."""
     head = ["series"]
@@ -107,6 +132,7 @@ def backtest_page(results: BacktestResults) -> Html:
         element("div", *_maps(results), class_="charts"),
         *(_on_page(each) for each in tables(results)),
         element("p", NOTE, class_="soft"),
+        *([_on_page(quantiles)] if (quantiles := quantile_table(results)) else []),
         _on_page(series_table(results)),
         *_failed(results),
         element("h2", "Where these numbers come from"),

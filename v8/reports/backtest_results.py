@@ -15,7 +15,7 @@ p-values are corrected together for everything of a kind that stands in one tabl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -29,6 +29,7 @@ from v8.artifacts.run_folder import RUN_FILE, read_run
 from v8.artifacts.series_artifact import read_metadata
 from v8.evaluation.baselines import NAIVE
 from v8.evaluation.judgement import BEATS, EQUALS, MODEL, Judgement, best_baseline
+from v8.evaluation.quantile_judgement import QuantileJudgement
 from v8.evaluation.season import BREAK_FACTOR, SEASON_FILE, Season
 from v8.evaluation.significance import corrected_p_values, diebold_mariano
 from v8.market.open_times import iso
@@ -54,6 +55,7 @@ class Cell:
     series: Series
     judgement: Judgement
     season: Season
+    quantiles: QuantileJudgement | None = None
 
     def multiple(self, task: str, forecaster: str) -> float | None:
         """Return an error as a multiple of naive's; None where naive makes none."""
@@ -73,6 +75,8 @@ class TaskResult:
         num_better: Cells in which the model's error is the smaller one.
         p_naive: Chance of a difference from naive this large if both were as good, corrected; or None.
         p_best: The same of the best baseline.
+        crps: Per baseline with quantiles, median of the model's CRPS over its; empty without quantiles.
+        coverage: Per central interval, such as "90 %", median share of truths within it.
     """
 
     num_cells: int
@@ -82,6 +86,8 @@ class TaskResult:
     num_better: int
     p_naive: float | None
     p_best: float | None
+    crps: Mapping[str, float] = field(default_factory=dict)
+    coverage: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ours(self) -> float | None:
@@ -215,7 +221,14 @@ def _cells(path: Path, fold: Fold) -> Iterable[Cell]:
         if state.status == "done" and name in fold.newest_s:
             metadata = read_metadata(run / name, series=name)
             judged = Judgement.from_json(metadata.get("judgement"), where=f"{run / name}, key judgement")
-            yield Cell(fold.number, Series.parse(name), judged, Season.load(run / name / SEASON_FILE))
+            season = Season.load(run / name / SEASON_FILE)
+            yield Cell(fold.number, Series.parse(name), judged, season, _quantiles(run / name, metadata))
+
+
+def _quantiles(folder: Path, metadata: Mapping[str, Any]) -> QuantileJudgement | None:
+    if "quantiles" not in metadata:
+        return None
+    return QuantileJudgement.from_json(metadata["quantiles"], where=f"{folder}, key quantiles")
 
 
 def _failures(path: Path, fold: Fold) -> dict[str, str]:
@@ -267,7 +280,21 @@ def _task(cells: Sequence[Cell], task: str) -> TaskResult:
         num_better=outcomes.count(BEATS),
         p_naive=_p_value(cells, task, NAIVE),
         p_best=_p_value(cells, task, best),
+        **_interval_medians([cell.quantiles for cell in cells if cell.quantiles], task),
     )
+
+
+def _interval_medians(judged: Sequence[QuantileJudgement], task: str) -> dict[str, dict[str, float]]:
+    """Return medians over cells of CRPS beside the baselines' and of coverage; nothing without quantiles."""
+    found = [summary[task] for one in judged if task in (summary := one.summary())]
+    return {
+        name: {
+            each: middle
+            for each in dict.fromkeys(each for one in found for each in one[kind])
+            if (middle := _median(one[kind].get(each) for one in found)) is not None
+        }
+        for name, kind in (("crps", "crps_multiples"), ("coverage", "coverage"))
+    }
 
 
 def _has(cell: Cell, task: str, forecaster: str) -> bool:
