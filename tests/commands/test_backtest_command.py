@@ -1,0 +1,52 @@
+"""`python -m v8 backtest` in a process of its own: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+ONE = ("--source", "demo", "--series", "BTCUSDT-15m", "--workers", "1", "--device", "cpu", "--out", "seasons")
+SMALL = ("--profile", "range_paths", "--bars", "2300", "--folds", "1", "--history", "2400")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("backtest")
+
+
+def call(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "V8_HOME": str(place / "home")}
+    line = [sys.executable, "-m", "v8", "backtest", *words]
+    return subprocess.run(line, cwd=place, env=env, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_a_back_test_says_what_it_found_and_is_continued_only_as_it_was_begun(place: Path) -> None:
+    done = call(place, *SMALL, *ONE)
+    assert done.returncode == 0, done.stderr
+    assert "Fold 1 of 1: 1 series." in done.stdout
+    assert (
+        "1 fold of 1 series, each fitted anew on 2,300 candles from demo: 1 of 1 models judged."
+        in done.stdout
+    )
+    assert "Simulated market" in done.stdout
+    found = json.loads((place / "seasons" / "backtest.json").read_text("utf-8"))
+    assert [one["name"] for one in found["results"]["pools"]] == ["all folds"]
+    assert (place / "seasons" / "fold-1" / "report.html").is_file()
+    other = call(place, *SMALL, *ONE, "--epochs", "1", "--history", "2401")
+    assert other.returncode != 0
+    assert "history_bars 2400 -> 2401" in other.stderr
+    assert other.stderr.count("\n") == 1
+
+
+def test_a_history_that_is_too_short_is_one_sentence(place: Path) -> None:
+    done = call(place, *SMALL[:4], "--folds", "3", "--history", "2400", *ONE[:-1], "short")
+    assert done.returncode == 3
+    assert "3 folds of 15m: need " in done.stderr and "Lower --folds or --bars" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (place / "short" / "plan.json").exists()
