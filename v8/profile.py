@@ -30,7 +30,7 @@ from v8.columns import OHLC, RECENT_RANGE, REGRESSED_RANGES, TASK_OHLC, deviatio
 from v8.errors import ProfileError
 from v8.families import FAMILIES
 from v8.families.family import Family, NetworkOutputs, NetworkSettings, NetworkShape
-from v8.features.indicators import FEATURES
+from v8.features.indicators import FEATURES, plain_names, why_unknown
 from v8.given_files import read_given
 from v8.levels import fault_of, outer
 from v8.records import Settings, first_fault, under_key
@@ -44,6 +44,9 @@ PROFILE_FORMAT = 2
 
 MAX_YAML_BYTES: Final = 65_536
 """The longest shipped profile has 2,000; the library reads 100,000 a second."""
+
+MAX_FEATURES: Final = 256
+"""There are 70 of ours and as many of the package `ta`; each of those is examined before it is used."""
 
 MAX_YAML_DEPTH: Final = 8
 """Lists and mappings within each other; a profile has four."""
@@ -161,7 +164,7 @@ class Profile(Settings):
     """One sentence for the model card."""
     newest_bars: int = Field(ge=100, le=10_000_000)
     """Candles used per series, counted back from the newest closed one."""
-    features: tuple[str, ...] = Field(min_length=1)
+    features: tuple[str, ...] = Field(min_length=1, max_length=MAX_FEATURES)
     """Input columns by name, in the order of the network's last axis; input width follows from it."""
     lookback_bars: int = Field(ge=2, le=10_000)
     """Rows a forecast looks at."""
@@ -187,9 +190,10 @@ class Profile(Settings):
     @field_validator("features")
     @classmethod
     def _features_are_known_once(cls, features: tuple[str, ...]) -> tuple[str, ...]:
+        features = plain_names(features)
         for name in features:
             if name not in FEATURES:
-                raise ValueError(f"{name!r} is no feature; did you mean {nearest(name, FEATURES)}")
+                raise ValueError(why_unknown(name))
             if features.count(name) > 1:
                 raise ValueError(f"{name!r} is listed twice; a repeated column adds nothing")
         missing = [name for name in OHLC if name not in features]

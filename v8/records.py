@@ -57,6 +57,11 @@ Plain = Annotated[str, Field(strict=True, min_length=1, max_length=300), AfterVa
 Word = Annotated[str, Field(strict=True, pattern="^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
 """A name: letters, digits, dash and underscore; no formula to a spreadsheet."""
 
+ColumnName = Annotated[
+    str, Field(strict=True, pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}(\([a-z0-9_=., -]{0,120}\))?$")
+]
+"""The name of a feature: a word, perhaps of a package, and with parameters: `ta.stoch(window=10)`."""
+
 Positive = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 """A whole number from 1 to a million."""
 

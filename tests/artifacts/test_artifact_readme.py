@@ -42,6 +42,8 @@ else:
 
 import numpy as np
 import pandas as pd
+from ta.momentum import StochasticOscillator
+from ta.volatility import BollingerBands
 
 # The features, from the sentences of the README alone.
 candles = pd.read_csv(sys.argv[1])
@@ -66,6 +68,8 @@ features = pd.DataFrame(
         "low": low,
         "high": high,
         "open": candles["open"],
+        "ta.stoch(window=10)": StochasticOscillator(high, low, close, window=10).stoch(),
+        "ta.bollinger_lband": BollingerBands(close, window=20, window_dev=2).bollinger_lband(),
     }
 )
 '''

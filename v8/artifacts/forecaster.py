@@ -42,7 +42,7 @@ from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.models.forecasting import FORECAST_BATCH, Forecasts, forecast_windows, split_outputs
 from v8.profile import ProfileName
-from v8.records import AS_WRITTEN, Moment, Positive, Text, Word, checked
+from v8.records import AS_WRITTEN, ColumnName, Moment, Positive, Text, Word, checked
 from v8.tasks import TASKS
 
 ISSUED_AT = "issued_at"
@@ -64,7 +64,7 @@ logging.getLogger("tensorflow").addFilter(
 class _RecordedFeature:
     """What `metadata.json` records of an input."""
 
-    name: Word
+    name: ColumnName
     definition: str | None = None
     digest: str | None = None
 
@@ -95,7 +95,7 @@ class _RecordedProfile:
     name: ProfileName
     lookback_bars: Positive | None = None
     horizon_bars: Positive | None = None
-    features: tuple[Word, ...] | None = None
+    features: tuple[ColumnName, ...] | None = None
     quantiles: tuple[float, ...] = ()
 
 

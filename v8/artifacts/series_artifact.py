@@ -30,6 +30,7 @@ from v8.machine import describe_machine, versions
 from v8.market.candles import Candles
 from v8.profile import ProfileName
 from v8.records import (
+    ColumnName,
     Count,
     Moment,
     Plain,
@@ -163,7 +164,7 @@ class _Candles:
 
 @dataclass(frozen=True)
 class _Feature:
-    name: Word
+    name: ColumnName
     definition: Plain
 
 

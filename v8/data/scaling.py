@@ -32,7 +32,8 @@ from v8.columns import CLOSE, RECENT_RANGE, VOLATILITY
 from v8.data.regression import weighted_median
 from v8.data.span import Floats, Span
 from v8.errors import SeriesError
-from v8.features.indicators import FEATURES, Kind
+from v8.features.feature import Kind
+from v8.features.indicators import FEATURES
 from v8.profile import Profile
 from v8.tasks import TASKS
 
@@ -71,8 +72,10 @@ class TargetForm(StrEnum):
 _ANCHORED_TRANSFORMS = {
     Kind.PRICE: Transform.ANCHORED,
     Kind.PRICE_CHANGE: Transform.RELATIVE,
+    Kind.AMOUNT: Transform.RELATIVE,
     Kind.POSITIVE: Transform.LOGGED,
     Kind.CENTRED: Transform.LEVEL,
+    Kind.OTHER: Transform.LEVEL,
 }
 
 

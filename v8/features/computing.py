@@ -22,8 +22,10 @@ from numpy.typing import NDArray
 
 from v8.columns import OHLCV, OPEN_TIME
 from v8.errors import DataError, listed
+from v8.features.feature import Past
 from v8.features.formulas import Average, Floats
-from v8.features.indicators import CANDLE_COLUMNS, Past, formula_of, warmup_bars
+from v8.features.indicators import CANDLE_COLUMNS, FEATURES, formula_of, warmup_bars
+from v8.features.ta_package.features import is_package_name, with_filling
 from v8.invocation import command
 from v8.market.candles import Candles
 
@@ -251,9 +253,14 @@ def _require_finite(candles: Candles, columns: Mapping[str, Column]) -> None:
     if not columns or np.isfinite(np.concatenate([*columns.values()])).all():
         return
     others = [name for name, values in columns.items() if not np.isfinite(values).all()]
+    fix = f"Check the prices and volumes of these candles with `{command('data')}`"
+    if is_package_name(others[0]):
+        filled = with_filling(others[0])
+        stands = f"Name {filled}, which lets its last value stand, or leave it out"
+        fix = stands if filled in FEATURES else "Leave it out: the market is flat there"
     raise DataError(
         where=f"features of {candles.series}",
         rule="every value is a finite number in single precision (up to 3.4e38)",
         got=f"others in {listed(others)}",
-        fix=f"Check the prices and volumes of these candles with `{command('data')}`",
+        fix=fix,
     )

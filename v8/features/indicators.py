@@ -1,6 +1,7 @@
 """Indicators: the one table of every column a profile may name, with its kind, warm-up, meaning and formula.
 
-An indicator is a function of arrays and a line in `FEATURES`; one's own calls `FEATURES.register`.
+An indicator is a function of arrays and a line in `FEATURES`; one's own calls `FEATURES.register`. Those of
+the package `ta` are found in it when a profile names one: `v8.features.ta_package`.
 
 A gap in the candles starts a new piece, and every piece starts with a warm-up whose rows are dropped.
 Windowed indicators need their window. Recursive ones (exponential and Wilder averages) never quite
@@ -11,9 +12,7 @@ history to that share.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
 from typing import Final
 
@@ -22,7 +21,9 @@ import numpy as np
 from v8 import columns as c
 from v8.errors import DataError, listed
 from v8.features import formulas, ranges
-from v8.features.formulas import Floats
+from v8.features.feature import Feature, Formula, Kind, Past
+from v8.features.ta_package.features import is_package_name, one_way, package_feature
+from v8.features.ta_package.outputs import RefusedError, suggestion
 from v8.registry import Registry, nearest
 from v8.storage import digest_json
 
@@ -31,63 +32,6 @@ HISTORY_WEIGHT: Final = 1e-6
 
 CANDLE_COLUMNS = (c.OPEN_TIME, *c.OHLCV)
 _LONGEST_WARMUP_BARS = 4096
-
-
-class Kind(Enum):
-    """What kind of number a column holds; it decides how `anchored` scaling treats the column."""
-
-    PRICE = "a price level, in quote currency"
-    PRICE_CHANGE = "a difference of prices, in quote currency"
-    POSITIVE = "a skewed positive number, unitless"
-    CENTRED = "a bounded or roughly symmetric number, unitless or percent"
-
-
-class Past(Enum):
-    """How much of its past a formula must be given for a new row."""
-
-    WINDOW = "the bars of its own warm-up"
-    AVERAGES = "the row before, and where its exponential averages stood; its function takes `average`"
-    PIECE = "all of its contiguous piece"
-
-
-@dataclass(frozen=True)
-class Formula:
-    """How one column or stage comes from candles, from other columns or from a shared stage.
-
-    Args:
-        function: Takes one array per input, then the parameters by keyword.
-        inputs: Names of candle columns, features or stages.
-        parameters: Name and value of every number in the formula, in bars or unitless.
-        warmup_bars: First rows of a contiguous piece that are not valid although all inputs are.
-        version: Raised whenever the function computes something else; part of the digest.
-        past: What a new row needs; it says nothing of what the column means and is no part of the digest.
-    """
-
-    function: Callable[..., Floats]
-    inputs: tuple[str, ...]
-    parameters: Mapping[str, float] = field(default_factory=dict)
-    warmup_bars: int = 0
-    version: int = 1
-    past: Past = Past.PIECE
-
-
-@dataclass(frozen=True)
-class Feature:
-    """A column that a profile can name.
-
-    Args:
-        name: As profiles write it.
-        kind: What kind of number it is.
-        sentence: What it means, for people, unit included.
-        formula: How it is computed; None for a price of the candle itself.
-        source: Who described it.
-    """
-
-    name: str
-    kind: Kind
-    sentence: str
-    formula: Formula | None = None
-    source: str = "the lineage"
 
 
 def warmup_bars(columns: Iterable[str]) -> int:
@@ -142,11 +86,12 @@ def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
     """
     unknown = [name for name in columns if name not in FEATURES]
     if unknown:
+        is_ours = not is_package_name(unknown[0])
         raise DataError(
             where=f"feature column {unknown[0]}",
-            rule=f"a column is one of {', '.join(FEATURES)}",
+            rule=f"a column is one of {', '.join(FEATURES)}" if is_ours else why_unknown(unknown[0]),
             got=listed([repr(name) for name in unknown]),
-            fix=f"Did you mean {nearest(unknown[0], FEATURES)}",
+            fix=f"Did you mean {_alike(unknown[0])}" if is_ours else "Leave it out or name another one",
         )
     if not columns or len(set(columns)) < len(columns):
         repeated = [name for name in dict.fromkeys(columns) if list(columns).count(name) > 1]
@@ -157,6 +102,26 @@ def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
             fix="Remove the repetition" if repeated else "Name a column, for example close",
         )
     return tuple(columns)
+
+
+def why_unknown(name: str) -> str:
+    """Say in one sentence why a name is no feature, and which may have been meant."""
+    if not is_package_name(name):
+        return f"{name!r} is no feature; did you mean {_alike(name)}"
+    try:
+        package_feature(name)
+    except RefusedError as error:
+        return str(error)
+    return f"{name} is a feature"
+
+
+def _alike(name: str) -> str:
+    return suggestion(name) or nearest(name, FEATURES)
+
+
+def plain_names(columns: Iterable[str]) -> tuple[str, ...]:
+    """Return names in the one way to write each, in the same order; unknown ones stay as they are."""
+    return tuple(map(one_way, columns))
 
 
 @cache
@@ -191,6 +156,21 @@ def _bars_until_forgotten(*newest_weights: float) -> int:
     for newest in newest_weights:
         weights = np.convolve(weights, newest * (1.0 - newest) ** lags)[: len(lags)]
     return int(np.argmax(1.0 - np.cumsum(weights) < HISTORY_WEIGHT)) + 1
+
+
+class _Features(Registry[Feature]):
+    """Features by name: a table of ours, and those of the package `ta` that are looked up when named."""
+
+    def __contains__(self, name: object) -> bool:
+        if super().__contains__(name) or not is_package_name(str(name)):
+            return super().__contains__(name)
+        try:
+            return bool(package_feature(str(name)))
+        except RefusedError:
+            return False
+
+    def __missing__(self, name: str) -> Feature:
+        return package_feature(name)
 
 
 _RSI_BARS = 14
@@ -286,7 +266,7 @@ def _rolled(step: int) -> Iterator[Feature]:
         )
 
 
-FEATURES: Final[Registry[Feature]] = Registry(
+FEATURES: Final[Registry[Feature]] = _Features(
     "feature",
     [
         Feature(c.OPEN, Kind.PRICE, "first traded price of the bar, quote currency"),
@@ -414,4 +394,4 @@ FEATURES: Final[Registry[Feature]] = Registry(
         *(feature for step in range(1, c.MAX_ROLLED_STEPS + 1) for feature in _rolled(step)),
     ],
 )
-"""Every column a profile may name."""
+"""Every column a profile may name; those of the package `ta` are in it without being listed."""

@@ -62,6 +62,7 @@ from v8 import storage
 from v8.columns import OPEN_TIME
 from v8.features.computing import Column, Computed, Runs, compute_columns, continue_columns
 from v8.features.indicators import FEATURES, check_columns, definition_digest
+from v8.features.ta_package.features import is_package_name
 from v8.features.table import FeatureTable, assemble, table_digest, valid_rows
 from v8.market.candles import Candles
 from v8.storage import digest_bytes
@@ -158,17 +159,17 @@ class FeatureStore:
 
     def _from_folder(self, candles: Candles, names: tuple[str, ...]) -> FeatureTable:
         rows = valid_rows(candles, names)
-        kept = self._kept(candles)
+        kept = self._kept(candles, names)
         missing = [name for name in names if name not in kept.runs]
         self.stats.reused_columns += len(names) - len(missing)
         if missing:
             kept |= self._made(candles, missing, kept)
         return assemble(candles, rows, {name: kept.runs[name] for name in names})
 
-    def _kept(self, candles: Candles) -> _Known:
+    def _kept(self, candles: Candles, names: Sequence[str]) -> _Known:
         path = self.path(candles)
         try:
-            return _read(_mapped(path), candles)
+            return _read(_mapped(path), candles, names)
         except OSError:  # not there yet, or not to be read: writing it will tell
             return _Known()
         except _DamagedError as damage:
@@ -196,7 +197,7 @@ class FeatureStore:
                 content = _mapped(path)
                 found = _found_index(content)
                 if num_bars := _num_extended(found.content, candles):
-                    known = _known(content, _checked(content, found), num_bars)
+                    known = _known(content, _checked(content, found), num_bars, names)
                     wanted = {name: known.runs[name] for name in names if name in known.runs}
                     return num_bars, _Known(wanted, known.stood)
             except OSError:  # it was removed meanwhile, or is not to be read
@@ -334,22 +335,28 @@ def _newest_files(path: Path) -> list[Path]:
     return [path.with_name(name) for _, name in sorted(found)[:MAX_LOOKED_AT]]
 
 
-def _read(content: mmap | bytes, candles: Candles) -> _Known:
-    """Check a file of the store and return its columns that mean what they mean today."""
+def _read(content: mmap | bytes, candles: Candles, names: Sequence[str]) -> _Known:
+    """Check a file of the store and return its columns that mean what they mean today.
+
+    Those of the package `ta` are returned if they are among some names: to know what others mean, they would
+    have to be examined. A file that is replaced loses them.
+    """
     index = _checked(content, _found_index(content))
     if index[_FORMAT_KEY] != FORMAT:
         return _Known()
     if index["candles"] != candles.digest:
         raise _DamagedError("it holds columns of other candles")
-    return _known(content, index, len(candles))
+    return _known(content, index, len(candles), names)
 
 
-def _known(content: mmap | bytes, index: Mapping[str, Any], num_bars: int) -> _Known:
+def _known(content: mmap | bytes, index: Mapping[str, Any], num_bars: int, names: Sequence[str]) -> _Known:
     stood = {name: tuple(values) for name, values in index["stood"].items()}
-    return _Known(_runs(content, index, num_bars), stood)
+    return _Known(_runs(content, index, num_bars, names), stood)
 
 
-def _runs(content: mmap | bytes, index: Mapping[str, Any], num_bars: int) -> dict[str, Runs]:
+def _runs(
+    content: mmap | bytes, index: Mapping[str, Any], num_bars: int, names: Sequence[str]
+) -> dict[str, Runs]:
     """Find the columns of a file that mean what they mean today, each in as many runs as it has groups."""
     lengths = [rows.stop - rows.start for rows in _groups(num_bars)]
     return {
@@ -359,6 +366,7 @@ def _runs(content: mmap | bytes, index: Mapping[str, Any], num_bars: int) -> dic
             for length, start in zip(lengths, index["starts"][name], strict=True)
         )
         for name, definition in index["definitions"].items()
+        if name in names or not is_package_name(name)
         if name in FEATURES and definition == definition_digest(name)
     }
 

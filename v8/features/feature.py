@@ -1,0 +1,69 @@
+"""What a feature is: a named column with its kind, its meaning and the formula that computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from v8.features.formulas import Floats
+
+
+class Kind(Enum):
+    """What kind of number a column holds; it decides how `anchored` scaling treats the column."""
+
+    PRICE = "a price level, in quote currency"
+    PRICE_CHANGE = "a difference of prices, in quote currency"
+    AMOUNT = "an amount in quote currency, of any sign"
+    OTHER = "a number in another unit"
+    POSITIVE = "a skewed positive number, unitless"
+    CENTRED = "a bounded or roughly symmetric number, unitless or percent"
+
+
+class Past(Enum):
+    """How much of its past a formula must be given for a new row."""
+
+    WINDOW = "the bars of its own warm-up"
+    AVERAGES = "the row before, and where its exponential averages stood; its function takes `average`"
+    PIECE = "all of its contiguous piece"
+
+
+@dataclass(frozen=True)
+class Formula:
+    """How one column or stage comes from candles, from other columns or from a shared stage.
+
+    Args:
+        function: Takes one array per input, then the parameters by keyword.
+        inputs: Names of candle columns, features or stages.
+        parameters: Name and value of every number in the formula, in bars or unitless.
+        warmup_bars: First rows of a contiguous piece that are not valid although all inputs are.
+        version: Raised whenever the function computes something else, or the package that computes it and
+            its version; part of the digest.
+        past: What a new row needs; it says nothing of what the column means and is no part of the digest.
+    """
+
+    function: Callable[..., Floats]
+    inputs: tuple[str, ...]
+    parameters: Mapping[str, float | None] = field(default_factory=dict)
+    warmup_bars: int = 0
+    version: int | str = 1
+    past: Past = Past.PIECE
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A column that a profile can name.
+
+    Args:
+        name: As profiles write it.
+        kind: What kind of number it is.
+        sentence: What it means, for people, unit included.
+        formula: How it is computed; None for a price of the candle itself.
+        source: Who described it.
+    """
+
+    name: str
+    kind: Kind
+    sentence: str
+    formula: Formula | None = None
+    source: str = "the lineage"

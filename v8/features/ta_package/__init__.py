@@ -1,0 +1,1 @@
+"""The indicators of the package `ta` as features: read from it, examined, computed alike everywhere."""
