@@ -82,5 +82,7 @@ def test_it_reads_no_folder(tmp_path: Path) -> None:
 
 
 def test_without_its_file_nobody_knows_it() -> None:
-    with pytest.raises(ProfileError, match="one of vision, live, rest, hub, files, demo; got 'tide'"):
+    with pytest.raises(
+        ProfileError, match="one of vision, live, rest, hub, yfinance, files, demo; got 'tide'"
+    ):
         open_source("tide")

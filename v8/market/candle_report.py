@@ -57,6 +57,7 @@ class CandleReport:
         largest_log_return: Largest |log(close / close before)| within a segment, unitless.
         has_volume: Whether the source told a volume.
         num_revised: Candles kept of which the exchange told another version, too.
+        priced_as: What was priced, where that is not what the series names: BTC-USD is not BTCUSDT.
     """
 
     num_read: int
@@ -85,6 +86,7 @@ class CandleReport:
     largest_log_return: float = 0.0
     has_volume: bool = True
     num_revised: int = 0
+    priced_as: str = ""
 
     @property
     def num_unusable(self) -> int:
@@ -126,6 +128,8 @@ class CandleReport:
             )
         if not self.has_volume:
             parts.append("no volume")
+        if self.priced_as:
+            parts.append(f"prices of {self.priced_as}")
         if self.num_revised:
             parts.append(f"{self.num_revised} told in two versions")
         if self.num_flat:

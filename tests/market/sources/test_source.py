@@ -1,29 +1,29 @@
+from importlib.util import find_spec
+
 import pytest
 
 from v8.errors import ProfileError
 from v8.market.sources.source import SOURCES, SourceKind, open_source
 
+INSTALLED = [name for name in SOURCES if name != "yfinance" or find_spec("yfinance")]
+"""All sources but one whose package is an extra; tests/market/sources/test_yfinance.py is of that."""
+
 
 def test_every_source_opens_under_its_own_name(tmp_path):
     folder = {"files": tmp_path}
-    assert [open_source(name, data_dir=folder.get(name)).name for name in SOURCES] == [
-        "vision",
-        "live",
-        "rest",
-        "hub",
-        "files",
-        "demo",
-    ]
+    assert [open_source(name, data_dir=folder.get(name)).name for name in INSTALLED] == INSTALLED
 
 
 def test_g9_only_the_demo_market_is_not_publishable(tmp_path):
     folder = {"files": tmp_path}
-    publishable = {name: open_source(name, data_dir=folder.get(name)).is_publishable for name in SOURCES}
-    assert publishable == dict.fromkeys(SOURCES, True) | {"demo": False}
+    publishable = {name: open_source(name, data_dir=folder.get(name)).is_publishable for name in INSTALLED}
+    assert publishable == dict.fromkeys(INSTALLED, True) | {"demo": False}
 
 
 def test_an_unknown_source_names_its_nearest():
-    with pytest.raises(ProfileError, match=r"live, rest, hub, files, demo; got .visoin.\. Did you mean"):
+    with pytest.raises(
+        ProfileError, match=r"live, rest, hub, yfinance, files, demo; got .visoin.\. Did you mean"
+    ):
         open_source("visoin")
 
 
@@ -51,7 +51,7 @@ def test_files_need_a_folder_that_exists(tmp_path):
         open_source("files", data_dir=tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("name", ["vision", "live", "rest", "hub", "demo"])
+@pytest.mark.parametrize("name", ["vision", "live", "rest", "hub", "yfinance", "demo"])
 def test_a_folder_without_use_is_refused_and_not_ignored(name, tmp_path):
     with pytest.raises(ProfileError, match=f"only the source files reads a folder; got --source {name}"):
         open_source(name, data_dir=tmp_path)

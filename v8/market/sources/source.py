@@ -144,6 +144,12 @@ SOURCES: Final[Registry[SourceKind]] = Registry(
             later("v8.market.sources.hub_dataset:HubSource"),
         ),
         SourceKind(
+            "yfinance",
+            "what Yahoo has of a coin in US dollars, without volumes; needs the package yfinance",
+            "https://finance.yahoo.com",
+            later("v8.market.sources.yfinance:open_yahoo"),
+        ),
+        SourceKind(
             "files",
             "a folder of CSV, Parquet, Feather or JSON tables",
             "the user",

@@ -1,0 +1,259 @@
+"""The source `yfinance`: what Yahoo has of a coin in dollars, asked for by the package of that name.
+
+Yahoo keeps bars of some lengths only, and short ones not for long: what it has not is refused, and no bar is
+made of others. It prices coins in USD, not in USDT, which is another price: every report says which. Its
+volumes are not read. They are dollars, and zero for many bars
+(https://github.com/ranaroussi/yfinance/issues/2686): candles of this source have none.
+
+Yahoo tells coins of one name apart by numbers that nobody can guess: `UNI-USD` is not Uniswap. So a coin that
+is not listed here is refused until `V8_YFINANCE_SYMBOLS` says what Yahoo calls it: `OPUSDT=OP-USD,...`.
+
+All rows are checked as those of the archive are; the running candle is never kept.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any, ClassVar, Final
+
+import pandas as pd
+
+from v8 import storage
+from v8.columns import OHLC, OPEN_TIME
+from v8.errors import DataError, ProfileError, listed
+from v8.market.candles import Candles, check_candles, require_num_bars
+from v8.market.open_times import iso
+from v8.market.series import Series, plain_symbol
+from v8.market.sources.rest import last_closed_s
+from v8.untrusted import shown
+
+PACKAGE: Final = "yfinance"
+SYMBOLS_VARIABLE: Final = "V8_YFINANCE_SYMBOLS"
+
+REACH_DAYS: Final = {"1m": 7, "5m": 60, "15m": 60, "1h": 730, "1d": 365 * 30}
+"""Bars that Yahoo has, by what it calls them as we do, and for how many days back."""
+
+_MARGIN_S: Final = 3_600
+"""Yahoo refuses all of a span whose begin is a moment too old when it arrives."""
+
+_TIMEOUT_S: Final = 30
+"""Of each of the few requests that the package makes."""
+
+_KNOWN: Final = (
+    "BTC",
+    "ETH",
+    "BNB",
+    "XRP",
+    "LTC",
+    "ADA",
+    "SOL",
+    "DOGE",
+    "AVAX",
+    "LINK",
+    "ATOM",
+    "NEAR",
+    "INJ",
+)
+_KNOWN_TOO: Final = (
+    "SHIB",
+    "DOT",
+    "TRX",
+    "BCH",
+    "ETC",
+    "XLM",
+    "UNI7083",
+    "ARB11841",
+    "PEPE24478",
+    "SUI20947",
+)
+COINS: Final = {name.rstrip("0123456789"): name for name in (*_KNOWN, *_KNOWN_TOO)}
+"""What Yahoo calls coins whose name there is known."""
+
+_PAIR: Final = re.compile("(?P<coin>[A-Z0-9]+?)(USDT|USDC|FDUSD|TUSD|USD)")
+_NAMED: Final = re.compile(
+    r"\s*(?P<symbol>[A-Za-z0-9./_-]{1,40})\s*=\s*(?P<ticker>[A-Z0-9]{1,20}-[A-Z]{3,5})\s*"
+)
+
+_ONE_AT_A_TIME: Final = threading.Lock()
+"""The package keeps one session for all threads, and its log is listened to."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class YahooSource:
+    """Candles from Yahoo.
+
+    Args:
+        download: What asks: `yfinance.download`.
+        now: Clock in seconds since the epoch.
+    """
+
+    name: ClassVar = "yfinance"
+    is_publishable: ClassVar = True
+
+    download: Callable[..., Any]
+    now: Callable[[], float] = time.time
+
+    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
+        """Return the newest closed candles that Yahoo has; see `CandleSource`.
+
+        Raises:
+            DataError: If Yahoo has no such bars, not for that time or not of that coin, or answers something
+                else.
+        """
+        require_num_bars(num_bars, series)
+        ticker, oldest_s = ticker_of(series), int(self.now()) - _reach_s(series)
+        now_s = int(self.now())
+        newest_s = last_closed_s(series, now_s)
+        last_s = newest_s if end_s is None else min(newest_s, last_closed_s(series, end_s + series.bar_s))
+        _require_reached(series, last_s, oldest_s)
+        first_s = max(last_s - (num_bars - 1) * series.bar_s, oldest_s)
+        frame = self._asked(series, ticker, first_s, last_s + series.bar_s)
+        found = check_candles(frame, series, source=self.name, now_s=now_s).newest(num_bars, last_s)
+        num_newer = (newest_s - last_s) // series.bar_s
+        return replace(found, report=replace(found.report, num_newer=num_newer, priced_as=ticker))
+
+    def _asked(self, series: Series, ticker: str, first_s: int, end_s: int) -> pd.DataFrame:
+        """Ask for the bars that open from `first_s` up to, but not at, `end_s`."""
+        begin, end = (pd.Timestamp(each, unit="s", tz="UTC") for each in (first_s, end_s))
+        with _ONE_AT_A_TIME, _heard() as said:
+            told = self.download(
+                ticker,
+                start=begin.to_pydatetime(),
+                end=end.to_pydatetime(),
+                interval=series.timeframe,
+                auto_adjust=False,
+                keepna=True,
+                prepost=True,
+                ignore_tz=False,
+                threads=False,
+                progress=False,
+                timeout=_TIMEOUT_S,
+            )
+        if told is None or told.empty or told.isna().to_numpy().all():
+            raise _refused(
+                series,
+                f"needs bars of {ticker} that Yahoo has from {iso(first_s)} on",
+                shown(" ".join(said), 200) or "none",
+                "Check the connection, ask again later, or choose another source",
+            )
+        return _rows(told, series, ticker)
+
+
+def open_yahoo() -> YahooSource:
+    """Open the source with the installed package, which keeps its cookies in the folder of v8.
+
+    Raises:
+        ProfileError: If the package is not installed.
+    """
+    try:
+        package = import_module(PACKAGE)
+    except ModuleNotFoundError as error:
+        raise ProfileError(
+            where=f"--source {YahooSource.name}",
+            rule=f"needs the package {PACKAGE}, an extra of v8",
+            got=f"no module {error.name}",
+            fix=f"Install it with `pip install {PACKAGE}`",
+        ) from error
+    package.set_tz_cache_location(str(storage.home() / PACKAGE))
+    return YahooSource(download=package.download)
+
+
+def ticker_of(series: Series) -> str:
+    """Return what Yahoo calls a pair.
+
+    Raises:
+        DataError: If that is not known.
+        ProfileError: If `V8_YFINANCE_SYMBOLS` cannot be read.
+
+    >>> ticker_of(Series("BTCUSDT", "1h")), ticker_of(Series("UNIUSDC", "1h"))
+    ('BTC-USD', 'UNI7083-USD')
+    """
+    named = _named(os.environ.get(SYMBOLS_VARIABLE, ""))
+    if series.symbol in named:
+        return named[series.symbol]
+    pair = _PAIR.fullmatch(series.symbol)
+    if not pair or pair["coin"] not in COINS:
+        raise _refused(
+            series,
+            f"what Yahoo calls a coin is known of {', '.join(COINS)} in dollars, and not guessed",
+            series.symbol,
+            f"Look it up and name it: {SYMBOLS_VARIABLE}={series.symbol}=NAME-USD",
+        )
+    return f"{COINS[pair['coin']]}-USD"
+
+
+def _named(text: str) -> dict[str, str]:
+    parts = [_NAMED.fullmatch(part) for part in text.split(",") if part.strip()]
+    if None in parts:
+        raise ProfileError(
+            where=SYMBOLS_VARIABLE,
+            rule="names pairs and what Yahoo calls them, such as OPUSDT=OP-USD, comma-separated",
+            got=repr(shown(text, 120)),
+            fix="Correct it or unset it",
+        )
+    return {plain_symbol(part["symbol"]): part["ticker"] for part in parts if part}
+
+
+def _reach_s(series: Series) -> int:
+    if series.timeframe not in REACH_DAYS:
+        raise _refused(
+            series,
+            f"Yahoo has bars of {', '.join(REACH_DAYS)}, and none is made of others",
+            series.timeframe,
+            "Choose one of these timeframes, or another source",
+        )
+    return REACH_DAYS[series.timeframe] * 86_400 - _MARGIN_S
+
+
+def _require_reached(series: Series, last_s: int, oldest_s: int) -> None:
+    if last_s < oldest_s:
+        raise _refused(
+            series,
+            f"Yahoo keeps bars of {series.timeframe} for {REACH_DAYS[series.timeframe]} days",
+            f"a wish for candles until {iso(last_s)}",
+            f"Ask for a time after {iso(oldest_s)}, for longer bars, or for another source",
+        )
+
+
+def _rows(told: pd.DataFrame, series: Series, ticker: str) -> pd.DataFrame:
+    """Read what the package returns: columns by price and ticker, an index of times with their zone."""
+    columns = {name: (name.capitalize(), ticker) for name in OHLC}
+    places: list[Any] = list(told.columns.to_flat_index())
+    missing = [place for place in columns.values() if places.count(place) != 1]
+    if missing or not isinstance(told.index, pd.DatetimeIndex) or told.index.tz is None:
+        raise _refused(
+            series,
+            f"{PACKAGE} returns prices by name and ticker, and times with their zone",
+            f"no single {missing[0]} among {listed(places)}" if missing else "times of another kind",
+            f"Install the newest {PACKAGE}",
+        )
+    opens = told.index.tz_convert("UTC").tz_localize(None)
+    return pd.DataFrame(
+        {OPEN_TIME: opens, **{name: told[place].to_numpy() for name, place in columns.items()}}
+    )
+
+
+@contextmanager
+def _heard() -> Iterator[list[str]]:
+    """Collect what the package writes into its log, where it tells its errors, instead of showing it."""
+    log, said = logging.getLogger(PACKAGE), list[str]()
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    propagates, log.propagate = log.propagate, False
+    handlers, log.handlers = log.handlers, [handler]
+    try:
+        yield said
+    finally:
+        log.propagate, log.handlers = propagates, handlers
+
+
+def _refused(series: Series, rule: str, got: str, fix: str) -> DataError:
+    return DataError(where=f"{series} from {YahooSource.name}", rule=rule, got=got, fix=fix)
