@@ -30,7 +30,13 @@ from v8.columns import OHLC, RECENT_RANGE, REGRESSED_RANGES, TASK_OHLC, deviatio
 from v8.errors import ProfileError
 from v8.families import FAMILIES
 from v8.families.family import Family, NetworkOutputs, NetworkSettings, NetworkShape
-from v8.features.indicators import FEATURES, plain_names, why_unknown
+from v8.features.indicators import (
+    FEATURES,
+    MOST_OF_PACKAGE,
+    num_of_package,
+    plain_names,
+    why_unknown,
+)
 from v8.given_files import read_given
 from v8.levels import fault_of, outer
 from v8.records import Settings, first_fault, under_key
@@ -44,9 +50,6 @@ PROFILE_FORMAT = 2
 
 MAX_YAML_BYTES: Final = 65_536
 """The longest shipped profile has 2,000; the library reads 100,000 a second."""
-
-MAX_FEATURES: Final = 256
-"""There are 70 of ours and as many of the package `ta`; each of those is examined before it is used."""
 
 MAX_YAML_DEPTH: Final = 8
 """Lists and mappings within each other; a profile has four."""
@@ -164,7 +167,7 @@ class Profile(Settings):
     """One sentence for the model card."""
     newest_bars: int = Field(ge=100, le=10_000_000)
     """Candles used per series, counted back from the newest closed one."""
-    features: tuple[str, ...] = Field(min_length=1, max_length=MAX_FEATURES)
+    features: tuple[str, ...] = Field(min_length=1)
     """Input columns by name, in the order of the network's last axis; input width follows from it."""
     lookback_bars: int = Field(ge=2, le=10_000)
     """Rows a forecast looks at."""
@@ -191,6 +194,8 @@ class Profile(Settings):
     @classmethod
     def _features_are_known_once(cls, features: tuple[str, ...]) -> tuple[str, ...]:
         features = plain_names(features)
+        if (num := num_of_package(features)) > MOST_OF_PACKAGE:
+            raise ValueError(f"must hold at most {MOST_OF_PACKAGE} features of the package ta, not {num}")
         for name in features:
             if name not in FEATURES:
                 raise ValueError(why_unknown(name))

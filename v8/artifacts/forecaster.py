@@ -34,6 +34,7 @@ from v8.columns import OPEN_TIME
 from v8.data.splits import window_anchors
 from v8.errors import ArtifactError, DataError, V8Error, listed
 from v8.features.indicators import check_columns, definition_digest, definitions, warmup_bars
+from v8.features.ta_package.features import is_package_name
 from v8.features.table import FeatureTable, compute_table
 from v8.levels import MEDIAN, fault_of, quantile_column, quantile_output
 from v8.market.candles import Candles
@@ -79,7 +80,8 @@ class _RecordedFeature:
                 where=f"{where}, feature {self.name}",
                 rule=f"this v8 computes it as {ours!r}",
                 got=f"another formula, {self.definition!r}",
-                fix="Use the v8 that trained the model",
+                fix="Use the v8 that trained the model"
+                + (", and the version of ta that it names" if is_package_name(self.name) else ""),
             )
 
 

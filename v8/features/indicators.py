@@ -30,6 +30,9 @@ from v8.storage import digest_json
 HISTORY_WEIGHT: Final = 1e-6
 """Share of a recursive indicator that rows before the warm-up may still have, unitless."""
 
+MOST_OF_PACKAGE: Final = 100
+"""Columns of the package `ta`: each is examined before it is used, in up to a few seconds."""
+
 CANDLE_COLUMNS = (c.OPEN_TIME, *c.OHLCV)
 _LONGEST_WARMUP_BARS = 4096
 
@@ -84,6 +87,7 @@ def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
     Raises:
         DataError: If the list is empty, repeats a name or holds an unknown one.
     """
+    _require_few_of_package(columns)
     unknown = [name for name in columns if name not in FEATURES]
     if unknown:
         is_ours = not is_package_name(unknown[0])
@@ -104,6 +108,17 @@ def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
     return tuple(columns)
 
 
+def _require_few_of_package(columns: Sequence[str]) -> None:
+    """Refuse a list that would take minutes to examine, such as one in a stranger's file."""
+    if (num := num_of_package(columns)) > MOST_OF_PACKAGE:
+        raise DataError(
+            where="feature columns",
+            rule=f"at most {MOST_OF_PACKAGE} of them are of the package ta",
+            got=str(num),
+            fix="Leave some out",
+        )
+
+
 def why_unknown(name: str) -> str:
     """Say in one sentence why a name is no feature, and which may have been meant."""
     if not is_package_name(name):
@@ -117,6 +132,11 @@ def why_unknown(name: str) -> str:
 
 def _alike(name: str) -> str:
     return suggestion(name) or nearest(name, FEATURES)
+
+
+def num_of_package(columns: Iterable[str]) -> int:
+    """Count the names that are meant for the package `ta`."""
+    return sum(map(is_package_name, columns))
 
 
 def plain_names(columns: Iterable[str]) -> tuple[str, ...]:
