@@ -156,16 +156,7 @@ def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> k
     constants = _looked_up(scaling, last_B11)
     scaled = network(_scaled(window_BTF, close_BT1, last_B11, scaling, constants))
     newest_B1F = ops.take(window_BTF, [profile.lookback_bars - 1], axis=1)
-    if profile.calibration != "none":
-        for name in profile.tasks:
-            shrinking = _einsum("bhc,h->bhc", profile, name, SHRINKING_PREFIX, start="ones", bias_axes="hc")
-            scaled[name] = shrinking(scaled[name])
-    squares_BH = None
-    if profile.calibration == "blend":
-        terms, squares_BH = _range_terms(newest_B1F, profile)
-        for name, terms_BHR in terms.items():
-            regression = _einsum("bhr,hrc->bhc", profile, name, REGRESSION_PREFIX, start="zeros")
-            scaled[name] = scaled[name] + regression(terms_BHR)
+    squares_BH = _calibrated(profile, scaled, newest_B1F)
     reference = _references(profile, close_BT1, constants)
     range_B11 = 1.0
     if RECENT_RANGE in profile.features and scaling.range_floor > 0:
@@ -195,6 +186,21 @@ def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> k
     model = keras.Model(window_BTF, outputs, name=f"{profile.name}_forecaster")
     load_scaling(model, scaling)
     return model
+
+
+def _calibrated(profile: Profile, scaled: dict[str, Any], newest_B1F: Any) -> Any:
+    """Put the layers of the calibration behind the points; return squared ranges of a regression, or None."""
+    if profile.calibration != "none":
+        for name in profile.tasks:
+            shrinking = _einsum("bhc,h->bhc", profile, name, SHRINKING_PREFIX, start="ones", bias_axes="hc")
+            scaled[name] = shrinking(scaled[name])
+    if profile.calibration != "blend":
+        return None
+    terms, squares_BH = _range_terms(newest_B1F, profile)
+    for name, terms_BHR in terms.items():
+        regression = _einsum("bhr,hrc->bhc", profile, name, REGRESSION_PREFIX, start="zeros")
+        scaled[name] = scaled[name] + regression(terms_BHR)
+    return squares_BH
 
 
 def load_scaling(model: keras.Model, scaling: Scaling) -> None:
