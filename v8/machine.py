@@ -81,8 +81,13 @@ def identity() -> dict[str, str]:
     gpus = [re.findall(r"Model:\s*(.*)", one.read_text("utf-8", "replace")) for one in driver]
     processor = describe_machine()
     # One model name stands for processors with and without wide units: what they can do tells them apart.
-    told = {"cpu": processor["cpu"], "num_cores": processor["num_cores"], "flags": _cpuinfo("flags")}
+    told = {"cpu": processor["cpu"], "num_cores": processor["num_cores"], "flags": processor_flags()}
     return {**versions(), "machine": str({**told, "gpus": gpus})}
+
+
+def processor_flags() -> str:
+    """Return what the processor says that it can do; nothing where the system does not tell."""
+    return _cpuinfo("flags") or ""
 
 
 def num_usable_cores(quota_file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:

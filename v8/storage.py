@@ -124,16 +124,24 @@ def sweep(folder: Path) -> None:
 
 
 @contextmanager
-def passing_folder(purpose: str) -> Iterator[Path]:
-    """Make an empty folder in the system's place for such until the block ends.
+def passing_folder(purpose: str, within: Path | None = None) -> Iterator[Path]:
+    """Make an empty folder until the block ends.
 
-    Those that killed processes made for the same purpose go first.
+    Those that killed processes made there for the same purpose go first.
+
+    Args:
+        purpose: Begins its name.
+        within: An existing folder to make it in; None for the system's place for such.
+
+    Raises:
+        OSError: If it cannot be made.
     """
+    within = within or Path(tempfile.gettempdir())
     left = re.compile(rf"{re.escape(purpose)}-(?P<pid>[1-9][0-9]{{0,9}})-[a-z0-9_]{{8}}")
-    for path in _abandoned(Path(tempfile.gettempdir()), left):
+    for path in _abandoned(within, left):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)  # another user's stays
-    with tempfile.TemporaryDirectory(prefix=f"{purpose}-{os.getpid()}-") as folder:
+    with tempfile.TemporaryDirectory(prefix=f"{purpose}-{os.getpid()}-", dir=within) as folder:
         yield Path(folder)
 
 

@@ -17,6 +17,7 @@ from v8.engine.plan import Job
 from v8.engine.quiet import quiet_start
 from v8.machine import has_gpu
 from v8.registry import Registry
+from v8.training.programs import kept_programs
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,15 @@ def _train_on_this_machine(placement: Placement, jobs: Sequence[Job], listen: Li
     if num_workers > 1:
         size = placement.fleet_size
         return workers.train_all(jobs, listen, num_workers, gpus=placement.gpus, fleet_size=size)
+    return _train_here(placement, jobs, listen)
+
+
+def _train_here(placement: Placement, jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
+    with kept_programs():
+        yield from _started(placement, jobs, listen)
+
+
+def _started(placement: Placement, jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
     with quiet_start():
         from v8.engine import local  # noqa: PLC0415 - workers' parent must not start TensorFlow
         from v8.training.probe import measured_fleet_size  # noqa: PLC0415

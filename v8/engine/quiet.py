@@ -17,10 +17,13 @@ _CHATTER = re.compile(
     rb"^(WARNING: All log messages before absl::InitializeLog"
     rb"|([IW]\d{4} .* |\d{4}-\d\d-\d\d [\d:.]+: [IW] )\S+\.(cc|h):\d+\] "
     rb"|(E\d{4} .* |\d{4}-\d\d-\d\d [\d:.]+: E )"
-    rb"(\S*\b(cudart_stub|cpu_feature_guard|cuda_\w+)\.cc:|\S+\.cc:\d+\] oneDNN ))"
+    rb"(\S*\b(cudart_stub|cpu_feature_guard|cuda_\w+|cpu_aot_loader)\.cc:|\S+\.cc:\d+\] oneDNN "
+    rb"|\S+\.cc:\d+\] Error parsing text-format tensorflow\.XlaSerializedCacheEntry))"
 )
 """What TensorFlow and XLA, of any supported version, say for information or as a warning, and their errors
-about missing CUDA and the processor: they ignore TensorFlow's own log level, and some come late."""
+about missing CUDA and the processor: they ignore TensorFlow's own log level, and some come late. Of a kept
+program (`v8.training.programs`) XLA says that the processor lacks units that are only XLA's own settings, and
+TensorFlow that it is no text."""
 
 
 @contextmanager

@@ -39,6 +39,7 @@ from v8.engine.quiet import quiet_start
 from v8.machine import has_gpu
 from v8.market.series import Series
 from v8.profile import Profile
+from v8.training.programs import kept_programs
 
 TRIES = 2
 """A series whose worker died is given to one more; then it has failed."""
@@ -239,6 +240,7 @@ def _lost(job: Job, cause: str) -> Outcome:
     return Outcome(job.series, reason=reason, trace=reason + "\n")
 
 
+@kept_programs()
 def _serve(  # noqa: PLR0917 - called by `Process` with its arguments in a row
     pipe: Connection,
     profile: Profile,

@@ -35,6 +35,7 @@ from v8.profile import Profile
 from v8.training.checkpoint import Checkpoint, Progress
 from v8.training.epoch_record import EpochRecord
 from v8.training.patience import LossPatience
+from v8.training.programs import keep_new_programs
 from v8.training.schedule import rate_at
 from v8.training.step import FleetState, compiled_loss, compiled_step, initial_state
 from v8.untrusted import shown
@@ -295,6 +296,7 @@ class _FleetFit:
         self._compile()
         with self._clock("validate"):
             losses = self._trainer.validation_losses(self._windows, self._state)
+        keep_new_programs()
         self._running = [
             _Running(
                 place,
