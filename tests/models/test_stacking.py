@@ -55,6 +55,13 @@ def network(kind):
         layer = make(4, return_sequences=True, return_state=True, go_backwards="backwards" in kind)
         sequence, *states = layer(x)
         return keras.Model(x, L.Concatenate()([L.GlobalAveragePooling1D()(sequence), *states]))
+    if kind in ("lstm from states", "gru from states backwards"):
+        make, num_states = (L.LSTM, 2) if kind == "lstm from states" else (L.GRU, 1)
+        layer = make(6, return_sequences=True, return_state=num_states == 2, go_backwards=num_states == 1)
+        y = layer(x, initial_state=[ops.take(x, number, axis=-2) for number in range(num_states)])
+        if num_states == 1:
+            return keras.Model(x, y)
+        return keras.Model(x, L.Concatenate()([L.GlobalAveragePooling1D()(y[0]), *y[1:]]))
     if kind in ("lstm cell", "gru cell"):
         cell, num_states = (L.LSTMCell(6), 2) if kind == "lstm cell" else (L.GRUCell(6), 1)
         y, states = (
@@ -74,7 +81,8 @@ def network(kind):
 
 
 ALL = [*KINDS, "repeat vector", "additive attention", "multi-head attention", "residual"]
-ALL += ["lstm states", "gru states backwards", "lstm cell", "gru cell", "operations"]
+ALL += ["lstm states", "gru states backwards", "lstm from states", "gru from states backwards"]
+ALL += ["lstm cell", "gru cell", "operations"]
 
 
 def random_networks(kind, num_models=NUM_MODELS):

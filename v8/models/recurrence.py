@@ -19,7 +19,7 @@ In names the dot is left out: z_TG.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import keras
@@ -38,12 +38,12 @@ class Cell(NamedTuple):
     """One kind of layer: how its states come about, and how their gradient goes back."""
 
     forward: Callable[..., tuple[Tensor, ...]]
-    """Maps inputs (T, ., F), kernel, recurrent kernel, bias and the direction to what `backward` needs; the
-    states, (T, ., U), come last, before them an LSTM's cells."""
-    backward: Callable[..., tuple[Tensor, Tensor, Tensor]]
-    """Maps that, the states' gradient, the recurrent kernel, the direction and, for an LSTM, the gradient of
-    its last cell, (., U), to the gradients of the projected input and of the recurrent part, both (T, ., G),
-    and of the bias."""
+    """Maps inputs (T, ., F), kernel, recurrent kernel, bias, the direction and the first states, (., U) each,
+    to what `backward` needs; the states, (T, ., U), come last, before them an LSTM's cells."""
+    backward: Callable[..., tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]]
+    """Maps that, the states' gradient, the recurrent kernel, the direction, the first states and, for an
+    LSTM, the gradient of its last cell, (., U), to the gradients of the projected input and of the recurrent
+    part, both (T, ., G), of the bias and of the first states."""
 
 
 def recurrent(
@@ -56,8 +56,9 @@ def recurrent(
     go_backwards: bool,
     return_sequences: bool,
     return_cell: bool = False,
+    first: Sequence[Tensor] = (),
 ) -> Tensor:
-    """Run one layer of each model over its sequences, from a zero state.
+    """Run one layer of each model over its sequences.
 
     Args:
         cell: `LSTM`, or `GRU`, which resets after the matmul.
@@ -68,6 +69,7 @@ def recurrent(
         go_backwards: Read time from its end. Outputs keep the order of the inputs.
         return_sequences: Return every step's state, else that of the last step read.
         return_cell: Return an LSTM's cell of the last step read, too.
+        first: The state that it begins with, shape (B, M, U), and an LSTM's cell; zeros when there is none.
 
     Returns:
         Shape (B, M, T, U) with `return_sequences`, else (B, M, U), dtype of `x_BMTF`; with `return_cell` a
@@ -77,8 +79,9 @@ def recurrent(
     x_TF = ops.transpose(x_BMTF[:, 0], (1, 0, 2)) if is_single else ops.transpose(x_BMTF, (2, 1, 0, 3))
     weights = (kernel_MFG, recurrent_kernel_MUG, bias)
     weights = tuple(ops.cast(ops.convert_to_tensor(weight), x_TF.dtype) for weight in weights)
+    begun = [ops.cast(one[:, 0] if is_single else ops.swapaxes(one, 0, 1), x_TF.dtype) for one in first]
     states = _states(cell, go_backwards, return_cell)
-    found = states(x_TF, *(weight[0] if is_single else weight for weight in weights))
+    found = states(x_TF, *(weight[0] if is_single else weight for weight in weights), *begun)
     h_TU, *last = found if return_cell else (found,)
 
     def batch_major(h: Tensor) -> Tensor:
@@ -92,20 +95,27 @@ def recurrent(
 
 
 def _states(cell: Cell, go_backwards: bool, return_cell: bool) -> Callable[..., Tensor]:
-    def states(x_TF: Tensor, kernel: Tensor, recurrent: Tensor, bias: Tensor) -> tuple[Tensor, Any]:
-        saved = cell.forward(x_TF, kernel, recurrent, bias, go_backwards)
+    def states(
+        x_TF: Tensor, kernel: Tensor, recurrent: Tensor, bias: Tensor, *first: Tensor
+    ) -> tuple[Tensor, Any]:
+        saved = cell.forward(x_TF, kernel, recurrent, bias, go_backwards, first)
 
         def gradient(*args: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, ...]:
             # JAX hands over the gradients of a pair as one pair, TensorFlow as two arguments.
             dh_TU, *dc_U = keras.tree.flatten(args if upstream is None else upstream)
-            dz_TG, dr_TG, dbias = cell.backward(saved, dh_TU, recurrent, go_backwards, *dc_U)
-            # Each step's gradient goes with the state before it; the first step read had the zero state.
-            before, after = (slice(1, None), slice(None, -1))[:: 1 if go_backwards else -1]
+            dz_TG, dr_TG, dbias, dfirst = cell.backward(saved, dh_TU, recurrent, go_backwards, first, *dc_U)
+            # Each step's gradient goes with the state before it.
+            if first:
+                before_TU, dr_after_TG = _previous(saved[-1], go_backwards, first[0]), dr_TG
+            else:  # the first step read had the zero state
+                before, after = (slice(1, None), slice(None, -1))[:: 1 if go_backwards else -1]
+                before_TU, dr_after_TG = saved[-1][before], dr_TG[after]
             return (
                 _input_gradient(dz_TG, kernel),
                 _weight_gradient(x_TF, dz_TG),
-                _weight_gradient(saved[-1][before], dr_TG[after]),
+                _weight_gradient(before_TU, dr_after_TG),
                 dbias,
+                *(dfirst if first else ()),
             )
 
         if not return_cell:
@@ -118,8 +128,13 @@ def _states(cell: Cell, go_backwards: bool, return_cell: bool) -> Callable[..., 
 # LSTM
 
 
-def _lstm_forward(
-    x_TF: Tensor, kernel: Tensor, recurrent: Tensor, bias: Tensor, go_backwards: bool
+def _lstm_forward(  # noqa: PLR0917 - see `Cell`
+    x_TF: Tensor,
+    kernel: Tensor,
+    recurrent: Tensor,
+    bias: Tensor,
+    go_backwards: bool,
+    first: tuple[Tensor, ...],
 ) -> tuple[Tensor, ...]:
     """Return gates after their activations, (T, ., 4U), cells and states."""
     z_TG = _projected(x_TF, kernel, bias)
@@ -133,23 +148,24 @@ def _lstm_forward(
         h_U = o_U * ops.tanh(c_U)
         return (h_U, c_U), (ops.concatenate([i_U, f_U, g_U, o_U], axis=-1), c_U, h_U)
 
-    return _scan(step, (zero_U, zero_U), (z_TG,), (z_TG[0], zero_U, zero_U), go_backwards)
+    return _scan(step, first or (zero_U, zero_U), (z_TG,), (z_TG[0], zero_U, zero_U), go_backwards)[1]
 
 
-def _lstm_backward(
+def _lstm_backward(  # noqa: PLR0917 - see `Cell`
     saved: tuple[Tensor, ...],
     dh_TU: Tensor,
     recurrent: Tensor,
     go_backwards: bool,
+    first: tuple[Tensor, ...],
     dc_U: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
     gates_TG, c_TU, _ = saved
     i_TU, f_TU, g_TU, o_TU = ops.split(gates_TG, LSTM_GATES, axis=-1)
     tanh_TU = ops.tanh(c_TU)
     # A gate's gradient is its slope times dc, or dh for the output gate.
     slopes = (
         g_TU * i_TU * (1 - i_TU),
-        _previous(c_TU, go_backwards) * f_TU * (1 - f_TU),
+        _previous(c_TU, go_backwards, *first[1:]) * f_TU * (1 - f_TU),
         i_TU * (1 - g_TU * g_TU),
         tanh_TU * o_TU * (1 - o_TU),
     )
@@ -165,10 +181,10 @@ def _lstm_backward(
         return (ops.matmul(dz_G, recurrent_T), dc_U * f_U), (dz_G,)
 
     inputs = (*slopes, leak_TU, f_TU, dh_TU)
-    (dz_TG,) = _scan(
+    dfirst, (dz_TG,) = _scan(
         step, (zero_U, zero_U if dc_U is None else dc_U), inputs, (gates_TG[0],), not go_backwards
     )
-    return dz_TG, dz_TG, _bias_gradient(dz_TG)
+    return dz_TG, dz_TG, _bias_gradient(dz_TG), dfirst
 
 
 LSTM = Cell(_lstm_forward, _lstm_backward)
@@ -177,8 +193,13 @@ LSTM = Cell(_lstm_forward, _lstm_backward)
 # GRU
 
 
-def _gru_forward(
-    x_TF: Tensor, kernel: Tensor, recurrent: Tensor, bias: Tensor, go_backwards: bool
+def _gru_forward(  # noqa: PLR0917 - see `Cell`
+    x_TF: Tensor,
+    kernel: Tensor,
+    recurrent: Tensor,
+    bias: Tensor,
+    go_backwards: bool,
+    first: tuple[Tensor, ...],
 ) -> tuple[Tensor, ...]:
     """Return update, reset, candidate, the candidate's recurrent part, and states, each (T, ., U)."""
     z_TG, bias_G = _projected(x_TF, kernel, bias[..., 0, :]), _over_batch(bias[..., 1, :])
@@ -194,16 +215,20 @@ def _gru_forward(
         h_U = update_U * h_U + (1 - update_U) * own_U
         return (h_U,), (update_U, reset_U, own_U, own_r_U, h_U)
 
-    return _scan(step, (zero_U,), (z_TG,), (zero_U,) * 5, go_backwards)
+    return _scan(step, first or (zero_U,), (z_TG,), (zero_U,) * 5, go_backwards)[1]
 
 
 def _gru_backward(
-    saved: tuple[Tensor, ...], dh_TU: Tensor, recurrent: Tensor, go_backwards: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+    saved: tuple[Tensor, ...],
+    dh_TU: Tensor,
+    recurrent: Tensor,
+    go_backwards: bool,
+    first: tuple[Tensor, ...],
+) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
     update_TU, reset_TU, own_TU, own_r_TU, h_TU = saved
     # Every gradient of a step is the state's gradient times a factor known before the loop.
     own_slope_TU = (1 - update_TU) * (1 - own_TU * own_TU)
-    update_slope_TU = (_previous(h_TU, go_backwards) - own_TU) * update_TU * (1 - update_TU)
+    update_slope_TU = (_previous(h_TU, go_backwards, *first) - own_TU) * update_TU * (1 - update_TU)
     reset_slope_TU = own_slope_TU * own_r_TU * reset_TU * (1 - reset_TU)
     slope_TG = ops.concatenate([update_slope_TU, reset_slope_TU, own_slope_TU * reset_TU], axis=-1)
     recurrent_T = ops.swapaxes(recurrent, -1, -2)
@@ -216,10 +241,10 @@ def _gru_backward(
 
     zero_U = ops.zeros_like(dh_TU[0])
     inputs = (slope_TG, update_TU, dh_TU)
-    dr_TG, total_TU = _scan(step, (zero_U,), inputs, (slope_TG[0], zero_U), not go_backwards)
+    dfirst, (dr_TG, total_TU) = _scan(step, (zero_U,), inputs, (slope_TG[0], zero_U), not go_backwards)
     num_gate_units = 2 * update_TU.shape[-1]
     dz_TG = ops.concatenate([dr_TG[..., :num_gate_units], total_TU * own_slope_TU], axis=-1)
-    return dz_TG, dr_TG, ops.stack([_bias_gradient(dz_TG), _bias_gradient(dr_TG)], axis=-2)
+    return dz_TG, dr_TG, ops.stack([_bias_gradient(dz_TG), _bias_gradient(dr_TG)], axis=-2), dfirst
 
 
 GRU = Cell(_gru_forward, _gru_backward)
@@ -259,10 +284,10 @@ def _over_batch(bias: Tensor) -> Tensor:
     return ops.expand_dims(bias, axis=-2)
 
 
-def _previous(state_TU: Tensor, go_backwards: bool) -> Tensor:
-    """Return the state before each step, zero before the first one read."""
-    zero_1U = ops.zeros_like(state_TU[:1])
-    return ops.concatenate([state_TU[1:], zero_1U] if go_backwards else [zero_1U, state_TU[:-1]], axis=0)
+def _previous(state_TU: Tensor, go_backwards: bool, first_U: Tensor | None = None) -> Tensor:
+    """Return the state before each step; before the first one read it is zero unless given."""
+    first_1U = ops.zeros_like(state_TU[:1]) if first_U is None else first_U[None]
+    return ops.concatenate([state_TU[1:], first_1U] if go_backwards else [first_1U, state_TU[:-1]], axis=0)
 
 
 def _scan(
@@ -271,7 +296,7 @@ def _scan(
     inputs: tuple[Tensor, ...],
     outputs_like: tuple[Tensor, ...],
     is_reversed: bool,
-) -> tuple[Tensor, ...]:
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Run `step(carry, inputs at t) -> (carry, outputs at t)` over the first axis.
 
     Args:
@@ -282,10 +307,11 @@ def _scan(
         is_reversed: Go from the last step to the first.
 
     Returns:
-        The outputs, time first, each at the index of its inputs.
+        The last carry, and the outputs, time first, each at the index of its inputs.
     """
     if keras.backend.backend() != "tensorflow":
-        return tuple(ops.scan(step, carry, inputs, reverse=is_reversed)[1])
+        carry, outputs = ops.scan(step, carry, inputs, reverse=is_reversed)
+        return carry, tuple(outputs)
     # keras.ops.scan on TensorFlow wants outputs shaped like the carry, and ours are not.
     import tensorflow as tf  # noqa: PLC0415 - only the active backend is imported
 
@@ -298,5 +324,7 @@ def _scan(
         return count + 1, carry, tuple(a.write(t, output) for a, output in zip(arrays, outputs, strict=True))
 
     start = (tf.constant(0), carry, arrays)
-    *_, arrays = tf.while_loop(lambda count, *_: count < num_steps, body, start, maximum_iterations=num_steps)
-    return tuple(array.stack() for array in arrays)
+    _, carry, arrays = tf.while_loop(
+        lambda count, *_: count < num_steps, body, start, maximum_iterations=num_steps
+    )
+    return carry, tuple(array.stack() for array in arrays)

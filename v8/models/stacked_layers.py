@@ -264,11 +264,11 @@ class _StackedRecurrent(StackedLayer):
     needed: ClassVar = {**CELL_NEEDS, "stateful": False}
     return_state = False
 
-    def call(self, x_BMTF: Tensor) -> Any:
-        """Run every model over its windows."""
+    def call(self, x_BMTF: Tensor, initial_state: Sequence[Tensor] = ()) -> Any:
+        """Run every model over its windows, from zero or from states (B, M, U)."""
         if self.return_state:
-            return self._run_to_states(x_BMTF)
-        y = self._run(x_BMTF, self.stock_weights, go_backwards=self.go_backwards)
+            return self._run_to_states(x_BMTF, initial_state)
+        y = self._run(x_BMTF, self.stock_weights, go_backwards=self.go_backwards, first=initial_state)
         return ops.flip(y, axis=2) if self.go_backwards and self.return_sequences else y
 
     def num_kept_inside(self, inputs: Sequence[Tensor]) -> int:
@@ -281,18 +281,26 @@ class _StackedRecurrent(StackedLayer):
         state = (*input_shape[:2], self.units)
         return [y, state, state][: 2 + (self.cell is LSTM)] if self.return_state else y
 
-    def _run_to_states(self, x_BMTF: Tensor) -> list[Tensor]:
+    def _run_to_states(self, x_BMTF: Tensor, first: Sequence[Tensor]) -> list[Tensor]:
         """Return what Keras does: sequence or last state, then the last state, then an LSTM's last cell."""
-        options, is_lstm = {"go_backwards": self.go_backwards, "return_sequences": True}, self.cell is LSTM
+        options = {"go_backwards": self.go_backwards, "return_sequences": True, "first": first}
+        is_lstm = self.cell is LSTM
         found = recurrent(self.cell, x_BMTF, *self.stock_weights, **options, return_cell=is_lstm)
         h_BMTU, *cell = found if is_lstm else (found,)
         last_BMU = h_BMTU[:, :, 0 if self.go_backwards else -1]
         h_BMTU = ops.flip(h_BMTU, axis=2) if self.go_backwards else h_BMTU
         return [h_BMTU if self.return_sequences else last_BMU, last_BMU, *cell]
 
-    def _run(self, x_BMTF: Tensor, weights: Sequence[Tensor], *, go_backwards: bool) -> Tensor:
-        sequences = self.return_sequences
-        return recurrent(self.cell, x_BMTF, *weights, go_backwards=go_backwards, return_sequences=sequences)
+    def _run(
+        self,
+        x_BMTF: Tensor,
+        weights: Sequence[Tensor],
+        *,
+        go_backwards: bool,
+        first: Sequence[Tensor] = (),
+    ) -> Tensor:
+        options = {"return_sequences": self.return_sequences, "first": first}
+        return recurrent(self.cell, x_BMTF, *weights, go_backwards=go_backwards, **options)
 
 
 @twin_of(keras.layers.LSTM)
@@ -333,7 +341,7 @@ class StackedBidirectional(_StackedRecurrent):
         self.cell, self.units = kind.cell, 2 * forward.units
         self.are_directions_merged = False
 
-    def call(self, x_BMTF: Tensor) -> Tensor:
+    def call(self, x_BMTF: Tensor) -> Tensor:  # type: ignore[override]  # it begins with zeros only
         """Run both directions."""
         cells = self.stock_weights[:3], self.stock_weights[3:]
         if not self.are_directions_merged:
