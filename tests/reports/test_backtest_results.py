@@ -10,6 +10,7 @@ import pytest
 from judging import judge_arrays, rolled
 
 from v8.artifacts.backtest_folder import BacktestPlan, Fold
+from v8.commands.seasons import HEAD, rows_of
 from v8.evaluation.judgement import Judgement
 from v8.evaluation.quantile_judgement import JudgedQuantiles, QuantileErrors, QuantileJudgement
 from v8.evaluation.season import Season
@@ -160,3 +161,11 @@ def test_crps_and_coverage_are_told_where_there_are_quantiles(found: Any) -> Non
     assert table.head == ["fold", "task", "CRPS × range_paths", "in 90 %"]
     assert ["fold 1, 15m", "ohlc", "0.950", "91.0 %"] in table.rows
     assert quantile_table(found) is None
+
+
+def test_profiles_stand_in_one_table_with_their_pools(found: Any) -> None:
+    rows = [*rows_of({"frontier": found, "other": found})]
+    assert all(len(row) == len(HEAD) for row in rows)
+    assert len(rows) == 2 * 3 * 2  # profiles, pools, tasks
+    assert rows[2][:4] == ["frontier", "calm folds, 15m", "ohlc", "0.800"]
+    assert rows[2][7] == "2 of 2"

@@ -81,7 +81,6 @@ def backtest(
     budget = load_profile(profile).with_budget(newest_bars=bars, epochs=epochs)
     asked = asked_series(series, universe)
 
-    from v8.artifacts.backtest_folder import BacktestLock
     from v8.engine.backtest import Asked
     from v8.market.sources.source import open_source
 
@@ -91,14 +90,19 @@ def backtest(
     placement = place(device, workers, fleet_size)
     path = out or Path("backtests") / budget.name
     words = command(*sys.argv[1:])
-    wanted = Asked(budget, chosen, folds, history, words)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is a Ctrl-C
-    with BacktestLock(path):
-        set_last_words(f"interrupted: {path} is saved. Continue with: {words}")
-        plan = _carry_out(path, wanted, candle_source, placement)
-        results = _show(path, plan)
+    results = judge_seasons(path, Asked(budget, chosen, folds, history, words), candle_source, placement)
     if results.failures:
         raise typer.Exit(SeriesError.exit_code)
+
+
+def judge_seasons(path: Path, wanted: Asked, source: CandleSource, placement: Placement) -> BacktestResults:
+    """Carry out a back-test in its folder, or what is left of it, and show what it found."""
+    from v8.artifacts.backtest_folder import BacktestLock
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is a Ctrl-C
+    with BacktestLock(path):
+        set_last_words(f"interrupted: {path} is saved. Continue with: {wanted.command}")
+        return _show(path, _carry_out(path, wanted, source, placement))
 
 
 def _carry_out(path: Path, wanted: Asked, source: CandleSource, placement: Placement) -> BacktestPlan:

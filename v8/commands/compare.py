@@ -86,6 +86,16 @@ def compare_profiles(
             help="Newest candles per series. Default: each profile's.",
         ),
     ] = None,
+    folds: Annotated[
+        int | None,
+        typer.Option(
+            "--folds",
+            metavar="K",
+            min=1,
+            max=1_000,
+            help="Judge each over so many seasons instead, as backtest does, with its own epochs.",
+        ),
+    ] = None,
     device: DeviceOption = "auto",
     fleet_size: FleetSizeOption = "auto",
     out: Annotated[
@@ -113,6 +123,15 @@ def compare_profiles(
     from v8.market.sources.source import SeriesLister, open_source
     from v8.reports.comparison_results import Comparison
 
+    if folds:
+        from v8.commands.seasons import compare_seasons
+
+        choose_device(device)
+        budgets = [one.with_budget(newest_bars=bars, epochs=epochs) for one in chosen]
+        every = asked or asked_series(COMPARED_SERIES) or ()
+        opened = open_source(source, data_dir=data_dir)
+        compare_seasons(budgets, every, folds, opened, place(device, "auto", fleet_size), out)
+        return
     if device != "gpu":  # the processes that measure look for that; this one would take it from them
         choose_device(device)
     placement = place(device, "auto", fleet_size)
