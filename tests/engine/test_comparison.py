@@ -152,8 +152,11 @@ def test_ctrl_c_ends_the_measuring_process_too(place: Path) -> None:
     assert process.stdout
     while not process.stdout.readline().startswith("repeat 1"):
         assert process.poll() is None
+    while not (children := children_of(process.pid)):
+        assert process.poll() is None
+        time.sleep(0.05)
     time.sleep(0.5)
-    (child,) = children_of(process.pid)
+    (child,) = children
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130

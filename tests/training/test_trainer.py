@@ -60,6 +60,12 @@ def trainer(learnable: SeriesData) -> Trainer:
 
 
 @pytest.fixture(scope="module")
+def another(learnable: SeriesData) -> Trainer:
+    """A trainer with programs of its own, as another process has."""
+    return Trainer(learnable.profile)
+
+
+@pytest.fixture(scope="module")
 def whole(trainer: Trainer, learnable: SeriesData) -> TrainingResult:
     return trainer.fit(learnable, seed=5)
 
@@ -78,9 +84,11 @@ def test_g20_the_same_seed_gives_the_same_weights(
 
 
 def test_a_series_trained_after_another_is_untouched_by_it(
-    learnable: SeriesData, whole: TrainingResult
+    another: Trainer, learnable: SeriesData, whole: TrainingResult
 ) -> None:
-    assert same_weights(Trainer(learnable.profile).fit(learnable, seed=5), whole)
+    """`whole` is the first that its trainer trained."""
+    assert not same_weights(another.fit(learnable, seed=8), whole)
+    assert same_weights(another.fit(learnable, seed=5), whole)
 
 
 @pytest.fixture
@@ -157,8 +165,16 @@ class StoppedError(Exception):
 
 @pytest.mark.parametrize("last_epoch", [1, 3])
 def test_g12_a_resumed_training_ends_with_the_same_weights(
-    last_epoch: int, trainer: Trainer, learnable: SeriesData, whole: TrainingResult, tmp_path: Path
+    last_epoch: int,
+    trainer: Trainer,
+    another: Trainer,
+    learnable: SeriesData,
+    whole: TrainingResult,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("v8.training.trainer.CHECKPOINT_SHARE", 1.0)  # every epoch is saved
+
     def stop(record: EpochRecord) -> None:
         if record.epoch == last_epoch:
             raise StoppedError
@@ -166,7 +182,7 @@ def test_g12_a_resumed_training_ends_with_the_same_weights(
     path = tmp_path / "checkpoint.npz"
     with pytest.raises(StoppedError):
         trainer.fit(learnable, seed=5, checkpoint=path, on_epoch=stop)
-    resumed = Trainer(learnable.profile).fit(learnable, seed=5, checkpoint=path)
+    resumed = another.fit(learnable, seed=5, checkpoint=path)
     assert resumed.resumed_from_epoch == last_epoch
     assert same_weights(resumed, whole)
     assert [r.validation_loss for r in resumed.history] == [r.validation_loss for r in whole.history]
@@ -294,27 +310,28 @@ def test_a_checkpoint_keeps_every_array(tmp_path: Path) -> None:
     assert loaded.progress == small_checkpoint().progress
 
 
-def test_training_that_never_helps_keeps_the_untrained_network(
-    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    """A learning rate of 1 ruins a network at once; epoch 0 wins and patience ends the training."""
+@pytest.fixture(scope="module")
+def ruinous(make_profile: Callable[..., Profile]) -> Trainer:
+    """A learning rate of 1 ruins a network at once."""
     training = {"epochs": 5, "learning_rate": 1.0, "early_stopping_patience_epochs": 2}
-    data = make_data(make_profile(training=training))
-    trainer = Trainer(data.profile)
-    result = trainer.fit(data, seed=1)
+    return Trainer(make_profile(training=training))
+
+
+def test_training_that_never_helps_keeps_the_untrained_network(
+    ruinous: Trainer, make_data: Callable[..., SeriesData]
+) -> None:
+    """Epoch 0 wins and patience ends the training."""
+    data = make_data(ruinous.profile)
+    result = ruinous.fit(data, seed=1)
     assert (result.best_epoch, result.stopped_by, len(result.history)) == (0, "early stopping", 2)
-    first = trainer.network_weights(trainer.first_state([Member(data, 1)]).take(0).weights)
+    first = ruinous.network_weights(ruinous.first_state([Member(data, 1)]).take(0).weights)
     assert all(np.array_equal(a, b) for a, b in zip(result.weights, first, strict=True))
 
 
 def test_a_loss_that_is_no_number_stops_the_series_with_a_reason(
-    make_profile: Callable[..., Profile],
-    make_table: Callable[..., FeatureTable],
-    change_table: Callable[..., FeatureTable],
+    ruinous: Trainer, make_table: Callable[..., FeatureTable]
 ) -> None:
-    profile = make_profile()
-    table = make_table(profile)
-    data = prepare_series(table, profile)
+    data = prepare_series(make_table(ruinous.profile), ruinous.profile)
     data.inputs_NF[200] = np.nan
     with pytest.raises(DivergedError, match=r"BTCUSDT-15m: the training loss must be .* in epoch 1\. Lower"):
-        Trainer(profile).fit(data, seed=1)
+        ruinous.fit(data, seed=1)
