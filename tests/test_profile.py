@@ -356,3 +356,22 @@ def test_bytes_that_are_no_text_and_places_that_are_no_file_are_refused(tmp_path
     assert "got a folder in the place of a file" in refused(path)
     with pytest.raises(ProfileError, match="got a name that no file can have"):
         load_profile("no\0name.yaml")
+
+
+def test_a_step_has_as_many_windows_on_a_cpu_as_on_a_gpu() -> None:
+    content = load_profile("v4_lstm").model_dump()
+    content["training"] |= {"batch_size": 16, "gradient_accumulation": 2, "cpu_batch_size": 4}
+    training = Profile.model_validate(content).training
+    assert training.windows_per_step == 32
+    assert (training.num_parts(is_on_gpu=True), training.num_parts(is_on_gpu=False)) == (2, 8)
+    content["training"]["cpu_batch_size"] = 5
+    with pytest.raises(ValueError, match=r"cpu_batch_size must divide the 32 windows of a step"):
+        Profile.model_validate(content)
+
+
+@pytest.mark.parametrize("key", ["checkpoint_activations", "cpu_batch_size"])
+def test_a_profile_without_a_key_that_came_later_keeps_its_digest(key: str) -> None:
+    profile = load_profile("v4_gru")
+    content = profile.model_dump()
+    del content["training"][key]
+    assert Profile.model_validate(content).digest == profile.digest

@@ -34,10 +34,13 @@ class Memory:
     Args:
         allocated_bytes: In use now: the device's on a GPU, this process's resident memory on a CPU.
         peak_bytes: The most it has been in this process.
+        reserved_bytes: What the backend's allocator holds of a GPU for this process, in use or not; None
+            where the backend does not tell.
     """
 
     allocated_bytes: int
     peak_bytes: int
+    reserved_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -214,7 +217,10 @@ def memory_of(device: str) -> Memory:
         return process_memory()
     if backend_name() == "jax":
         stats = backend().devices("gpu")[int(device.rpartition(":")[2])].memory_stats() or {}
-        return Memory(stats.get("bytes_in_use", 0), stats.get("peak_bytes_in_use", 0))
+        return Memory(
+            stats.get("bytes_in_use", 0), stats.get("peak_bytes_in_use", 0), stats.get("pool_bytes")
+        )
+    # Its allocator counts what it reserves, too, and tells nobody.
     info = backend().config.experimental.get_memory_info(device)
     return Memory(info["current"], info["peak"])
 

@@ -135,6 +135,9 @@ class TrainingSettings(Settings):
     """What `clip_norm` bounds: the norm of a model's whole gradient, or the size of each `value` of it."""
     gradient_accumulation: int = Field(default=1, ge=1, le=1_024)
     """Batches whose gradients make one optimiser step, as one larger batch would, in less memory."""
+    cpu_batch_size: int | None = Field(default=None, ge=1, le=65_536)
+    """`batch_size` where a CPU trains, which gathers as many more of them: a step has the same windows on
+    both, and the model is the same; null: as on a GPU."""
     checkpoint_activations: bool = False
     """Keep little of a forward pass and work the rest out again for the gradient: less memory, more time."""
     early_stopping_patience_epochs: int = Field(ge=1)
@@ -150,6 +153,21 @@ class TrainingSettings(Settings):
     def windows_per_step(self) -> int:
         """Windows of one optimiser step."""
         return self.batch_size * self.gradient_accumulation
+
+    def num_parts(self, *, is_on_gpu: bool) -> int:
+        """Return how many batches make one optimiser step there."""
+        if is_on_gpu or self.cpu_batch_size is None:
+            return self.gradient_accumulation
+        return self.windows_per_step // self.cpu_batch_size
+
+    @model_validator(mode="after")
+    def _a_step_is_the_same_on_a_cpu(self) -> Self:
+        if self.windows_per_step % (self.cpu_batch_size or 1):
+            raise ValueError(
+                f"cpu_batch_size must divide the {self.windows_per_step} windows of a step, "
+                "which are batch_size x gradient_accumulation"
+            )
+        return self
 
     @model_validator(mode="after")
     def _weights_decay_with_adamw(self) -> Self:

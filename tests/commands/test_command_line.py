@@ -114,7 +114,10 @@ def test_device_gpu_refuses_to_run_elsewhere(tmp_path: Path, monkeypatch: pytest
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
     done = call("run", "--source", "demo", "--device", "gpu", "--runs", str(tmp_path / "runs"))
     assert done.returncode == 2
-    assert "error: --device gpu: needs a GPU that TensorFlow can compute on; got none visible." in done.stderr
+    assert (
+        "error: --device gpu: needs a GPU that the Keras backend can compute on; got none visible."
+        in done.stderr
+    )
     assert not (tmp_path / "runs").exists()
 
 

@@ -449,3 +449,21 @@ def test_candles_that_have_come_since_are_told_of(plan: Plan, capsys: pytest.Cap
         "Train on them; the old models are kept and serve on where they are better: v8 update RUN\n"
         "Or start over beside this run: v8 run --fresh\n"
     )
+
+
+def test_a_run_keeps_the_batches_of_the_device_that_it_began_on(
+    make_profile: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")  # a machine without a GPU
+    training = {"batch_size": 16, "gradient_accumulation": 2, "cpu_batch_size": 4}
+    profile, found = make_profile(training=training), []
+    for name, begun_on_gpu in (("here", False), ("elsewhere", True)):
+        plan, workshop = make_plan(profile, [ONE], tmp_path / name), Workshop()
+        with opened(plan) as folder:
+            if begun_on_gpu:
+                folder.settle_num_parts(profile.training.num_parts(is_on_gpu=True))
+            execute(plan, folder, Market(), workshop, ignore)
+        found.append(
+            (workshop.jobs[0].num_parts, json.loads((plan.path / "run.json").read_text())["num_parts"])
+        )
+    assert found == [(8, 8), (2, 2)]

@@ -32,7 +32,7 @@ class OneTrainer:
     def __init__(self) -> None:
         self.trainer: Trainer | None = None
 
-    def __call__(self, profile: Profile, *, precision: str, check: Callable[[], None]) -> Trainer:
+    def __call__(self, profile: Profile, *, precision: str, **_: Any) -> Trainer:
         self.trainer = self.trainer or Trainer(profile, precision=precision)
         return self.trainer
 
@@ -111,7 +111,7 @@ class Sick(Trainer):
     sick = "ETHUSDT-15m"
 
     def __init__(self, inner: Trainer, stage: str) -> None:
-        self._inner, self._stage = inner, stage
+        self._inner, self._stage, self.num_parts = inner, stage, inner.num_parts
         self.sizes: list[int] = []
 
     @property

@@ -75,7 +75,8 @@ def test_batches_gathered_in_parts_step_as_one_batch_does(
 ) -> None:
     """The last part of the second series is half empty, and a third has no window in any part."""
     whole = make_profile(training={"batch_size": 16, "clip_norm": 0.05})
-    parted = make_profile(training={"batch_size": 4, "gradient_accumulation": 4, "clip_norm": 0.05})
+    parts = {"batch_size": 8, "gradient_accumulation": 2, "cpu_batch_size": 4}
+    parted = make_profile(training={**parts, "clip_norm": 0.05})
     fleet = [make_data(parted, series=name) for name in ("BTCUSDT-15m", "ETHUSDT-15m", "XRPUSDT-1h")]
     (batch,) = batches_of(fleet, 1)
     weight_BM = np.array(batch.weight_BM)
@@ -83,7 +84,7 @@ def test_batches_gathered_in_parts_step_as_one_batch_does(
     assert len(weight_BM) == 16
     found = []
     for profile in (whole, parted):
-        state, step = stepping(profile)
+        state, step = stepping(profile, num_parts=profile.training.num_parts(is_on_gpu=False))
         state = step(state, RATES, EVERYONE, batch.x_BMTF, batch.y_BMHC, weight_BM)
         found.append(step(state, RATES, EVERYONE, batch.x_BMTF, batch.y_BMHC, weight_BM).on_host())
     for one, other in zip(found[0].weights, found[1].weights, strict=True):
@@ -102,9 +103,11 @@ def three(
     return fleet, batches_of(fleet, 1)[0]
 
 
-def stepping(profile: Profile, precision: str = "float32") -> tuple[FleetState, Callable[..., FleetState]]:
+def stepping(
+    profile: Profile, precision: str = "float32", num_parts: int | None = None
+) -> tuple[FleetState, Callable[..., FleetState]]:
     fleet = stack([build_network(profile, seed=seed, precision=precision) for seed in (1, 2, 3)])
-    return initial_state(fleet, precision), compiled_step(fleet, profile, precision)
+    return initial_state(fleet, precision), compiled_step(fleet, profile, precision, num_parts)
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, TypeAdapter
+from pydantic import BeforeValidator, Field, TypeAdapter
 
 from v8.errors import ArtifactError, DataError, ProfileError, StorageError, V8Error, listed
 from v8.lock import FolderLock
@@ -110,6 +110,8 @@ class RunRecord:
     series: dict[str, SeriesState]
     precision: str | None = None
     """Keras dtype policy it trains in; None before anything was trained."""
+    num_parts: Annotated[int, Field(strict=True, ge=1, le=65_536)] | None = None
+    """Batches that make one optimiser step; None where that does not depend on the device, or before."""
 
     @classmethod
     def begin(cls, profile: Profile, source: str, is_publishable: bool, command: str) -> RunRecord:
@@ -239,6 +241,13 @@ class RunFolder(FolderLock):
             self.record = replace(self.record, precision=choose())
             self._save()
         return str(self.record.precision)
+
+    def settle_num_parts(self, wanted: int) -> int:
+        """Return how many batches make a step in this run: as many as on the device that it began on."""
+        if self.record.num_parts is None:
+            self.record = replace(self.record, num_parts=wanted)
+            self._save()
+        return int(self.record.num_parts or wanted)
 
     def pin(self, series: Series, candles: CandlePin) -> None:
         """Pin a series to its candles, or check that they are the ones it is pinned to.

@@ -66,6 +66,7 @@ class Finished:
         is_publishable: False for the demo market.
         seed: Seed of weights, order and dropout.
         precision: Keras dtype policy it was trained in.
+        num_parts: Batches that made one optimiser step.
         num_parameters: Trainable numbers of the network.
         result: Its training.
         judgement: Its errors on the test span.
@@ -80,6 +81,7 @@ class Finished:
     is_publishable: bool
     seed: int
     precision: str
+    num_parts: int
     num_parameters: int
     result: TrainingResult
     judgement: Judgement
@@ -289,7 +291,8 @@ def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
         "num_parameters": finished.num_parameters,
         "training": {
             "precision": finished.precision,
-            "batch_size": profile.training.batch_size,
+            "batch_size": profile.training.windows_per_step // finished.num_parts,
+            "gradient_accumulation": finished.num_parts,
             "epochs_run": len(result.history),
             "best_epoch": result.best_epoch,
             "best_validation_loss": result.best_validation_loss,

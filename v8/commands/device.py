@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 from v8 import machine
 from v8.engine.placement import Placement, choose_placement
@@ -73,12 +75,21 @@ def place(device: str, workers: str, fleet_size: str) -> Placement:
 
 
 def _require_gpu() -> None:
-    is_visible = machine.has_gpu()
-    device = machine.proved_device() if is_visible else "none visible"
+    if len(machine.visible_gpus()) < 2:
+        is_visible, device = where_work_is()
+    else:  # each gets a process, and what is worked out in this one would keep memory of the first
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            is_visible, device = pool.submit(where_work_is).result()
     if not device.startswith("GPU"):
         raise ProfileError(
             where="--device gpu",
-            rule="needs a GPU that TensorFlow can compute on",
+            rule="needs a GPU that the Keras backend can compute on",
             got=f"work on {device}" if is_visible else device,
             fix="Install the GPU's driver and tensorflow[and-cuda], or use --device auto",
         )
+
+
+def where_work_is() -> tuple[bool, str]:
+    """Say whether this process sees a GPU, and where something that it works out lies."""
+    is_visible = machine.has_gpu()
+    return is_visible, machine.proved_device() if is_visible else "none visible"

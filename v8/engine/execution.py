@@ -108,7 +108,7 @@ def execute(
     plan = replace(plan, series=tuple(one for one in plan.series if one.series not in damaged))
     read = _read_all(plan, folder, source, listen)
     failures = [*damaged.values(), *read.failures]
-    jobs = [replace(job, keeps_season=is_fold) for job in _in_one_precision(read.jobs, folder, listen)]
+    jobs = [replace(job, keeps_season=is_fold) for job in _settled(read.jobs, folder, listen)]
     num_trained, outputs = 0, RunOutputs(folder.path, lambda error: listen(Note(str(error))))
     try:
         for outcome in train_all(jobs, _recording(folder, listen)) if jobs else ():
@@ -125,7 +125,7 @@ def execute(
     return Summary(num_trained, len(finished), tuple(failures), tuple(read.newer))
 
 
-def _in_one_precision(jobs: Sequence[Job], folder: RunFolder, listen: Listener) -> list[Job]:
+def _settled(jobs: Sequence[Job], folder: RunFolder, listen: Listener) -> list[Job]:
     if not jobs:
         return []
 
@@ -134,8 +134,11 @@ def _in_one_precision(jobs: Sequence[Job], folder: RunFolder, listen: Listener) 
             jobs[0].profile, may_have_gpu=may_have_gpu(), tell=lambda text: listen(Note(text))
         )
 
-    precision = folder.settle_precision(choose)
-    return [replace(job, precision=precision) for job in jobs]
+    training, precision = jobs[0].profile.training, folder.settle_precision(choose)
+    num_parts = training.num_parts(is_on_gpu=may_have_gpu())
+    if training.cpu_batch_size is not None:
+        num_parts = folder.settle_num_parts(num_parts)
+    return [replace(job, precision=precision, num_parts=num_parts) for job in jobs]
 
 
 def _recording(folder: RunFolder, listen: Listener) -> Listener:

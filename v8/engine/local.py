@@ -35,7 +35,7 @@ from v8.evaluation.judgement import judge_windows
 from v8.evaluation.quantile_judgement import judge_quantiles
 from v8.evaluation.season import SEASON_FILE, season_of
 from v8.features.store import FeatureStore
-from v8.machine import memory_of
+from v8.machine import Memory, memory_of
 from v8.models.serving import ServingModel
 from v8.profile import Profile
 from v8.storage import write_with
@@ -77,7 +77,7 @@ def train_all(
     """
     first = jobs[0]
     with deferred_interrupts() as check:
-        workshop = Workshop(first.profile, listen, check, make_trainer, store, precision=first.precision)
+        workshop = Workshop(first.profile, listen, check, make_trainer, store, **first.settled)
         yield from workshop.make_all(jobs, fleet_size or len(jobs))
 
 
@@ -90,7 +90,7 @@ class Workshop:
         check: Called between two batches; raises KeyboardInterrupt to stop there.
         make_trainer: Makes the trainer.
         store: Where features are kept; None for the user's own store.
-        precision: Keras dtype policy to train in.
+        settled: What the run has settled, options of the trainer: `precision` and `num_parts`.
     """
 
     def __init__(
@@ -100,10 +100,9 @@ class Workshop:
         check: Callable[[], None],
         make_trainer: MakeTrainer = make_trainer_of,
         store: FeatureStore | None = None,
-        *,
-        precision: str = "float32",
+        **settled: Any,
     ) -> None:
-        self._make_trainer = partial(make_trainer, profile, precision=precision, check=check)
+        self._make_trainer = partial(make_trainer, profile, check=check, **settled)
         self._trainer = self._make_trainer()
         self._store = store or FeatureStore(num_remembered=0)  # every table is asked for once
         self._listen, self._check = listen, check
@@ -235,6 +234,7 @@ class _PreparedSeries:
             is_publishable=self._job.is_publishable,
             seed=self._job.seed,
             precision=trainer.precision,
+            num_parts=trainer.num_parts,
             num_parameters=trainer.num_parameters,
             result=result,
             judgement=judgement,
@@ -252,12 +252,11 @@ class _PreparedSeries:
     def _tell_placement(self, result: TrainingResult, num_series: int) -> None:
         if self._job.profile.family.is_formula:
             return
-        memory = memory_of(result.device)
+        told = memory_told(memory_of(result.device), result.device)
         self._listen(
             Note(
                 f"{self.series}: trained on {result.device} in a fleet of {num_series}, "
-                f"{result.windows_per_s:,.0f} windows/s; memory {memory.allocated_bytes / 1e6:,.0f} MB, "
-                f"at most {memory.peak_bytes / 1e6:,.0f} MB."
+                f"{result.windows_per_s:,.0f} windows/s; {told}."
             )
         )
 
@@ -267,3 +266,25 @@ class _PreparedSeries:
         started = time.perf_counter()
         yield
         self._seconds[name] = time.perf_counter() - started
+
+
+def memory_told(memory: Memory, device: str) -> str:
+    """Say how much of a device is in use; only a GPU's allocator reserves more than that.
+
+    >>> memory_told(Memory(2_000_000, 3_000_000, 8_000_000), "GPU:0")
+    'memory allocated 2 MB, reserved 8 MB, at most 3 MB in use'
+    >>> memory_told(Memory(2_000_000, 3_000_000), "GPU:0")
+    'memory allocated 2 MB, reserved not told by this backend, at most 3 MB in use'
+    >>> memory_told(Memory(2_000_000, 3_000_000), "CPU:0")
+    'memory allocated 2 MB, at most 3 MB in use'
+    """
+    reserved = (
+        "not told by this backend" if memory.reserved_bytes is None else _megabytes(memory.reserved_bytes)
+    )
+    middle = f", reserved {reserved}" if device.startswith("GPU") else ""
+    allocated, peak = _megabytes(memory.allocated_bytes), _megabytes(memory.peak_bytes)
+    return f"memory allocated {allocated}{middle}, at most {peak} in use"
+
+
+def _megabytes(num_bytes: int) -> str:
+    return f"{num_bytes / 1e6:,.0f} MB"

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from v8.artifacts.run_folder import RUN_FILE, SeriesState, Status, read_run
 from v8.artifacts.series_artifact import METADATA_FILE, MODEL_FILE
@@ -48,6 +49,7 @@ class Job:
         candle_seconds: Time that reading the candles took.
         precision: Keras dtype policy to train in.
         keeps_season: Whether to keep how everybody erred in each window of the test span, as back-tests do.
+        num_parts: Batches that make one optimiser step; None as the profile says for a GPU.
     """
 
     candles: Candles
@@ -58,11 +60,17 @@ class Job:
     candle_seconds: float
     precision: str = "float32"
     keeps_season: bool = False
+    num_parts: int | None = None
 
     @property
     def series(self) -> Series:
         """Which series."""
         return self.candles.series
+
+    @property
+    def settled(self) -> dict[str, Any]:
+        """What the run has settled of its training, as options of the trainer."""
+        return {"precision": self.precision, "num_parts": self.num_parts}
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ class _Worker:
         self.pipe, there = context.Pipe()
         self.process = context.Process(
             target=_serve,
-            args=(there, job.profile, job.precision, gpu, fleet_size, num_series),
+            args=(there, job.profile, job.settled, gpu, fleet_size, num_series),
             name="v8-worker",
             daemon=True,
         )
@@ -244,7 +244,7 @@ def _lost(job: Job, cause: str) -> Outcome:
 def _serve(  # noqa: PLR0917 - called by `Process` with its arguments in a row
     pipe: Connection,
     profile: Profile,
-    precision: str,
+    settled: dict[str, Any],
     gpu: str | None,
     fleet_size: int | None,
     num_series: int,
@@ -263,7 +263,7 @@ def _serve(  # noqa: PLR0917 - called by `Process` with its arguments in a row
         log_told_as_notes(pipe.send),
         deferred_interrupts("") as check,
     ):
-        workshop = Workshop(profile, pipe.send, check, precision=precision)
+        workshop = Workshop(profile, pipe.send, check, **settled)
         size = fleet_size or (measured_fleet_size(profile, num_series) if is_on_gpu else 1)
         if gpu is not None:
             pipe.send(Note(f"Process {os.getpid()} trains on GPU {gpu}, in fleets of at most {size}."))

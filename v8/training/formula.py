@@ -25,12 +25,18 @@ class FormulaTrainer:
         profile: Of a family that is a formula.
         precision: Number format of what it publishes; there is but "float32".
         check: Called before every fit; may raise to stop there.
+        num_parts: Of no meaning here: there are no steps.
     """
 
     def __init__(
-        self, profile: Profile, *, precision: str = "float32", check: Callable[[], None] = lambda: None
+        self,
+        profile: Profile,
+        *,
+        precision: str = "float32",
+        check: Callable[[], None] = lambda: None,
+        num_parts: int | None = None,
     ) -> None:
-        self.profile, self.precision = profile, precision
+        self.profile, self.precision, self.num_parts = profile, precision, num_parts or 1
         self._check, self._model = check, build_formula(profile)
 
     @property

@@ -114,16 +114,18 @@ def initial_state(fleet: keras.Model, precision: str) -> FleetState:
     )
 
 
-def compiled_step(fleet: keras.Model, profile: Profile, precision: str) -> Callable[..., FleetState]:
+def compiled_step(
+    fleet: keras.Model, profile: Profile, precision: str, num_parts: int | None = None
+) -> Callable[..., FleetState]:
     """Compile `step(state, learning_rate_M, is_active_M, x_BMTF, y, weight_BM) -> state`.
 
     The fleet lends its structure only; weights live in the state.
 
     Args:
         fleet: What `stack` built.
-        profile: Gives losses, their weights, the optimiser, how each model's gradient is bounded, and in how
-            many parts a batch is gathered.
+        profile: Gives losses, their weights, the optimiser and how each model's gradient is bounded.
         precision: Under `mixed_float16` losses are scaled, and a model skips a step that overflows.
+        num_parts: In how many parts a batch is gathered; None as the profile says for a GPU.
 
     Returns:
         A function of the state; learning rates (M,), float32; which models take this step (M,), bool;
@@ -131,6 +133,7 @@ def compiled_step(fleet: keras.Model, profile: Profile, precision: str) -> Calla
         A model without any weight in the batch does not take the step either.
     """
     is_scaled, settings = precision == "mixed_float16", profile.training
+    parts = num_parts or settings.num_parts(is_on_gpu=True)
     outer_levels = profile.shape.outer_levels
     plain = partial(fleet.stateless_call, training=True)
     forward = checkpointed(fleet) if settings.checkpoint_activations else plain
@@ -154,7 +157,7 @@ def compiled_step(fleet: keras.Model, profile: Profile, precision: str) -> Calla
             return gradients_of(loss_of, state.weights)
 
         window_sum_M = ops.sum(weight_BM, axis=0)
-        gradients, (loss_M, constants) = _in_parts(gathered, state, (x_BMTF, y, weight_BM), settings)
+        gradients, (loss_M, constants) = _in_parts(gathered, state, (x_BMTF, y, weight_BM), parts)
         gradients = [gradient / _wide(state.loss_scale, gradient) for gradient in gradients]
         is_active_M = ops.logical_and(is_active_M, window_sum_M > 0)
         is_taken_M = ops.logical_and(is_active_M, _are_finite(gradients)) if is_scaled else is_active_M
@@ -196,7 +199,7 @@ def _inputs(fleet: keras.Model, x_BMTF: Tensor, y: Any) -> Any:
 
 
 def _in_parts(
-    gathered: Callable[[Any, list[Tensor]], Any], state: FleetState, batch: Any, settings: TrainingSettings
+    gathered: Callable[[Any, list[Tensor]], Any], state: FleetState, batch: Any, num_parts: int
 ) -> Any:
     """Gather the gradients of a batch, part after part, as means over its windows.
 
@@ -204,9 +207,8 @@ def _in_parts(
         gathered: Maps a part and the fleet's constants to gradients and (loss_M, constants).
         state: The fleet's state.
         batch: Windows, targets and window weights (B, M).
-        settings: How many parts there are; one is the ordinary case.
+        num_parts: How many parts there are; one is the ordinary case.
     """
-    num_parts = settings.gradient_accumulation
     if num_parts == 1:
         return gathered(batch, state.constants)
     parts = keras.tree.map_structure(

@@ -119,13 +119,20 @@ class Trainer:
         profile: What is trained.
         precision: Keras dtype policy, see `choose_precision`.
         check: Called before every batch; may raise to stop there.
+        num_parts: Batches that make one optimiser step; None as the profile says for a GPU.
     """
 
     def __init__(
-        self, profile: Profile, *, precision: str = "float32", check: Callable[[], None] = lambda: None
+        self,
+        profile: Profile,
+        *,
+        precision: str = "float32",
+        check: Callable[[], None] = lambda: None,
+        num_parts: int | None = None,
     ) -> None:
         self.profile = profile
         self.precision = precision
+        self.num_parts = num_parts or profile.training.num_parts(is_on_gpu=True)
         self.check = check
         self.network = build_network(profile, seed=0, precision=precision)
         self._trained = self.network
@@ -239,7 +246,9 @@ class Trainer:
         if num_models not in self._programs:
             fleet = self._stacked(self._trained, num_models)
             self._programs[num_models] = _Program(
-                fleet, compiled_step(fleet, self.profile, self.precision), self._compiled_loss(fleet)
+                fleet,
+                compiled_step(fleet, self.profile, self.precision, self.num_parts),
+                self._compiled_loss(fleet),
             )
         return self._programs[num_models]
 
