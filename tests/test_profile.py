@@ -375,3 +375,41 @@ def test_a_profile_without_a_key_that_came_later_keeps_its_digest(key: str) -> N
     content = profile.model_dump()
     del content["training"][key]
     assert Profile.model_validate(content).digest == profile.digest
+
+
+def asked(tmp_path: Path, quantiles: list[float], **changes: object) -> Profile:
+    """Return the aligned profile in recent ranges, with quantiles."""
+    features = [*load_profile("aligned").features, "recent_range"]
+    return load_profile(
+        written(tmp_path, **{"scaling": "ranged", "features": features, "quantiles": quantiles, **changes})
+    )
+
+
+def test_a_profile_without_quantiles_is_what_it_was_before_there_was_the_key(tmp_path: Path) -> None:
+    without = asked(tmp_path, [])
+    content = yaml.safe_load((tmp_path / "mine.yaml").read_text("utf-8"))
+    del content["quantiles"]
+    (tmp_path / "older.yaml").write_text(yaml.safe_dump(content), "utf-8")
+    older = load_profile(str(tmp_path / "older.yaml"))
+    assert older.digest == without.digest != asked(tmp_path, [0.1, 0.5, 0.9]).digest
+    assert "quantiles" not in without.model_dump(mode="json")
+    assert asked(tmp_path, [0.1, 0.5, 0.9]).model_dump(mode="json")["quantiles"] == [0.1, 0.5, 0.9]
+
+
+@pytest.mark.parametrize(
+    ("quantiles", "changes", "rule"),
+    [
+        ([0.1, 0.9], {}, "must hold 0.5, the median"),
+        ([0.5], {}, "must hold 3 to 19 levels"),
+        ([0.5, 0.1, 0.9], {}, "must ascend"),
+        ([0.1, 0.5, 0.5, 0.9], {}, "must ascend"),
+        ([0.0, 0.5, 0.9], {}, "must lie between 0.005 and 0.995"),
+        ([0.1, 0.5, 0.9], {"scaling": "anchored"}, "quantiles need scaling: ranged"),
+        ([0.1, 0.5, 0.9], {"tasks": {"ohlc": {"weight": 1.0, "loss": "mse"}}}, "quantiles need loss: mae"),
+    ],
+)
+def test_quantiles_that_cannot_be_forecast_are_refused(
+    tmp_path: Path, quantiles: list[float], changes: dict[str, object], rule: str
+) -> None:
+    with pytest.raises(ProfileError, match=re.escape(rule)):
+        asked(tmp_path, quantiles, **changes)
