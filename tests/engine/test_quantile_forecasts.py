@@ -10,14 +10,13 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 from v8.app.drawing import draw
 from v8.app.part import _numbers, _picture
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.run_folder import RunFolder, RunRecord, read_run
 from v8.artifacts.series_artifact import METADATA_FILE, read_metadata
-from v8.commands.app import app
+from v8.commands.printed_forecasts import PRINTERS
 from v8.engine.issuing import Issued
 from v8.engine.local import train_all
 from v8.engine.outputs import write_outputs
@@ -113,20 +112,19 @@ def test_metadata_that_promises_other_quantiles_than_the_model_has_is_refused(
 
 
 def test_every_form_of_predict_prints_them(
-    made: SimpleNamespace, issued: Issued, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    issued: Issued, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS", "XLA_FLAGS"):
-        monkeypatch.setenv(name, "" if name == "XLA_FLAGS" else "1")
-    words = ["predict", str(made.folder), "--source", "files", "--allow-old", "--bars", "940"]
-    words += ["--data-dir", str(made.run.parents[1] / "candles"), "--format"]
-    told = json.loads(CliRunner().invoke(app, [*words, "json"]).stdout)
+    printed = {}
+    for name, printer in PRINTERS.items():
+        printer([issued], is_many=False)
+        printed[name] = capsys.readouterr().out
+    told = json.loads(printed["json"])
     assert told["forecast"][0]["close_q5"] == issued.forecast["close_q5"].iloc[0]
     assert told["model"]["quantiles"]["levels"] == list(LEVELS)
-    csv = CliRunner().invoke(app, [*words, "csv"]).stdout
-    assert "volatility_q95" in csv.splitlines()[0]
-    table = CliRunner().invoke(app, [*words, "table"]).stdout
-    assert "90 % intervals" in table and "50 % intervals" in table
-    draw_forecast(made.candles, issued.forecast, tmp_path / "one.png", notes=[])
+    assert set(told["model"]["quantiles"]["tasks"]["ohlc"]["coverage"]) == {"90 %", "50 %"}
+    assert "volatility_q95" in printed["csv"].splitlines()[0]
+    assert "90 % intervals" in printed["table"] and "50 % intervals" in printed["table"]
+    draw_forecast(issued.candles, issued.forecast, tmp_path / "one.png", notes=[])
     assert (tmp_path / "one.png").stat().st_size > 10_000
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras_3_10 import unknown_keys
 
@@ -55,6 +55,7 @@ def require_coherent(points: dict[str, np.ndarray], quantiles: dict[str, np.ndar
     assert (quantiles["volatility"] > 0).all()
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.sampled_from([0.1, 1.0, 30.0]))
 def test_quantiles_never_cross_and_are_coherent_for_any_weights(
     data: SeriesData, graph: ServingGraph, seed: int, size: float
@@ -131,7 +132,7 @@ def test_the_loss_of_a_fleet_adds_twice_the_mean_pinball_loss(data: SeriesData) 
         for some in (levels, ())
     )
     expected = np.zeros(2)
-    for task, settings in data.profile.tasks.items():
+    for task, about in data.profile.tasks.items():
         unit, truth = (np.asarray(batch.y_BMHC[name], np.float64) for name in (f"{task}_quantiles", task))
         for place, level in enumerate(levels):
             distance = (
@@ -139,5 +140,5 @@ def test_the_loss_of_a_fleet_adds_twice_the_mean_pinball_loss(data: SeriesData) 
             )
             beyond = truth - forecast[task] - distance
             loss = np.where(beyond > 0, level * beyond, (level - 1) * beyond).mean(axis=(2, 3))
-            expected += 2 * settings.weight / len(levels) * (loss * weight).sum(axis=0) / weight.sum(axis=0)
+            expected += 2 * about.weight / len(levels) * (loss * weight).sum(axis=0) / weight.sum(axis=0)
     np.testing.assert_allclose(with_quantiles - without, expected, rtol=1e-4)
