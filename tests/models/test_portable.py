@@ -6,6 +6,7 @@ Older Keras itself loads such files in `tests/floors`.
 from __future__ import annotations
 
 import json
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from network_profiles import network_profiles
 from v8.artifacts.model_file import check_keras_file
 from v8.data.dataset import SeriesData
 from v8.models.networks import build_network
-from v8.models.portable import save_portable
+from v8.models.portable import ABOUT_MEMBER, NO_DATE, save_portable
 from v8.models.serving import ServingGraph, ServingModel
 from v8.profile import load_profile
 
@@ -54,6 +55,22 @@ def test_the_table_of_keras_3_10_finds_what_plain_keras_writes(tmp_path: Path) -
     assert {"Sum name", "GlorotUniform seed", "Dense kernel_initializer", "object Dense build_config"} < set(
         unknown_keys(tmp_path / "model.keras")
     )
+
+
+def test_the_file_of_a_network_and_its_weights_is_the_same_whenever_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = keras.Input((3,), name="x")
+    model = keras.Model(inputs, keras.layers.Dense(2, name="y")(inputs))
+    save_portable(model, tmp_path / "first.keras")
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s + 86_400)
+    monkeypatch.setattr(time, "localtime", lambda *_: time.gmtime(now_s + 86_400))
+    save_portable(model, tmp_path / "second.keras")
+    first, second = ((tmp_path / f"{name}.keras").read_bytes() for name in ("first", "second"))
+    assert first == second
+    with zipfile.ZipFile(tmp_path / "first.keras") as archive:
+        assert json.loads(archive.read(ABOUT_MEMBER))["date_saved"] == NO_DATE
 
 
 def test_what_is_not_the_default_stays(tmp_path: Path) -> None:

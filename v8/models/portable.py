@@ -4,6 +4,9 @@ A newer Keras writes every argument of every layer, also those that came after t
 the file, and theirs refuses what it does not know. Such an argument has a default, for the sake of older
 files. So whatever equals its default is left out. Initializers, regularizers and constraints go as well:
 they matter to training alone, and the weights follow in the file.
+
+Nor does it tell when it was written, so that the same network with the same weights is the same file, whose
+digest says that it is.
 """
 
 from __future__ import annotations
@@ -21,6 +24,12 @@ import keras
 
 CONFIG_MEMBER: Final = "config.json"
 """Member of a Keras file that describes the network."""
+
+ABOUT_MEMBER: Final = "metadata.json"
+"""Member that tells which Keras wrote the file, and when."""
+
+NO_DATE: Final = "1980-01-01@00:00:00"
+"""In place of when: the first moment that a zip can tell."""
 
 KEPT_KEYS: Final = ("module", "class_name", "config", "registered_name", "name", "inbound_nodes")
 """Of an object: what it is and what it is connected to. Models are built again by their connections."""
@@ -43,9 +52,10 @@ def save_portable(model: keras.Model, file: Path) -> None:
     with zipfile.ZipFile(file) as written:
         members = {name: written.read(name) for name in written.namelist()}
     members[CONFIG_MEMBER] = json.dumps(portable_config(json.loads(members[CONFIG_MEMBER]))).encode()
+    members[ABOUT_MEMBER] = json.dumps(json.loads(members[ABOUT_MEMBER]) | {"date_saved": NO_DATE}).encode()
     with zipfile.ZipFile(file, "w") as portable:
         for name, content in members.items():
-            portable.writestr(name, content)
+            portable.writestr(zipfile.ZipInfo(name), content)
 
 
 def portable_config(node: Any) -> Any:
