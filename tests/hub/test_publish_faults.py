@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from v8.errors import PublishError
+from v8.hub import transport
 from v8.hub.client import RetryPolicy
 from v8.hub.manifest import MANIFEST_FILE
 from v8.hub.publish import Published, check_access, publish
@@ -67,6 +68,17 @@ def test_one_server_error_anywhere_costs_one_pause(
     assert_published_once(hub, staged)
     assert waiting.waited_s == [2.0]
     assert waiting.told == [f"{REPO}: status {status}; trying again in 2 s"]
+
+
+def test_each_of_several_requests_tells_why_the_call_was_given_up() -> None:
+    """Files are sent at once; whose request begins after another's failed may be heard before it."""
+    call = transport._Call()
+    call.check(is_beginning=True)
+    call.trouble = transport.PassingTroubleError("status 503", 7.0)
+    call.check()
+    with pytest.raises(transport.PassingTroubleError, match="status 503") as raised:
+        call.check(is_beginning=True)
+    assert raised.value.wait_s == 7.0
 
 
 @pytest.mark.parametrize("route", ROUTES)

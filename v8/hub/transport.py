@@ -148,16 +148,16 @@ class Traffic:
                 self.succeeded[response.request.method] += response.is_success
                 return response
             trouble = PassingTroubleError(f"status {response.status_code}", _asked_wait_s(response))
-        call.has_failed = True
+        call.trouble = trouble
         raise trouble  # outside of the handler, so that no request and no token hangs on it
 
 
 class _Call:
-    """One call: when something last moved, whether a request of it failed, and whether it was left."""
+    """One call: when something last moved, what failed of it, and whether it was left."""
 
     def __init__(self) -> None:
         self.is_left: Future[None] = Future()
-        self.has_failed = False
+        self.trouble: PassingTroubleError | None = None
         self._moved_at = self._heard_at = time.monotonic()
         self._told_s = 0
 
@@ -188,8 +188,13 @@ class _Call:
             self.is_left.set_result(None)
 
     def check(self, *, is_beginning: bool = False) -> None:
-        """Raise PassingTroubleError when the call was left, or to begin a request after one that failed."""
-        if self.is_left.done() or (is_beginning and self.has_failed):
+        """Raise PassingTroubleError when the call was left, or to begin a request after one that failed.
+
+        Of several requests at once any may be heard first, so each tells what happened.
+        """
+        if is_beginning and self.trouble:
+            raise PassingTroubleError(self.trouble.text, self.trouble.wait_s)
+        if self.is_left.done():
             raise PassingTroubleError("the call was given up")
 
 
