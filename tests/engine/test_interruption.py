@@ -134,6 +134,19 @@ def test_last_words_nobody_reads_do_not_keep_a_process() -> None:
     process.stderr.close()
 
 
+def test_a_signal_that_comes_when_all_is_done_changes_nothing() -> None:
+    """Once a drill's Ctrl-C came while Python took itself down, and a finished run ended as a killed one."""
+    code = (
+        "class Late:\n"
+        "    def __del__(self, write=os.write, sleep=time.sleep):\n"
+        "        write(1, b'ready\\n')\n"
+        "        sleep(0.5)\n"
+        "late = Late()\n"
+    )
+    status, _, errors = interrupted(code, num_signals=1)
+    assert (status, errors) == (0, "")
+
+
 def test_leaving_does_not_wait_for_threads() -> None:
     code = "ThreadPoolExecutor(1).submit(time.sleep, 600)\nprint('ready')\ntime.sleep(0.5)\nleave()\n"
     status, _, errors = interrupted(code, num_signals=0)

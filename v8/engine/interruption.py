@@ -12,6 +12,7 @@ absent, checkpoints included, and worker processes end with their parent.
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import signal
@@ -45,6 +46,9 @@ def watch_interrupts() -> None:
     signal.set_wakeup_fd(noted.fileno(), warn_on_full_buffer=False)
     # The thread holds the sockets for as long as the process lives.
     threading.Thread(target=_leave_in_time, args=(seen, noted), daemon=True).start()
+    # While Python takes itself down it hands signals back to the system, which would end a process that has
+    # done all its work as one that was killed. Registered first, this is called last.
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 
 
 def set_last_words(sentence: str) -> None:
