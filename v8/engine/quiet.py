@@ -17,27 +17,32 @@ _CHATTER = re.compile(
     rb"^(WARNING: All log messages before absl::InitializeLog"
     rb"|([IW]\d{4} .* |\d{4}-\d\d-\d\d [\d:.]+: [IW] )\S+\.(cc|h):\d+\] "
     rb"|(E\d{4} .* |\d{4}-\d\d-\d\d [\d:.]+: E )"
-    rb"(\S*\b(cudart_stub|cpu_feature_guard|cuda_\w+|cpu_aot_loader)\.cc:|\S+\.cc:\d+\] oneDNN "
-    rb"|\S+\.cc:\d+\] Error parsing text-format tensorflow\.XlaSerializedCacheEntry))"
+    rb"(\S*\b(cudart_stub|cpu_feature_guard|cuda_\w+)\.cc:|\S+\.cc:\d+\] oneDNN ))"
 )
 """What TensorFlow and XLA, of any supported version, say for information or as a warning, and their errors
-about missing CUDA and the processor: they ignore TensorFlow's own log level, and some come late. Of a kept
-program (`v8.training.programs`) XLA says that the processor lacks units that are only XLA's own settings, and
-TensorFlow that it is no text."""
+about missing CUDA and the processor: they ignore TensorFlow's own log level, and some come late."""
+
+_FALSE_ALARM = re.compile(
+    rb"^\S+ .*?(\S*\bcpu_aot_loader\.cc:"
+    rb"|\S+\.cc:\d+\] Error parsing text-format tensorflow\.XlaSerializedCacheEntry)"
+)
+"""Of a kept program (`v8.training.programs`) XLA says that the processor lacks units that are only XLA's own
+settings, and TensorFlow that it is no text. Both are untrue, and nobody shall read them."""
 
 
 @contextmanager
 def quiet_start() -> Iterator[None]:
     """Keep TensorFlow's chatter off standard error while the block imports it, and from then on.
 
-    A `TF_CPP_MIN_LOG_LEVEL` in the environment stands, and then all is shown as it comes.
+    A `TF_CPP_MIN_LOG_LEVEL` in the environment stands, and then all is shown but for `_FALSE_ALARM`.
     """
     start_lightly()
-    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+    is_chosen = "TF_CPP_MIN_LOG_LEVEL" in os.environ
+    with suppress(OSError):  # without a standard error there is nothing to keep quiet
+        _filter_native_lines(keeps_chatter=is_chosen)
+    if is_chosen:
         yield
         return
-    with suppress(OSError):  # without a standard error there is nothing to keep quiet
-        _filter_native_lines()
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     try:
         yield
@@ -46,8 +51,8 @@ def quiet_start() -> Iterator[None]:
 
 
 @cache
-def _filter_native_lines() -> None:
-    """Let a thread pass on what native code writes to the descriptor, but for chatter.
+def _filter_native_lines(*, keeps_chatter: bool) -> None:
+    """Let a thread pass on what native code writes to the descriptor, but for false alarms and chatter.
 
     Python's own standard error goes past it, so that no last words are lost with the thread.
     """
@@ -68,7 +73,7 @@ def _filter_native_lines() -> None:
     def pass_on() -> None:
         with os.fdopen(source, "rb") as lines:
             for line in lines:
-                if not _CHATTER.match(line):
+                if not _FALSE_ALARM.match(line) and (keeps_chatter or not _CHATTER.match(line)):
                     os.write(original, line)
 
     def finish() -> None:
