@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,22 @@ def fault_of(levels: Sequence[float]) -> str | None:
         return f"must lie between {LEAST_LEVEL} and {1 - LEAST_LEVEL}"
     gaps = [high - low for low, high in pairwise(levels)]
     return "must ascend" if min(gaps) <= _SAME else None
+
+
+def pinball(xp: Any, beyond: Any, levels: Any) -> Any:
+    """Return the pinball losses of quantiles (Koenker and Bassett 1978, doi:10.2307/1913643).
+
+    Twice that of the median is the absolute error.
+
+    Args:
+        xp: Array namespace, `numpy` or `keras.ops`.
+        beyond: Truth less quantile.
+        levels: Of the quantiles, broadcast against it.
+
+    >>> pinball(np, np.array([2.0, -2.0]), 0.25).tolist()
+    [0.5, 1.5]
+    """
+    return xp.maximum(levels * beyond, (levels - 1.0) * beyond)
 
 
 def outer(levels: Sequence[float]) -> tuple[float, ...]:

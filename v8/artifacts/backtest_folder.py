@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, TypeAdapter
 
-from v8.artifacts.run_folder import require_own_files
+from v8.artifacts.run_folder import require_empty, require_own_files
 from v8.errors import ArtifactError, listed
 from v8.lock import WriterLock
 from v8.market.series import Series
@@ -127,13 +127,11 @@ def begin_plan(path: Path, plan: BacktestPlan) -> None:
         ArtifactError: If something lies in the folder.
         StorageError: If it cannot be written.
     """
-    if found := sorted(each.name for each in path.iterdir() if not each.name.startswith(".")):
-        raise ArtifactError(
-            where=str(path),
-            rule=f"a back-test begins in a folder of its own; {PLAN_FILE} would tell whose these are",
-            got=listed(found),
-            fix=f"Restore {PLAN_FILE} to continue, or choose another --out",
-        )
+    require_empty(
+        path,
+        rule=f"a back-test begins in a folder of its own; {PLAN_FILE} would tell whose these are",
+        fix=f"Restore {PLAN_FILE} to continue, or choose another --out",
+    )
     write_json(path / PLAN_FILE, asdict(plan))
 
 

@@ -267,7 +267,11 @@ class RunFolder(FolderLock):
 
     def _open(self, begun: RunRecord) -> None:
         if not (self.path / RUN_FILE).exists():
-            _require_empty(self.path)
+            require_empty(
+                self.path,
+                rule=f"a run starts in a folder of its own; without {RUN_FILE} nobody knows whose these are",
+                fix=f"Restore {RUN_FILE} to continue, or start a new run beside it with --fresh",
+            )
             self._save()
             return
         self.record = read_run(self.path)
@@ -318,15 +322,14 @@ class RunFolder(FolderLock):
         return None
 
 
-def _require_empty(path: Path) -> None:
-    """Refuse to start a run where something lies that it would write over: models, or a user's own files."""
+def require_empty(path: Path, *, rule: str, fix: str) -> None:
+    """Refuse to begin where something lies that would be written over: models, or a user's own files.
+
+    Raises:
+        ArtifactError: With this rule and fix, and what lies there; hidden files do not count.
+    """
     if found := sorted(each.name for each in path.iterdir() if not each.name.startswith(".")):
-        raise ArtifactError(
-            where=str(path),
-            rule=f"a run starts in a folder of its own; without {RUN_FILE} nobody knows whose these are",
-            got=listed(found),
-            fix=f"Restore {RUN_FILE} to continue, or start a new run beside it with --fresh",
-        )
+        raise ArtifactError(where=str(path), rule=rule, got=listed(found), fix=fix)
 
 
 def read_run(path: Path) -> RunRecord:

@@ -15,13 +15,16 @@ from v8.commands.options import (
     MAX_BARS,
     DataDirOption,
     DeviceOption,
+    EpochsOption,
     FleetSizeOption,
     SeriesOption,
     SourceOption,
     UniverseOption,
+    WorkersOption,
     asked_series,
     served_series,
 )
+from v8.commands.run import DEFAULT_ENGINE
 from v8.engine.interruption import set_last_words
 from v8.errors import SeriesError
 from v8.invocation import command
@@ -33,8 +36,6 @@ if TYPE_CHECKING:
     from v8.engine.placement import Placement
     from v8.market.sources.source import CandleSource
     from v8.reports.backtest_results import BacktestResults
-
-ENGINE = "local"
 
 
 def backtest(
@@ -63,14 +64,9 @@ def backtest(
         int | None,
         typer.Option("--bars", metavar="N", help="Candles of each fold. Default: the profile's newest bars."),
     ] = None,
-    epochs: Annotated[
-        int | None, typer.Option("--epochs", metavar="N", help="Most epochs. Default: the profile's.")
-    ] = None,
+    epochs: EpochsOption = None,
     device: DeviceOption = "auto",
-    workers: Annotated[
-        str,
-        typer.Option("--workers", metavar="auto|N", help="Processes that train at the same time."),
-    ] = "auto",
+    workers: WorkersOption = "auto",
     fleet_size: FleetSizeOption = "auto",
     out: Annotated[
         Path | None,
@@ -114,7 +110,7 @@ def _carry_out(path: Path, wanted: Asked, source: CandleSource, placement: Place
 
     with open_display(make_plan(wanted.profile, wanted.series, path)) as show:
         plan = begin_or_continue(path, wanted, source, told_once(show))
-    train_all = partial(ENGINES[ENGINE].train_all, placement)
+    train_all = partial(ENGINES[DEFAULT_ENGINE].train_all, placement)
     for fold in plan.folds:
         print_lines(f"Fold {fold.number} of {len(plan.folds)}: {len(fold.newest_s)} series.")
         run = fold_plan(path, wanted.profile, fold)

@@ -46,6 +46,12 @@ DeviceOption = Annotated[
     str,
     typer.Option("--device", metavar="auto|cpu|gpu", help="What computes; gpu refuses to run elsewhere."),
 ]
+WorkersOption = Annotated[
+    str, typer.Option("--workers", metavar="auto|N", help="Processes that train at the same time.")
+]
+EpochsOption = Annotated[
+    int | None, typer.Option("--epochs", metavar="N", help="Most epochs. Default: the profile's.")
+]
 FleetSizeOption = Annotated[
     str, typer.Option("--fleet-size", metavar="auto|N", help="Series that train as one program.")
 ]

@@ -16,10 +16,12 @@ from v8.commands.device import choose_device, place
 from v8.commands.options import (
     DataDirOption,
     DeviceOption,
+    EpochsOption,
     FleetSizeOption,
     SeriesOption,
     SourceOption,
     UniverseOption,
+    WorkersOption,
     asked_series,
     served_series,
 )
@@ -62,9 +64,7 @@ def run(
         int | None,
         typer.Option("--bars", metavar="N", help="Newest candles per series. Default: the profile's."),
     ] = None,
-    epochs: Annotated[
-        int | None, typer.Option("--epochs", metavar="N", help="Most epochs. Default: the profile's.")
-    ] = None,
+    epochs: EpochsOption = None,
     precision: Annotated[
         str | None,
         typer.Option(
@@ -77,10 +77,7 @@ def run(
         bool, typer.Option("--no-mixed-precision", help="The same as --precision float32.")
     ] = False,
     device: DeviceOption = "auto",
-    workers: Annotated[
-        str,
-        typer.Option("--workers", metavar="auto|N", help="Processes that train at the same time."),
-    ] = "auto",
+    workers: WorkersOption = "auto",
     fleet_size: FleetSizeOption = "auto",
     runs: Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder of all run folders.")] = Path(
         "runs"

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from v8.commands.device import choose_device, place
-from v8.commands.options import DataDirOption, DeviceOption, FleetSizeOption, asked_series
+from v8.commands.options import (
+    DataDirOption,
+    DeviceOption,
+    FleetSizeOption,
+    WorkersOption,
+    asked_series,
+)
 from v8.commands.publish import check_publishing, publish_run
 from v8.commands.run import DEFAULT_ENGINE
 from v8.engine.interruption import set_last_words
@@ -67,9 +73,7 @@ def update(
     ] = None,
     data_dir: DataDirOption = None,
     device: DeviceOption = "auto",
-    workers: Annotated[
-        str, typer.Option("--workers", metavar="auto|N", help="Processes that train at the same time.")
-    ] = "auto",
+    workers: WorkersOption = "auto",
     fleet_size: FleetSizeOption = "auto",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what is stale and would be trained; do nothing.")

@@ -27,7 +27,7 @@ from v8.evaluation.baselines import BASELINES
 from v8.evaluation.judgement import MODEL
 from v8.evaluation.metrics import Cell, Floats, in_returns
 from v8.evaluation.significance import Significance, diebold_mariano
-from v8.levels import intervals, nominal, percent_of
+from v8.levels import intervals, nominal, percent_of, pinball
 from v8.records import Count, Number, Word, check_format, checked
 from v8.tasks import TASKS
 
@@ -219,7 +219,7 @@ def measure_quantiles(
         )
     by_level = np.moveaxis(forecast.astype(np.float64), 2, 0)
     losses_QNHC = np.stack(
-        [pinball(truth_NHC - one, level) for one, level in zip(by_level, levels, strict=True)]
+        [pinball(np, truth_NHC - one, level) for one, level in zip(by_level, levels, strict=True)]
     )
     losses_QNHC = np.stack([in_returns(task, one, span.last_close) for one in losses_QNHC])
     coverage, width = [], []
@@ -229,15 +229,6 @@ def measure_quantiles(
         width.append(in_returns(task, high - low, span.last_close).mean(axis=0))
     errors = QuantileErrors(*map(_cells, (losses_QNHC.mean(axis=1), coverage, width)))
     return errors, 2.0 * losses_QNHC.mean(axis=(0, 2, 3))
-
-
-def pinball(beyond: NDArray[np.float64], level: float) -> NDArray[np.float64]:
-    """Return the pinball losses of truths that lie so far above a quantile of a level.
-
-    >>> pinball(np.array([2.0, -2.0]), 0.25).tolist()
-    [0.5, 1.5]
-    """
-    return np.maximum(level * beyond, (level - 1.0) * beyond)
 
 
 def _cells(values: Any) -> Cells:

@@ -159,11 +159,6 @@ class Entry:
         return self.written_s >= self.issued_for_s + self.issuer.bar_s
 
     @property
-    def last_known_s(self) -> int:
-        """When the newest candle that it was made from opened."""
-        return self.issued_for_s - self.issuer.bar_s
-
-    @property
     def due_s(self) -> int:
         """When the last forecast bar closes."""
         return self.issued_for_s + self.issuer.horizon_bars * self.issuer.bar_s

@@ -22,6 +22,7 @@ from v8.features.indicators import warmup_bars
 from v8.features.table import FeatureTable, compute_table
 from v8.ledger.baselines import DAY_S
 from v8.ledger.entries import Entry, Score, level_of
+from v8.levels import MEDIAN, pinball
 from v8.market.candles import Candles
 
 GIVEN_UP_S: Final = 2 * DAY_S
@@ -71,12 +72,10 @@ def _losses(entry: Entry, truth: Mapping[str, NDArray[np.float32]], last_close: 
     """Return mean absolute errors in returns, of quantiles twice their pinball losses, shape (K, T)."""
     closes = np.full(len(entry.values), last_close)
     forecasts = entry.issuer.split(entry.values.astype(np.float64))
-    levels = [level_of(name) for name in entry.issuer.forecasters]
-    # At the median twice the pinball loss is the absolute error itself.
-    slopes = [(1.0, 1.0) if level is None else (2 * (1 - level), 2 * level) for level in levels]
-    above, below = (np.array(side)[:, None, None] for side in zip(*slopes, strict=True))
+    # A point forecast is the median, of which twice the pinball loss is the absolute error itself.
+    levels = np.array([level_of(name) or MEDIAN for name in entry.issuer.forecasters])[:, None, None]
     losses = []
     for task in entry.issuer.tasks:
-        error = in_returns(task, forecasts[task] - truth[task], closes)
-        losses.append((np.where(error > 0, above, below) * np.abs(error)).mean(axis=(1, 2)))
+        beyond = in_returns(task, truth[task] - forecasts[task], closes)
+        losses.append(2.0 * pinball(np, beyond, levels).mean(axis=(1, 2)))
     return np.stack(losses, axis=1)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from v8.levels import quantile_output, signed_sums
+from v8.levels import pinball, quantile_output, signed_sums
 from v8.profile import HUBER_TURN, TaskSettings
 
 
@@ -60,21 +60,11 @@ def fleet_loss(
     return total_M
 
 
-def pinball(beyond: Any, levels: Any) -> Any:
-    """Return the pinball loss of quantiles (Koenker and Bassett 1978, doi:10.2307/1913643).
-
-    Args:
-        beyond: Truth less quantile.
-        levels: Of the quantiles, broadcast against it.
-    """
-    return ops.maximum(levels * beyond, (levels - 1.0) * beyond)
-
-
 def _mean_pinball(residual: Any, steps: Any, outer_levels: Sequence[float]) -> Any:
     """Return the mean loss of quantiles that lie by sums of steps off the median, shape (B, M)."""
     distance = ops.einsum("bmhlc,lk->bmhkc", ops.cast(steps, "float32"), signed_sums(outer_levels))
     levels_L1 = np.array(outer_levels, np.float32)[:, None]
-    return ops.mean(pinball(ops.expand_dims(residual, 3) - distance, levels_L1), axis=(2, 3, 4))
+    return ops.mean(pinball(ops, ops.expand_dims(residual, 3) - distance, levels_L1), axis=(2, 3, 4))
 
 
 def _elementwise(loss: str, residual: Any) -> Any:

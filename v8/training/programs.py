@@ -155,9 +155,10 @@ def _opened() -> _Programs | None:
         place.mkdir(parents=True, exist_ok=True)
         # TensorFlow knows the folder for as long as the process lives.
         passing = _until_exit.enter_context(passing_folder("passing", place))
-        programs = _Programs(place / _key(), passing)
-        programs.fetch()
-        return programs if _PLAIN.fullmatch(str(passing)) else None
+        if _PLAIN.fullmatch(str(passing)):
+            programs = _Programs(place / _key(), passing)
+            programs.fetch()
+            return programs
     return None
 
 

@@ -48,33 +48,10 @@ _TIMEOUT_S: Final = 30
 """Of each of the few requests that the package makes."""
 
 _KNOWN: Final = (
-    "BTC",
-    "ETH",
-    "BNB",
-    "XRP",
-    "LTC",
-    "ADA",
-    "SOL",
-    "DOGE",
-    "AVAX",
-    "LINK",
-    "ATOM",
-    "NEAR",
-    "INJ",
+    "BTC ETH BNB XRP LTC ADA SOL DOGE AVAX LINK ATOM NEAR INJ SHIB DOT TRX BCH ETC XLM "
+    "UNI7083 ARB11841 PEPE24478 SUI20947"
 )
-_KNOWN_TOO: Final = (
-    "SHIB",
-    "DOT",
-    "TRX",
-    "BCH",
-    "ETC",
-    "XLM",
-    "UNI7083",
-    "ARB11841",
-    "PEPE24478",
-    "SUI20947",
-)
-COINS: Final = {name.rstrip("0123456789"): name for name in (*_KNOWN, *_KNOWN_TOO)}
+COINS: Final = {name.rstrip("0123456789"): name for name in _KNOWN.split()}
 """What Yahoo calls coins whose name there is known."""
 
 _PAIR: Final = re.compile("(?P<coin>[A-Z0-9]+?)(USDT|USDC|FDUSD|TUSD|USD)")
@@ -109,8 +86,8 @@ class YahooSource:
                 else.
         """
         require_num_bars(num_bars, series)
-        ticker, oldest_s = ticker_of(series), int(self.now()) - _reach_s(series)
-        now_s = int(self.now())
+        ticker, now_s = ticker_of(series), int(self.now())
+        oldest_s = now_s - _reach_s(series)
         newest_s = last_closed_s(series, now_s)
         last_s = newest_s if end_s is None else min(newest_s, last_closed_s(series, end_s + series.bar_s))
         _require_reached(series, last_s, oldest_s)
