@@ -30,6 +30,7 @@ from v8.lock import FolderLock
 from v8.machine import describe_machine, versions
 from v8.market.candles import Candles
 from v8.market.series import Series, by_series
+from v8.pace import Pace
 from v8.profile import Profile, ProfileName
 from v8.records import AS_WRITTEN, check_format, checked, read_json_object
 from v8.storage import sweep, write_json
@@ -177,6 +178,7 @@ class RunFolder(FolderLock):
         self.note: str | None = None
         """What happened to the run when it was opened and the user should know."""
         self._refusal: StorageError | None = None
+        self._pace = Pace()
         try:
             super().__init__(path)
         except StorageError as refusal:
@@ -203,8 +205,17 @@ class RunFolder(FolderLock):
         return self.record.series.get(str(series), SeriesState())
 
     def set_state(self, series: Series, **changes: Any) -> None:
-        """Change fields of one series' state and save `run.json`."""
+        """Change fields of one series' state and save `run.json`, with very many series when `Pace` says so.
+
+        A process that is killed before does again what it did meanwhile, to the same bits.
+        """
         self.record.series[str(series)] = replace(self.state(series), **changes)
+        self.require_writable()
+        if self._pace.is_due(len(self.record.series)):
+            self._save()
+
+    def keep(self) -> None:
+        """Save `run.json` now: before anything is made that rests on it."""
         self._save()
 
     def expect(self, chosen: Iterable[Series]) -> None:
@@ -288,7 +299,8 @@ class RunFolder(FolderLock):
 
     def _save(self) -> None:
         self.require_writable()
-        write_json(self.path / RUN_FILE, asdict(self.record))
+        with self._pace.timed():
+            write_json(self.path / RUN_FILE, asdict(self.record))
 
     def _is_bare(self) -> bool:
         """Tell whether the run made nothing yet: no series is done, and none left more than why it failed."""

@@ -27,7 +27,7 @@ def report(
         errors[str(error)] = error
 
     # Nobody is asked for the folder: every file is whole, and a run at work draws its own again.
-    print_leaderboard(write_outputs(run, tell))
+    print_leaderboard(write_outputs(run, tell, is_anew=True))
     try:
         if not any(isinstance(error, StorageError) for error in errors.values()):
             pictures = draw_pictures(run, tell)

@@ -116,7 +116,8 @@ def execute(
             listen(outcome)
             num_trained += outcome.reason is None
             failures += [outcome] if outcome.reason else []
-            if not is_fold:
+            if not is_fold and outputs.is_due(len(folder.record.series)):
+                folder.keep()  # it is read for them
                 outputs.write()
     finally:
         folder.release_running()
@@ -203,6 +204,8 @@ def _read_all(plan: Plan, folder: RunFolder, source: CandleSource, listen: Liste
             listen(Note(f"{planned.series}: finished; its candles could not be read again: {outcome.reason}"))
         else:
             read.failures.append(_refused(planned, outcome, folder, listen))
+    if read.jobs:
+        folder.keep()  # what is made of these candles must be known to be of these
     return read
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -147,12 +148,18 @@ def series_seed(profile: Profile, series: Series) -> int:
     >>> series_seed(load_profile("aligned"), Series("BTCUSDT", "1h"))
     43
     """
-    universe = load_universe()
-    if series in universe:
-        number = universe.index(series)
+    places = _default_places()
+    if series in places:
+        number = places[series]
     else:
-        number = len(universe) + int(hashlib.sha256(str(series).encode()).hexdigest()[:7], 16)
+        number = len(places) + int(hashlib.sha256(str(series).encode()).hexdigest()[:7], 16)
     return (profile.seed + number) % SEED_SPACE
+
+
+@cache
+def _default_places() -> dict[Series, int]:
+    """Return the place of each series of the default universe; its file is read once."""
+    return {series: place for place, series in enumerate(load_universe())}
 
 
 def estimate_work(profile: Profile, num_cores: int | None = None) -> Work:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 import numpy as np
@@ -52,7 +53,7 @@ class ErrorGrid:
     cells: Annotated[tuple[tuple[Cell, ...], ...], Field(alias="by_step_and_column")]
     power: ClassVar[Literal[1, 2]] = 1
 
-    @property
+    @cached_property
     def overall(self) -> float:
         """Error over all steps and columns."""
         return self._mean(cell for row in self.cells for cell in row)

@@ -4,9 +4,11 @@ Nothing is fetched. A content policy allows the page's own three scripts by thei
 even text that slipped through as markup could not run.
 
 A chart is drawn when it first becomes visible: those in a folded section when the section opens, so a page
-of forty series opens at once. The page counts what it draws and whatever goes wrong in `data-charts` and
-`data-errors` of its root element, where a test in a browser finds it. An address that ends in `#all` opens
-every section, one that ends in the name of a series opens that one.
+of forty series opens at once. The section of a page of more comes from a file beside it at that moment
+(`v8.reports.series_files`); then the policy lets the page's own scripts, and nothing else, name another one.
+The page counts what it draws and whatever goes wrong in `data-charts` and `data-errors` of its root element,
+where a test in a browser finds it. An address that ends in `#all` opens every section, one that ends in the
+name of a series opens that one.
 """
 
 from __future__ import annotations
@@ -65,6 +67,22 @@ DRAW: Final = Html("""
   const drawOpen = () => document.querySelectorAll(".plot:not(.drawn)").forEach((box) => {
     if (!isFolded(box)) draw(box);
   });
+  const load = (fold) => {
+    if (!fold.open || !fold.dataset.file) return;
+    const script = document.createElement("script");
+    script.src = fold.dataset.file;
+    script.onerror = () => {
+      fold.querySelector(".far").textContent = script.getAttribute("src") + " is not beside this page.";
+    };
+    delete fold.dataset.file;
+    document.head.append(script);
+  };
+  globalThis.v8Section = (name, markup) => {
+    const fold = document.getElementById(name);
+    fold.querySelector(".far").outerHTML = markup;
+    fold.querySelectorAll(".scroll").forEach((box) => cut.observe(box));
+    drawOpen();
+  };
   const unfold = () => {
     const name = decodeURIComponent(location.hash.slice(1));
     document.querySelectorAll("details").forEach((fold) => {
@@ -78,7 +96,10 @@ DRAW: Final = Html("""
   const cut = new ResizeObserver((seen) => requestAnimationFrame(() => seen.forEach(({ target }) =>
     target.classList.toggle("cut", target.scrollWidth > target.clientWidth))));
   document.querySelectorAll(".scroll").forEach((box) => cut.observe(box));
-  document.querySelectorAll("details").forEach((fold) => fold.addEventListener("toggle", drawOpen));
+  document.querySelectorAll("details").forEach((fold) => fold.addEventListener("toggle", () => {
+    load(fold);
+    drawOpen();
+  }));
   addEventListener("hashchange", unfold);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>
     document.querySelectorAll(".plot.drawn").forEach(draw));
@@ -88,13 +109,19 @@ DRAW: Final = Html("""
 """Draws charts and marks tables that do not fit; runs at the end of the page."""
 
 
-def document(title: str, body: Html) -> Html:
-    """Return a whole page, whose body is everything a reader sees."""
+def document(title: str, body: Html, *, has_files: bool = False) -> Html:
+    """Return a whole page.
+
+    Args:
+        title: Of the window.
+        body: Everything a reader sees.
+        has_files: Whether sections lie in files beside the page.
+    """
     head = element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", http_equiv="Content-Security-Policy", content=_policy()),
+        element("meta", http_equiv="Content-Security-Policy", content=_policy(has_files=has_files)),
         element("title", title),
         element("style", STYLE),
         element("script", WATCH),
@@ -131,7 +158,9 @@ def plotly_library() -> Html:
 
 
 @cache
-def _policy() -> str:
+def _policy(*, has_files: bool) -> str:
     hashes = (hashlib.sha256(script.encode("utf-8")) for script in (WATCH, plotly_library(), DRAW))
     digests = " ".join(f"'sha256-{base64.b64encode(each.digest()).decode()}'" for each in hashes)
-    return f"{_POLICY}; script-src {digests}"
+    # The file of a section is no part of the page: only a script that is may bring it.
+    bringing = " 'strict-dynamic'" if has_files else ""
+    return f"{_POLICY}; script-src {digests}{bringing}"

@@ -1,7 +1,8 @@
 """The report of a run as one self-contained page, `report.html`.
 
 All text passes through `v8.reports.markup`, which escapes it; `v8.reports.document` makes the page. A series
-has a folded section: forecasts, errors by horizon, training, candles, time.
+has a folded section: forecasts, errors by horizon, training, candles, time. In the page of a large run it
+lies in a file beside it, see `v8.reports.series_files`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from v8.reports.leaderboard_tables import (
 )
 from v8.reports.markup import Html, element, facts, join, table
 from v8.reports.results import History, SeriesResult
+from v8.reports.series_files import MOST_IN_ONE_FILE, SECTIONS_FOLDER, section_address
 from v8.tasks import TASKS
 from v8.wording import ABSENT, count, duration, number, p_value, percent, price, spaced
 
@@ -51,7 +53,7 @@ def run_page(run: RunRecord, results: Sequence[SeriesResult], sections: Mapping[
     Args:
         run: The run.
         results: Its finished series, in any order.
-        sections: Each one's `series_section`.
+        sections: Each one's `series_section`, or its `series_line` where the section lies in a file.
     """
     rows = rank_results(results)
     by_name = {result.series: result for result in results}
@@ -76,7 +78,12 @@ def run_page(run: RunRecord, results: Sequence[SeriesResult], sections: Mapping[
         stages = stage_figure({row.series: by_name[row.series].seconds for row in rows})
         parts += [element("h2", "Time per stage"), plot(stages, label)]
     parts += [element("h2", "Where these numbers come from"), provenance(run)]
-    return document(f"v8 run: {run.profile_name}", join(parts))
+    return document(f"v8 run: {run.profile_name}", join(parts), has_files=is_in_files(run))
+
+
+def is_in_files(run: RunRecord) -> bool:
+    """Tell whether the sections of a run lie in files of their own."""
+    return len(run.series) > MOST_IN_ONE_FILE
 
 
 def series_section(result: SeriesResult, history: History, sample: ForecastSample | None) -> Html:
@@ -87,17 +94,32 @@ def series_section(result: SeriesResult, history: History, sample: ForecastSampl
         history: Its epochs; may be empty.
         sample: Some of its forecasts; None beside models that were saved without.
     """
+    return element("details", _summary(result), series_body(result, history, sample), id=result.series)
+
+
+def series_line(result: SeriesResult) -> Html:
+    """Return the folded section of one series whose body comes from its file when it is opened."""
+    waiting = element("p", f"Comes from {SECTIONS_FOLDER} beside this page.", class_="soft far")
+    address = section_address(result.series)
+    return element("details", _summary(result), waiting, id=result.series, data_file=address)
+
+
+def _summary(result: SeriesResult) -> Html:
+    judgement = result.judgement
+    told = "; ".join(f"{TASKS[task].title} {_verdicts(judgement, task)}" for task in judgement.tasks)
+    return element("summary", result.series, element("span", told))
+
+
+def series_body(result: SeriesResult, history: History, sample: ForecastSample | None) -> Html:
+    """Return what is in the section of one series, drawn from what `series_section` gets."""
     judgement = result.judgement
     charts = (
         plot(error_figure([judgement], task), f"{TASKS[task].title}: mean absolute error ÷ naive's")
         for task in judgement.tasks
     )
-    told = "; ".join(f"{TASKS[task].title} {_verdicts(judgement, task)}" for task in judgement.tasks)
     # What did not occur among the candles is left out: zeros, empty lists and None.
     found = ((spaced(name), _shown(value)) for name, value in result.candle_report.items() if value)
-    return element(
-        "details",
-        element("summary", result.series, element("span", told)),
+    parts = [
         element("h3", "Forecasts of the test span's end"),
         _forecasts(sample),
         element("h3", "Error by step ahead"),
@@ -115,8 +137,8 @@ def series_section(result: SeriesResult, history: History, sample: ForecastSampl
         facts(found),
         element("h3", "Time per stage"),
         _time_table(result),
-        id=result.series,
-    )
+    ]
+    return join(parts)
 
 
 def _verdicts(judgement: Judgement, task: str) -> str:

@@ -51,8 +51,15 @@ def names_series(stem: str, series: Series) -> bool:
     >>> names_series("1000BTCUSDT-1m", Series("BTCUSDT", "1m"))
     False
     """
+    return series in named_series(stem) or holds_name(stem, series)
+
+
+def holds_name(stem: str, series: Series) -> bool:
+    """Tell whether the name of a file holds a series as a whole word."""
+    if series.symbol.lower() not in stem.lower():  # a thousand series look at a thousand names each
+        return False
     word = rf"(?<![A-Za-z0-9])(?i:{re.escape(series.symbol)})[-_]{series.timeframe}{_WORD_END}"
-    return series in named_series(stem) or re.search(word, stem) is not None
+    return re.search(word, stem) is not None
 
 
 def _symbol(text: str) -> str:

@@ -21,7 +21,7 @@ from v8.given_files import read_given
 from v8.market.candles import Candles, check_candles
 from v8.market.series import Series
 from v8.market.sources.file_kinds import FILE_KINDS, MAX_FILE_BYTES, read_table, split_ending
-from v8.market.sources.file_names import named_series, names_series
+from v8.market.sources.file_names import holds_name, named_series, names_series
 from v8.registry import nearest
 
 MAX_ENTRIES: Final = 50_000
@@ -52,7 +52,7 @@ class FilesSource:
         Raises:
             DataError: If no name tells one.
         """
-        found = {series for path, stem, _ in self._tables for series in named_series(stem)}
+        found = {series for told in self._told for series in told}
         if not found:
             there = [str(path.relative_to(self.folder)) for path, _, _ in self._tables]
             raise DataError(
@@ -75,7 +75,11 @@ class FilesSource:
         return checked.newest(num_bars, end_s)
 
     def _matching(self, series: Series) -> list[tuple[Path, str]]:
-        matching = [(path, ending) for path, stem, ending in self._tables if names_series(stem, series)]
+        matching = [
+            (path, ending)
+            for (path, stem, ending), told in zip(self._tables, self._told, strict=True)
+            if series in told or holds_name(stem, series)
+        ]
         if not matching:
             raise self._missing(series)
         return matching
@@ -84,7 +88,7 @@ class FilesSource:
         """Say which file comes nearest to the series that is not there."""
         others = (path for path in self._everything if split_ending(path.name) is None and path.is_file())
         near = sorted(path.name for path in others if names_series(path.name, series))
-        told = {str(each): each for _, stem, _ in self._tables for each in named_series(stem)}
+        told = {str(each): each for those in self._told for each in those}
         fix = "Rename the file or choose another --data-dir"
         if near:
             fix = f"Save {near[0]} as one of these; a spreadsheet, for instance, can be saved as CSV"
@@ -104,6 +108,11 @@ class FilesSource:
         files = sorted(path for path in self._everything if not path.name.startswith("."))
         split = ((path, split_ending(path.name)) for path in files)
         return [(path, *parts) for path, parts in split if parts and path.is_file()]
+
+    @cached_property
+    def _told(self) -> list[tuple[Series, ...]]:
+        """List the series that the name of each candle file tells."""
+        return [named_series(stem) for _, stem, _ in self._tables]
 
     @cached_property
     def _everything(self) -> list[Path]:
