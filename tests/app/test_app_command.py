@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,10 +48,9 @@ def test_it_serves_the_demo_market_offline_until_ctrl_c(process: Any, fetch: Any
     told = fetch(f"{found[1]}/api/forecast/BTCUSDT-15m").json()
     assert (told["candles"]["source"], told["first_bar"]) == ("demo", "2025-01-01T00:00:00Z")
     assert "Simulated market" in fetch(f"{found[1]}/?series=ETHUSDT-1h").text
-    since = time.monotonic()
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=20) == 130
-    assert time.monotonic() - since < 3.0
+    # By itself: a process that does not stop is ended after a few seconds, with other last words.
     assert process.stderr.read() == "stopped: the page is not served any more.\n"
     assert process.stdout.read() == ""
 

@@ -8,11 +8,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from v8.profile import Profile
 
 REPOSITORY = Path(__file__).parents[2]
 HANG_S = 20.0
@@ -104,10 +106,13 @@ def test_a_run_that_compiles_ends(tmp_path: Path) -> None:
     assert "Traceback" not in output
 
 
-def test_workers_end_with_their_run(tmp_path: Path) -> None:
+def test_workers_end_with_their_run(tmp_path: Path, make_profile: Callable[..., Profile]) -> None:
+    """Its network is compiled in seconds, and would be trained for hours."""
+    profile = make_profile(training={"epochs": 100_000})
+    (tmp_path / "tiny.yaml").write_text(profile.model_dump_json())  # JSON is YAML
     two = ("--series", "BTCUSDT-15m", "--series", "ETHUSDT-1h", "--workers", "2")
-    process = start(tmp_path, "run", "--profile", "aligned", "--source", "demo", *two)
+    process = start(tmp_path, "run", "--profile", "tiny.yaml", "--source", "demo", *two)
     # The pipe is the workers' standard output, too: its end is the end of all of them.
     status, output = interrupt(process, "ETHUSDT-1h: started")
     assert status == 130, output
-    assert output.count("interrupted: runs/aligned is saved.") == 1
+    assert output.count("interrupted: runs/tiny is saved.") == 1

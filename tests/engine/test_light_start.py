@@ -9,11 +9,14 @@ import sys
 import pytest
 
 PROGRAM = """
-import sys
+import gc, sys
 from v8.engine.quiet import quiet_start
+usual = gc.get_threshold()
 with quiet_start():
+    assert gc.get_threshold()[0] == 10_000 > usual[0]
     import v8.engine.local
     print(*sorted({"jax", "matplotlib", "IPython", "keras", "tensorflow"} & set(sys.modules)))
+assert gc.get_threshold() == usual
 import matplotlib.pyplot, jax
 print(matplotlib.pyplot.figure().get_figwidth() > 0, jax.numpy.ones(2).sum())
 """

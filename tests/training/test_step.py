@@ -55,6 +55,7 @@ def test_ten_steps_equal_stock_keras(
         stock_optimizer(data.profile.training),
         loss=dict.fromkeys(data.profile.tasks, "mean_absolute_error"),
         loss_weights={task: settings.weight for task, settings in data.profile.tasks.items()},
+        run_eagerly=True,  # to trace and compile it takes longer than ten steps
     )
     step = compiled_step(fleet, data.profile, "float32")
     for batch in batches_of([data], 10):

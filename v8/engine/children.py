@@ -1,10 +1,11 @@
 """Processes that measure: started fresh, asked once, heard until they end. Both ends of the pipe are here.
 
-A measurement gets a process of its own (`v8.engine.measuring`), so that imports, compilation, threads and
-peak memory are those of a process that did nothing else, and a crash in there is a sentence here. Lines of
-JSON go through the pipes. Down: one `Order`. Up: `ready` with the system's clock once the process could
-begin, `said` on the way, `measured` as soon as one measurement is done, `refused` with the sentence of an
-error of ours. A process whose standard input closes ends itself, because then nobody waits for it.
+A measurement gets a process of its own (`v8.engine.measuring_process`), so that imports, compilation,
+threads and peak memory are those of a process that did nothing else, and a crash in there is a sentence
+here. Lines of JSON go through the pipes. Down: one `Order`. Up: `ready` with the system's clock once the
+process could begin, `said` on the way, `measured` as soon as one measurement is done, `refused` with the
+sentence of an error of ours. A process whose standard input closes ends itself, because then nobody waits
+for it.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class _Child:
         self._started, self._limit_s = time.perf_counter(), limit_s
         # A session of its own: Ctrl-C reaches this process alone, which then tells the other to stop.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "v8.engine.measuring"],
+            [sys.executable, "-m", "v8.engine.measuring_process"],
             env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -1,7 +1,4 @@
-"""What a measuring process measures; `v8.engine.children` starts it and tells it what.
-
-    echo '{"profile": {...}, "measurements": [{"measure": "matmul", "seconds": 2}]}' \
-        | python -m v8.engine.measuring
+"""What a measuring process measures; `v8.engine.children` tells it what.
 
 Speeds are those of `v8.training.probe`; `training` makes whole artefacts the way a run does, from reading
 the candles to saving, and measures every stage.
@@ -161,6 +158,7 @@ def _say(event: Event) -> None:
         say(f"{event.series}: {event.reason or 'done'}")
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Carry out the order that comes through the pipe."""
     has_gpu()  # looking for GPUs belongs to the start
     serve(measure)

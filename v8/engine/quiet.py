@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 
-from v8.engine.light_start import start_lightly
+from v8.engine.light_start import light_start
 
 _CHATTER = re.compile(
     rb"^(WARNING: All log messages before absl::InitializeLog"
@@ -36,7 +36,12 @@ def quiet_start() -> Iterator[None]:
 
     A `TF_CPP_MIN_LOG_LEVEL` in the environment stands, and then all is shown but for `_FALSE_ALARM`.
     """
-    start_lightly()
+    with light_start(), _log_level_of_a_start():
+        yield
+
+
+@contextmanager
+def _log_level_of_a_start() -> Iterator[None]:
     is_chosen = "TF_CPP_MIN_LOG_LEVEL" in os.environ
     with suppress(OSError):  # without a standard error there is nothing to keep quiet
         _filter_native_lines(keeps_chatter=is_chosen)
