@@ -24,8 +24,8 @@ REPOSITORY = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def tiny_file(make_profile: Callable[..., Profile], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    network = {"family": "lstm_dense", "encoder_units": (4,), "dense_units": (4,), "dropout": 0.0}
-    profile = make_profile("lstm_dense", network=network, tasks={"ohlc": {"weight": 1.0, "loss": "mae"}})
+    network = {"family": "dense_newest", "dense_units": (4,), "dropout": 0.0}
+    profile = make_profile("dense_newest", network=network, tasks={"ohlc": {"weight": 1.0, "loss": "mae"}})
     path = tmp_path_factory.mktemp("profiles") / "tiny.yaml"
     path.write_text(yaml.safe_dump(json.loads(profile.model_dump_json())))
     return path

@@ -42,7 +42,7 @@ def registered() -> Iterator[None]:
 def test_a_baseline_of_one_file_goes_all_the_way(
     make_profile: Callable[..., Profile], run_toy: Callable[..., Any], tmp_path: Path
 ) -> None:
-    run = run_toy(make_profile(training={"epochs": 1}), tmp_path)
+    run = run_toy(make_profile("dense_newest", training={"epochs": 1}), tmp_path)
     assert list(run.judgement["tasks"]["ohlc"]["errors"])[-1] == "halfway"
     assert run.judgement["tasks"]["ohlc"]["significance"]["halfway"]["num_windows"] > 0
     assert "halfway" not in run.judgement["tasks"]["bands"]["errors"]

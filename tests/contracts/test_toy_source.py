@@ -56,7 +56,7 @@ def registered() -> Iterator[None]:
 def test_a_source_of_one_file_goes_all_the_way(
     make_profile: Callable[..., Profile], run_toy: Callable[..., Any], tmp_path: Path
 ) -> None:
-    profile = make_profile(training={"epochs": 1})
+    profile = make_profile("dense_newest", training={"epochs": 1})
     source = open_source("tide")
     candles = source.candles(SERIES, profile.newest_bars)
     assert (candles.source, len(candles)) == ("tide", profile.newest_bars)
