@@ -116,6 +116,7 @@ def test_only_what_killed_processes_were_writing_is_swept(tmp_path: Path) -> Non
         f".model.{dead.pid}.0123abcd.keras",
         f".run.{dead.pid}.0123abcd",
         f".model.{os.getpid()}.0123abcd.keras",
+        f".model.{dead.pid}-0a1b2c.0123abcd.keras",  # of another machine that shares the folder
         f".model.{dead.pid}.0123abcg.keras",
         f"model.{dead.pid}.0123abcd.keras",
         f".model.{dead.pid}.0123abcd.keras.mine",

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import os
+import platform
 import re
 import secrets
 import shutil
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +24,10 @@ import psutil
 from v8.errors import StorageError
 from v8.untrusted import shown
 
-_ASIDE: Final = re.compile(r"\..+\.(?P<pid>[1-9][0-9]{0,9})\.[0-9a-f]{8}(\.[^.]+)?")
+_MAKER: Final = r"(?P<pid>[1-9][0-9]{0,9})(-(?P<machine>[0-9a-f]{6}))?"
+"""Names a process and, since folders may be shared by machines, whose process it is."""
+
+_ASIDE: Final = re.compile(rf"\..+\.{_MAKER}\.[0-9a-f]{{8}}(\.[^.]+)?")
 """The names under which `write_with` writes aside."""
 
 ABANDONED_S: Final = 86_400
@@ -52,7 +57,7 @@ def write_with(path: Path, write: Callable[[Path], object]) -> None:
     Raises:
         StorageError: If the system refuses: no space, no permission, a read-only disk, a name too long.
     """
-    aside = path.with_name(f".{path.stem}.{os.getpid()}.{secrets.token_hex(4)}{path.suffix}")
+    aside = aside_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -67,6 +72,25 @@ def write_with(path: Path, write: Callable[[Path], object]) -> None:
         if refusal := _refusal_behind(error):
             raise StorageError.of(path, refusal) from error
         raise
+
+
+def aside_of(path: Path) -> Path:
+    """Return a new name beside `path` that `sweep` knows."""
+    return path.with_name(f".{path.stem}.{_maker()}.{secrets.token_hex(4)}{path.suffix}")
+
+
+def _maker() -> str:
+    return f"{os.getpid()}-{_machine()}"
+
+
+@cache
+def _machine() -> str:
+    """Name whoever numbers the processes here, a system since its start or a container, in six letters."""
+    told = [platform.node()]
+    with suppress(OSError):  # only Linux tells
+        told.append(Path("/proc/sys/kernel/random/boot_id").read_text("ascii"))
+        told.append(str(Path("/proc/self/ns/pid").readlink()))
+    return digest_bytes("\n".join(told).encode())[:6]
 
 
 def _refusal_behind(error: BaseException | None) -> OSError | None:
@@ -137,21 +161,25 @@ def passing_folder(purpose: str, within: Path | None = None) -> Iterator[Path]:
         OSError: If it cannot be made.
     """
     within = within or Path(tempfile.gettempdir())
-    left = re.compile(rf"{re.escape(purpose)}-(?P<pid>[1-9][0-9]{{0,9}})-[a-z0-9_]{{8}}")
+    left = re.compile(rf"{re.escape(purpose)}-{_MAKER}-[a-z0-9_]{{8}}")
     for path in _abandoned(within, left):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)  # another user's stays
-    with tempfile.TemporaryDirectory(prefix=f"{purpose}-{os.getpid()}-", dir=within) as folder:
+    with tempfile.TemporaryDirectory(prefix=f"{purpose}-{_maker()}-", dir=within) as folder:
         yield Path(folder)
 
 
 def _abandoned(folder: Path, pattern: re.Pattern[str]) -> Iterator[Path]:
-    """List what has a name of a pattern and belongs to a process that is no more, or is a day old."""
+    """List what has a name of a pattern and belongs to a process that is no more, or is a day old.
+
+    Whether a process of another machine is still there cannot be known here.
+    """
     with suppress(OSError):  # of a folder that is not there, or went meanwhile
         for entry in list(os.scandir(folder)):
             if (found := pattern.fullmatch(entry.name)) and not entry.is_symlink():
                 is_old = time.time() - entry.stat().st_mtime > ABANDONED_S
-                if is_old or not psutil.pid_exists(int(found["pid"])):
+                is_here = found["machine"] in (None, _machine())
+                if is_old or (is_here and not psutil.pid_exists(int(found["pid"]))):
                     yield Path(entry.path)
 
 

@@ -19,6 +19,6 @@ def test_every_engine_says_where_it_trains_and_names_modules_that_exist() -> Non
 
 def test_an_unknown_engine_names_the_nearest() -> None:
     with pytest.raises(
-        ProfileError, match=r"engine locl: an? engine is one of local; got .locl.\. Did you mean"
+        ProfileError, match=r"engine locl: an? engine is one of local, ray; got .locl.\. Did you mean"
     ):
         ENGINES.find("locl")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import signal
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from v8.commands.device import choose_device, place
+from v8.commands.device import choose_engine
 from v8.commands.options import (
+    DEFAULT_ENGINE,
     MAX_BARS,
+    AddressOption,
     DataDirOption,
     DeviceOption,
+    EngineOption,
     EpochsOption,
     FleetSizeOption,
     SeriesOption,
@@ -24,7 +26,6 @@ from v8.commands.options import (
     asked_series,
     served_series,
 )
-from v8.commands.run import DEFAULT_ENGINE
 from v8.engine.interruption import set_last_words
 from v8.errors import SeriesError
 from v8.invocation import command
@@ -33,7 +34,7 @@ from v8.profile import load_profile
 if TYPE_CHECKING:
     from v8.artifacts.backtest_folder import BacktestPlan
     from v8.engine.backtest import Asked
-    from v8.engine.placement import Placement
+    from v8.engine.execution import TrainAll
     from v8.market.sources.source import CandleSource
     from v8.reports.backtest_results import BacktestResults
 
@@ -68,6 +69,8 @@ def backtest(
     device: DeviceOption = "auto",
     workers: WorkersOption = "auto",
     fleet_size: FleetSizeOption = "auto",
+    engine: EngineOption = DEFAULT_ENGINE,
+    address: AddressOption = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="Folder of the back-test. Default: backtests/PROFILE."),
@@ -82,35 +85,32 @@ def backtest(
 
     candle_source = open_source(source, data_dir=data_dir)
     chosen = asked or served_series(candle_source)
-    choose_device(device)
-    placement = place(device, workers, fleet_size)
+    train_all = choose_engine(engine, device, workers, fleet_size, address)
     path = out or Path("backtests") / budget.name
     words = command(*sys.argv[1:])
-    results = judge_seasons(path, Asked(budget, chosen, folds, history, words), candle_source, placement)
+    results = judge_seasons(path, Asked(budget, chosen, folds, history, words), candle_source, train_all)
     if results.failures:
         raise typer.Exit(SeriesError.exit_code)
 
 
-def judge_seasons(path: Path, wanted: Asked, source: CandleSource, placement: Placement) -> BacktestResults:
+def judge_seasons(path: Path, wanted: Asked, source: CandleSource, train_all: TrainAll) -> BacktestResults:
     """Carry out a back-test in its folder, or what is left of it, and show what it found."""
     from v8.artifacts.backtest_folder import BacktestLock
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is a Ctrl-C
     with BacktestLock(path):
         set_last_words(f"interrupted: {path} is saved. Continue with: {wanted.command}")
-        return _show(path, _carry_out(path, wanted, source, placement))
+        return _show(path, _carry_out(path, wanted, source, train_all))
 
 
-def _carry_out(path: Path, wanted: Asked, source: CandleSource, placement: Placement) -> BacktestPlan:
+def _carry_out(path: Path, wanted: Asked, source: CandleSource, train_all: TrainAll) -> BacktestPlan:
     from v8.commands.printing import open_display, print_lines
     from v8.engine.backtest import begin_or_continue, carry_out, fold_plan
-    from v8.engine.engines import ENGINES
     from v8.engine.events import log_told_as_notes, told_once
     from v8.engine.plan import make_plan
 
     with open_display(make_plan(wanted.profile, wanted.series, path)) as show:
         plan = begin_or_continue(path, wanted, source, told_once(show))
-    train_all = partial(ENGINES[DEFAULT_ENGINE].train_all, placement)
     for fold in plan.folds:
         print_lines(f"Fold {fold.number} of {len(plan.folds)}: {len(fold.newest_s)} series.")
         run = fold_plan(path, wanted.profile, fold)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from v8.commands.device import choose_device, place
+from v8.commands.device import choose_device, choose_engine, place
 from v8.commands.options import (
+    DEFAULT_ENGINE,
     MAX_BARS,
     DataDirOption,
     DeviceOption,
@@ -126,11 +127,11 @@ def compare_profiles(
     if folds:
         from v8.commands.seasons import compare_seasons
 
-        choose_device(device)
+        train_all = choose_engine(DEFAULT_ENGINE, device, "auto", fleet_size)
         budgets = [one.with_budget(newest_bars=bars, epochs=epochs) for one in chosen]
         every = asked or asked_series(COMPARED_SERIES) or ()
         opened = open_source(source, data_dir=data_dir)
-        compare_seasons(budgets, every, folds, opened, place(device, "auto", fleet_size), out)
+        compare_seasons(budgets, every, folds, opened, train_all, out)
         return
     if device != "gpu":  # the processes that measure look for that; this one would take it from them
         choose_device(device)

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import os
+import sys
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from importlib.util import find_spec
 from multiprocessing import get_context
+from typing import TYPE_CHECKING
 
 from v8 import machine
-from v8.engine.placement import Placement, choose_placement
+from v8.engine.placement import SINGLE_THREADED, Placement, choose_placement, choose_shares
 from v8.errors import ProfileError
+
+if TYPE_CHECKING:
+    from v8.engine.engines import Engine
+    from v8.engine.execution import TrainAll
 
 DEVICES = ("auto", "cpu", "gpu")
 
-_THREAD_VARIABLES = (
-    "TF_NUM_INTRAOP_THREADS",
-    "TF_NUM_INTEROP_THREADS",
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-)
 
-
-def choose_device(device: str) -> None:
+def choose_device(device: str, *, is_elsewhere: bool = False) -> None:
     """Make the wanted device the one that computes; must run before TensorFlow is imported.
 
     Args:
         device: One of `DEVICES`; `auto` takes what there is.
+        is_elsewhere: Whether other machines compute, so that no GPU is looked for on this one.
 
     Raises:
         ProfileError: If it is unknown, or a GPU is wanted and TensorFlow sees none.
@@ -38,8 +40,58 @@ def choose_device(device: str) -> None:
         )
     if device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    if device == "gpu":
+    if device == "gpu" and not is_elsewhere:
         _require_gpu()
+
+
+def choose_engine(
+    name: str, device: str, workers: str, fleet_size: str, address: str | None = None
+) -> TrainAll:
+    """Choose who trains, and where; must run before TensorFlow is imported.
+
+    Args:
+        name: The engine's.
+        device: One of `DEVICES`.
+        workers: "auto" or a number of processes.
+        fleet_size: "auto" or a number of series.
+        address: Where other machines are found.
+
+    Raises:
+        ProfileError: If there is no such engine, its package is not installed, or the flags contradict it.
+    """
+    from v8.engine.engines import ENGINES
+
+    engine = ENGINES.find(name, where="--engine")
+    _require_package(engine)
+    if not engine.is_elsewhere:
+        if address is not None:
+            raise _no_address(engine, "an address")
+        choose_device(device)
+        return partial(engine.train_all, place(device, workers, fleet_size))
+    if address is not None and (not address or "://" in address):
+        raise _no_address(engine, repr(address))
+    choose_device(device, is_elsewhere=True)
+    _settle_threads(may_have_gpu=device != "cpu" and machine.may_have_gpu())  # this process judges updates
+    return partial(engine.train_all, choose_shares(workers, fleet_size, device, address))
+
+
+def _require_package(engine: Engine) -> None:
+    if engine.package and find_spec(engine.package) is None:
+        raise ProfileError(
+            where=f"--engine {engine.name}",
+            rule=f"needs the package {engine.package}, v8's extra of that name",
+            got="none installed",
+            fix=f"Run: {sys.executable} -m pip install {engine.package}",
+        )
+
+
+def _no_address(engine: Engine, got: str) -> ProfileError:
+    return ProfileError(
+        where="--address",
+        rule="is auto or HOST:PORT of a Ray cluster, with --engine ray",
+        got=f"{got} with --engine {engine.name}",
+        fix="Write for example --engine ray --address 10.0.0.1:6379, or leave it out",
+    )
 
 
 def choose_workers(device: str, workers: str) -> int:
@@ -67,11 +119,14 @@ def place(device: str, workers: str, fleet_size: str) -> Placement:
     placement = choose_placement(
         workers, fleet_size, may_have_gpu=may_have_gpu, num_cores=num_cores, gpus=gpus
     )
-    if not may_have_gpu:
-        for variable in _THREAD_VARIABLES:
-            os.environ.setdefault(variable, "1")
-        os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+    _settle_threads(may_have_gpu=may_have_gpu)
     return placement
+
+
+def _settle_threads(*, may_have_gpu: bool) -> None:
+    if not may_have_gpu:
+        for variable, value in SINGLE_THREADED.items():
+            os.environ.setdefault(variable, value)
 
 
 def _require_gpu() -> None:

@@ -55,6 +55,16 @@ EpochsOption = Annotated[
 FleetSizeOption = Annotated[
     str, typer.Option("--fleet-size", metavar="auto|N", help="Series that train as one program.")
 ]
+EngineOption = Annotated[
+    str, typer.Option("--engine", metavar="local|ray", help="Who trains: this machine, or tasks of Ray.")
+]
+AddressOption = Annotated[
+    str | None,
+    typer.Option(
+        "--address", metavar="HOST:PORT|auto", help="A Ray cluster to join. Default: one of this machine."
+    ),
+]
+DEFAULT_ENGINE: Final = "local"
 RevisionOption = Annotated[
     str | None,
     typer.Option(

@@ -5,17 +5,19 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from v8.commands.device import choose_device, place
+from v8.commands.device import choose_engine
 from v8.commands.options import (
+    DEFAULT_ENGINE,
+    AddressOption,
     DataDirOption,
     DeviceOption,
+    EngineOption,
     EpochsOption,
     FleetSizeOption,
     SeriesOption,
@@ -34,8 +36,7 @@ from v8.market.series import Series
 from v8.profile import Profile, load_profile
 
 if TYPE_CHECKING:
-    from v8.engine.execution import Summary
-    from v8.engine.placement import Placement
+    from v8.engine.execution import Summary, TrainAll
     from v8.engine.plan import Plan
     from v8.market.sources.source import CandleSource
 
@@ -47,7 +48,6 @@ SMOKE_PRECISION = "float32"
 
 EXIT_DATA = 3
 
-DEFAULT_ENGINE = "local"
 DEFAULT_SOURCE = "vision"
 
 
@@ -79,6 +79,8 @@ def run(
     device: DeviceOption = "auto",
     workers: WorkersOption = "auto",
     fleet_size: FleetSizeOption = "auto",
+    engine: EngineOption = DEFAULT_ENGINE,
+    address: AddressOption = None,
     runs: Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder of all run folders.")] = Path(
         "runs"
     ),
@@ -130,8 +132,7 @@ def run(
     candle_source = open_source(source, data_dir=data_dir)
     chosen = asked or served_series(candle_source)
     redone = _redone(redo or (), chosen)
-    choose_device(device)
-    placement = place(device, workers, fleet_size)
+    train_all = choose_engine(engine, device, workers, fleet_size, address)
     path = locate_run(runs, f"{budget.name}-smoke" if smoke else budget.name, is_fresh=fresh)
     plan = make_plan(budget, chosen, path)
     if dry_run:
@@ -141,7 +142,7 @@ def run(
         check_trackers(track)
     if publish:
         check_publishing(publish, candle_source.name, is_publishable=candle_source.is_publishable)
-    summary = _carry_out(plan, candle_source, placement, track or (), redone)
+    summary = _carry_out(plan, candle_source, train_all, track or (), redone)
     folder = ["--data-dir", str(data_dir)] if data_dir else []
     print_newer(summary.newer, command("update", str(path), *folder), f"{_words_to_continue()} --fresh")
     candles = folder if source == DEFAULT_SOURCE else ["--source", source, *folder]
@@ -184,13 +185,12 @@ def _redone(names: Sequence[str], chosen: Sequence[Series]) -> list[Series]:
 def _carry_out(
     plan: Plan,
     source: CandleSource,
-    placement: Placement,
+    train_all: TrainAll,
     trackers: Sequence[str],
     redone: Sequence[Series],
 ) -> Summary:
     from v8.artifacts.run_folder import RunFolder, RunRecord
     from v8.commands.printing import open_display, print_summary
-    from v8.engine.engines import ENGINES
     from v8.engine.events import Note, log_told_as_notes, told_once
     from v8.engine.execution import execute
     from v8.engine.outputs import write_outputs
@@ -212,7 +212,6 @@ def _carry_out(
             open_trackers(trackers, tracked, told_once(show)) as listen,
             log_told_as_notes(listen),
         ):
-            train_all = partial(ENGINES[DEFAULT_ENGINE].train_all, placement)
             summary = execute(plan, folder, source, train_all, listen)
             rows = write_outputs(plan.path, lambda error: listen(Note(str(error))))
         print_summary(summary, plan.path, rows)

@@ -17,7 +17,7 @@ from v8.profile import Profile
 from v8.wording import number, p_value, plural
 
 if TYPE_CHECKING:
-    from v8.engine.placement import Placement
+    from v8.engine.execution import TrainAll
     from v8.market.sources.source import CandleSource
     from v8.reports.backtest_results import BacktestResults
 
@@ -34,7 +34,7 @@ def compare_seasons(
     series: Sequence[Series],
     num_folds: int,
     source: CandleSource,
-    placement: Placement,
+    train_all: TrainAll,
     out: Path,
 ) -> None:
     """Back-test each profile in a folder of its name, or go on, and print their pools in one table."""
@@ -44,7 +44,7 @@ def compare_seasons(
     words = command(*sys.argv[1:])
     found = {
         profile.name: judge_seasons(
-            out / profile.name, Asked(profile, series, num_folds, None, words), source, placement
+            out / profile.name, Asked(profile, series, num_folds, None, words), source, train_all
         )
         for profile in profiles
     }

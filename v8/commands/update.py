@@ -10,22 +10,23 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from v8.commands.device import choose_device, place
+from v8.commands.device import choose_engine
 from v8.commands.options import (
+    DEFAULT_ENGINE,
+    AddressOption,
     DataDirOption,
     DeviceOption,
+    EngineOption,
     FleetSizeOption,
     WorkersOption,
     asked_series,
 )
 from v8.commands.publish import check_publishing, publish_run
-from v8.commands.run import DEFAULT_ENGINE
 from v8.engine.interruption import set_last_words
 from v8.errors import ProfileError, SeriesError, V8Error, listed
 from v8.invocation import command
@@ -75,6 +76,8 @@ def update(
     device: DeviceOption = "auto",
     workers: WorkersOption = "auto",
     fleet_size: FleetSizeOption = "auto",
+    engine: EngineOption = DEFAULT_ENGINE,
+    address: AddressOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what is stale and would be trained; do nothing.")
     ] = False,
@@ -96,21 +99,19 @@ def update(
     asked = asked_series(series)
 
     from v8.artifacts.run_folder import read_run
-    from v8.engine.engines import ENGINES
     from v8.engine.renewal import Renewal
     from v8.market.sources.source import open_source
 
     candle_source = open_source(source or _newest_of(read_run(run).source), data_dir=data_dir)
     renewal = Renewal(run, candle_source, rule, command(*sys.argv[1:]), _opened(ledger))
     chosen = renewal.chosen(asked)
-    choose_device(device)
-    placement = place(device, workers, fleet_size)
+    train_all = choose_engine(engine, device, workers, fleet_size, address)
     if dry_run:
         _print_what_would_be_done(renewal, chosen)
         return
     if publish:
         check_publishing(publish, candle_source.name, is_publishable=candle_source.is_publishable)
-    is_whole = _renew(renewal, chosen, partial(ENGINES[DEFAULT_ENGINE].train_all, placement))
+    is_whole = _renew(renewal, chosen, train_all)
     if publish:
         from v8.hub.staging import Choice
 

@@ -16,7 +16,7 @@ from v8.engine.placement import Placement
 from v8.engine.plan import Job
 from v8.engine.quiet import quiet_start
 from v8.machine import has_gpu
-from v8.registry import Registry
+from v8.registry import Registry, later
 from v8.training.programs import kept_programs
 
 
@@ -29,12 +29,17 @@ class Engine:
         sentence: Where it trains.
         source: The modules that do it.
         train_all: Yields the outcome of every job, in any order.
+        package: The package it needs, by the name that pip knows; None needs nothing.
+        is_elsewhere: Whether it may train on other machines, at an address, so that what this one has says
+            little about where work goes.
     """
 
     name: str
     sentence: str
     source: str
     train_all: Callable[[Placement, Sequence[Job], Listener], Iterator[Outcome]]
+    package: str | None = None
+    is_elsewhere: bool = False
 
 
 def _train_on_this_machine(placement: Placement, jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
@@ -82,7 +87,15 @@ ENGINES = Registry(
             "Trains on this machine: one program on a GPU, a process for each of several GPUs or cores.",
             "v8.engine.local, v8.engine.workers",
             _train_on_this_machine,
-        )
+        ),
+        Engine(
+            "ray",
+            "Trains in tasks of Ray: on a cluster that is there, or on one of this machine's cores.",
+            "v8.engine.cluster",
+            later("v8.engine.cluster:train_all"),
+            package="ray",
+            is_elsewhere=True,
+        ),
     ],
 )
 """Every engine by its name."""

@@ -33,6 +33,16 @@ _SIGNS_OF_FULL_MEMORY = (
 """What TensorFlow, XLA, JAX and Python say, in small letters."""
 
 
+SINGLE_THREADED: Final = {
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+}
+"""Variables that give a process one thread on a CPU, which makes results repeatable."""
+
+
 @dataclass(frozen=True)
 class Placement:
     """Where a run trains.
@@ -42,12 +52,36 @@ class Placement:
         fleet_size: Most series of one program, at least 1; None measures what suits the GPU.
         is_measured: Whether `num_workers` is only a bound, and a measurement before training decides.
         gpus: One for each process, as CUDA_VISIBLE_DEVICES names it; none where they share what there is.
+        device: What computes, as `--device` names it; engines of other machines look for it there.
+        address: Where an engine of other machines finds them; None makes do with this one.
     """
 
     num_workers: int
     fleet_size: int | None
     is_measured: bool = False
     gpus: tuple[str, ...] = ()
+    device: str = "auto"
+    address: str | None = None
+
+
+def choose_shares(workers: str, fleet_size: str, device: str, address: str | None) -> Placement:
+    """Turn the same flags into a placement on machines that are only known later.
+
+    Args:
+        workers: "auto" takes as many as there will be.
+        fleet_size: "auto" or a number.
+        device: What computes.
+        address: Where the machines are found.
+
+    Raises:
+        ProfileError: If one is no number.
+
+    >>> choose_shares("2", "auto", "cpu", None)
+    Placement(num_workers=2, fleet_size=None, is_measured=False, gpus=(), device='cpu', address=None)
+    """
+    num_workers = _number("--workers", workers, "processes")
+    size = _number("--fleet-size", fleet_size, "series")
+    return Placement(num_workers or _MOST, size, num_workers is None, device=device, address=address)
 
 
 def choose_placement(
@@ -70,13 +104,13 @@ def choose_placement(
         ProfileError: If one is no number, or both are wanted at once.
 
     >>> choose_placement("auto", "auto", may_have_gpu=False, num_cores=8)
-    Placement(num_workers=8, fleet_size=1, is_measured=True, gpus=())
+    Placement(num_workers=8, fleet_size=1, is_measured=True, gpus=(), device='auto', address=None)
     >>> choose_placement("auto", "auto", may_have_gpu=True, num_cores=8)
-    Placement(num_workers=1, fleet_size=None, is_measured=False, gpus=())
+    Placement(num_workers=1, fleet_size=None, is_measured=False, gpus=(), device='auto', address=None)
     >>> choose_placement("auto", "4", may_have_gpu=False, num_cores=8)
-    Placement(num_workers=1, fleet_size=4, is_measured=False, gpus=())
+    Placement(num_workers=1, fleet_size=4, is_measured=False, gpus=(), device='auto', address=None)
     >>> choose_placement("auto", "auto", may_have_gpu=True, num_cores=8, gpus=["0", "1"])
-    Placement(num_workers=2, fleet_size=None, is_measured=False, gpus=('0', '1'))
+    Placement(num_workers=2, fleet_size=None, is_measured=False, gpus=('0', '1'), device='auto', address=None)
     """
     wanted_workers = _number("--workers", workers, "processes")
     wanted_size = _number("--fleet-size", fleet_size, "series")

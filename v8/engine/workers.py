@@ -24,7 +24,6 @@ import os
 import signal
 import threading
 import time
-from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -34,15 +33,12 @@ from typing import Any
 
 from v8.engine.events import Event, Listener, Note, Outcome, log_told_as_notes
 from v8.engine.interruption import deferred_interrupts
+from v8.engine.job_queue import JobQueue
 from v8.engine.plan import Job
 from v8.engine.quiet import quiet_start
 from v8.machine import has_gpu
-from v8.market.series import Series
 from v8.profile import Profile
 from v8.training.programs import kept_programs
-
-TRIES = 2
-"""A series whose worker died is given to one more; then it has failed."""
 
 POLL_S = 0.2
 """How long the parent waits for news before it looks whether it was interrupted."""
@@ -139,10 +135,8 @@ class _WorkerPool:
     def __init__(
         self, jobs: Sequence[Job], listen: Listener, fleet_size: int | None, num_workers: int
     ) -> None:
-        self._todo = deque(jobs)
-        self._listen = listen
+        self._queue, self._listen = JobQueue(jobs, listen), listen
         self._fleet_size, self._even_share = fleet_size, -(-len(jobs) // num_workers)
-        self._num_deaths: Counter[Series] = Counter()
         self._workers: list[_Worker] = []
 
     @property
@@ -152,7 +146,8 @@ class _WorkerPool:
 
     def start(self, gpu: str | None) -> None:
         """Start a worker for the next of the waiting series."""
-        self._workers.append(_Worker(self._todo.popleft(), gpu, self._fleet_size, self._even_share))
+        (job,) = self._queue.take(1)
+        self._workers.append(_Worker(job, gpu, self._fleet_size, self._even_share))
 
     def receive(self) -> list[Outcome]:
         """Pass on what workers send within a moment; return the outcomes among it."""
@@ -191,11 +186,8 @@ class _WorkerPool:
         return []
 
     def _fill(self, worker: _Worker) -> None:
-        """Hand over as many series as the worker takes; one that killed a worker, alone."""
-        while self._todo and len(worker.jobs) < worker.fleet_size:
-            if worker.jobs and any(self._num_deaths[job.series] for job in (*worker.jobs, self._todo[0])):
-                break
-            worker.jobs.append(self._todo.popleft())
+        """Hand over as many series as the worker takes."""
+        worker.jobs = self._queue.take(worker.fleet_size, worker.jobs)
         worker.send_jobs()
 
     def _replace(self, worker: _Worker) -> list[Outcome]:
@@ -203,15 +195,10 @@ class _WorkerPool:
         worker.process.join()
         worker.pipe.close()
         self._workers.remove(worker)
-        self._num_deaths.update(job.series for job in worker.jobs)
-        lost = [job for job in worker.jobs if self._num_deaths[job.series] == TRIES]
-        again = [job for job in worker.jobs if job not in lost]
-        self._todo.extendleft(reversed(again))
-        for job in again:
-            self._listen(Note(f"{job.series}: its worker died ({worker.cause_of_death}); tried once more."))
-        if self._todo:
+        lost = self._queue.give_back(worker.jobs, worker.cause_of_death)
+        if self._queue:
             self.start(worker.gpu)
-        return [_lost(job, worker.cause_of_death) for job in lost]
+        return lost
 
 
 @contextmanager
@@ -230,14 +217,6 @@ def _deaf_to_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _lost(job: Job, cause: str) -> Outcome:
-    reason = (
-        f"{job.series}: its worker must live until the artefact is saved; got {cause} {TRIES} times. "
-        "Lower --workers if memory ran out, or look into the system's log."
-    )
-    return Outcome(job.series, reason=reason, trace=reason + "\n")
 
 
 @kept_programs()
