@@ -19,6 +19,7 @@ LONGEST: tuple[str, ...] = (
     "models/test_stacking.py",
     "training/test_trainer.py",
     "engine/test_workers.py",
+    "end_to_end/test_ray.py",
     "training/test_step.py",
     "end_to_end/test_interruption.py",
     "training/test_fleet.py",
