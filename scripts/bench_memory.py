@@ -1,20 +1,32 @@
-"""What XLA allocates for one training step, with and without `checkpoint_activations`.
+"""What XLA allocates for one training step, with and without `checkpoint_activations`; and what rows cost.
 
     KERAS_BACKEND=jax python scripts/bench_memory.py --profiles aligned v4_transformer --batch 256
+    python scripts/bench_memory.py --rows 1000000
 
 JAX tells it for a compiled program without running it; the extra `jax` must be installed. Weights, moments
 and windows are arguments and not counted: they are the same both times.
+
+`--rows` makes one series of so many rows of the demo market, with the windows of `aligned` and a tiny network,
+for one epoch, and prints before each stage the largest resident set of this process until then.
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from v8.machine import backend_name
+from v8.engine.events import Event, StageStarted
+from v8.engine.local import Workshop
+from v8.engine.plan import Job
+from v8.features.store import FeatureStore
+from v8.machine import backend_name, memory_of
+from v8.market.series import Series
+from v8.market.sources.demo import DemoSource
 from v8.models.networks import build_network
 from v8.models.stacking import stack
 from v8.profile import Profile, load_profile
@@ -41,13 +53,48 @@ def allocated_bytes(profile: Profile, num_models: int) -> int:
     return int(lowered.compile().memory_analysis().temp_size_in_bytes)
 
 
+def long_profile(num_bars: int) -> Profile:
+    """Return `aligned` with the smallest network, one epoch and so many bars."""
+    content = load_profile("aligned").model_dump()
+    content["network"] = {"family": "dense_newest", "dense_units": [8], "dropout": 0.0}
+    content |= {"name": "long", "calibration": "none"}
+    profile = with_training(Profile.model_validate(content), batch_size=512, cpu_batch_size=None)
+    return profile.with_budget(newest_bars=num_bars, epochs=1, precision="float32")
+
+
+def peak_bytes() -> int:
+    """Return the largest resident set of this process so far."""
+    return memory_of("CPU:0").peak_bytes
+
+
+def make_long_series(num_bars: int) -> None:
+    """Make the artefact of one series of so many bars and print the peak at the beginning of each stage."""
+    profile, series = long_profile(num_bars), Series("BTCUSDT", "1m")
+
+    def listen(event: Event) -> None:
+        if isinstance(event, StageStarted):
+            print(f"{peak_bytes() / 1e6:6,.0f} MB at most before `{event.stage}`", flush=True)
+
+    with tempfile.TemporaryDirectory(prefix="v8-long-") as made:
+        candles, store = DemoSource().candles(series, num_bars), FeatureStore(Path(made) / "features")
+        job = Job(candles, profile, 42, Path(made) / "series", is_publishable=False, candle_seconds=0.0)
+        outcome = Workshop(profile, listen, lambda: None, store=store).make(job)
+    if outcome.reason:
+        raise SystemExit(outcome.reason)
+    print(f"{peak_bytes() / 1e6:6,.0f} MB at most in all, {time.process_time():,.0f} s of the processor")
+
+
 def main() -> None:
     """Print a line a profile."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--profiles", nargs="+", default=["aligned", "v4_transformer"])
     parser.add_argument("--batch", type=int, help="windows a batch; default: the profile's")
     parser.add_argument("--models", type=int, default=1, help="models of one program")
+    parser.add_argument("--rows", type=int, help="make one series of so many rows instead")
     options = parser.parse_args()
+    if options.rows:
+        make_long_series(options.rows)
+        return
     if backend_name() != "jax":
         parser.error("only JAX tells what XLA allocates: set KERAS_BACKEND=jax")
     for name in options.profiles:

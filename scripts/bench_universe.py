@@ -5,9 +5,9 @@
 
 Every series is a path of the demo market, saved as a file whose last candle has just closed and read by
 `--source files`, because a simulated market cannot be published. The network is the smallest there is: what
-remains is what v8 itself costs. The Hub is the one of the tests, on loopback. Each command is a process of its
-own. Seconds of the processor are those of all its processes; memory is the largest resident set of the parent,
-and of one worker, seen every 0.2 s.
+remains is what v8 itself costs. The Hub is the one of the tests, on loopback. Each command is a process of
+its own. Seconds of the processor are those of all its processes, and of the parent alone; memory is the
+largest resident set of the parent, and of one worker, seen every 0.2 s.
 
 With `--kills` a second run is killed so often, parent and workers, at random moments, and must end as the
 first one did: the same weights, and the same leaderboard but for the seconds.
@@ -92,6 +92,7 @@ class Cost:
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
+    parent_cpu_s: float = 0.0
     parent_bytes: int = 0
     worker_bytes: int = 0
 
@@ -99,7 +100,8 @@ class Cost:
         """Say it, with the processor seconds of a series."""
         return (
             f"{self.wall_s:8.1f} s, {self.cpu_s:8.1f} CPU s "
-            f"({1_000 * self.cpu_s / num_series:6.0f} ms a series), "
+            f"({1_000 * self.cpu_s / num_series:6.0f} ms a series, "
+            f"{1_000 * self.parent_cpu_s / num_series:6.0f} of them the parent's), "
             f"parent {self.parent_bytes / 1e6:5.0f} MB, worker {self.worker_bytes / 1e6:5.0f} MB"
         )
 
@@ -189,6 +191,7 @@ def watched(process: subprocess.Popen[bytes]) -> Iterator[Cost]:
         ended.set()
         watcher.join()
         cost.wall_s, cost.cpu_s = time.monotonic() - started, sum(seen.values())
+        cost.parent_cpu_s = seen.get(process.pid, 0.0)
 
 
 def _look(pid: int, cost: Cost, seen: dict[int, float]) -> None:

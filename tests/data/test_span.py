@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -174,3 +176,15 @@ def test_the_unit_of_targets_is_the_recent_range_of_ranged_profiles_and_one_of_o
     np.testing.assert_array_equal(span.recent_range, span.table.column("recent_range")[span.anchors])
     plain = Span(span.table, span.profile.model_copy(update={"scaling": "anchored"}), span.anchors)
     assert set(plain.recent_range.tolist()) == {1.0}
+
+
+def test_a_span_that_nobody_needs_goes_at_once_with_all_that_it_kept(span_of: SpanMaker) -> None:
+    span = span_of(np.full((40, 4), 100.0), rows=[25])
+    assert span.truth["ohlc"].shape == span.rolled["ohlc"].shape
+    gone = weakref.ref(span)
+    gc.disable()  # a cycle would wait for the collector, with the gigabytes of a long series
+    try:
+        del span
+        assert gone() is None
+    finally:
+        gc.enable()

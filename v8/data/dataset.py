@@ -146,7 +146,8 @@ def _span(table: FeatureTable, split: Split, name: str, profile: Profile) -> Spa
 def _targets(spans: Mapping[str, Span], scaling: Scaling) -> dict[str, NDArray[np.float32]]:
     targets: dict[str, NDArray[np.float32]] = {}
     for span in spans.values():
-        _put(targets, span, scaling.scale_targets(span, span.truth))
+        for task in span.truth:  # one at a time: of a million rows each is hundreds of megabytes
+            _put(targets, span, scaling.scale_targets(span, {task: span.truth[task]}))
     return targets
 
 

@@ -64,8 +64,7 @@ class RangePaths:
 
 def fit_range_paths(train: Span) -> RangePaths:
     """Fit the regressions to the train span and keep what followed its windows."""
-    ohlc = train.truth[TASK_OHLC]
-    ranges_NH = np.log(ohlc[:, :, OHLC.index(HIGH)] / ohlc[:, :, OHLC.index(LOW)])
+    ranges_NH = _log_ranges(train.truth[TASK_OHLC])
     # The median range, or anything positive where no bar has one.
     tiny = float(np.finfo(np.float32).tiny)
     floor = FLOOR_SHARE * (float(np.median(ranges_NH)) or max(float(ranges_NH.mean()), tiny))
@@ -119,12 +118,15 @@ def _terms(span: Span, floor: float) -> Floats:
     return np.stack([np.ones(len(span)), *(np.log(np.maximum(one, floor)) for one in deviations)], axis=1)
 
 
+def _log_ranges(ohlc_NHC: Floats) -> Floats:
+    return np.log(ohlc_NHC[:, :, OHLC.index(HIGH)] / ohlc_NHC[:, :, OHLC.index(LOW)])
+
+
 def _lent(train: Span, forecast_NH: Floats) -> Floats:
     """Draw train windows: the bars that followed, in multiples of the ranges forecast, and their mirrors."""
-    ohlc = train.truth[TASK_OHLC]
-    closes = ohlc[:, :, OHLC.index(CLOSE)]
-    before = np.concatenate([train.last_close[:, None], closes[:, :-1]], axis=1)
-    multiples_NHC = np.log(ohlc / before[:, :, None]) / forecast_NH[:, :, None]
-    drawn = np.random.default_rng(SEED).integers(len(closes), size=NUM_PATHS // 2)
-    lent = np.clip(multiples_NHC[drawn], -MAX_MULTIPLE, MAX_MULTIPLE)
+    drawn = np.random.default_rng(SEED).integers(len(train), size=NUM_PATHS // 2)
+    ohlc = train.truth[TASK_OHLC][drawn]
+    before = np.concatenate([train.last_close[drawn, None], ohlc[:, :-1, OHLC.index(CLOSE)]], axis=1)
+    multiples_NHC = np.log(ohlc / before[:, :, None]) / forecast_NH[drawn][:, :, None]
+    lent = np.clip(multiples_NHC, -MAX_MULTIPLE, MAX_MULTIPLE)
     return np.concatenate([lent, -lent[:, :, MIRRORED]])

@@ -49,6 +49,9 @@ RANGE_FLOOR_SHARE = 0.05
 LOG_FLOOR_SHARE = 1e-3
 """Likewise for logged inputs: the smallest value that is told apart, as a share of the train median."""
 
+WINDOWS_AT_ONCE: Final = 65_536
+"""Windows whose logarithms are taken at once: of a million they would fill gigabytes on the way."""
+
 _FIX: Final = "Leave this series out or fetch another span"
 
 
@@ -178,7 +181,7 @@ class Scaling:
         """
         scaled = {}
         for task, given in values.items():
-            constants, given_WHC = self.task(task), given.astype(np.float64)
+            constants, given_WHC = self.task(task), np.asarray(given, np.float64)
             if constants.form is TargetForm.LEVEL:
                 moved = given_WHC - np.array(constants.center)
             elif constants.form is TargetForm.RANGED:
@@ -267,12 +270,15 @@ def fit_scaling(train: Span, rows: tuple[int, int], columns: Sequence[str]) -> S
 
 def _log_ratio(task: str, span: Span, values_WHC: Floats, volatility_floor: float) -> Floats:
     """Return log(values / roll-forward) with both raised to the task's floor, shape (W, H, C)."""
-    rolled = span.rolled[task]
-    top, bottom = (
-        TASKS[task].floored(np, values, rolled, volatility_floor) for values in (values_WHC, rolled)
-    )
-    ratio: Floats = np.log(top / bottom)
-    return ratio
+    rolled_WHC, ratio_WHC = span.rolled[task], np.empty(values_WHC.shape)
+    for start in range(0, len(span), WINDOWS_AT_ONCE):
+        part = slice(start, start + WINDOWS_AT_ONCE)
+        rolled = rolled_WHC[part]
+        top, bottom = (
+            TASKS[task].floored(np, values, rolled, volatility_floor) for values in (values_WHC[part], rolled)
+        )
+        ratio_WHC[part] = np.log(top / bottom)
+    return ratio_WHC
 
 
 def _range_distance(task: str, span: Span, values_WHC: Floats, range_floor: float) -> Floats:
@@ -295,22 +301,23 @@ def _fit_column(profile: Profile, name: str, x_N: Floats, close_N: Floats) -> Co
 
 
 def _fit_task(train: Span, task: str, floor: float, range_floor: float) -> TaskScaling:
-    profile, truth_WHC = train.profile, train.truth[task]
-    num_columns = truth_WHC.shape[-1]
+    profile, num_columns = train.profile, len(TASKS[task].columns)
     weight_W = np.maximum(train.recent_range, range_floor)
-    ratio = _log_ratio(task, train, truth_WHC, floor)
+    ratio = _log_ratio(task, train, train.truth[task], floor)
     form, center, scale = _FORMS[profile.scaling], np.zeros(num_columns), np.ones(num_columns)
+    offset = tuple(map(tuple, np.median(ratio, axis=0).tolist()))
     if form is TargetForm.ROLL_FORWARD:
         # One scale for all columns of a task keeps their order: high above close stays above.
         scale = scale * _positive(float(np.sqrt(ratio.var(axis=0).mean())))
-        scaled = ratio / scale
+        scaled = np.divide(ratio, scale, out=ratio)
     elif form is TargetForm.RANGED:
-        moved = _range_distance(task, train, truth_WHC, range_floor)
+        moved = _range_distance(task, train, train.truth[task], range_floor)
         # The naive forecast's mean error becomes one, so a loss reads as a multiple of it.
         mean_WHC = np.average(np.abs(moved), axis=0, weights=weight_W)
         scale = scale * _positive(float(mean_WHC.mean()))
         scaled = moved / scale
     else:
+        truth_WHC = train.truth[task]
         flat = truth_WHC.reshape(-1, num_columns)
         is_standard = profile.scaling == "standard"
         center = flat.mean(axis=0) if is_standard else flat.min(axis=0)
@@ -324,7 +331,7 @@ def _fit_task(train: Span, task: str, floor: float, range_floor: float) -> TaskS
         center=tuple(center.tolist()),
         scale=tuple(scale.tolist()),
         start=tuple(map(tuple, _typical(scaled, weight_W, is_mean=is_mean).tolist())),
-        offset=tuple(map(tuple, np.median(ratio, axis=0).tolist())),
+        offset=offset,
     )
 
 

@@ -1,7 +1,7 @@
 """A span: windows of one series, with all that is known at them and what followed.
 
-Everything is computed once, when first asked for, and kept. What is named *known* at a window reads its
-last known row and earlier ones only; `truth` alone looks ahead.
+Everything is computed when first asked for, and kept, but for what is very large (`v8.data.per_task`). What
+is named *known* at a window reads its last known row and earlier ones only; `truth` alone looks ahead.
 
 Legend: R rows of the table, W windows, T lookback, F features, H horizon, C columns of a task.
 """
@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from v8.columns import BAND_PERIOD_BARS, BAND_WIDTH_STDS, CLOSE, HIGH, LOW, RECENT_RANGE
+from v8.data.per_task import PerTask
 from v8.features.table import FeatureTable
 from v8.profile import Profile
 from v8.tasks import TASKS
@@ -57,13 +58,14 @@ class Span:
         return self.table.open_time_s[self.anchors] // self.table.series.bar_s
 
     @cached_property
-    def truth(self) -> dict[str, Floats]:
+    def truth(self) -> PerTask:
         """What followed each window, per task, shape (W, H, C), by column name; in the task's unit."""
-        rows = self.anchors[:, None] + np.arange(1, self.horizon_bars + 1)
-        return {
-            name: self.table.select(TASKS[name].columns).astype(np.float64)[rows]
-            for name in self.profile.tasks
-        }
+        table, anchors, steps = self.table, self.anchors, np.arange(1, self.horizon_bars + 1)
+
+        def compute(name: str) -> Floats:
+            return table.select(TASKS[name].columns).astype(np.float64)[anchors[:, None] + steps]
+
+        return PerTask(self.profile.tasks, compute)
 
     @cached_property
     def history_close(self) -> Floats:
@@ -82,9 +84,10 @@ class Span:
         return self.history_close[:, -1]
 
     @cached_property
-    def rolled(self) -> dict[str, Floats]:
+    def rolled(self) -> PerTask:
         """The roll-forward forecast, per task, shape (W, H, C), in the task's unit."""
-        return {name: TASKS[name].implied(np, self.standing) for name in self.profile.tasks}
+        standing = self.standing
+        return PerTask(self.profile.tasks, lambda name: TASKS[name].implied(np, standing))
 
     @cached_property
     def standing(self) -> Closes:

@@ -12,8 +12,9 @@ Shape legend: N rows, S batches, B batch, M model, T lookback, F features, H hor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
 
@@ -85,9 +86,15 @@ class FleetWindows:
         self._resident = _Resident(fleet)
         self._pipelines: dict[tuple[int, ...], _Pipeline] = {}
 
+    @property
+    def num_bytes(self) -> int:
+        """Size of the tables."""
+        resident = self._resident
+        return resident.inputs_MNF.nbytes + sum(one.nbytes for one in resident.targets_MNHC.values())
+
     def training_batches(
         self, seeds: Sequence[int], *, first_epochs: Sequence[int], num_epochs: int
-    ) -> Iterator[Batch]:
+    ) -> Generator[Batch]:
         """Yield the batches of `num_epochs` epochs, shuffled epoch by epoch and model by model.
 
         Each epoch holds as many batches as the series with the most train windows needs.
@@ -131,8 +138,19 @@ class _Resident:
         self.close = first.profile.features.index(CLOSE)
         self.steps_T = np.arange(1 - first.profile.lookback_bars, 1)
 
+    @cached_property
+    def tensors(self) -> tuple[Any, dict[str, Any], Any]:
+        """Inputs, targets by name, and weights as tensors of the host, which all pipelines share."""
+        import tensorflow as tf  # noqa: PLC0415 - the floors below start without it
+
+        with tf.device("CPU:0"):
+            targets_MNHC = {task: tf.constant(target) for task, target in self.targets_MNHC.items()}
+            return tf.constant(self.inputs_MNF), targets_MNHC, tf.constant(self.weights_MN)
+
 
 def _side_by_side(arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    if len(arrays) == 1:
+        return arrays[0][None]  # a view: nothing of a long series is copied
     longest = max(len(array) for array in arrays)
     joined = np.zeros((len(arrays), longest, *arrays[0].shape[1:]), np.float32)
     for place, array in zip(joined, arrays, strict=True):
@@ -160,9 +178,7 @@ class _Pipeline:
         import tensorflow as tf  # noqa: PLC0415 - the floors below start without it
 
         with tf.device("CPU:0"):
-            inputs_MNF = tf.constant(resident.inputs_MNF)
-            targets_MNHC = {task: tf.constant(target) for task, target in resident.targets_MNHC.items()}
-            weights_MN = tf.constant(resident.weights_MN)
+            inputs_MNF, targets_MNHC, weights_MN = resident.tensors
             steps_T, mask_F = tf.constant(resident.steps_T, tf.int64), tf.constant(resident.mask_F)
             self._rows_SBM = tf.Variable(np.zeros(shape, np.int64))
             self._weight_SBM = tf.Variable(np.zeros(shape, np.float32))

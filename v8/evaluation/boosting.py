@@ -145,7 +145,7 @@ def _boosters(lightgbm: ModuleType, spans: Sequence[Span], boosting: Boosting) -
         unit = recent_unit(span)
         used = np.flatnonzero(unit > 0)  # where nothing moves there is no unit to learn in
         used = used[:: max(1, -(-len(used) // boosting.max_windows))]
-        terms.append(_flat(boosting_terms(span)[used]))
+        terms.append(_flat(boosting_terms(Span(span.table, span.profile, span.anchors[used]))))
         weights.append(np.repeat(unit[used] / unit.mean(), span.horizon_bars))
         for task, moved in moves_from_rolled(span).items():
             moves[task].append(_flat(moved[used] / unit[used, None, None]))

@@ -14,12 +14,13 @@ Legend: N windows, H steps of the horizon, C columns of a task, T terms of a reg
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
 
 from v8.columns import RANGE_BARS
+from v8.data.per_task import PerTask
 from v8.data.regression import least_absolute_errors, weighted_median
 from v8.data.scaling import Scaling
 from v8.data.span import Floats, Span
@@ -39,30 +40,30 @@ def fit_har(train: Span, scaling: Scaling) -> Forecast:
     stands still nothing is expected to move. Columns that a range does not move stay, for a range says
     nothing about which way they go.
     """
-    terms = _har_terms(train)
-    fitted = {
-        task: np.stack(
-            [
-                least_absolute_errors(terms_NT, moved_NC) * TASKS[task].is_moved
-                for terms_NT, moved_NC in zip(terms[task], np.moveaxis(moved, 1, 0), strict=True)
-            ]
+    fitted = {}
+    for task, moved in moves_from_rolled(train).items():
+        by_step = zip(_har_terms_by_step(train, task), np.moveaxis(moved, 1, 0), strict=True)
+        fitted[task] = np.stack(
+            [least_absolute_errors(*of_step) * TASKS[task].is_moved for of_step in by_step]
         )
-        for task, moved in moves_from_rolled(train).items()
-    }
 
     def forecast(span: Span) -> TaskForecasts:
-        terms = _har_terms(span)
         return {
-            task: moved_from_rolled(span, task, np.einsum("hnt,htc->nhc", terms[task], fitted_HTC))
+            task: moved_from_rolled(span, task, np.einsum("hnt,htc->nhc", _har_terms(span, task), fitted_HTC))
             for task, fitted_HTC in fitted.items()
         }
 
     return forecast
 
 
-def moves_from_rolled(span: Span) -> dict[str, Floats]:
+def moves_from_rolled(span: Span) -> PerTask:
     """Return how far the truth lay from roll-forward, per task, shape (N, H, C), in returns."""
-    return {task: (truth - span.rolled[task]) / _unit(span, task) for task, truth in span.truth.items()}
+
+    def compute(task: str) -> Floats:
+        moved = span.truth[task] - span.rolled[task]
+        return np.divide(moved, _unit(span, task), out=moved)
+
+    return PerTask(span.truth, compute)
 
 
 def moved_from_rolled(span: Span, task: str, moves: Floats) -> Floats:
@@ -108,9 +109,15 @@ def _fit_constants(train: Span, variance_of: Callable[[Span], Floats]) -> Foreca
 
 def _constants(moved: Floats, terms: Floats, weights: Floats) -> Floats:
     """Return the constants (H, C) with moved = constant x term, by the median with these weights."""
-    is_moving = terms > 0
-    ratios = np.divide(moved, terms, out=np.zeros_like(moved), where=is_moving)
-    return weighted_median(ratios, np.where(is_moving, weights, 0.0))
+    terms_NHC, steps = np.broadcast_to(terms, moved.shape), range(moved.shape[1])
+    return np.stack([_constant(moved[:, k], terms_NHC[:, k], weights[:, k]) for k in steps])
+
+
+def _constant(moved_NC: Floats, terms_NC: Floats, weights_NC: Floats) -> Floats:
+    """Return the constants (C,) of one step."""
+    is_moving = terms_NC > 0
+    ratios = np.divide(moved_NC, terms_NC, out=np.zeros_like(moved_NC), where=is_moving)
+    return weighted_median(ratios, np.where(is_moving, weights_NC, 0.0))
 
 
 def _ranged(span: Span, task: str, variance: Floats, constant: Floats) -> Floats:
@@ -122,14 +129,24 @@ def _ranged(span: Span, task: str, variance: Floats, constant: Floats) -> Floats
     return moved_from_rolled(span, task, (deviation - rolled) * TASKS[task].column_deviations)
 
 
-def _har_terms(span: Span) -> dict[str, Floats]:
-    """Return the terms of each task, shape (H, N, T), in returns."""
-    variances = np.stack([span.range_variance(bars) for bars in RANGE_BARS], axis=-1)
-    rolled = span.rolled_deviation.T[:, :, None]
-    ahead = variances * future_weights(span.horizon_bars)[:, None, None]
-    deviations = np.concatenate([np.sqrt(rolled**2 + ahead), rolled], axis=2)
-    reaches = np.broadcast_to(np.sqrt(variances), (span.horizon_bars, *variances.shape))
-    return {task: deviations if TASKS[task].has_window else reaches for task in span.profile.tasks}
+def _har_terms(span: Span, task: str) -> Floats:
+    """Return the terms of a task, shape (H, N, T), in returns."""
+    by_step = _har_terms_by_step(span, task)
+    if TASKS[task].has_window:
+        return np.stack([*by_step])
+    terms_NT = next(by_step)  # the same at each step
+    return np.broadcast_to(terms_NT, (span.horizon_bars, *terms_NT.shape))
+
+
+def _har_terms_by_step(span: Span, task: str) -> Iterator[Floats]:
+    """Yield the terms of each step, shape (N, T); those of all steps of a long span would fill the memory."""
+    variances_NR = np.stack([span.range_variance(bars) for bars in RANGE_BARS], axis=-1)
+    for step, weight in enumerate(future_weights(span.horizon_bars)):
+        if TASKS[task].has_window:
+            rolled_N1 = span.rolled_deviation[:, step, None]
+            yield np.concatenate([np.sqrt(rolled_N1**2 + variances_NR * weight), rolled_N1], axis=1)
+        else:
+            yield np.sqrt(variances_NR)
 
 
 def _unit(span: Span, task: str) -> Floats:

@@ -28,9 +28,9 @@ def forecast_windows(model: Any, windows_NTF: NDArray[np.float32]) -> dict[str, 
     make TensorFlow trace the whole network anew, which costs a second.
     """
     num_windows = len(windows_NTF)
-    num_missing = -num_windows % FORECAST_BATCH
-    filled_NTF = np.concatenate([windows_NTF, np.repeat(windows_NTF[-1:], num_missing, axis=0)])
-    batches = np.split(filled_NTF, len(filled_NTF) // FORECAST_BATCH)
+    batches = [windows_NTF[start : start + FORECAST_BATCH] for start in range(0, num_windows, FORECAST_BATCH)]
+    num_missing = FORECAST_BATCH - len(batches[-1])
+    batches[-1] = np.concatenate([batches[-1], np.repeat(windows_NTF[-1:], num_missing, axis=0)])
     # Not `predict`: it sets up a data pipeline each time, which costs more than a batch or two.
     parts = [model.predict_on_batch(batch_BTF) for batch_BTF in batches]
     return {task: np.concatenate([part[task] for part in parts])[:num_windows] for task in parts[0]}

@@ -11,9 +11,10 @@ compilation.
 
 from __future__ import annotations
 
+import gc
 import math
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,9 @@ from v8.untrusted import shown
 
 VALIDATION_BATCH = 64
 """Windows a batch when no gradient is needed; the mean over windows does not depend on it."""
+
+LARGE_BYTES = 64 << 20
+"""Tables of a fleet from here on are not left to whenever garbage is next collected."""
 
 _DROPPED = "It is dropped, and the series trains from its first epoch"
 
@@ -291,6 +295,7 @@ class _FleetFit:
         self._settings = trainer.profile.training
         self._seconds = dict.fromkeys(("build", "compile", "train", "validate"), 0.0)
         self._saving_s, self._started = 0.0, time.perf_counter()
+        self._batches: Generator[Batch] | None = None
 
     def run(self) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
         self._begin()
@@ -333,13 +338,13 @@ class _FleetFit:
 
     def _run_epochs(self) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
         """Run epochs until members leave the stack; batches are laid out for those inside."""
-        batches = self._windows.training_batches(
+        self._batches = self._windows.training_batches(
             [running.member.seed for running in self._running],
             first_epochs=[running.progress.epoch + 1 for running in self._running],
             num_epochs=max(self._settings.epochs - running.progress.epoch for running in self._running),
         )
         while any(running.is_active for running in self._running):
-            epoch_s = self._run_epoch(batches)
+            epoch_s = self._run_epoch(self._batches)
             yield from self._ended()
             if self._is_repacking_worth(epoch_s):
                 self._repack()
@@ -406,7 +411,18 @@ class _FleetFit:
             error = _divergence(running)
             if running.is_active and (error or running.progress.is_over(self._settings)):
                 running.is_active = False
+                if not any(each.is_active for each in self._running):
+                    self._let_go()
                 yield running.place, error or self._result(running)
+
+    def _let_go(self) -> None:
+        """Forget the windows of a fleet that is through: it is judged next, and they may be gigabytes."""
+        if self._batches is not None:
+            self._batches.close()
+        is_large = self._windows.num_bytes > LARGE_BYTES
+        del self._windows
+        if is_large:
+            gc.collect()  # a traced pipeline knows itself, so its memory waits for this
 
     def _result(self, running: _Running) -> TrainingResult:
         progress, device = running.progress, self._trainer.devices[len(self._members)]
