@@ -6,8 +6,8 @@
 JAX tells it for a compiled program without running it; the extra `jax` must be installed. Weights, moments
 and windows are arguments and not counted: they are the same both times.
 
-`--rows` makes one series of so many rows of the demo market, with the windows of `aligned` and a tiny network,
-for one epoch, and prints before each stage the largest resident set of this process until then.
+`--rows` makes one series of so many rows of the demo market, windows as of `aligned` and a tiny network, for
+one epoch, and prints before each stage the largest resident set of this process until then.
 """
 
 from __future__ import annotations

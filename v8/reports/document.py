@@ -86,7 +86,7 @@ DRAW: Final = Html("""
   const unfold = () => {
     const name = decodeURIComponent(location.hash.slice(1));
     document.querySelectorAll("details").forEach((fold) => {
-      if (name === "all" || fold.id === name) fold.open = true;
+      if (name === "all" || (name && fold.id === name)) fold.open = true;
     });
     drawOpen();
     const target = document.getElementById(name);

@@ -70,13 +70,14 @@ def run_page(run: RunRecord, results: Sequence[SeriesResult], sections: Mapping[
         failures = table(["Series", "Reason"], sorted(run.reasons.items()), class_="reasons")
         parts += [element("h2", "Failed series"), failures]
     if rows:
-        parts += _leaderboard(rows)
+        parts += _leaderboard(rows, is_folded=is_in_files(run))
     parts += _reading_guide(results)
     if rows:
         parts += [element("h2", "Series"), *(sections[row.series] for row in rows)]
         label = "Wall time per stage and series, in seconds; members of one fleet share its time evenly."
         stages = stage_figure({row.series: by_name[row.series].seconds for row in rows})
-        parts += [element("h2", "Time per stage"), plot(stages, label)]
+        shown = _folded("Time of each series", plot(stages, label), is_folded=is_in_files(run))
+        parts += [element("h2", "Time per stage"), shown]
     parts += [element("h2", "Where these numbers come from"), provenance(run)]
     return document(f"v8 run: {run.profile_name}", join(parts), has_files=is_in_files(run))
 
@@ -147,18 +148,26 @@ def _verdicts(judgement: Judgement, task: str) -> str:
     return ", ".join(judgement.verdict(task, baseline) for baseline in baselines)
 
 
-def _leaderboard(rows: Sequence[LeaderboardRow]) -> list[str]:
+def _folded(title: str, *content: Html, is_folded: bool) -> Html:
+    """Fold charts of very many rows away: a thousand take seconds to draw, and the page opens at once."""
+    return element("details", element("summary", title), *content) if is_folded else join(content)
+
+
+def _leaderboard(rows: Sequence[LeaderboardRow], *, is_folded: bool) -> list[str]:
     label = (
         "Mean absolute error as a multiple of that of {}: left of 1 is better. Filled dots differ "
         f"from 1 by more than chance (corrected p below {ALPHA:g}), hollow ones may be luck."
     )
-    return [
-        element("h2", "Leaderboard"),
+    charts = [
         plot(multiples_figure(rows, x_title="error ÷ naive error"), label.format("the naive forecast")),
         plot(
             multiples_figure(rows, x_title="error ÷ error of the best baseline", is_against_best=True),
             label.format("each task's best baseline"),
         ),
+    ]
+    return [
+        element("h2", "Leaderboard"),
+        _folded("Charts of all series", *charts, is_folded=is_folded),
         element("p", LEADERBOARD_NOTE, class_="soft"),
         multiples_table(rows, "#{}"),
         verdicts(rows),

@@ -42,6 +42,9 @@ from v8.tasks.task import Task
 SHOWN_BARS: Final = 60
 """Known candles in the picture of one forecast; more become too thin to see."""
 
+MOST_ROWS: Final = 100
+"""Series of a leaderboard in one picture; that of a thousand would be 33,000 pixels high."""
+
 _NUM_TICKS: Final = 7
 _DPI: Final = 150
 
@@ -89,12 +92,15 @@ def write_pictures(
     best = next((samples[row.series] for row in rows if row.series in samples), None)
     pictures: dict[str, tuple[str, list[go.Figure], tuple[float, float]]] = {}
     if rows:
+        best_rows = rows[:MOST_ROWS]
         skill = [
-            multiples_figure(rows, x_title=f"error ÷ {other}", is_against_best=is_best)
+            multiples_figure(best_rows, x_title=f"error ÷ {other}", is_against_best=is_best)
             for other, is_best in (("naive error", False), ("error of the best baseline", True))
         ]
-        size = 12.0, 1.6 + 0.22 * len(rows)
+        size = 12.0, 1.6 + 0.22 * len(best_rows)
         said = "below 1 is better; filled: differs from 1 by more than chance"
+        if len(rows) > MOST_ROWS:
+            said += f"; the best {MOST_ROWS} of {len(rows):,} series"
         pictures["skill.png"] = said, skill, size
         errors = []
         for task in summarise(rows):
