@@ -38,11 +38,11 @@ from v8.storage import digest_file
 PULL_RETRIES: Final = RetryPolicy(timeout_s=30.0, waits_s=(1.0, 2.0, 4.0), longest_wait_s=60.0)
 """Somebody waits for the model, and there may be a copy of it in the cache."""
 
-MAX_MANIFEST_BYTES: Final = 4 << 20
-"""A larger manifest is refused unread; 40 series need 40 kB."""
+MAX_MANIFEST_BYTES: Final = 8 << 20
+"""A larger manifest is refused unread; 40 series need 40 kB, 4,000 need 4 MB."""
 
-MAX_LISTED_FILES: Final = 5_000
-"""Files of a repository that are looked at; a published fleet of 40 has 163."""
+MAX_LISTED_FILES: Final = 20_000
+"""Files of a repository that are looked at; a published fleet of 40 has 163, one of 4,000 has 16,003."""
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
