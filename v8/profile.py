@@ -9,7 +9,7 @@ the command line choose where and how far a profile runs; they never change what
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
@@ -26,10 +26,19 @@ from pydantic import (
     model_validator,
 )
 
-from v8.columns import OHLC, RECENT_RANGE, REGRESSED_RANGES, TASK_OHLC, deviation_columns
+from v8.columns import CLOSE, OHLC, RECENT_RANGE, REGRESSED_RANGES, TASK_OHLC, deviation_columns
 from v8.errors import ProfileError
 from v8.families import FAMILIES
 from v8.families.family import Family, NetworkOutputs, NetworkSettings, NetworkShape
+from v8.features.covariates import (
+    COLUMN_PATTERN,
+    MOST_NEIGHBOURS,
+    beside,
+    neighbours,
+    parted,
+    user_columns,
+)
+from v8.features.feature import ANCHORED_KINDS
 from v8.features.indicators import (
     FEATURES,
     MOST_OF_PACKAGE,
@@ -65,8 +74,18 @@ Optimizer = Literal["adam", "adamw"]
 Schedule = Literal["constant", "plateau", "cosine", "step"]
 GradientClip = Literal["global_norm", "value"]
 
+TABLES_PLACE: Final = "V8_TABLES"
+"""Environment variable that names the folder of users' tables, as `--tables` does; else the current one."""
+
+MOST_TABLE_S: Final = 10 * 366 * 86_400
+"""Ten years: longest delay and age of a row of a user's table."""
+
 HUBER_TURN: Final = 1.0
 """Residual, in scaled units, at which `huber` goes from squared to absolute."""
+
+
+_LATER: Final = ("quantiles", "covariates")
+"""Keys that came after profiles had been published without them."""
 
 
 class SplitSettings(Settings):
@@ -176,6 +195,27 @@ class TrainingSettings(Settings):
         return self
 
 
+class TableSettings(Settings):
+    """A table of the user's whose columns are features named `csv.` and the column's name."""
+
+    file: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\.csv$")
+    """Name of a CSV file, without a folder: `--tables` tells that, and the profile may go elsewhere."""
+    time: str = Field(min_length=1, max_length=100)
+    """Column of the times: seconds to nanoseconds since the epoch, or ISO 8601 text with its zone."""
+    columns: tuple[Annotated[str, Field(pattern=rf"^{COLUMN_PATTERN}$")], ...] = Field(min_length=1)
+    """Columns of numbers that features are made of."""
+    available_after_s: int = Field(ge=0, le=MOST_TABLE_S)
+    """Seconds after its time from which on a row was known to everybody; 0 for a time of publication."""
+    max_age_s: int = Field(gt=0, le=MOST_TABLE_S)
+    """Seconds after its time until which a row counts; bars that close later have no value, as in a hole."""
+
+    @model_validator(mode="after")
+    def _a_row_counts_for_a_while(self) -> Self:
+        if self.max_age_s < self.available_after_s:
+            raise ValueError("max_age_s must be at least available_after_s, or no row would ever count")
+        return self
+
+
 class Profile(Settings):
     """One model family, completely described."""
 
@@ -205,6 +245,9 @@ class Profile(Settings):
     quantiles: tuple[float, ...] = ()
     """Levels between 0 and 1 that are forecast beside the point forecast, which is their median; none without
     the key."""
+    covariates: tuple[TableSettings, ...] = ()
+    """Tables of the user's that features named `csv.COLUMN` come from; none without the key. Features of
+    other series, such as `BTCUSDT.range_20`, need no entry."""
     seed: int = Field(ge=0, lt=2**31)
     """Seed of weights, shuffle and dropout; series number k of the universe trains with seed + k."""
 
@@ -219,6 +262,8 @@ class Profile(Settings):
                 raise ValueError(why_unknown(name))
             if features.count(name) > 1:
                 raise ValueError(f"{name!r} is listed twice; a repeated column adds nothing")
+        if (num := len(neighbours(features))) > MOST_NEIGHBOURS:
+            raise ValueError(f"must name features of at most {MOST_NEIGHBOURS} other series, not {num}")
         missing = [name for name in OHLC if name not in features]
         if missing:
             raise ValueError(f"must hold open, high, low, close; missing: {', '.join(missing)}")
@@ -249,11 +294,41 @@ class Profile(Settings):
             raise ValueError("quantiles need loss: mae in every task: the point forecast is their median")
         return self
 
+    @model_validator(mode="after")
+    def _tables_hold_the_columns_that_are_named(self) -> Self:
+        named, told = (
+            user_columns(self.features),
+            [name for table in self.covariates for name in table.columns],
+        )
+        if missing := [name for name in named if name not in told]:
+            raise ValueError(
+                f"features name csv.{missing[0]}: covariates must hold a table with the column {missing[0]}"
+            )
+        if unused := [name for name in told if name not in named]:
+            raise ValueError(f"covariates hold the column {unused[0]}: features must name csv.{unused[0]}")
+        for each in (told, [table.file for table in self.covariates]):
+            if twice := next((name for name in each if each.count(name) > 1), None):
+                raise ValueError(f"covariates must hold {twice!r} once")
+        return self
+
+    @model_validator(mode="after")
+    def _prices_of_others_have_their_close(self) -> Self:
+        if self.scaling in ("standard", "minmax"):
+            return self
+        for name in self.features:
+            origin, close = parted(name)[0], beside(parted(name)[0], CLOSE)
+            if FEATURES[name].kind in ANCHORED_KINDS and close not in self.features:
+                raise ValueError(
+                    f"features must hold {close} with {name} and scaling: {self.scaling}, which measures "
+                    f"prices of {origin} from it"
+                )
+        return self
+
     @model_serializer(mode="wrap")
     def _without_what_is_not_asked(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out quantiles where there are none: files and digests are those from before the key came."""
+        """Leave out keys that came later where they are empty: files and digests are those from before."""
         content: dict[str, Any] = write(self)
-        return {key: value for key, value in content.items() if key != "quantiles" or value}
+        return {key: value for key, value in content.items() if key not in _LATER or value}
 
     @model_validator(mode="after")
     def _tasks_fit_the_window(self) -> Self:
@@ -516,6 +591,23 @@ def recorded_profile(content: Any, *, where: str) -> Profile:
     return _validated(content if isinstance(content, dict) else {}, where=where)
 
 
+def recorded_tables(content: Sequence[Any], *, where: str) -> tuple[TableSettings, ...]:
+    """Read the key `covariates` of a profile from what an artefact recorded of it as JSON.
+
+    Raises:
+        ProfileError: If these are no tables of this v8.
+    """
+    try:
+        return _TABLES.validate_python(_tuples([*content]))
+    except ValidationError as error:
+        key, rule, got = first_fault(error)
+        fix = "Restore the file or train the series again"
+        raise ProfileError(where=under_key(where, key), rule=rule, got=got, fix=fix) from error
+
+
+_TABLES: Final = TypeAdapter(tuple[TableSettings, ...])
+
+
 def _validated(content: dict[str, Any], *, where: str) -> Profile:
     try:
         return Profile.model_validate(_tuples(content))
@@ -540,6 +632,7 @@ def _fix(first: Any, num_errors: int) -> str:
         return f"Change it in the profile{others}"
     *location, unknown = map(str, first["loc"])
     sections: dict[str, type[Settings]] = {"split": SplitSettings, "tasks": TaskSettings}
+    sections["covariates"] = TableSettings
     sections |= {"training": TrainingSettings, **{one.name: one.settings for one in FAMILIES.values()}}
     section = next((sections[part] for part in reversed(location) if part in sections), Profile)
     return f"Did you mean {nearest(unknown, section.model_fields)}{others}"

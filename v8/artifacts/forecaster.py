@@ -33,16 +33,22 @@ from v8.artifacts.shared_models import SharedModels
 from v8.columns import OPEN_TIME
 from v8.data.splits import window_anchors
 from v8.errors import ArtifactError, DataError, V8Error, listed
-from v8.features.indicators import check_columns, definition_digest, definitions, warmup_bars
-from v8.features.ta_package.features import is_package_name
+from v8.features.indicators import (
+    check_columns,
+    definition_digest,
+    definitions,
+    is_of_package,
+    warmup_bars,
+)
 from v8.features.table import FeatureTable, compute_table
 from v8.levels import MEDIAN, fault_of, quantile_column, quantile_output
 from v8.market.candles import Candles
+from v8.market.companions import Companions
 from v8.market.frames import GivenCandles
 from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.models.forecasting import FORECAST_BATCH, Forecasts, forecast_windows, split_outputs
-from v8.profile import ProfileName
+from v8.profile import ProfileName, recorded_tables
 from v8.records import AS_WRITTEN, ColumnName, Moment, Positive, Text, Word, checked
 from v8.tasks import TASKS
 
@@ -81,7 +87,7 @@ class _RecordedFeature:
                 rule=f"this v8 computes it as {ours!r}",
                 got=f"another formula, {self.definition!r}",
                 fix="Use the v8 that trained the model"
-                + (", and the version of ta that it names" if is_package_name(self.name) else ""),
+                + (", and the version of ta that it names" if is_of_package(self.name) else ""),
             )
 
 
@@ -98,6 +104,7 @@ class _RecordedProfile:
     lookback_bars: Positive | None = None
     horizon_bars: Positive | None = None
     features: tuple[ColumnName, ...] | None = None
+    covariates: tuple[Any, ...] = ()
     quantiles: tuple[float, ...] = ()
 
 
@@ -269,7 +276,12 @@ class Forecaster:
         return made
 
     def predict(
-        self, candles: Candles | GivenCandles, *, now_s: int | None = None, max_age_bars: int | None = None
+        self,
+        candles: Candles | GivenCandles,
+        *,
+        covariates: Mapping[str, Any] | None = None,
+        now_s: int | None = None,
+        max_age_bars: int | None = None,
     ) -> pd.DataFrame:
         """Forecast the bars that follow the newest candle.
 
@@ -281,6 +293,8 @@ class Forecaster:
             candles: At least `needed_bars` candles of this forecaster's series, unbroken at the end: a
                 frame of raw ones with `open_time` (column or index) and open, high, low, close, volume,
                 or checked `Candles`. `v8.artifacts.forecast_input` says what is checked.
+            covariates: What the model reads beside them: candles by symbol, tables by the name of their file;
+                tables that are left out are read from the folder that `V8_TABLES` names.
             now_s: The present, seconds since the epoch, UTC; None for this machine's clock. A frame's
                 running bar is dropped by it.
             max_age_bars: Most bars that may have closed after the newest candle. None, the default, takes
@@ -295,7 +309,7 @@ class Forecaster:
             DataError: If the candles are of another series or timeframe, too old, or too few of them are
                 unbroken at the end.
         """
-        known = checked_candles(candles, self.series, now_s)
+        known = self.joined(candles, covariates, now_s)
         require_unbroken(known, self.lookback_bars, self.warmup_bars)
         if max_age_bars is not None:
             require_recent(known, max_age_bars, now_s)
@@ -306,6 +320,7 @@ class Forecaster:
         self,
         candles: Candles | GivenCandles,
         *,
+        covariates: Mapping[str, Any] | None = None,
         stride: int = 1,
         start: str | pd.Timestamp | None = None,
         end: str | pd.Timestamp | None = None,
@@ -318,6 +333,7 @@ class Forecaster:
 
         Args:
             candles: As for `predict`; holes are allowed.
+            covariates: As for `predict`.
             stride: Take every so-manieth window, at least 1.
             start: Leave out forecasts issued before this time; without a zone it is UTC.
             end: Leave out forecasts issued after this time.
@@ -337,7 +353,7 @@ class Forecaster:
                 got=str(stride),
                 fix="Leave it out to take every window",
             )
-        table = compute_table(checked_candles(candles, self.series, now_s), self.features)
+        table = compute_table(self.joined(candles, covariates, now_s, reaches=False), self.features)
         anchors = window_anchors(table.segment, (0, len(table)), self.lookback_bars, 0)
         issued_s = table.open_time_s[anchors] + self.series.bar_s
         is_wanted = (issued_s >= seconds_of(start, 0)) & (issued_s <= seconds_of(end, np.iinfo(np.int64).max))
@@ -355,6 +371,44 @@ class Forecaster:
             )
         self._warn_of_seen(table.open_time_s[anchors])
         return self._forecast_after(table, anchors)
+
+    def companions(self, given: Mapping[str, Any] | None = None) -> Companions:
+        """Return what lies beside its candles: other series and tables, if it reads any.
+
+        Args:
+            given: As the covariates of `predict`.
+
+        Raises:
+            ProfileError: If the metadata tell of tables that cannot be.
+        """
+        where = f"metadata of {self.series}, key profile.covariates"
+        tables = recorded_tables(self._recorded.profile.covariates, where=where)
+        return Companions(self.features, tables, given)
+
+    def joined(
+        self,
+        candles: Candles | GivenCandles,
+        covariates: Mapping[str, Any] | None = None,
+        now_s: int | None = None,
+        *,
+        reaches: bool = True,
+    ) -> Candles:
+        """Check candles, and put beside them what the model reads there, unless that has been done.
+
+        Args:
+            candles: As for `predict`.
+            covariates: As for `predict`.
+            now_s: As for `predict`.
+            reaches: Whether nothing may lack beside the newest candle.
+
+        Raises:
+            DataError: If they cannot be used, or something lacks.
+        """
+        own, companions = checked_candles(candles, self.series, now_s), self.companions(covariates)
+        if own.beside or not companions:
+            return own
+        found = companions.joined(own)
+        return companions.reaching(own, found) if reaches else found
 
     def _forecast_after(self, table: FeatureTable, anchors: NDArray[np.int64]) -> pd.DataFrame:
         """Forecast from windows that end at some rows, as `forecast_history` returns it."""

@@ -21,10 +21,12 @@ from v8.commands.options import (
     FleetSizeOption,
     SeriesOption,
     SourceOption,
+    TablesOption,
     UniverseOption,
     WorkersOption,
     asked_series,
     served_series,
+    take_tables,
 )
 from v8.engine.interruption import set_last_words
 from v8.errors import SeriesError
@@ -51,6 +53,7 @@ def backtest(
     universe: UniverseOption = None,
     source: SourceOption = "vision",
     data_dir: DataDirOption = None,
+    tables: TablesOption = None,
     history: Annotated[
         int | None,
         typer.Option(
@@ -83,6 +86,7 @@ def backtest(
     from v8.engine.backtest import Asked
     from v8.market.sources.source import open_source
 
+    take_tables(tables)
     candle_source = open_source(source, data_dir=data_dir)
     chosen = asked or served_series(candle_source)
     train_all = choose_engine(engine, device, workers, fleet_size, address)

@@ -18,9 +18,11 @@ from v8.commands.options import (
     DeviceOption,
     FleetSizeOption,
     SourceOption,
+    TablesOption,
     UniverseOption,
     asked_series,
     served_series,
+    take_tables,
 )
 from v8.errors import ProfileError, SeriesError
 from v8.invocation import command
@@ -77,6 +79,7 @@ def compare_profiles(
     ] = None,
     source: SourceOption = "vision",
     data_dir: DataDirOption = None,
+    tables: TablesOption = None,
     bars: Annotated[
         int | None,
         typer.Option(
@@ -113,6 +116,7 @@ def compare_profiles(
             fix="Leave one of them out",
         )
     _check_out(out)
+    take_tables(tables)
     chosen = [load_profile(name) for name in names]
     asked = asked_series(series, universe)
 

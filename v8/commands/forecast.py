@@ -22,8 +22,10 @@ from v8.commands.options import (
     RevisionOption,
     RunArgument,
     SourceOption,
+    TablesOption,
     asked_series,
     one_place,
+    take_tables,
 )
 from v8.errors import ProfileError, V8Error
 from v8.invocation import command
@@ -52,6 +54,7 @@ def forecast(
     ledger: LedgerOption = DEFAULT_LEDGER,
     source: SourceOption = "live",
     data_dir: DataDirOption = None,
+    tables: TablesOption = None,
     revision: RevisionOption = None,
     offline: OfflineOption = False,
 ) -> None:
@@ -63,6 +66,7 @@ def forecast(
     from v8.ledger.database import Ledger
     from v8.market.sources.source import open_source
 
+    take_tables(tables)
     _require_present(open_source(source, data_dir=data_dir))
     set_last_words(f"interrupted: {ledger} is whole. Continue with: {command(*sys.argv[1:])}")
     models = _found(where, names, revision, is_offline=offline)

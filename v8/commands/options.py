@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from v8.errors import ProfileError, listed
 from v8.invocation import command
 from v8.market.series import Series, load_universe
 from v8.market.sources.source import SOURCES, CandleSource, SeriesLister
+from v8.profile import TABLES_PLACE
 
 MAX_BARS: Final = 10_000_000
 """Candles per series that can be asked for; as many as a profile may use."""
@@ -40,6 +42,14 @@ DataDirOption = Annotated[
         "--data-dir",
         metavar="DIR",
         help="Folder of CSV, Parquet, Feather or JSON files, with --source files.",
+    ),
+]
+TablesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tables",
+        metavar="DIR",
+        help="Folder of the CSV files that a profile names under covariates. Default: V8_TABLES, or here.",
     ),
 ]
 DeviceOption = Annotated[
@@ -85,6 +95,24 @@ LedgerOption = Annotated[
     Path,
     typer.Option("--ledger", metavar="FILE", help="The database of forecasts; made when there is none."),
 ]
+
+
+def take_tables(folder: Path | None) -> None:
+    """Put the folder of `--tables` where this process, and those that it starts, look for it.
+
+    Raises:
+        ProfileError: If there is no such folder.
+    """
+    if folder is None:
+        return
+    if not folder.is_dir():
+        raise ProfileError(
+            where="--tables",
+            rule="is the folder of the tables that a profile names under covariates",
+            got=f"{folder}, which is no folder",
+            fix="Name the folder, not the file",
+        )
+    os.environ[TABLES_PLACE] = str(folder.absolute())
 
 
 def one_place(name: str, run: Path | None, repo: str | None) -> Path | str:

@@ -20,8 +20,10 @@ from v8.commands.options import (
     OfflineOption,
     RevisionOption,
     SourceOption,
+    TablesOption,
     UniverseOption,
     asked_series,
+    take_tables,
 )
 from v8.commands.printed_forecasts import PRINTERS
 from v8.errors import ProfileError, SeriesError
@@ -51,6 +53,7 @@ def predict(
     offline: OfflineOption = False,
     source: SourceOption = "live",
     data_dir: DataDirOption = None,
+    tables: TablesOption = None,
     bars: Annotated[
         int | None,
         typer.Option(
@@ -86,6 +89,7 @@ def predict(
     from v8.engine.quiet import quiet_start
     from v8.market.sources.source import open_source
 
+    take_tables(tables)
     candle_source = open_source(source, data_dir=data_dir)
     place("auto", "1", "1")  # the same sums in the same order as when the model was judged
     with quiet_start():

@@ -22,10 +22,12 @@ from v8.commands.options import (
     FleetSizeOption,
     SeriesOption,
     SourceOption,
+    TablesOption,
     UniverseOption,
     WorkersOption,
     asked_series,
     served_series,
+    take_tables,
 )
 from v8.commands.publish import check_publishing, publish_run
 from v8.engine.interruption import set_last_words
@@ -60,6 +62,7 @@ def run(
     universe: UniverseOption = None,
     source: SourceOption = DEFAULT_SOURCE,
     data_dir: DataDirOption = None,
+    tables: TablesOption = None,
     bars: Annotated[
         int | None,
         typer.Option("--bars", metavar="N", help="Newest candles per series. Default: the profile's."),
@@ -129,6 +132,7 @@ def run(
     from v8.engine.plan import make_plan
     from v8.market.sources.source import open_source
 
+    take_tables(tables)
     candle_source = open_source(source, data_dir=data_dir)
     chosen = asked or served_series(candle_source)
     redone = _redone(redo or (), chosen)

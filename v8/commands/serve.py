@@ -19,7 +19,9 @@ from v8.commands.options import (
     RevisionOption,
     RunArgument,
     SourceOption,
+    TablesOption,
     one_place,
+    take_tables,
 )
 from v8.errors import ProfileError
 from v8.invocation import command
@@ -48,6 +50,7 @@ def serve(
     offline: OfflineOption = False,
     source: SourceOption = "live",
     data_dir: DataDirOption = None,
+    tables: TablesOption = None,
     ledger: LedgerOption = DEFAULT_LEDGER,
     host: Annotated[
         str | None,
@@ -67,6 +70,7 @@ def serve(
     from v8.engine.interruption import set_last_words
     from v8.market.sources.source import open_source
 
+    take_tables(tables)
     candles = open_source(source, data_dir=data_dir)
     place = _place(where, revision, is_offline=offline)
     listener = listening(host or LOOPBACK, port)

@@ -23,8 +23,10 @@ from v8.commands.options import (
     DeviceOption,
     EngineOption,
     FleetSizeOption,
+    TablesOption,
     WorkersOption,
     asked_series,
+    take_tables,
 )
 from v8.commands.publish import check_publishing, publish_run
 from v8.engine.interruption import set_last_words
@@ -73,6 +75,7 @@ def update(
         ),
     ] = None,
     data_dir: DataDirOption = None,
+    tables: TablesOption = None,
     device: DeviceOption = "auto",
     workers: WorkersOption = "auto",
     fleet_size: FleetSizeOption = "auto",
@@ -102,6 +105,7 @@ def update(
     from v8.engine.renewal import Renewal
     from v8.market.sources.source import open_source
 
+    take_tables(tables)
     candle_source = open_source(source or _newest_of(read_run(run).source), data_dir=data_dir)
     renewal = Renewal(run, candle_source, rule, command(*sys.argv[1:]), _opened(ledger))
     chosen = renewal.chosen(asked)

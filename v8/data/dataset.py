@@ -22,6 +22,7 @@ from v8.data.span import Floats, Span, recent_range
 from v8.data.splits import SPANS, Split, rows_needed, split_rows, window_anchors
 from v8.data.spread import flat_units
 from v8.errors import DataError
+from v8.features.covariates import beside, neighbours
 from v8.features.table import FeatureTable
 from v8.levels import quantile_output
 from v8.market.series import Series
@@ -122,12 +123,19 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
         spans={name: Span(table, profile, span.anchors) for name, span in spans.items()},
         scaling=scaling,
         inputs_NF=scaling.scale_inputs(
-            table.select(profile.features).astype(np.float64), table.column(CLOSE).astype(np.float64)
+            table.select(profile.features).astype(np.float64), _closes(table, profile)
         ),
         targets_NHC=_targets(spans, scaling),
         weight_N=(floored / floored[spans["train"].anchors].mean()).astype(np.float32),
         units_NHC=_units(spans, floored) if profile.quantiles else {},
     )
+
+
+def _closes(table: FeatureTable, profile: Profile) -> dict[str, Floats]:
+    """Return the closes by origin: the series' own, and those of others that the profile names."""
+    named = {origin: beside(origin, CLOSE) for origin in ("", *neighbours(profile.features))}
+    told = {origin: name for origin, name in named.items() if name in table.columns}
+    return {origin: table.column(name).astype(np.float64) for origin, name in told.items()}
 
 
 def _span(table: FeatureTable, split: Split, name: str, profile: Profile) -> Span:

@@ -32,6 +32,7 @@ from v8.columns import CLOSE, RECENT_RANGE, VOLATILITY
 from v8.data.regression import weighted_median
 from v8.data.span import Floats, Span
 from v8.errors import SeriesError
+from v8.features.covariates import beside, parted
 from v8.features.feature import Kind
 from v8.features.indicators import FEATURES
 from v8.profile import Profile
@@ -138,30 +139,47 @@ class Scaling:
         forms = [(task.task, task.form) for task in self.tasks]
         return (*(column.transform for column in self.columns), *forms, self.range_floor > 0)
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the input columns."""
+        return [column.name for column in self.columns]
+
     def task(self, name: str) -> TaskScaling:
         """Return the constants of one task."""
         return next(task for task in self.tasks if task.task == name)
 
-    def scale_inputs(self, table_NF: Floats, close_N: Floats) -> NDArray[np.float32]:
+    def scale_inputs(self, table_NF: Floats, closes: Mapping[str, Floats]) -> NDArray[np.float32]:
         """Scale whole rows; anchored columns still miss their last close, see `anchored_mask`.
 
         Args:
             table_NF: Raw feature columns in the profile's order.
-            close_N: Close of each row, quote currency.
+            closes: Close of each row by origin, quote currency, shape (N,): "" for the series' own, and those
+                of other series whose prices are among the columns.
 
         Returns:
             Shape (N, F), float32, unitless.
         """
         scaled = []
         for column, x_N in zip(self.columns, table_NF.T, strict=True):
-            price, floor = self.reference_price, column.floor
-            shaped = shape_inputs(np, column.transform, x_N, close=close_N, anchor=price, floor=floor)
+            origin, floor = parted(column.name)[0], column.floor
+            price = 1.0 if origin else self.reference_price
+            shaped = shape_inputs(
+                np, column.transform, x_N, close=closes.get(origin), anchor=price, floor=floor
+            )
             scaled.append((shaped - column.center) / column.scale)
         return np.stack(scaled, axis=1).astype(np.float32)
 
-    def anchored_mask(self) -> NDArray[np.float32]:
-        """Return 1 for columns from which a window subtracts its last scaled close, shape (F,)."""
-        return np.array([column.transform is Transform.ANCHORED for column in self.columns], np.float32)
+    def anchored_mask(self, origin: str = "") -> NDArray[np.float32]:
+        """Return 1 for columns from which a window subtracts its last scaled close, shape (F,).
+
+        Args:
+            origin: Of which series: "" for the series itself, else the symbol of another one.
+        """
+        is_meant = [
+            column.transform is Transform.ANCHORED and parted(column.name)[0] == origin
+            for column in self.columns
+        ]
+        return np.array(is_meant, np.float32)
 
     def floored_range(self, range_W: Floats) -> Floats:
         """Raise recent ranges to the smallest one that divides a target, shape (W,), unitless."""
@@ -260,7 +278,7 @@ def fit_scaling(train: Span, rows: tuple[int, int], columns: Sequence[str]) -> S
             fix=_FIX,
         )
     return Scaling(
-        columns=tuple(_fit_column(profile, name, raw[name], close) for name in profile.features),
+        columns=tuple(_fit_column(profile, name, raw) for name in profile.features),
         tasks=tuple(_fit_task(train, task, floor, range_floor) for task in profile.tasks),
         reference_price=float(np.median(close)),
         volatility_floor=floor,
@@ -287,14 +305,18 @@ def _range_distance(task: str, span: Span, values_WHC: Floats, range_floor: floa
     return (values_WHC - span.rolled[task]) / np.asarray(unit_W)[:, None, None]
 
 
-def _fit_column(profile: Profile, name: str, x_N: Floats, close_N: Floats) -> ColumnScaling:
+def _fit_column(profile: Profile, name: str, raw: Mapping[str, Floats]) -> ColumnScaling:
+    x_N, origin = raw[name], parted(name)[0]
     if profile.scaling == "minmax":
         low, high = float(x_N.min()), float(x_N.max())
         return ColumnScaling(name, Transform.LEVEL, low, _positive(high - low), 0.0)
     is_level = profile.scaling == "standard"
     transform = Transform.LEVEL if is_level else _ANCHORED_TRANSFORMS[FEATURES[name].kind]
-    if transform is Transform.ANCHORED:
-        return ColumnScaling(name, transform, 0.0, float(np.std(np.diff(np.log(close_N)))), 0.0)
+    close_N = raw.get(beside(origin, CLOSE))
+    if transform is Transform.ANCHORED and close_N is not None:
+        # The reference of others is their center: like `reference_price` it cancels out in windows.
+        center = float(np.log(np.median(close_N))) if origin else 0.0
+        return ColumnScaling(name, transform, center, _positive(float(np.std(np.diff(np.log(close_N))))), 0.0)
     floor = LOG_FLOOR_SHARE * (_positive_median(x_N) or 1.0)
     shaped = shape_inputs(np, transform, x_N, close=close_N, anchor=None, floor=floor)
     return ColumnScaling(name, transform, float(shaped.mean()), _positive(float(shaped.std())), floor)

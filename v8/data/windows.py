@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from v8.columns import CLOSE
 from v8.data.dataset import SeriesData
+from v8.features.covariates import beside, neighbours
 
 PREFETCHED_BATCHES = 4
 
@@ -134,8 +135,14 @@ class _Resident:
             name: _side_by_side([data.learned[name] for data in fleet]) for name in first.learned
         }
         self.weights_MN = _side_by_side([data.weight_N for data in fleet])
-        self.mask_F = first.scaling.anchored_mask()
-        self.close = first.profile.features.index(CLOSE)
+        features, scaling = first.profile.features, first.scaling
+        masks = {origin: scaling.anchored_mask(origin) for origin in ("", *neighbours(features))}
+        self.anchors = [
+            (features.index(beside(origin, CLOSE)), mask_F)
+            for origin, mask_F in masks.items()
+            if not origin or mask_F.any()
+        ]
+        """Column of the close, and which columns are measured from it, of each series that has prices."""
         self.steps_T = np.arange(1 - first.profile.lookback_bars, 1)
 
     @cached_property
@@ -161,7 +168,8 @@ def _side_by_side(arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
 def _gather(resident: _Resident, rows_BM: Rows, weight_BM: Weights) -> Batch:
     models = np.arange(rows_BM.shape[1])[:, None]
     x_BMTF = resident.inputs_MNF[models, rows_BM[:, :, None] + resident.steps_T]
-    x_BMTF = x_BMTF - x_BMTF[:, :, -1:, resident.close, None] * resident.mask_F
+    for close, mask_F in resident.anchors:
+        x_BMTF = x_BMTF - x_BMTF[:, :, -1:, close, None] * mask_F
     y_BMHC = {task: target[models[:, 0], rows_BM] for task, target in resident.targets_MNHC.items()}
     return Batch(x_BMTF, y_BMHC, weight_BM * resident.weights_MN[models[:, 0], rows_BM])
 
@@ -179,15 +187,16 @@ class _Pipeline:
 
         with tf.device("CPU:0"):
             inputs_MNF, targets_MNHC, weights_MN = resident.tensors
-            steps_T, mask_F = tf.constant(resident.steps_T, tf.int64), tf.constant(resident.mask_F)
+            steps_T = tf.constant(resident.steps_T, tf.int64)
+            anchors = [(close, tf.constant(mask_F)) for close, mask_F in resident.anchors]
             self._rows_SBM = tf.Variable(np.zeros(shape, np.int64))
             self._weight_SBM = tf.Variable(np.zeros(shape, np.float32))
-        close = resident.close
 
         def gather(place: Any) -> tuple[Any, dict[str, Any], Any]:
             rows_MB = tf.transpose(tf.gather(self._rows_SBM, place))
             x_MBTF = tf.gather(inputs_MNF, rows_MB[:, :, None] + steps_T, batch_dims=1)
-            x_MBTF -= x_MBTF[:, :, -1:, close : close + 1] * mask_F
+            for close, mask_F in anchors:
+                x_MBTF -= x_MBTF[:, :, -1:, close : close + 1] * mask_F
             y_BMHC = {
                 task: tf.transpose(tf.gather(target, rows_MB, batch_dims=1), (1, 0, 2, 3))
                 for task, target in targets_MNHC.items()

@@ -30,6 +30,7 @@ from v8.engine.outputs import write_outputs
 from v8.engine.plan import Plan, make_plan
 from v8.errors import DataError
 from v8.market.candles import Candles
+from v8.market.companions import Companions
 from v8.market.series import Series
 from v8.market.sources.cut_off import CutOffSource
 from v8.market.sources.source import CandleSource
@@ -137,10 +138,11 @@ def _histories(
 ) -> tuple[dict[Series, History], Mapping[str, str]]:
     """Read which candles there are of each series, and why there are none of others."""
     found, missing, num_bars = {}, {}, asked.history_bars or ALL_BARS
+    companions = Companions.of(asked.profile)
     for series in asked.series:
         listen(StageStarted(series, "candles"))
         with told_of_waiting(partial(_tell_waiting, listen, series)):
-            candles, outcome = isolated(series, partial(source.candles, series, num_bars))
+            candles, outcome = isolated(series, partial(companions.candles, source, series, num_bars))
         if candles is None:
             missing[str(series)] = str(outcome.reason)
             listen(Note(f"left out: {outcome.reason}"))

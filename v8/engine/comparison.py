@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from v8.artifacts.run_folder import locate_run, pin_of
 from v8.engine.children import Answer, Order, Wanted, ask
 from v8.errors import ProfileError
+from v8.market.companions import Companions
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.profile import Profile
@@ -55,7 +56,7 @@ def compare(
         one.name: one.with_budget(newest_bars=planned.num_bars[one.name], epochs=planned.epochs)
         for one in profiles
     }
-    pins, download_s = _read_candles(planned, source, tell)
+    pins, download_s = _read_candles(planned, profiles, source, tell)
     measurements: list[Measurement] = []
     failures: dict[str, str] = {}
     for repeat in range(1, planned.num_repeats + 1):
@@ -106,18 +107,21 @@ def _check_names(names: Sequence[str], baseline: str) -> None:
 
 
 def _read_candles(
-    planned: Comparison, source: CandleSource, tell: Callable[[str], None]
+    planned: Comparison, profiles: Sequence[Profile], source: CandleSource, tell: Callable[[str], None]
 ) -> tuple[dict[str, dict[str, Wanted]], dict[str, float]]:
     """Read the candles of every series once, as long as the longest profile wants them, and pin them."""
     pins: dict[str, dict[str, Wanted]] = {name: {} for name in planned.num_bars}
-    seconds = {}
+    seconds, companions = {}, {one.name: Companions.of(one) for one in profiles}
     for series in planned.series:
         tell(f"{series}: reading candles")
         started = time.perf_counter()
         candles = source.candles(Series.parse(series), max(planned.num_bars.values()))
         seconds[series] = round(time.perf_counter() - started, 4)
         for name, num_bars in planned.num_bars.items():
-            pins[name][series] = asdict(pin_of(candles.newest(num_bars)))
+            own = candles.newest(num_bars)
+            if beside := companions[name]:
+                own = beside.candles(source, own.series, num_bars, int(own.open_time_s[-1]))
+            pins[name][series] = asdict(pin_of(own))
     return pins, seconds
 
 

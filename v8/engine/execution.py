@@ -24,6 +24,7 @@ from v8.engine.precision import choose_precision
 from v8.errors import ArtifactError, StorageError
 from v8.machine import may_have_gpu
 from v8.market.candles import Candles
+from v8.market.companions import Companions
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.market.sources.waiting import told_of_waiting
@@ -189,10 +190,11 @@ class _Read:
 
 def _read_all(plan: Plan, folder: RunFolder, source: CandleSource, listen: Listener) -> _Read:
     """Read the candles of every series, check them against the pins, make jobs of unfinished ones."""
-    read = _Read()
+    read, companions = _Read(), Companions.of(plan.profile)
     for planned in plan.series:
         listen(StageStarted(planned.series, "candles"))
-        found, outcome = _read(planned, plan, folder, source, listen)
+        ask = partial(companions.candles, source, planned.series, plan.profile.newest_bars)
+        found, outcome = _read(planned, folder, ask, listen)
         if found:
             _, pinned = isolated(planned.series, partial(folder.pin, planned.series, pin_of(found)))
             read.newer += _newer(found)
@@ -215,13 +217,12 @@ def _newer(found: Candles) -> list[NewerCandles]:
 
 
 def _read(
-    planned: PlannedSeries, plan: Plan, folder: RunFolder, source: CandleSource, listen: Listener
+    planned: PlannedSeries, folder: RunFolder, ask: Callable[[int | None], Candles], listen: Listener
 ) -> tuple[Candles | None, Outcome]:
     pinned = folder.state(planned.series).candles
     end_s = pinned.last_open_s if pinned else None
-    newest_bars = plan.profile.newest_bars
     with told_of_waiting(lambda text: listen(Waiting(planned.series, text))):
-        return isolated(planned.series, lambda: source.candles(planned.series, newest_bars, end_s))
+        return isolated(planned.series, lambda: ask(end_s))
 
 
 def _job(planned: PlannedSeries, plan: Plan, found: Candles, source: CandleSource, seconds: float) -> Job:

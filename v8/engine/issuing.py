@@ -210,7 +210,8 @@ def issue(
         ArtifactError: If the model cannot work on them, or what is told of it is damaged.
     """
     _require_same_market(forecaster, source)
-    candles = source.candles(forecaster.series, forecaster.needed_bars if bars is None else bars)
+    num_bars = forecaster.needed_bars if bars is None else bars
+    candles = forecaster.companions().newest(source, forecaster.series, num_bars)
     issued_at_s = present_of(source) if now_s is None else now_s
     is_any_age = is_any_age or not source.is_publishable
     forecast = forecaster.predict(
@@ -259,7 +260,8 @@ def issue_each(
     forecasters, refused = _opened(models, names)
     if forecasters and isinstance(source, BringsMany):
         num_bars = max(each.needed_bars for each in forecasters) if bars is None else bars
-        source.bring([each.series for each in forecasters], num_bars)
+        brought = [one for each in forecasters for one in each.companions().with_neighbours([each.series])]
+        source.bring([*dict.fromkeys(brought)], num_bars)
     issued: list[Issued] = []
     for forecaster in forecasters:
         try:

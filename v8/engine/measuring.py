@@ -28,6 +28,7 @@ from v8.errors import ProfileError
 from v8.evaluation.judgement import Judgement
 from v8.features.store import FeatureStore
 from v8.machine import has_gpu, process_memory
+from v8.market.companions import Companions
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.models.cost import training_flop_per_window
@@ -97,7 +98,7 @@ def measure_training(
         warm_s = {}
         for series, pin in chosen.items():
             if str(series) not in failures:
-                rows = candles.candles(series, profile.newest_bars, pin.last_open_s)
+                rows = Companions.of(profile).candles(candles, series, profile.newest_bars, pin.last_open_s)
                 # As the next run with this profile would; the median of three.
                 again = partial(store.table, rows, table_columns(profile))
                 warm_s[plan.path / str(series)] = statistics.median(timeit.repeat(again, number=1, repeat=3))

@@ -38,6 +38,7 @@ from v8.engine.staleness import Rule, Staleness, Standing
 from v8.errors import ArtifactError, listed
 from v8.ledger.database import Ledger
 from v8.market.candles import Candles
+from v8.market.companions import Companions
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.profile import Profile, recorded_profile
@@ -118,7 +119,7 @@ class Renewal:
         self.record = read_run(self.run)
         where = f"{self.run / RUN_FILE}, key profile"
         self.profile = recorded_profile(self.record.profile, where=where)
-        self._candles = RememberedCandles(self.source)
+        self._candles, self._companions = RememberedCandles(self.source), Companions.of(self.profile)
 
     def chosen(self, asked: Sequence[Series] | None) -> tuple[Series, ...]:
         """Return the series that are meant: finished ones of the run.
@@ -158,7 +159,7 @@ class Renewal:
     def look(self, chosen: Sequence[Series]) -> Looked:
         """Find out which models are stale; a series whose candles cannot be had fails by itself."""
         serving = read_serving(self.run)
-        self._candles.bring(chosen, self.profile.newest_bars)
+        self._candles.bring(self._companions.with_neighbours(chosen), self.profile.newest_bars)
         found = [isolated(series, partial(self._standing, series, serving)) for series in chosen]
         failures = tuple(outcome for _, outcome in found if outcome.reason)
         return Looked(tuple(standing for standing, _ in found if standing), failures)
@@ -238,7 +239,7 @@ class Renewal:
             )
 
     def _newest(self, series: Series) -> Candles:
-        return self._candles.candles(series, self.profile.newest_bars)
+        return self._companions.candles(self._candles, series, self.profile.newest_bars)
 
     def _standing(self, series: Series, serving: Serving) -> Standing:
         with quiet_start():
@@ -258,7 +259,8 @@ class Renewal:
         serves = read_serving(self.run).generation_of(str(series))
         champion, challenger = (artifact_folder(self.run, each, str(series)) for each in (serves, generation))
         pin = read_run(generation_folder(self.run, generation)).series[str(series)].candles
-        candles = self._candles.candles(series, self.profile.newest_bars, pin.last_open_s if pin else None)
+        end_s = pin.last_open_s if pin else None
+        candles = self._companions.candles(self._candles, series, self.profile.newest_bars, end_s)
         with quiet_start():
             return rule(champion, challenger, candles, self.profile)
 

@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 
 from v8.columns import OHLCV, OPEN_TIME
 from v8.errors import DataError, listed
+from v8.features.covariates import beside, is_given, parted
 from v8.features.feature import Past
 from v8.features.formulas import Average, Floats
-from v8.features.indicators import CANDLE_COLUMNS, FEATURES, formula_of, warmup_bars
-from v8.features.ta_package.features import is_package_name, with_filling
+from v8.features.indicators import FEATURES, formula_of, is_of_package, warmup_bars
+from v8.features.ta_package.features import with_filling
 from v8.invocation import command
 from v8.market.candles import Candles
 
@@ -215,7 +216,9 @@ def _standing(averages: Mapping[str, Average]) -> dict[str, tuple[float, ...]]:
 
 def _raw(candles: Candles, rows: slice) -> dict[str, Floats]:
     values = np.ascontiguousarray(candles.values[rows].T)
-    return dict(zip(OHLCV, values, strict=True)) | {OPEN_TIME: candles.open_time_s[rows].astype(np.float64)}
+    others = {name: values[rows] for name, values in candles.beside.items()}
+    opens = {OPEN_TIME: candles.open_time_s[rows].astype(np.float64)}
+    return dict(zip(OHLCV, values, strict=True)) | opens | others
 
 
 def _resolved(name: str, known: dict[str, Floats], averages: defaultdict[str, Average]) -> Floats:
@@ -230,7 +233,7 @@ def _resolved(name: str, known: dict[str, Floats], averages: defaultdict[str, Av
 @cache
 def _averaged_in(name: str) -> frozenset[str] | None:
     """Name what a column takes exponential averages for; None where it needs all of its piece."""
-    if name in CANDLE_COLUMNS:
+    if is_given(name):
         return frozenset()
     formula = formula_of(name)
     found = [_averaged_in(source) for source in formula.inputs]
@@ -242,7 +245,7 @@ def _averaged_in(name: str) -> frozenset[str] | None:
 
 @cache
 def _reach(name: str) -> int:
-    if name in CANDLE_COLUMNS:
+    if is_given(name):
         return 0
     formula = formula_of(name)
     own = formula.warmup_bars if formula.past is Past.WINDOW else 1
@@ -254,8 +257,9 @@ def _require_finite(candles: Candles, columns: Mapping[str, Column]) -> None:
         return
     others = [name for name, values in columns.items() if not np.isfinite(values).all()]
     fix = f"Check the prices and volumes of these candles with `{command('data')}`"
-    if is_package_name(others[0]):
-        filled = with_filling(others[0])
+    if is_of_package(others[0]):
+        origin, plain = parted(others[0])
+        filled = beside(origin, with_filling(plain))
         stands = f"Name {filled}, which lets its last value stand, or leave it out"
         fix = stands if filled in FEATURES else "Leave it out: the market is flat there"
     raise DataError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from v8.features.formulas import Floats
 
@@ -18,6 +19,10 @@ class Kind(Enum):
     OTHER = "a number in another unit"
     POSITIVE = "a skewed positive number, unitless"
     CENTRED = "a bounded or roughly symmetric number, unitless or percent"
+
+
+ANCHORED_KINDS: Final = frozenset({Kind.PRICE, Kind.PRICE_CHANGE, Kind.AMOUNT})
+"""What `anchored` scaling measures from a close, or in closes, of the same candles."""
 
 
 class Past(Enum):

@@ -1,7 +1,8 @@
 """Indicators: the one table of every column a profile may name, with its kind, warm-up, meaning and formula.
 
 An indicator is a function of arrays and a line in `FEATURES`; one's own calls `FEATURES.register`. Those of
-the package `ta` are found in it when a profile names one: `v8.features.ta_package`.
+the package `ta` are found in it when a profile names one: `v8.features.ta_package`. So are those of other
+series' candles and columns of the user's: `v8.features.covariates`.
 
 A gap in the candles starts a new piece, and every piece starts with a warm-up whose rows are dropped.
 Windowed indicators need their window. Recursive ones (exponential and Wilder averages) never quite
@@ -21,11 +22,21 @@ import numpy as np
 from v8 import columns as c
 from v8.errors import DataError, listed
 from v8.features import formulas, ranges
+from v8.features.covariates import (
+    USER,
+    beside,
+    covariate_feature,
+    is_covariate,
+    is_given,
+    of_origin,
+    parted,
+)
 from v8.features.feature import Feature, Formula, Kind, Past
 from v8.features.ta_package.features import is_package_name, one_way, package_feature
 from v8.features.ta_package.outputs import RefusedError, suggestion
 from v8.registry import Registry, nearest
 from v8.storage import digest_json
+from v8.symbols import is_symbol, plain_symbol
 
 HISTORY_WEIGHT: Final = 1e-6
 """Share of a recursive indicator that rows before the warm-up may still have, unitless."""
@@ -33,7 +44,6 @@ HISTORY_WEIGHT: Final = 1e-6
 MOST_OF_PACKAGE: Final = 100
 """Columns of the package `ta`: each is examined before it is used, in up to a few seconds."""
 
-CANDLE_COLUMNS = (c.OPEN_TIME, *c.OHLCV)
 _LONGEST_WARMUP_BARS = 4096
 
 
@@ -65,9 +75,9 @@ def definition_digest(name: str) -> str:
     """Identify what a column or stage means: its name, parameters, version and those of its inputs.
 
     Returns:
-        64 hex digits, or the name of a candle column, which is its own definition.
+        64 hex digits, or the name of a column that is given, which is its own definition.
     """
-    if name in CANDLE_COLUMNS:
+    if is_given(name):
         return name
     formula = formula_of(name)
     return digest_json(
@@ -90,7 +100,7 @@ def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
     _require_few_of_package(columns)
     unknown = [name for name in columns if name not in FEATURES]
     if unknown:
-        is_ours = not is_package_name(unknown[0])
+        is_ours = not is_package_name(unknown[0]) and not is_covariate(unknown[0])
         raise DataError(
             where=f"feature column {unknown[0]}",
             rule=f"a column is one of {', '.join(FEATURES)}" if is_ours else why_unknown(unknown[0]),
@@ -121,6 +131,9 @@ def _require_few_of_package(columns: Sequence[str]) -> None:
 
 def why_unknown(name: str) -> str:
     """Say in one sentence why a name is no feature, and which may have been meant."""
+    origin, plain = parted(name)
+    if origin:
+        return f"{name!r} is no feature of {origin}: {why_unknown(plain)}"
     if not is_package_name(name):
         return f"{name!r} is no feature; did you mean {_alike(name)}"
     try:
@@ -131,38 +144,67 @@ def why_unknown(name: str) -> str:
 
 
 def _alike(name: str) -> str:
+    symbol, _, plain = name.partition(".")
+    if plain in FEATURES and is_symbol(plain_symbol(symbol)):
+        return beside(plain_symbol(symbol), plain)
     return suggestion(name) or nearest(name, FEATURES)
 
 
 def num_of_package(columns: Iterable[str]) -> int:
-    """Count the names that are meant for the package `ta`."""
-    return sum(map(is_package_name, columns))
+    """Count the names that are meant for the package `ta`, of whatever candles."""
+    return sum(map(is_of_package, columns))
+
+
+def is_of_package(name: str) -> bool:
+    """Tell whether a name is meant for the package `ta`, of the series' own candles or of others.
+
+    >>> is_of_package("ta.adx"), is_of_package("BTCUSDT.ta.adx"), is_of_package("BTCUSDT.rsi")
+    (True, True, False)
+    """
+    return is_package_name(parted(name)[1])
+
+
+def needed_beside(columns: Iterable[str]) -> tuple[str, ...]:
+    """List the columns that must lie beside candles for some columns, each once.
+
+    >>> needed_beside(["close", "roc", "BTCUSDT.range_20", "csv.funding_rate"])
+    ('BTCUSDT.high', 'BTCUSDT.low', 'csv.funding_rate')
+    """
+    found = (given for name in columns if is_covariate(name) for given in _given_to(name))
+    return tuple(name for name in dict.fromkeys(found) if is_covariate(name))
 
 
 def plain_names(columns: Iterable[str]) -> tuple[str, ...]:
     """Return names in the one way to write each, in the same order; unknown ones stay as they are."""
-    return tuple(map(one_way, columns))
+    return tuple(beside(origin, one_way(plain)) for origin, plain in map(parted, columns))
 
 
 @cache
 def _warmup(name: str) -> int:
     """Return the warm-up of a column or stage in bars, that of its inputs included."""
-    if name in CANDLE_COLUMNS:
+    if is_given(name):
         return 0
     formula = formula_of(name)
     return max((formula.warmup_bars, *map(_warmup, formula.inputs)))
 
 
-@cache
 def _reads_volume(name: str) -> bool:
-    if name in CANDLE_COLUMNS:
-        return name == c.VOLUME
-    return any(map(_reads_volume, formula_of(name).inputs))
+    return not is_covariate(name) and c.VOLUME in _given_to(name)
+
+
+@cache
+def _given_to(name: str) -> tuple[str, ...]:
+    """Return the columns that a column or stage is computed from in the end."""
+    if is_given(name):
+        return (name,)
+    return tuple(dict.fromkeys(given for source in formula_of(name).inputs for given in _given_to(source)))
 
 
 def formula_of(name: str) -> Formula:
-    """Return the formula of a stage, or of a feature that is no price of the candle itself."""
-    return (FEATURES[name].formula if name in FEATURES else None) or _STAGES[name]
+    """Return the formula of a stage, or of a feature that is not given."""
+    origin, plain = parted(name)
+    found = (FEATURES[plain].formula if plain in FEATURES else None) or _STAGES[plain]
+    return of_origin(found, origin) if origin else found
 
 
 def _bars_until_forgotten(*newest_weights: float) -> int:
@@ -179,9 +221,12 @@ def _bars_until_forgotten(*newest_weights: float) -> int:
 
 
 class _Features(Registry[Feature]):
-    """Features by name: a table of ours, and those of the package `ta` that are looked up when named."""
+    """Features by name: a table of ours; those of the package `ta` and covariates are made when named."""
 
     def __contains__(self, name: object) -> bool:
+        origin, plain = parted(str(name))
+        if origin:
+            return origin == USER or (plain in self and not is_covariate(plain))
         if super().__contains__(name) or not is_package_name(str(name)):
             return super().__contains__(name)
         try:
@@ -190,6 +235,9 @@ class _Features(Registry[Feature]):
             return False
 
     def __missing__(self, name: str) -> Feature:
+        origin, plain = parted(name)
+        if origin:
+            return covariate_feature(name, None if origin == USER else self[plain])
         return package_feature(name)
 
 
@@ -414,4 +462,4 @@ FEATURES: Final[Registry[Feature]] = _Features(
         *(feature for step in range(1, c.MAX_ROLLED_STEPS + 1) for feature in _rolled(step)),
     ],
 )
-"""Every column a profile may name; those of the package `ta` are in it without being listed."""
+"""Every column a profile may name; those of the package `ta` and covariates are in it, but not listed."""

@@ -61,8 +61,7 @@ from numpy.typing import NDArray
 from v8 import storage
 from v8.columns import OPEN_TIME
 from v8.features.computing import Column, Computed, Runs, compute_columns, continue_columns
-from v8.features.indicators import FEATURES, check_columns, definition_digest
-from v8.features.ta_package.features import is_package_name
+from v8.features.indicators import FEATURES, check_columns, definition_digest, is_of_package
 from v8.features.table import FeatureTable, assemble, table_digest, valid_rows
 from v8.market.candles import Candles
 from v8.storage import digest_bytes
@@ -300,10 +299,18 @@ def _bars(candles: Candles, num_bars: int) -> list[int]:
 
 
 def _sums(candles: Candles, num_bars: int) -> str:
-    """Tell the first candles by the sums of their words by place: 64 hex digits; only files mix up blocks."""
+    """Tell the first candles, and what lies beside them, by the sums of their words by place: 64 hex digits.
+
+    Only files mix up blocks.
+    """
     opens, values = candles.open_time_s[:num_bars], candles.values[:num_bars]
-    words = [each.astype(kind, copy=False).reshape(-1) for each, kind in ((opens, "<i8"), (values, "<f8"))]
-    return digest_bytes(*(part for each in words for part in _by_place(each.view("<u8"))))
+    others = [(each[:num_bars], "<f8") for _, each in sorted(candles.beside.items())]
+    arrays = [(opens, "<i8"), (values, "<f8"), *others]
+    words = [each.astype(kind, copy=False).reshape(-1) for each, kind in arrays]
+    return digest_bytes(
+        *(part for each in words for part in _by_place(each.view("<u8"))),
+        *(name.encode("ascii") for name in sorted(candles.beside)),
+    )
 
 
 def _by_place(words: NDArray[np.uint64]) -> tuple[bytes, bytes]:
@@ -366,7 +373,7 @@ def _runs(
             for length, start in zip(lengths, index["starts"][name], strict=True)
         )
         for name, definition in index["definitions"].items()
-        if name in names or not is_package_name(name)
+        if name in names or not is_of_package(name)
         if name in FEATURES and definition == definition_digest(name)
     }
 

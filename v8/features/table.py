@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 
 from v8.errors import DataError, listed
 from v8.features.computing import Column, Runs, compute_columns, pieces
-from v8.features.indicators import check_columns, definition_digest, reading_volume, warmup_bars
+from v8.features.covariates import is_covariate, parted
+from v8.features.indicators import (
+    check_columns,
+    definition_digest,
+    needed_beside,
+    reading_volume,
+    warmup_bars,
+)
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.storage import digest_bytes, digest_json
@@ -126,6 +133,7 @@ def valid_rows(candles: Candles, columns: Sequence[str]) -> list[slice]:
             candles lack.
     """
     _require_volume(candles, columns)
+    _require_beside(candles, columns)
     warmup = warmup_bars(columns)
     found = pieces(candles.segment)
     rows = [slice(piece.start + warmup, piece.stop) for piece in found if piece.stop - piece.start > warmup]
@@ -148,6 +156,19 @@ def _require_volume(candles: Candles, columns: Sequence[str]) -> None:
             rule=f"{listed(needing)} is computed from the volume",
             got=f"candles without a volume from {candles.source}",
             fix=f"Take {listed(needing)} out of the profile's key features, or give candles with a volume",
+        )
+
+
+def _require_beside(candles: Candles, columns: Sequence[str]) -> None:
+    lacking = [name for name in needed_beside(columns) if name not in candles.beside]
+    if lacking:
+        origins = listed(list(dict.fromkeys(parted(name)[0] for name in lacking)))
+        raise DataError(
+            where=f"features of {candles.series}",
+            rule=f"{listed([name for name in columns if is_covariate(name)])} need {listed(lacking)} "
+            "beside the candles",
+            got=f"candles without anything of {origins} beside them",
+            fix='Give them, too: covariates={"BTCUSDT": candles, "funding.csv": table} in Python',
         )
 
 

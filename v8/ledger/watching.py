@@ -27,6 +27,7 @@ from v8.ledger.models import PresentModels
 from v8.ledger.scoring import score, truth_bars
 from v8.ledger.writing import make_entry, profile_of, wanted_bars
 from v8.market.candles import Candles
+from v8.market.companions import Companions
 from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.market.sources.source import BringsMany, CandleSource, present_of
@@ -181,7 +182,9 @@ class Watch:
             candles = source.candles(series, (newest_s - min(begins_s)) // series.bar_s)
             if forecaster:
                 with self._told_of(str(series), woken):
-                    self._issue(closes, forecaster, candles, source, woken)
+                    joined = self._companions(forecaster).joined(candles, source)
+                    self._issue(closes, forecaster, joined, source, woken)
+                    self._companions(forecaster).reaching(candles, joined)
             self._score(series, candles, woken)
         memory.looked_s = newest_s
 
@@ -232,7 +235,12 @@ class Watch:
         profile = profile_of(forecaster)
         if fitted and (fitted.until_s, fitted.profile) == (until_s, profile):
             return fitted
-        return source.candles(forecaster.series, profile.newest_bars, until_s - forecaster.series.bar_s)
+        companions, last_s = Companions.of(profile), until_s - forecaster.series.bar_s
+        return companions.candles(source, forecaster.series, profile.newest_bars, last_s)
+
+    def _companions(self, forecaster: Forecaster) -> Companions:
+        """Return what lies beside candles now: a table may have grown since the last close."""
+        return Companions.of(profile_of(forecaster))
 
     def _entry(
         self, forecaster: Forecaster, candles: Candles, past: FittedBaselines | Candles, close_s: int

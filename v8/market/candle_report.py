@@ -46,6 +46,8 @@ class CandleReport:
         num_inconsistent: Rows dropped because low <= open, close <= high is broken.
         num_older_life: Rows dropped because the symbol was listed anew after them.
         num_outside: Good rows outside the span that was asked for.
+        num_alone: Candles dropped because something that a feature needs beside them is not there.
+        lacking: How many candles of all that were read lack what, by series or table, where any do.
         num_newer: Candles that the source has after the time until which was asked for.
         relisted_at: First open of the newest life, ISO 8601, UTC; None without a re-listing.
         num_flat: Candles kept whose four prices are equal and whose volume is zero: the exchange
@@ -76,6 +78,8 @@ class CandleReport:
     num_inconsistent: int = 0
     num_older_life: int = 0
     num_outside: int = 0
+    num_alone: int = 0
+    lacking: dict[str, int] = field(default_factory=dict)
     num_newer: int = 0
     relisted_at: str | None = None
     num_flat: int = 0
@@ -107,6 +111,7 @@ class CandleReport:
             "with inconsistent prices": self.num_inconsistent,
             "from before the re-listing": self.num_older_life,
             "outside the span asked for": self.num_outside,
+            "without a covariate": self.num_alone,
         }
 
     def summary(self) -> str:
@@ -126,6 +131,7 @@ class CandleReport:
                 f"{self.num_gaps} gaps of {self.num_missing} bars, "
                 f"the longest {longest.num_missing} after {longest.after}"
             )
+        parts += [f"{count} bars lack {name}" for name, count in self.lacking.items()]
         if not self.has_volume:
             parts.append("no volume")
         if self.priced_as:

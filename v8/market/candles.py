@@ -27,7 +27,8 @@ Shapes: N candles, R raw rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
 from numbers import Real
@@ -84,6 +85,8 @@ class Candles:
             after every hole.
         report: What was found, repaired and dropped.
         source: Name of the source: "vision", "files", "demo" or another of `SOURCES`.
+        beside: Columns from elsewhere at the same bars, each of shape (N,), float64, read-only, by names such
+            as "BTCUSDT.high" or "csv.funding_rate"; `v8.features.covariates` says what these are.
     """
 
     series: Series
@@ -92,17 +95,20 @@ class Candles:
     segment: NDArray[np.int32]
     report: CandleReport
     source: str
+    beside: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.open_time_s)
 
     @cached_property
     def digest(self) -> str:
-        """Sha256 of series, times and values, 64 hex digits; where they came from does not count."""
+        """Sha256 of series, times, values and columns beside; 64 hex digits. Where from does not count."""
+        others = sorted(self.beside.items())
         return digest_bytes(
             str(self.series).encode("ascii"),
             self.open_time_s.astype("<i8").tobytes(),
             self.values.astype("<f8").tobytes(),
+            *(part for name, each in others for part in (name.encode("ascii"), each.astype("<f8").tobytes())),
         )
 
     @property
@@ -147,7 +153,26 @@ class Candles:
             num_outside=self.report.num_outside + outside,
             num_newer=self.report.num_newer + newer,
         )
-        return _assembled(self.series, self.open_time_s[span], self.values[span], report, self.source)
+        beside = {name: values[span] for name, values in self.beside.items()}
+        return _assembled(
+            self.series, self.open_time_s[span], self.values[span], report, self.source, beside=beside
+        )
+
+    def at(
+        self, rows: NDArray[np.intp], beside: Mapping[str, NDArray[np.float64]], lacking: Mapping[str, int]
+    ) -> Candles:
+        """Return some rows with columns beside them.
+
+        Args:
+            rows: Their numbers, ascending, at least one.
+            beside: Values at those rows, as `beside`.
+            lacking: Per place that the columns come from, how many of all rows have nothing there.
+        """
+        num_alone = self.report.num_alone + len(self) - len(rows)
+        report = replace(self.report, num_alone=num_alone, lacking=dict(lacking))
+        return _assembled(
+            self.series, self.open_time_s[rows], self.values[rows], report, self.source, beside=beside
+        )
 
     def to_frame(self) -> pd.DataFrame:
         """Return the columns of `OHLCV` under a UTC DatetimeIndex named `open_time`."""
@@ -211,11 +236,16 @@ def _assembled(
     values: NDArray[np.float64],
     report: CandleReport,
     source: str,
+    *,
+    beside: Mapping[str, NDArray[np.float64]] | None = None,
 ) -> Candles:
     """Number the segments, describe what is kept, and close the arrays against writing."""
     missing = np.diff(open_time_s) // series.bar_s - 1
     segment = np.concatenate([[0], np.cumsum(missing > 0)]).astype(np.int32)
     arrays = (np.ascontiguousarray(open_time_s), np.ascontiguousarray(values), segment)
+    others = {name: np.ascontiguousarray(each) for name, each in (beside or {}).items()}
+    for each in others.values():
+        each.flags.writeable = False
     for array in arrays:
         array.flags.writeable = False
     holes = np.flatnonzero(missing > 0)
@@ -237,7 +267,7 @@ def _assembled(
         largest_log_return=float(leaps.max(initial=0.0)),
         has_volume=not np.isnan(volume[0]),
     )
-    return Candles(series, *arrays, report=report, source=source)
+    return Candles(series, *arrays, report=report, source=source, beside=others)
 
 
 @dataclass(frozen=True, eq=False)

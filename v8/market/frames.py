@@ -23,7 +23,8 @@ import pandas as pd
 
 from v8.columns import CLOSE, HIGH, LOW, OHLC, OHLCV, OPEN, OPEN_TIME, VOLUME
 from v8.errors import DataError, listed
-from v8.market.series import Series, plain_symbol
+from v8.market.series import Series
+from v8.symbols import plain_symbol
 from v8.untrusted import shown
 
 GivenCandles: TypeAlias = pd.DataFrame | Mapping[str, Any] | Sequence[Any] | np.ndarray[Any, Any]

@@ -1,9 +1,8 @@
 """Series and universe: which symbols at which timeframes.
 
 A Series is written `BTCUSDT-15m`: the last dash parts symbol and timeframe. A name is also that of folders,
-on every system: capital letters only, because some systems do not tell letters apart by size, digits, and
-single dots between them; no name that Windows keeps for a device. `btcusdt`, `BTC/USDT`, `BTC-USDT` and
-`BTC_USDT` are other ways to write BTCUSDT.
+on every system; `v8.symbols` says what follows. `btcusdt`, `BTC/USDT`, `BTC-USDT` and `BTC_USDT` are other
+ways to write BTCUSDT.
 
 A universe is a YAML file, because coins are listed, renamed and re-listed more often than code changes; the
 default one lies under `configs/`.
@@ -11,7 +10,6 @@ default one lies under `configs/`.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import Any, Final
 from v8.errors import ProfileError, listed
 from v8.profile import config_path, read_yaml
 from v8.registry import nearest
+from v8.symbols import SYMBOL_RULE, is_symbol, plain_symbol
 from v8.untrusted import shown
 
 WEEK_S: Final = 7 * 86_400
@@ -42,13 +41,6 @@ TIMEFRAME_S: Final = {
 }
 """Seconds of one bar for every timeframe the exchange archive offers on a fixed grid."""
 
-MAX_SYMBOL: Final = 30
-_SYMBOL: Final = re.compile(r"[A-Z0-9](\.?[A-Z0-9])*")
-_DEVICE: Final = re.compile(r"(CON|PRN|AUX|NUL|COM\d|LPT\d)(\..*)?")
-"""Windows opens a device under these names, whatever follows a dot."""
-
-_BETWEEN_ASSETS: Final = re.compile(r"[-/_]")
-
 
 @dataclass(frozen=True, order=True)
 class Series:
@@ -66,12 +58,10 @@ class Series:
     timeframe: str
 
     def __post_init__(self) -> None:
-        is_plain = len(self.symbol) <= MAX_SYMBOL and _SYMBOL.fullmatch(self.symbol)
-        if not is_plain or _DEVICE.fullmatch(self.symbol):
+        if not is_symbol(self.symbol):
             raise ProfileError(
                 where=f"series {self.symbol}-{self.timeframe}",
-                rule=f"a symbol is 1 to {MAX_SYMBOL} capital letters and digits, perhaps with single dots "
-                "between them, and no name of a device",
+                rule=SYMBOL_RULE,
                 got=repr(self.symbol),
                 fix="Write it as the exchange does, for example BTCUSDT-15m",
             )
@@ -112,15 +102,6 @@ class Series:
 
     def __str__(self) -> str:
         return f"{self.symbol}-{self.timeframe}"
-
-
-def plain_symbol(text: str) -> str:
-    """Write a symbol as a Series does: the pair without what parts it, or settles it, in capital letters.
-
-    >>> [plain_symbol(text) for text in ("BTC/USDT", "btc-usdt", "BTC/USDT:USDT", "BRK.B")]
-    ['BTCUSDT', 'BTCUSDT', 'BTCUSDT', 'BRK.B']
-    """
-    return _BETWEEN_ASSETS.sub("", text.partition(":")[0]).upper()
 
 
 def is_series_name(name: str) -> bool:

@@ -32,6 +32,7 @@ from v8.data.range_regression import MAX_LOG_RANGE, RangeRegression, wave_featur
 from v8.data.scaling import Scaling, TargetForm, Transform, restore, shape_inputs
 from v8.data.shrinkage import Shrinkage
 from v8.data.span import Floats
+from v8.features.covariates import beside, parted
 from v8.features.ranges import FLOOR_SHARE
 from v8.models import serving_quantiles
 from v8.models.forecasting import Forecasts, forecast_windows, split_outputs
@@ -300,19 +301,32 @@ def _scaled(
 ) -> Any:
     """Scale the raw window column group by column group, then restore the column order."""
     pieces, order = [], []
-    for transform in Transform:
-        numbers = [number for number, one in enumerate(scaling.columns) if one.transform is transform]
-        if not numbers:
-            continue
+    for (transform, close), numbers in _groups(scaling).items():
+        close_BTG, anchor_B1G = close_BT1, last_B11
+        if close != CLOSE:
+            close_BTG = ops.take(window_BTF, [scaling.names.index(close)], axis=-1)
+            anchor_B1G = ops.take(close_BTG, [window_BTF.shape[1] - 1], axis=1)
         x_BTG = ops.take(window_BTF, numbers, axis=-1)
         floor = constants("floor", numbers) if transform is Transform.LOGGED else None
-        x_BTG = shape_inputs(ops, transform, x_BTG, close=close_BT1, anchor=last_B11, floor=floor)
+        x_BTG = shape_inputs(ops, transform, x_BTG, close=close_BTG, anchor=anchor_B1G, floor=floor)
         if transform is not Transform.ANCHORED:
             x_BTG = x_BTG - constants("center", numbers)
         pieces.append(x_BTG / constants("scale", numbers))
         order.extend(numbers)
     joined = ops.concatenate(pieces, axis=-1) if len(pieces) > 1 else pieces[0]
     return ops.take(joined, [int(place) for place in np.argsort(order)], axis=-1)
+
+
+def _groups(scaling: Scaling) -> dict[tuple[Transform, str], list[int]]:
+    """Number the columns by transform and by the close, if any, that they are measured from or in."""
+    groups: dict[tuple[Transform, str], list[int]] = {}
+    for transform in Transform:
+        for number, one in enumerate(scaling.columns):
+            if one.transform is transform:
+                has_close = transform in (Transform.ANCHORED, Transform.RELATIVE)
+                close = beside(parted(one.name)[0], CLOSE) if has_close else CLOSE
+                groups.setdefault((transform, close), []).append(number)
+    return groups
 
 
 def _references(profile: Profile, close_BT1: Any, constants: Callable[..., Any]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from v8.columns import OPEN_TIME
 from v8.errors import DataError
 from v8.features.table import compute_table
 from v8.market.candles import Candles
+from v8.market.companions import Companions
 from v8.market.frames import GivenCandles, candle_table
 from v8.market.open_times import US_PER_S, read_open_times
 from v8.market.series import TIMEFRAME_S, Series
@@ -24,7 +26,11 @@ UNNAMED: Final = "CANDLES"
 
 @in_python
 def features(
-    candles: Candles | GivenCandles, profile: str | Profile, *, series: str | None = None
+    candles: Candles | GivenCandles,
+    profile: str | Profile,
+    *,
+    series: str | None = None,
+    covariates: Mapping[str, Any] | None = None,
 ) -> pd.DataFrame:
     """Return the features of a profile, one row a candle, as its models read them.
 
@@ -33,6 +39,8 @@ def features(
             unbroken ones, because indicators warm up anew after every hole.
         profile: A shipped name, a path to a YAML file, or a profile.
         series: What they are, such as "BTCUSDT-15m"; None finds the timeframe by the steps between them.
+        covariates: What a profile reads beside them: candles by symbol, tables by the name of their file;
+            tables that are left out are read from the folder that `V8_TABLES` names.
 
     Returns:
         Float32 columns in the order of the profile, index `open_time` (UTC); without the warm-up.
@@ -45,9 +53,11 @@ def features(
     >>> window.shape, window.columns[:4].tolist()
     ((60, 12), ['open', 'high', 'low', 'close'])
     """
-    names = (profile if isinstance(profile, Profile) else load_profile(profile)).features
+    loaded = profile if isinstance(profile, Profile) else load_profile(profile)
+    names = loaded.features
     named = Series.parse(series) if series else _series_of(candles)
-    table = compute_table(checked_candles(candles, named, None), names)
+    own = checked_candles(candles, named, None)
+    table = compute_table(own if own.beside else Companions.of(loaded, covariates).joined(own), names)
     index = pd.DatetimeIndex(pd.to_datetime(table.open_time_s, unit="s", utc=True), name=OPEN_TIME)
     return pd.DataFrame(table.select(names).astype(np.float32), index=index, columns=list(names))
 

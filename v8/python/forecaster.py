@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import pandas as pd
 from pydantic import TypeAdapter
 
 from v8.artifacts import forecaster as artifacts
-from v8.artifacts.forecast_input import checked_candles
 from v8.artifacts.forecaster import seconds_of
 from v8.artifacts.run_folder import RUN_FILE
 from v8.data.dataset import table_columns
@@ -96,7 +96,11 @@ class Forecaster(artifacts.Forecaster):
 
     @in_python
     def evaluate(
-        self, candles: Candles | GivenCandles, *, start: str | pd.Timestamp | None = None
+        self,
+        candles: Candles | GivenCandles,
+        *,
+        start: str | pd.Timestamp | None = None,
+        covariates: Mapping[str, Any] | None = None,
     ) -> pd.DataFrame:
         """Judge the model on candles it has not seen, beside every baseline.
 
@@ -105,6 +109,7 @@ class Forecaster(artifacts.Forecaster):
                 to what lies before it.
             start: Judge forecasts issued from then on; without a zone it is UTC. None begins behind all that
                 training and early stopping have seen.
+            covariates: As for `predict`.
 
         Returns:
             One row a forecaster, task, column and step, see `v8.python.tidy.tidy`.
@@ -118,12 +123,18 @@ class Forecaster(artifacts.Forecaster):
         >>> bool((errors.groupby("forecaster")["mae_return"].mean() > 0).all())
         True
         """
-        return tidy(self.judge(candles, start=start))
+        return tidy(self.judge(candles, start=start, covariates=covariates))
 
     @in_python
-    def judge(self, candles: Candles | GivenCandles, *, start: str | pd.Timestamp | None = None) -> Judgement:
+    def judge(
+        self,
+        candles: Candles | GivenCandles,
+        *,
+        start: str | pd.Timestamp | None = None,
+        covariates: Mapping[str, Any] | None = None,
+    ) -> Judgement:
         """Do the same and return the judgement, which knows skills, verdicts and p-values."""
-        known = checked_candles(candles, self.series, None)
+        known = self.joined(candles, covariates, reaches=False)
         profile = recorded_profile(self.metadata.get("profile"), where=f"metadata of {self.series}")
         table = compute_table(known, table_columns(profile))
         anchors = window_anchors(table.segment, (0, len(table)), self.lookback_bars, self.horizon_bars)
@@ -141,11 +152,14 @@ class Forecaster(artifacts.Forecaster):
         return judge_span(span, forecasts, train=fitted, scaling=scaling)
 
     @in_python
-    def plot(self, candles: Candles | GivenCandles) -> go.Figure:
+    def plot(
+        self, candles: Candles | GivenCandles, *, covariates: Mapping[str, Any] | None = None
+    ) -> go.Figure:
         """Draw the forecast after the newest candle beside the candles before it.
 
         Args:
             candles: As for `predict`.
+            covariates: As for `predict`.
 
         >>> import v8
         >>> forecaster = v8.load("runs/tiny", "BTCUSDT-15m")
@@ -154,7 +168,7 @@ class Forecaster(artifacts.Forecaster):
         """
         from v8.reports.pictures import issued_figure  # noqa: PLC0415 - matplotlib is slow to import
 
-        known = checked_candles(candles, self.series, None)
+        known = self.joined(candles, covariates)
         figure = issued_figure(known, self.predict(known))
         return figure.update_layout(title=f"{self.series}, forecast of profile {self.profile_name}")
 

@@ -16,7 +16,8 @@ class CutOffSource:
 
     Args:
         source: What has the candles.
-        newest_s: Per series that may be asked for, the latest open time shown, seconds since the epoch, UTC.
+        newest_s: Per series, the latest open time shown, seconds since the epoch, UTC. Series of a timeframe
+            share it, so those that lie beside them are shown as far.
     """
 
     source: CandleSource
@@ -38,7 +39,11 @@ class CutOffSource:
         Raises:
             DataError: If there are none, or they cannot be trusted.
         """
-        last_s = self.newest_s[str(series)]
+        last_s = self.newest_s.get(str(series)) or self._of_timeframe(series)
         found = self.source.candles(series, num_bars, last_s if end_s is None else min(end_s, last_s))
         # Later candles are known to exist; that they do is no news in a back-test.
         return replace(found, report=replace(found.report, num_newer=0))
+
+    def _of_timeframe(self, series: Series) -> int:
+        ends = {Series.parse(name).timeframe: end_s for name, end_s in self.newest_s.items()}
+        return ends[series.timeframe]

@@ -12,7 +12,8 @@ import re
 from typing import Final
 
 from v8.errors import ProfileError
-from v8.market.series import TIMEFRAME_S, Series, plain_symbol
+from v8.market.series import TIMEFRAME_S, Series
+from v8.symbols import plain_symbol
 
 _WORD_END: Final = r"(?![A-Za-z0-9])"
 _TIMEFRAME: Final = re.compile(rf"(?<=[-_ ])({'|'.join(TIMEFRAME_S)}){_WORD_END}")

@@ -31,8 +31,9 @@ from v8.columns import OHLC, OPEN_TIME
 from v8.errors import DataError, ProfileError, listed
 from v8.market.candles import Candles, check_candles, require_num_bars
 from v8.market.open_times import iso
-from v8.market.series import Series, plain_symbol
+from v8.market.series import Series
 from v8.market.sources.rest import last_closed_s
+from v8.symbols import plain_symbol
 from v8.untrusted import shown
 
 PACKAGE: Final = "yfinance"

@@ -1,0 +1,130 @@
+"""Companions: what lies beside the candles of a series, or an error that says what lacks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from v8.errors import DataError
+from v8.market.candles import Candles
+from v8.market.companions import Companions
+from v8.market.series import Series
+from v8.market.sources.cut_off import CutOffSource
+from v8.market.sources.source import CandleSource, open_source
+from v8.profile import TableSettings
+
+ETH, BTC = Series("ETHUSDT", "15m"), Series("BTCUSDT", "15m")
+NAMES = ("close", "BTCUSDT.close")
+DEMO = open_source("demo")
+NEWEST_S = int(DEMO.candles(ETH, 1).open_time_s[0])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> CandleSource:
+    """Candles of two coins, of which one lacks the eleventh newest bar and the newest two."""
+    DEMO.candles(ETH, 200).to_frame().to_csv(tmp_path / "ETHUSDT-15m.csv")
+    frame = DEMO.candles(BTC, 200).to_frame()
+    frame.drop(frame.index[[-11, -2, -1]]).to_csv(tmp_path / "BTCUSDT-15m.csv")
+    return open_source("files", data_dir=tmp_path)
+
+
+def test_a_bar_that_another_series_lacks_is_left_out_and_counted(files: CandleSource) -> None:
+    found = Companions(NAMES).candles(files, ETH, 100)
+    own, other = files.candles(ETH, 200), files.candles(BTC, 200)
+    shared = np.intersect1d(own.open_time_s, other.open_time_s)
+    # A hundred candles up to the newest that both have, without the one between that is missing.
+    assert found.open_time_s.tolist() == shared[-99:].tolist()
+    assert found.segment.tolist() == [0] * 91 + [1] * 8
+    assert found.report.num_alone == 1
+    assert found.report.lacking == {"BTCUSDT-15m": 3}
+    assert "1 without a covariate" in found.report.summary()
+    assert "3 bars lack BTCUSDT-15m" in found.report.summary()
+    assert found.report.num_read == found.report.num_kept + sum(found.report.dropped().values())
+    chosen = np.isin(other.open_time_s, found.open_time_s)
+    np.testing.assert_array_equal(found.beside["BTCUSDT.close"], other.column("close")[chosen])
+    assert found.report.num_newer == 0
+
+
+def test_the_same_candles_are_found_again_when_what_lacked_has_come(files: CandleSource) -> None:
+    found = Companions(NAMES).candles(files, ETH, 100)
+    frame = DEMO.candles(BTC, 200).to_frame()
+    frame.drop(frame.index[-11]).to_csv(Path(files.folder) / "BTCUSDT-15m.csv")  # type: ignore[attr-defined]
+    again = Companions(NAMES).candles(files, ETH, 100, int(found.open_time_s[-1]))
+    assert again.digest == found.digest
+    assert len(Companions(NAMES).candles(files, ETH, 100)) == 99
+
+
+def test_a_forecast_needs_all_beside_the_newest_candle(files: CandleSource) -> None:
+    with pytest.raises(
+        DataError,
+        match="ETHUSDT-15m: a forecast needs BTCUSDT-15m at its newest candle, too",
+    ):
+        Companions(NAMES).newest(files, ETH, 20)
+    assert len(Companions(NAMES).newest(DEMO, ETH, 20)) == 20
+
+
+def test_candles_without_covariates_are_the_source_s_own() -> None:
+    companions = Companions(("close", "rsi"))
+    assert not companions
+    own = companions.candles(DEMO, ETH, 30)
+    assert own.digest == DEMO.candles(ETH, 30).digest
+    assert own.report.lacking == {}
+    assert companions.with_neighbours([ETH]) == [ETH]
+    assert Companions(NAMES).with_neighbours([ETH, BTC]) == [ETH, BTC]
+
+
+def test_a_neighbour_that_nobody_has_is_named(tmp_path: Path) -> None:
+    DEMO.candles(ETH, 50).to_frame().to_csv(tmp_path / "ETHUSDT-15m.csv")
+    with pytest.raises(DataError, match="BTCUSDT-15m from files: needs a file"):
+        Companions(NAMES).candles(open_source("files", data_dir=tmp_path), ETH, 30)
+    with pytest.raises(DataError, match=r"ETHUSDT-15m: its features need the candles of BTCUSDT-15m"):
+        Companions(NAMES).joined(DEMO.candles(ETH, 30))
+
+
+def test_candles_of_another_time_never_meet() -> None:
+    old = DEMO.candles(BTC, 50, NEWEST_S - 100 * 900)
+    with pytest.raises(DataError, match="needs candles that have BTCUSDT-15m beside them; got none of 30"):
+        Companions(NAMES, given={"BTCUSDT": old}).joined(DEMO.candles(ETH, 30))
+
+
+def test_a_neighbour_without_volumes_cannot_give_what_is_made_of_them() -> None:
+    def silent(candles: Candles) -> Candles:
+        values = candles.values.copy()
+        values[:, -1] = np.nan
+        return replace(candles, values=values)
+
+    given = {"BTCUSDT": silent(DEMO.candles(BTC, 30))}
+    assert len(Companions(NAMES, given=given).joined(DEMO.candles(ETH, 30))) == 30
+    with pytest.raises(DataError, match=r"BTCUSDT-15m: a covariate .* is computed from its volume"):
+        Companions(("BTCUSDT.volume_norm",), given=given).joined(DEMO.candles(ETH, 30))
+
+
+def test_a_table_that_ends_leaves_bars_without_a_value() -> None:
+    table = TableSettings(
+        file="rates.csv", time="time", columns=("rate",), available_after_s=0, max_age_s=8 * 3_600
+    )
+    given = {"rates.csv": {"time": [NEWEST_S - 9 * 3_600], "rate": [0.5]}}
+    own = DEMO.candles(ETH, 60)
+    found = Companions(("csv.rate",), [table], given).joined(own)
+    # It counts for bars that close from its time until eight hours later: 33 of a quarter of an hour each.
+    assert set(found.beside["csv.rate"].tolist()) == {0.5}
+    assert found.open_time_s[[0, -1]].tolist() == [NEWEST_S - 37 * 900, NEWEST_S - 5 * 900]
+    assert found.report.lacking == {"rates.csv": 60 - 33}
+
+
+def test_a_back_test_shows_neighbours_as_far_as_its_series() -> None:
+    cut = CutOffSource(DEMO, {str(ETH): NEWEST_S - 10 * 900})
+    assert int(Companions(NAMES).candles(cut, ETH, 20).open_time_s[-1]) == NEWEST_S - 10 * 900
+    assert int(cut.candles(BTC, 20).open_time_s[-1]) == NEWEST_S - 10 * 900
+
+
+def test_what_lies_beside_candles_is_part_of_their_digest_and_cut_with_them() -> None:
+    found = Companions(NAMES).candles(DEMO, ETH, 40)
+    other = replace(found, beside={"BTCUSDT.close": found.beside["BTCUSDT.close"] * 2})
+    assert len({found.digest, other.digest, DEMO.candles(ETH, 40).digest}) == 3
+    np.testing.assert_array_equal(
+        found.newest(10).beside["BTCUSDT.close"], found.beside["BTCUSDT.close"][-10:]
+    )

@@ -1,0 +1,161 @@
+"""G3 for covariates: what comes later in another series or a table changes no earlier row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from v8.columns import OHLCV
+from v8.features.indicators import FEATURES
+from v8.features.store import FeatureStore
+from v8.features.table import FeatureTable, compute_table
+from v8.market.candles import Candles, check_candles
+from v8.market.companions import Companions
+from v8.market.series import Series
+from v8.profile import TableSettings
+
+NUM_ROWS = 420
+START_S = 1_700_000_100
+BAR_S = 900
+SEEDS = st.integers(0, 2**32 - 1)
+OWN, OTHER = Series("ETHUSDT", "15m"), Series("BTCUSDT", "15m")
+TABLE = TableSettings(
+    file="rates.csv", time="time", columns=("rate",), available_after_s=600, max_age_s=86_400
+)
+NAMES = ("close", "csv.rate", *(f"BTCUSDT.{name}" for name in FEATURES))
+SOME = (
+    "close",
+    "rsi",
+    "csv.rate",
+    "BTCUSDT.close",
+    "BTCUSDT.rsi",
+    "BTCUSDT.roc",
+    "BTCUSDT.ta.rsi(window=2)",
+)
+
+
+def random_market(seed: int) -> pd.DataFrame:
+    """Return a walk with quiet and wild stretches."""
+    rng = np.random.default_rng(seed)
+    stretch = np.repeat(rng.choice([1e-4, 0.03], size=NUM_ROWS // 20), 20)
+    close = 100.0 * np.exp(np.cumsum(rng.normal(0, 1, NUM_ROWS) * stretch))
+    opened = np.concatenate([close[:1], close[:-1]])
+    reach = rng.uniform(0, 0.01, (2, NUM_ROWS))
+    return pd.DataFrame(
+        {
+            "open_time": (START_S + BAR_S * np.arange(NUM_ROWS)) * 1000,
+            "open": opened,
+            "high": np.maximum(opened, close) * (1 + reach[0]),
+            "low": np.minimum(opened, close) * (1 - reach[1]),
+            "close": close,
+            "volume": rng.gamma(2.0, 10.0, NUM_ROWS),
+        }
+    )
+
+
+def random_table(seed: int) -> pd.DataFrame:
+    """Return rows at odd times, some of them close to each other, from a day before the candles on."""
+    rng = np.random.default_rng(seed)
+    times = START_S - 86_400 + np.unique(rng.integers(0, 86_400 + BAR_S * NUM_ROWS, 300))
+    return pd.DataFrame({"time": times, "rate": rng.normal(0, 1e-4, len(times))})
+
+
+def checked(frame: pd.DataFrame, series: Series) -> Candles:
+    return check_candles(frame, series, source="demo")
+
+
+def joined(own: pd.DataFrame, other: pd.DataFrame, table: pd.DataFrame, names: tuple[str, ...]) -> Candles:
+    given = {"BTCUSDT": checked(other, OTHER), "rates.csv": table}
+    return Companions(names, [TABLE], given).joined(checked(own, OWN))
+
+
+def by_time(table: FeatureTable) -> Mapping[int, bytes]:
+    rows = table.select(table.columns)
+    return {int(time): row.tobytes() for time, row in zip(table.open_time_s, rows, strict=True)}
+
+
+def differing(before: FeatureTable, after: FeatureTable) -> list[int]:
+    """Return the open times of rows that are not the same in both."""
+    one, other = by_time(before), by_time(after)
+    assert one.keys() == other.keys()
+    return [time for time in one if one[time] != other[time]]
+
+
+@settings(deadline=None, max_examples=15)
+@given(seed=SEEDS, cut=st.integers(280, NUM_ROWS - 1))
+def test_g3_the_future_of_another_series_changes_no_earlier_row(seed: int, cut: int) -> None:
+    own, other, table = random_market(seed), random_market(seed + 1), random_table(seed)
+    changed = other.copy()
+    changed.loc[cut:, list(OHLCV)] = random_market(seed + 2).loc[cut:, list(OHLCV)]
+    before, after = (compute_table(joined(own, each, table, NAMES), NAMES) for each in (other, changed))
+    found = differing(before, after)
+    # From the changed candle's own row on, which is known when it has closed; and every change is seen.
+    assert found == [START_S + BAR_S * row for row in range(cut, NUM_ROWS)]
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=SEEDS, cut=st.integers(20, NUM_ROWS - 30))
+def test_g3_a_row_of_a_table_counts_for_no_bar_that_closed_before_it_was_known(seed: int, cut: int) -> None:
+    own, other, table = random_market(seed), random_market(seed + 1), random_table(seed)
+    changed, close_s = table.copy(), START_S + BAR_S * (cut + 1)
+    is_later = table["time"] + TABLE.available_after_s > close_s
+    changed.loc[is_later, "rate"] += 1.0
+    names = ("close", "csv.rate")
+    before, after = (compute_table(joined(own, other, each, names), names) for each in (table, changed))
+    found = differing(before, after)
+    first_s = int(table["time"][is_later].iloc[0]) + TABLE.available_after_s
+    assert min(found) + BAR_S >= first_s > close_s
+    assert min(found) < first_s
+
+
+@settings(deadline=None, max_examples=10)
+@given(seed=SEEDS, num_known=st.integers(300, NUM_ROWS))
+def test_g3_what_is_known_of_all_is_the_start_of_the_whole_table(seed: int, num_known: int) -> None:
+    own, other, table = random_market(seed), random_market(seed + 1), random_table(seed)
+    last_close_s = START_S + BAR_S * num_known
+    known = table[table["time"] + TABLE.available_after_s <= last_close_s]
+    whole = compute_table(joined(own, other, table, NAMES), NAMES)
+    start = compute_table(joined(own[:num_known], other[:num_known], known, NAMES), NAMES)
+    assert len(start) == len(whole) - (NUM_ROWS - num_known)
+    assert list(by_time(whole).items())[: len(start)] == list(by_time(start).items())
+
+
+@settings(deadline=None, max_examples=8)
+@given(
+    seed=SEEDS,
+    holes=st.lists(st.integers(1, 60), max_size=2),
+    cuts=st.tuples(*[st.integers(290, 410)] * 2),
+)
+def test_a_store_that_has_grown_holds_what_is_computed_at_once(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, holes: list[int], cuts: tuple[int, int]
+) -> None:
+    store = FeatureStore(tmp_path_factory.mktemp("store"), num_remembered=1)
+    own, table = random_market(seed), random_table(seed)
+    other = random_market(seed + 1).drop(holes)
+    for stop in (*sorted(set(cuts)), NUM_ROWS):
+        candles = joined(own[:stop], other[other.index < stop], table, SOME)
+        assert differing(store.table(candles, SOME), compute_table(candles, SOME)) == []
+    assert store.stats.continued_columns >= len(SOME)
+
+
+@pytest.mark.parametrize("change", ["series", "table"])
+def test_a_store_notices_that_what_lies_beside_candles_has_changed(tmp_path: Path, change: str) -> None:
+    store = FeatureStore(tmp_path, num_remembered=1)
+    own, other, table = random_market(1), random_market(2), random_table(3)
+    known = joined(own[:400], other[:400], table, SOME)
+    store.table(known, SOME)
+    alter: dict[str, Callable[[], object]] = {
+        "series": lambda: other.__setitem__("close", other["close"].mask(other.index == 300, other["low"])),
+        "table": lambda: table.__setitem__("rate", table["rate"] * 2),
+    }
+    alter[change]()
+    same, grown = joined(own[:400], other[:400], table, SOME), joined(own, other, table, SOME)
+    assert same.digest != known.digest
+    for candles in (same, grown):
+        assert differing(store.table(candles, SOME), compute_table(candles, SOME)) == []
