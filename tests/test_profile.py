@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import json
 import os
 import re
 import subprocess
@@ -24,6 +25,8 @@ from v8.profile import (
     config_path,
     load_profile,
     profile_names,
+    recorded_profile,
+    recorded_tables,
 )
 from v8.records import Settings
 
@@ -375,6 +378,61 @@ def test_a_profile_without_a_key_that_came_later_keeps_its_digest(key: str) -> N
     content = profile.model_dump()
     del content["training"][key]
     assert Profile.model_validate(content).digest == profile.digest
+
+
+FUNDING = {
+    "file": "funding.csv",
+    "time": "time",
+    "columns": ["funding_rate"],
+    "available_after_s": 0,
+    "max_age_s": 43_200,
+}
+
+
+def beside(tmp_path: Path, *features: str, tables: object = (FUNDING,), **changes: object) -> Profile:
+    """Return the aligned profile with features from elsewhere."""
+    names, covariates = [*load_profile("aligned").features, *features], [*tables] if tables else None
+    return load_profile(written(tmp_path, features=names, covariates=covariates, **changes))
+
+
+def test_a_profile_with_covariates_comes_back_from_what_a_run_records_of_it(tmp_path: Path) -> None:
+    profile = beside(tmp_path, "BTCUSDT.range_20", "csv.funding_rate")
+    recorded = json.loads(json.dumps(profile.model_dump(mode="json")))
+    assert recorded["covariates"] == [FUNDING]
+    assert recorded_profile(recorded, where="run.json") == profile
+    assert recorded_tables(recorded["covariates"], where="metadata.json") == profile.covariates
+    with pytest.raises(ProfileError, match=r"metadata\.json, key 0\.max_age_s: .*got -1"):
+        recorded_tables([{**FUNDING, "max_age_s": -1}], where="metadata.json")
+
+
+def test_a_profile_without_covariates_is_what_it_was_before_there_was_the_key(tmp_path: Path) -> None:
+    assert load_profile(written(tmp_path, covariates=None)).digest == load_profile("aligned").digest
+    assert "covariates" not in load_profile("aligned").model_dump(mode="json")
+
+
+@pytest.mark.parametrize(
+    ("features", "tables", "rule"),
+    [
+        (["csv.funding_rate"], (), "covariates must hold a table with the column funding_rate"),
+        ([], (FUNDING,), r"hold the column funding_rate: features must name csv\.funding_rate"),
+        (
+            ["csv.funding_rate"],
+            (FUNDING, {**FUNDING, "columns": ["funding_rate"]}),
+            "covariates must hold 'funding_rate' once",
+        ),
+        (["csv.funding_rate"], ({**FUNDING, "file": "../x.csv"},), r"key covariates\.0\.file: "),
+        (["csv.funding_rate"], ({**FUNDING, "available_after_s": 86_400},), "or no row would ever count"),
+        (["csv.funding_rate"], ({**FUNDING, "max_age": 1},), r"Did you mean max_age_s"),
+        (["BTCUSDT.high"], (), r"must hold BTCUSDT\.close with BTCUSDT\.high and scaling: anchored"),
+        ([f"A{number}.roc" for number in range(21)], (), "features of at most 20 other series, not 21"),
+        (["BTCUSDT.rang_20"], (), "is no feature of BTCUSDT: .*did you mean range_20"),
+    ],
+)
+def test_covariates_that_cannot_be_are_refused(
+    features: list[str], tables: object, rule: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ProfileError, match=rule):
+        beside(tmp_path, *features, tables=tables)
 
 
 def asked(tmp_path: Path, quantiles: list[float], **changes: object) -> Profile:

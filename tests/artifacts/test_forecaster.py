@@ -296,6 +296,18 @@ def test_an_artefact_of_before_there_was_a_readme_still_loads(
     pd.testing.assert_frame_equal(Forecaster.load(old).predict(raw), loaded.predict(raw), check_exact=True)
 
 
+def test_the_tables_that_metadata_tell_of_are_needed_beside_the_candles(
+    tmp_path: Path, trained_run: Any, loaded: Forecaster, raw: pd.DataFrame
+) -> None:
+    table = {"file": "rates.csv", "time": "time", "columns": ["rate"], "available_after_s": 0, "max_age_s": 1}
+    profile = {"name": "tiny", "covariates": [table]}
+    copy = Forecaster.load(changed_copy(trained_run.folder, tmp_path / "copy", profile=profile))
+    assert copy.companions()
+    assert not loaded.companions()
+    with pytest.raises(DataError, match=r"rates\.csv: needs a table with the columns time, rate"):
+        copy.predict(raw, covariates={"rates.csv": pd.DataFrame({"time": [1_700_000_000]})})
+
+
 def test_all_columns_of_all_tasks_are_forecast() -> None:
     assert [column for task in TASKS.values() for column in task.columns] == COLUMNS
 
