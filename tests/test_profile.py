@@ -161,7 +161,10 @@ def test_a_user_s_own_file_works_from_any_folder(tmp_path: Path, monkeypatch: py
         ({"features": ["rsi"]}, "missing: open, high, low, close"),
         ({"scaling": "robust"}, r"key scaling: .*'anchored', 'ranged', 'standard' or 'minmax'; got 'robust'"),
         ({"scaling": "ranged"}, "features must hold recent_range with scaling: ranged, which divides by it"),
-        ({"calibration": "shrnk"}, r"key calibration: .*'shrink', 'blend' or 'none'; got 'shrnk'"),
+        (
+            {"calibration": "shrnk"},
+            r"calibration: .*'shrink', 'blend', 'ensemble' or 'none'; got 'shrnk'",
+        ),
         ({"calibration": "blend"}, "calibration: blend needs scaling: ranged, for its regression"),
         ({"calibration": None}, r"key calibration: .*got no such key\. Add it"),
         ({"split": {"train": 0.7, "validation": 0.2, "test": 0.2}}, "must add up to 1"),
@@ -185,6 +188,7 @@ def test_a_bad_value_is_refused_with_file_and_key(
 
 def test_a_blend_names_the_features_that_its_regression_misses(tmp_path: Path) -> None:
     content = yaml.safe_load(config_path("frontier").read_text("utf-8"))
+    content["calibration"] = "blend"
     content["features"].remove("range_60")
     content["features"].remove("rolled_deviation_7")
     path = tmp_path / "mine.yaml"

@@ -69,7 +69,7 @@ ProfileName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 
 Precision = Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"]
 Scaling = Literal["anchored", "ranged", "standard", "minmax"]
-Calibration = Literal["shrink", "blend", "none"]
+Calibration = Literal["shrink", "blend", "ensemble", "none"]
 Optimizer = Literal["adam", "adamw"]
 Schedule = Literal["constant", "plateau", "cosine", "step"]
 GradientClip = Literal["global_norm", "value"]
@@ -241,7 +241,7 @@ class Profile(Settings):
     training: TrainingSettings
     calibration: Calibration
     """`shrink` moves forecasts towards the constant start as far as the validation span demands; `blend`
-    mixes them with a regression on past ranges and the hour."""
+    mixes them with a regression on past ranges and the hour; `ensemble` with that and medians of paths."""
     quantiles: tuple[float, ...] = ()
     """Levels between 0 and 1 that are forecast beside the point forecast, which is their median; none without
     the key."""

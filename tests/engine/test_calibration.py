@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from scaled_units import restore_targets, shrink
 
+from v8.columns import TASK_OHLC
 from v8.data.dataset import SeriesData, prepare_series
+from v8.data.range_ensemble import MEMBERS, fit_ensemble
 from v8.data.range_regression import fit_regression, regress
 from v8.data.shrinkage import fit_shrinkage
 from v8.data.span import Span
@@ -21,6 +23,7 @@ from v8.models.forecasting import forecast_windows
 from v8.models.networks import build_network
 from v8.models.serving import ServingGraph, ServingModel, build_serving
 from v8.profile import Profile
+from v8.tasks import TASKS
 
 
 def opinionated_network(data: SeriesData) -> keras.Model:
@@ -214,3 +217,52 @@ def test_the_next_series_does_not_inherit_a_blend(blended: SeriesData) -> None:
     following = ServingModel(graph, blended.scaling, weights)
     for task, values in following.forecast(windows).items():
         np.testing.assert_array_equal(values, before[task])
+
+
+@pytest.mark.parametrize("scaling", ["anchored", "standard"])
+@pytest.mark.parametrize("member", ["regression", "paths"])
+def test_the_published_model_computes_the_formulas_of_an_ensemble(
+    make_profile: Callable[..., Profile],
+    make_data: Callable[..., SeriesData],
+    tmp_path: Path,
+    scaling: str,
+    member: str,
+) -> None:
+    data = make_data(make_profile("dense_newest", scaling=scaling, calibration="ensemble"))
+    model, span = serving_model(data, opinionated_network(data)), data.spans["test"]
+    ensemble = fit_ensemble(data.spans["train"])
+    shares = np.zeros((len(MEMBERS), data.profile.horizon_bars))
+    shares[MEMBERS.index(member)] = 1.0
+    model.fold_ensemble(ensemble, dict.fromkeys(data.profile.tasks, shares))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    made = forecast_windows(loaded, span.raw_windows())
+    expected = ensemble.regress(span) if member == "regression" else ensemble.walk(span)
+    for name, values in expected.items():
+        if name == TASK_OHLC and member == "regression":
+            values[..., 1] = values[..., [0, 1, 3]].max(axis=-1)
+            values[..., 2] = values[..., [0, 2, 3]].min(axis=-1)
+        unit = span.last_close[:, None, None] if TASKS[name].is_price else np.abs(values)
+        assert np.max(np.abs(made[name] - values) / unit) < 3e-5
+
+
+def test_an_ensemble_is_folded_in_with_the_shares_that_are_told(
+    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+) -> None:
+    data = make_data(make_profile("dense_newest", calibration="ensemble"))
+    model = serving_model(data, opinionated_network(data))
+    before = model.forecast(data.spans["test"].raw_windows())
+    shrinkage = calibrate(model, data)
+    after = model.forecast(data.spans["test"].raw_windows())
+    assert shrinkage is not None
+    assert {one.anchor for one in shrinkage.tasks} == {"ensemble"}
+    assert all(0.0 <= factor <= 0.5 for one in shrinkage.tasks for factor in one.factors)
+    assert any(not np.array_equal(after[task], before[task]) for task in before)
+    ensemble, span = fit_ensemble(data.spans["train"]), data.spans["test"]
+    regressed, walked = ensemble.regress(span), ensemble.walk(span)
+    for task in before:
+        # Between the lowest and the highest of the three, but for single precision.
+        three = [before[task], regressed[task], walked[task]]
+        tolerance = 1e-4 * np.abs(three[0])
+        assert (after[task] >= np.min(three, axis=0) - tolerance).all()
+        assert (after[task] <= np.max(three, axis=0) + tolerance).all()

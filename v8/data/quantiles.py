@@ -4,9 +4,9 @@ Everything is in multiples of the units of `v8.data.spread`, which are in recent
 is as wide as the market is wild.
 
 * The untrained network forecasts the train span's quantiles of each step and column.
-* Under `calibration: blend` the median is moved towards a regression on past ranges, and the quantiles
-  towards its own: constants times the unit that follows from the ranges it forecasts. For these the pinball
-  loss has a closed form, a weighted quantile.
+* Under `calibration: blend` or `ensemble` the median is moved towards a regression on past ranges, and the
+  quantiles towards its own: constants times the unit that follows from the ranges it forecasts. For these the
+  pinball loss has a closed form, a weighted quantile.
 * On the validation span every quantile is moved by what is missing there to its level: the level's own
   quantile of truth less forecast (conformalised quantile regression: Romano, Patterson and Candès 2019,
   arXiv:1905.03222, each end by itself). Windows overlap, so that few of them are news: of a move found in
@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.data.dataset import SeriesData
-from v8.data.range_regression import RangeRegression, forecast_ranges, regress
 from v8.data.regression import weighted_quantiles
 from v8.data.span import Floats
 from v8.data.spread import spread_units
@@ -62,12 +61,15 @@ def first_steps(data: SeriesData) -> dict[str, NDArray[np.float32]]:
     return starts
 
 
-def fit_spread(data: SeriesData, regression: RangeRegression) -> dict[str, Floats]:
-    """Fit how far the outer quantiles of the regression lie off its median.
+def fit_spread(
+    data: SeriesData, medians: Mapping[str, NDArray[Any]], squares_WH: Floats
+) -> dict[str, Floats]:
+    """Fit how far the outer quantiles of a regression lie off its median.
 
     Args:
-        data: The prepared series, of a profile with quantiles and `calibration: blend`.
-        regression: What its median is.
+        data: The prepared series, of a profile with quantiles and `calibration: blend` or `ensemble`.
+        medians: What the regression says of the train span, per task, shape (W, H, C), scaled units.
+        squares_WH: Squared range of each coming bar that it forecasts, in recent ranges, above 0.
 
     Returns:
         Per task, shape (H, L, C), scaled targets per unit, ascending over L.
@@ -75,10 +77,9 @@ def fit_spread(data: SeriesData, regression: RangeRegression) -> dict[str, Float
     train, levels = data.spans["train"], data.profile.quantiles
     recent_W1 = data.scaling.floored_range(train.recent_range)[:, None]
     tasks = [TASKS[name] for name in data.profile.tasks]
-    squares_WH = np.square(forecast_ranges(train, regression.path_LH))
     units = spread_units(np, tasks, train.standing, recent_W1, squares_WH)
     spread = {}
-    for task, median_WHC in regress(train, regression).items():
+    for task, median_WHC in medians.items():
         beyond_WHC = data.targets_NHC[task][train.anchors] - median_WHC
         found = _in_units(beyond_WHC, units[task], data.weight_N[train.anchors], levels)
         spread[task] = np.moveaxis(from_median(found, levels), 0, 1)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from v8.columns import CLOSE, HIGH, LOW, OHLC, RANGE_BARS, TASK_OHLC
 from v8.data.span import Floats, Span
@@ -64,14 +65,15 @@ class RangePaths:
 
 def fit_range_paths(train: Span) -> RangePaths:
     """Fit the regressions to the train span and keep what followed its windows."""
-    ranges_NH = _log_ranges(train.truth[TASK_OHLC])
+    ranges_NH = log_ranges(train.truth[TASK_OHLC])
     # The median range, or anything positive where no bar has one.
     tiny = float(np.finfo(np.float32).tiny)
     floor = FLOOR_SHARE * (float(np.median(ranges_NH)) or max(float(ranges_NH.mean()), tiny))
     terms_NT = _terms(train, floor)
     asked_NH = np.log(np.maximum(ranges_NH, floor))
     coefficients_TH: Floats = np.linalg.lstsq(terms_NT, asked_NH, rcond=None)[0].astype(np.float64)
-    return RangePaths(floor, coefficients_TH, _lent(train, np.exp(terms_NT @ coefficients_TH)))
+    drawn = np.random.default_rng(SEED).integers(len(train), size=NUM_PATHS // 2)
+    return RangePaths(floor, coefficients_TH, lent_bars(train, np.exp(terms_NT @ coefficients_TH), drawn))
 
 
 def path_medians(xp: Any, tasks: Sequence[Task], history_close: Any, moved: Any) -> dict[str, Any]:
@@ -118,15 +120,24 @@ def _terms(span: Span, floor: float) -> Floats:
     return np.stack([np.ones(len(span)), *(np.log(np.maximum(one, floor)) for one in deviations)], axis=1)
 
 
-def _log_ranges(ohlc_NHC: Floats) -> Floats:
+def log_ranges(ohlc_NHC: Floats) -> Floats:
+    """Return the log range of each bar, shape (N, H), unitless."""
     return np.log(ohlc_NHC[:, :, OHLC.index(HIGH)] / ohlc_NHC[:, :, OHLC.index(LOW)])
 
 
-def _lent(train: Span, forecast_NH: Floats) -> Floats:
-    """Draw train windows: the bars that followed, in multiples of the ranges forecast, and their mirrors."""
-    drawn = np.random.default_rng(SEED).integers(len(train), size=NUM_PATHS // 2)
+def lent_bars(train: Span, forecast_NH: Floats, drawn: NDArray[np.int64]) -> Floats:
+    """Take the bars that followed some train windows, and their mirrors.
+
+    Args:
+        train: The train span.
+        forecast_NH: The range forecast for each of its coming bars, unitless, above 0.
+        drawn: Places of the windows, shape (D,).
+
+    Returns:
+        Log ratios to the close before, in multiples of the range forecast, shape (2 D, H, C).
+    """
     ohlc = train.truth[TASK_OHLC][drawn]
     before = np.concatenate([train.last_close[drawn, None], ohlc[:, :-1, OHLC.index(CLOSE)]], axis=1)
-    multiples_NHC = np.log(ohlc / before[:, :, None]) / forecast_NH[drawn][:, :, None]
-    lent = np.clip(multiples_NHC, -MAX_MULTIPLE, MAX_MULTIPLE)
+    multiples = np.log(ohlc / before[:, :, None]) / forecast_NH[drawn][:, :, None]
+    lent = np.clip(multiples, -MAX_MULTIPLE, MAX_MULTIPLE)
     return np.concatenate([lent, -lent[:, :, MIRRORED]])

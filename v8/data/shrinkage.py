@@ -58,12 +58,13 @@ class TaskShrinkage:
     Args:
         task: A key of `TASKS`.
         factors: One per step, 0 (all anchor) to 1 (the network as it is), unitless.
-        anchor: What it is moved towards: the constant start, or a regression on past ranges.
+        anchor: What it is moved towards: the constant start, a regression on past ranges, or both formulas of
+            `v8.data.range_ensemble`.
     """
 
     task: str
     factors: tuple[float, ...]
-    anchor: Literal["constant", "regression"] = "constant"
+    anchor: Literal["constant", "regression", "ensemble"] = "constant"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,9 @@ are coherent already, are scaled again and compared with the targets. See `v8.da
 
 Under `calibration: blend` a regression is fitted to the train span first (`v8.data.range_regression`).
 
+Under `calibration: ensemble` two formulas are fitted to it (`v8.data.range_ensemble`), and what the network
+forecasts is mixed with theirs in the units of the tasks.
+
 Quantiles come last: the span is forecast again, by the calibrated model, and each quantile is moved to where
 it holds its share of the windows (`v8.data.quantiles`).
 
@@ -17,11 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.data.dataset import SeriesData
+from v8.data.ensemble_shares import fit_shares, told_shares
 from v8.data.quantiles import conformal_shifts, fit_spread
-from v8.data.range_regression import fit_regression, regress
+from v8.data.range_ensemble import fit_ensemble
+from v8.data.range_regression import fit_regression, forecast_ranges, regress
 from v8.data.shrinkage import NO_RIVALS, Shrinkage, fit_shrinkage
 from v8.levels import quantile_output
 from v8.models.serving import ServingModel
+from v8.tasks.closes import RANGE_TO_VARIANCE
 
 
 def calibrate(model: ServingModel, data: SeriesData) -> Shrinkage | None:
@@ -37,8 +43,30 @@ def calibrate(model: ServingModel, data: SeriesData) -> Shrinkage | None:
     profile = data.profile
     if profile.calibration == "none":
         return None
-    span = data.spans["validation"]
-    windows_NTF = span.raw_windows()
+    windows_NTF = data.spans["validation"].raw_windows()
+    found = (_mix if profile.calibration == "ensemble" else _shrink)(model, data, windows_NTF)
+    if profile.quantiles:
+        _calibrate_quantiles(model, data, windows_NTF)
+    return found
+
+
+def _mix(model: ServingModel, data: SeriesData, windows_NTF: NDArray[np.float32]) -> Shrinkage:
+    """Let formulas forecast beside the network."""
+    train = data.spans["train"]
+    ensemble = fit_ensemble(train)
+    shares = fit_shares(data.spans["validation"], model.forecast(windows_NTF), ensemble)
+    model.fold_ensemble(ensemble, shares)
+    if data.profile.quantiles:
+        medians = data.scaling.scale_targets(train, ensemble.regress(train))
+        recent_W1 = data.scaling.floored_range(train.recent_range)[:, None]
+        squares_WH = RANGE_TO_VARIANCE * np.square(ensemble.ranges(train) / recent_W1)
+        model.fold_spread(fit_spread(data, medians, squares_WH))
+    return told_shares(shares)
+
+
+def _shrink(model: ServingModel, data: SeriesData, windows_NTF: NDArray[np.float32]) -> Shrinkage:
+    """Shrink the network's forecasts towards the constant, or blend them with a regression."""
+    profile, span = data.profile, data.spans["validation"]
     regression = fit_regression(data) if profile.calibration == "blend" else None
     shrinkage = fit_shrinkage(
         profile,
@@ -49,10 +77,10 @@ def calibrate(model: ServingModel, data: SeriesData) -> Shrinkage | None:
         rivals=regress(span, regression) if regression else NO_RIVALS,
     )
     model.fold(shrinkage, regression)
-    if profile.quantiles:
-        if regression:
-            model.fold_spread(fit_spread(data, regression))
-        _calibrate_quantiles(model, data, windows_NTF)
+    if profile.quantiles and regression:
+        train = data.spans["train"]
+        squares_WH = np.square(forecast_ranges(train, regression.path_LH))
+        model.fold_spread(fit_spread(data, regress(train, regression), squares_WH))
     return shrinkage
 
 

@@ -7,7 +7,8 @@ next series, without another graph to build and trace. Plain Keras loads the fil
 
 Under `calibration: shrink` a linear layer between network and outputs holds how much of the network's
 forecast is kept; it starts as the identity, and `ServingModel.fold` sets it. Under `blend` others add
-the share of a regression on past ranges (`v8.data.range_regression`); they start as nothing.
+the share of a regression on past ranges (`v8.data.range_regression`); they start as nothing. Under
+`ensemble` two formulas that read the window themselves come in last (`v8.models.serving_ensemble`).
 
 Outputs are coherent by construction: low <= open, close <= high; bb_lower <= bb_upper;
 volatility > 0.
@@ -28,19 +29,20 @@ from keras import ops
 from numpy.typing import NDArray
 
 from v8.columns import BAND_PERIOD_BARS, CLOSE, RECENT_RANGE, REGRESSED_RANGES, deviation_columns
+from v8.data.range_ensemble import RangeEnsemble
 from v8.data.range_regression import MAX_LOG_RANGE, RangeRegression, wave_features
 from v8.data.scaling import Scaling, TargetForm, Transform, restore, shape_inputs
 from v8.data.shrinkage import Shrinkage
 from v8.data.span import Floats
 from v8.features.covariates import beside, parted
 from v8.features.ranges import FLOOR_SHARE
-from v8.models import serving_quantiles
+from v8.models import serving_ensemble, serving_quantiles
 from v8.models.forecasting import Forecasts, forecast_windows, split_outputs
 from v8.models.portable import save_portable
 from v8.models.serving_quantiles import Market, quantile_outputs
 from v8.profile import Profile
 from v8.tasks import TASKS
-from v8.tasks.closes import variance_weights
+from v8.tasks.closes import RANGE_TO_VARIANCE, variance_weights
 from v8.tasks.task import roll_forward
 
 SHRINKING_PREFIX = "shrink_"
@@ -119,6 +121,10 @@ class ServingModel:
                 model.get_layer(REGRESSION_PREFIX + one.task).set_weights([kernel_HRC])
             model.get_layer(SHRINKING_PREFIX + one.task).set_weights([factor_H, rest_H1 * anchor_HC])
 
+    def fold_ensemble(self, ensemble: RangeEnsemble, shares: Mapping[str, Floats]) -> None:
+        """Make it mix its network's forecasts with those of formulas: shares per task, shape (M, H)."""
+        serving_ensemble.fold_ensemble(self._model, ensemble, shares)
+
     def fold_spread(self, spreads: Mapping[str, Floats]) -> None:
         """Make it mix its network's quantiles with a regression's, see `v8.data.quantiles.fit_spread`."""
         serving_quantiles.fold_spread(self._model, spreads)
@@ -162,10 +168,10 @@ def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> k
     range_B11 = 1.0
     if RECENT_RANGE in profile.features and scaling.range_floor > 0:
         range_B11 = ops.maximum(_columns(newest_B1F, profile, [RECENT_RANGE]), constants("range floor"))
-    outputs = {}
+    points = {}
     for one in scaling.tasks:
         task = TASKS[one.task]
-        restored_BHC = restore(
+        points[task.name] = restore(
             ops,
             one.form,
             scaled[task.name] * constants(f"{task.name} scale"),
@@ -173,7 +179,15 @@ def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> k
             unit=task.size(last_B11, range_B11),
             center=constants(f"{task.name} center") if one.form is TargetForm.LEVEL else None,
         )
-        outputs[task.name] = task.coherent(ops, restored_BHC, last_B11, constants("least volatility"))
+    if profile.calibration == "ensemble":
+        closes_BP = _newest_closes(profile, close_BT1)
+        points, ranges_BH = serving_ensemble.add_formulas(profile, window_BTF, closes_BP, points)
+        if profile.quantiles:
+            squares_BH = RANGE_TO_VARIANCE * ops.square(ranges_BH / ops.squeeze(range_B11, axis=-1))
+    outputs = {
+        name: TASKS[name].coherent(ops, values, last_B11, constants("least volatility"))
+        for name, values in points.items()
+    }
     if profile.quantiles:
         market = Market(
             closes_BP=_newest_closes(profile, close_BT1),
@@ -191,7 +205,7 @@ def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> k
 
 def _calibrated(profile: Profile, scaled: dict[str, Any], newest_B1F: Any) -> Any:
     """Put the layers of the calibration behind the points; return squared ranges of a regression, or None."""
-    if profile.calibration != "none":
+    if profile.calibration in ("shrink", "blend"):
         for name in profile.tasks:
             shrinking = _einsum("bhc,h->bhc", profile, name, SHRINKING_PREFIX, start="ones", bias_axes="hc")
             scaled[name] = shrinking(scaled[name])
@@ -218,6 +232,7 @@ def load_scaling(model: keras.Model, scaling: Scaling) -> None:
             layer.set_weights([np.ones(layer.kernel.shape), np.zeros(layer.bias.shape)])
         if layer.name.startswith(REGRESSION_PREFIX) or layer.name == RANGE_PATH:
             layer.set_weights([np.zeros(weight.shape) for weight in layer.weights])
+    serving_ensemble.reset(model)
     serving_quantiles.reset(model)
 
 

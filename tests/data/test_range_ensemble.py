@@ -1,0 +1,104 @@
+"""The two formulas of `calibration: ensemble`, and who has how much say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from v8.data.dataset import SeriesData
+from v8.data.ensemble_shares import fit_shares
+from v8.data.range_ensemble import MEMBERS, RangeEnsemble, fit_ensemble, known_ranges
+from v8.data.span import Span
+from v8.features.table import FeatureTable
+from v8.profile import Profile
+
+
+@pytest.fixture
+def data(make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]) -> SeriesData:
+    return make_data(make_profile("dense_newest", calibration="ensemble"))
+
+
+@pytest.fixture
+def ensemble(data: SeriesData) -> RangeEnsemble:
+    return fit_ensemble(data.spans["train"])
+
+
+def test_a_window_tells_its_own_ranges_and_features_the_longer_ones(
+    make_profile: Callable[..., Profile],
+) -> None:
+    known = known_ranges(make_profile("dense_newest"))
+    assert (known.from_candles, known.from_features) == ((1, 5, 20), ())
+    longer = ("recent_range", "range_60", "range_240", "range_5", "day_sin_1")
+    known = known_ranges(make_profile("dense_newest", features=("open", "high", "low", "close", *longer)))
+    assert (known.from_candles, known.from_features, known.waves) == ((1, 5, 20), (60, 240), ("day_sin_1",))
+    assert known.num_terms == 7
+
+
+def test_formulas_are_nearer_than_roll_forward(data: SeriesData, ensemble: RangeEnsemble) -> None:
+    span = data.spans["test"]
+    for forecast in (ensemble.regress(span), ensemble.walk(span)):
+        for task, truth in span.truth.items():
+            assert np.abs(forecast[task] - truth).mean() < np.abs(span.rolled[task] - truth).mean()
+
+
+def test_only_the_past_is_read(data: SeriesData, ensemble: RangeEnsemble) -> None:
+    """Candles after a window's last known row change nothing of its forecast."""
+    span = data.spans["test"]
+    first = Span(span.table, span.profile, span.anchors[:1])
+    cut = Span(_until(data, int(span.anchors[0])), span.profile, span.anchors[:1])
+    for task, forecast in ensemble.walk(first).items():
+        np.testing.assert_array_equal(forecast, ensemble.walk(cut)[task])
+        np.testing.assert_array_equal(ensemble.regress(first)[task], ensemble.regress(cut)[task])
+
+
+def test_the_fit_sees_the_train_span_alone(data: SeriesData, ensemble: RangeEnsemble) -> None:
+    last = int(data.spans["train"].anchors[-1]) + data.profile.horizon_bars
+    train = Span(_until(data, last), data.profile, data.spans["train"].anchors)
+    again = fit_ensemble(train)
+    np.testing.assert_array_equal(again.path_LH, ensemble.path_LH)
+    np.testing.assert_array_equal(again.lent_PHC, ensemble.lent_PHC)
+
+
+def test_no_range_beyond_those_of_the_train_span_is_forecast(
+    data: SeriesData, ensemble: RangeEnsemble
+) -> None:
+    train = data.spans["train"]
+    high, low = (np.moveaxis(train.truth["ohlc"], -1, 0)[place] for place in (1, 2))
+    constant_L1 = np.array([[9.0], *[[0.0]] * (len(ensemble.path_LH) - 1)])
+    path_LH = ensemble.path_LH + constant_L1
+    wild = RangeEnsemble(ensemble.floor, ensemble.most, path_LH, {}, ensemble.lent_PHC)
+    assert wild.ranges(train).max() == pytest.approx(np.log(high / low).max())
+
+
+@pytest.mark.parametrize("best", MEMBERS)
+def test_the_one_that_was_right_has_the_most_say(
+    data: SeriesData, ensemble: RangeEnsemble, best: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    span = data.spans["validation"]
+    wrong = {task: values + 0.01 * np.abs(values) for task, values in span.truth.items()}
+    right = dict(span.truth.items())
+    said = {name: right if name == best else wrong for name in MEMBERS}
+    monkeypatch.setattr(RangeEnsemble, "regress", lambda self, span: said["regression"])
+    monkeypatch.setattr(RangeEnsemble, "walk", lambda self, span: said["paths"])
+    shares = fit_shares(span, said["network"], ensemble)
+    for shares_MH in shares.values():
+        np.testing.assert_allclose(shares_MH.sum(axis=0), 1.0)
+        share_H = shares_MH[MEMBERS.index(best)]
+        # Half of the way: a network that is right gets half, a formula three quarters of what is left.
+        np.testing.assert_allclose(share_H, 0.5 if best == "network" else 0.75)
+
+
+def _until(data: SeriesData, last_row: int) -> FeatureTable:
+    """Return the table with other candles after a row."""
+    table, changed = data.table, dict(data.table.runs)
+    for name, factor in {"open": 1.5, "high": 1.7, "low": 1.4, "close": 1.5}.items():
+        column = table.column(name).copy()
+        column[last_row + 1 :] *= factor
+        changed[name] = (column,)
+    return FeatureTable(table.series, table.open_time_s, changed, table.segment, "changed")
+
+
+def test_profiles_of_any_scaling_can_have_it(make_profile: Callable[..., Profile]) -> None:
+    assert make_profile(calibration="ensemble", scaling="standard").calibration == "ensemble"

@@ -1,0 +1,65 @@
+"""Who has how much say in `calibration: ensemble`, told by the validation span.
+
+Per task and step, two factors from 0 to 1: how much of the way from the regression to the paths, then how
+much of the way from their mean to the network. Each is the one with the smallest absolute error in returns,
+and goes but half of the way from where it would be without any knowledge: equal shares of regression and
+paths, which are hard to beat by fitted ones (Clemen 1989, doi:10.1016/0169-2070(89)90012-5), and none of the
+network, which was fitted to one season and errs most where the market has just changed. scripts/FRONTIER.md
+has the figures.
+
+Legend: W windows, H steps of the horizon, C columns of a task, M members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from v8.data.range_ensemble import MEMBERS, RangeEnsemble
+from v8.data.regression import weighted_median
+from v8.data.shrinkage import EQUAL_SHARE, Shrinkage, TaskShrinkage
+from v8.data.span import Floats, Span
+
+
+def fit_shares(
+    span: Span, network: Mapping[str, NDArray[np.float32]], ensemble: RangeEnsemble
+) -> dict[str, Floats]:
+    """Fit everybody's shares.
+
+    Args:
+        span: The validation span.
+        network: Its forecasts of these windows, per task, shape (W, H, C), in the task's unit.
+        ensemble: The fitted formulas.
+
+    Returns:
+        Per task, shape (M, H), in the order of `MEMBERS`; each step adds up to one.
+    """
+    regressed, walked = ensemble.regress(span), ensemble.walk(span)
+    shares = {}
+    for task, truth_WHC in span.truth.items():
+        # Prices of a series weigh by their level alone, which hardly moves: no need of returns.
+        paths_H = (EQUAL_SHARE + _factor(truth_WHC, regressed[task], walked[task])) / 2
+        mean_WHC = regressed[task] + paths_H[:, None] * (walked[task] - regressed[task])
+        network_H = _factor(truth_WHC, mean_WHC, network[task].astype(np.float64)) / 2
+        rest_H = 1.0 - network_H
+        shares[task] = np.stack([network_H, rest_H * (1.0 - paths_H), rest_H * paths_H])
+    return shares
+
+
+def told_shares(shares: Mapping[str, Floats]) -> Shrinkage:
+    """Say what metadata holds of the shares: the network's."""
+    kept = {task: shares_MH[MEMBERS.index("network")] for task, shares_MH in shares.items()}
+    return Shrinkage(
+        tuple(TaskShrinkage(task, tuple(map(float, kept_H)), "ensemble") for task, kept_H in kept.items())
+    )
+
+
+def _factor(truth_WHC: Floats, start_WHC: Floats, end_WHC: Floats) -> Floats:
+    """Fit how much of the way from start to end has the smallest absolute error, per step, shape (H,)."""
+    asked, way = (
+        np.moveaxis(one - start_WHC, 1, 2).reshape(-1, truth_WHC.shape[1]) for one in (truth_WHC, end_WHC)
+    )
+    ratios = np.divide(asked, way, out=np.zeros_like(asked), where=way != 0)
+    return np.clip(weighted_median(ratios, np.abs(way)), 0.0, 1.0)
