@@ -62,16 +62,13 @@ def test_the_crps_of_a_forecast_without_spread_is_its_mean_absolute_error(data: 
     assert errors.mean_width(0) == 0.0
 
 
-def test_true_quantiles_hold_what_they_promise(data: SeriesData) -> None:
+def test_true_quantiles_hold_what_they_promise(data: SeriesData, monkeypatch: pytest.MonkeyPatch) -> None:
     test, rng = data.spans["test"], np.random.default_rng(3)
     spread = np.quantile(rng.standard_t(4, 100_000), LEVELS)[:, None]
-    truth = rng.standard_t(4, (len(test), 3, 1))
-    test.truth["volatility"], kept = truth, test.truth["volatility"]
-    try:
-        forecast = np.broadcast_to(spread, (len(test), 3, 5, 1))
-        errors, _ = measure_quantiles(test, "volatility", forecast, LEVELS)
-    finally:
-        test.truth["volatility"] = kept
+    truth = {"volatility": rng.standard_t(4, (len(test), 3, 1))}
+    monkeypatch.setitem(vars(test), "truth", truth)
+    forecast = np.broadcast_to(spread, (len(test), 3, 5, 1))
+    errors, _ = measure_quantiles(test, "volatility", forecast, LEVELS)
     assert errors.mean_coverage(0) == pytest.approx(0.9, abs=0.05)
     assert errors.mean_coverage(1) == pytest.approx(0.5, abs=0.08)
 
