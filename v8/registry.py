@@ -8,10 +8,27 @@ from __future__ import annotations
 
 import difflib
 import pkgutil
+import sys
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from v8.errors import ProfileError
+
+
+def require_package(package: str, *, where: str, rule: str) -> None:
+    """Refuse what needs an optional package that is not installed.
+
+    Raises:
+        ProfileError: If it is not.
+    """
+    if find_spec(package) is None:
+        raise ProfileError(
+            where=where,
+            rule=rule,
+            got="none installed",
+            fix=f"Run: {sys.executable} -m pip install {package}",
+        )
 
 
 class Named(Protocol):

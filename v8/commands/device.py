@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from importlib.util import find_spec
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
 from v8 import machine
 from v8.engine.placement import SINGLE_THREADED, Placement, choose_placement, choose_shares
 from v8.errors import ProfileError
+from v8.registry import require_package
 
 if TYPE_CHECKING:
     from v8.engine.engines import Engine
@@ -62,7 +61,9 @@ def choose_engine(
     from v8.engine.engines import ENGINES
 
     engine = ENGINES.find(name, where="--engine")
-    _require_package(engine)
+    if engine.package:
+        rule = f"needs the package {engine.package}, v8's extra of that name"
+        require_package(engine.package, where=f"--engine {engine.name}", rule=rule)
     if not engine.is_elsewhere:
         if address is not None:
             raise _no_address(engine, "an address")
@@ -73,16 +74,6 @@ def choose_engine(
     choose_device(device, is_elsewhere=True)
     _settle_threads(may_have_gpu=device != "cpu" and machine.may_have_gpu())  # this process judges updates
     return partial(engine.train_all, choose_shares(workers, fleet_size, device, address))
-
-
-def _require_package(engine: Engine) -> None:
-    if engine.package and find_spec(engine.package) is None:
-        raise ProfileError(
-            where=f"--engine {engine.name}",
-            rule=f"needs the package {engine.package}, v8's extra of that name",
-            got="none installed",
-            fix=f"Run: {sys.executable} -m pip install {engine.package}",
-        )
 
 
 def _no_address(engine: Engine, got: str) -> ProfileError:

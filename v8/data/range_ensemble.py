@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -35,7 +36,7 @@ from v8.columns import (
     WAVE_COLUMNS,
     range_column,
 )
-from v8.data.range_paths import NUM_PATHS, lent_bars, log_ranges, path_medians
+from v8.data.range_paths import NUM_PATHS, lent_bars, log_ranges, path_medians, walk_windows
 from v8.data.regression import least_absolute_errors
 from v8.data.span import Floats, Span
 from v8.features.ranges import FLOOR_SHARE
@@ -45,9 +46,6 @@ from v8.tasks.closes import RANGE_TO_VARIANCE, Closes, variance_weights
 
 MEMBERS: Final = ("network", "regression", "paths")
 """Who forecasts, in the order of an ensemble's shares."""
-
-WINDOWS_AT_ONCE: Final = 32
-"""Windows whose paths are in memory at the same time."""
 
 TINY: Final = float(np.finfo(np.float32).tiny)
 
@@ -117,15 +115,7 @@ class RangeEnsemble:
 
     def walk(self, span: Span) -> dict[str, Floats]:
         """Forecast by the paths, per task, shape (W, H, C), in the task's unit."""
-        ranges_WH, tasks = self.ranges(span), [TASKS[name] for name in span.profile.tasks]
-        starts = range(0, len(span), WINDOWS_AT_ONCE)
-        parts = [slice(start, start + WINDOWS_AT_ONCE) for start in starts]
-        moves = (ranges_WH[part, None, :, None] * self.lent_PHC for part in parts)
-        made = [
-            path_medians(np, tasks, span.history_close[part], moved)
-            for part, moved in zip(parts, moves, strict=True)
-        ]
-        return {task: np.concatenate([part[task] for part in made]) for task in span.profile.tasks}
+        return walk_windows(span, self.ranges(span), self.lent_PHC, partial(path_medians, np))
 
 
 def fit_ensemble(train: Span) -> RangeEnsemble:

@@ -16,9 +16,9 @@ Legend: N windows, H steps of the horizon, C open, high, low, close, T terms, P 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from v8.columns import CLOSE, HIGH, LOW, OHLC, RANGE_BARS, TASK_OHLC
 from v8.data.span import Floats, Span
 from v8.features.ranges import FLOOR_SHARE
+from v8.tasks import TASKS
 from v8.tasks.closes import Closes, window_moments
 from v8.tasks.task import Task
 
@@ -37,6 +38,12 @@ MAX_MULTIPLE: Final = 20.0
 
 SEED: Final = 1999
 """Of the choice of train windows; the same candles give the same forecast."""
+
+WINDOWS_AT_ONCE: Final = 32
+"""Windows whose paths are in memory at the same time."""
+
+Summary: TypeAlias = Callable[[Sequence[Task], Floats, Floats], Mapping[str, Floats]]
+"""Maps tasks, known closes (N, 20) and the moves of paths (N, P, H, C) to what is said of them."""
 
 MIRRORED: Final = tuple(OHLC.index({HIGH: LOW, LOW: HIGH}.get(name, name)) for name in OHLC)
 """Columns of a bar turned upside down."""
@@ -74,6 +81,28 @@ def fit_range_paths(train: Span) -> RangePaths:
     coefficients_TH: Floats = np.linalg.lstsq(terms_NT, asked_NH, rcond=None)[0].astype(np.float64)
     drawn = np.random.default_rng(SEED).integers(len(train), size=NUM_PATHS // 2)
     return RangePaths(floor, coefficients_TH, lent_bars(train, np.exp(terms_NT @ coefficients_TH), drawn))
+
+
+def walk_windows(span: Span, ranges_NH: Floats, lent_PHC: Floats, summed_up: Summary) -> dict[str, Floats]:
+    """Walk the paths of some windows, a few at a time, and sum them up.
+
+    Args:
+        span: The windows.
+        ranges_NH: The log range forecast for each coming bar, unitless.
+        lent_PHC: The bars lent, see `lent_bars`.
+        summed_up: What is said of the paths.
+
+    Returns:
+        Per task of the profile, one row a window.
+    """
+    starts = range(0, len(span), WINDOWS_AT_ONCE)
+    parts = [slice(start, start + WINDOWS_AT_ONCE) for start in starts]
+    moves = (ranges_NH[part, None, :, None] * lent_PHC for part in parts)
+    tasks = [TASKS[name] for name in span.profile.tasks]
+    made = [
+        summed_up(tasks, span.history_close[part], moved) for part, moved in zip(parts, moves, strict=True)
+    ]
+    return {task: np.concatenate([part[task] for part in made]) for task in span.profile.tasks}
 
 
 def path_medians(xp: Any, tasks: Sequence[Task], history_close: Any, moved: Any) -> dict[str, Any]:

@@ -85,7 +85,8 @@ def build_formula(profile: Profile) -> keras.Model:
         dtype="float32",
         name=PATHS,
     )
-    moved_BPHC = paths(ops.exp(ahead(_log_deviations(column_BT, floor_B1))))
+    deviations_BR = candle_deviations(column_BT[HIGH], column_BT[LOW], RANGE_BARS)
+    moved_BPHC = paths(ops.exp(ahead(ops.log(ops.maximum(deviations_BR, floor_B1)))))
     num_bars = profile.lookback_bars
     known = [*range(num_bars - BAND_PERIOD_BARS, num_bars)]
     history_BK = ops.take(column_BT[CLOSE], known, axis=1)
@@ -115,14 +116,14 @@ def num_fitted(profile: Profile) -> int:
     return profile.horizon_bars * per_step + 1
 
 
-def _log_deviations(column_BT: dict[str, Any], floor_B1: Any) -> Any:
-    """The deviations of `Span.range_variance` over `RANGE_BARS`, floored, as logarithms, shape (B, R)."""
-    low_BT, num_bars = column_BT[LOW], column_BT[LOW].shape[1]
+def candle_deviations(high_BT: Any, low_BT: Any, bars: Sequence[int]) -> Any:
+    """Return the deviations of `Span.range_variance` over so many bars each, shape (B, R), unitless."""
+    num_bars = low_BT.shape[1]
     # Not the logarithm of a ratio: single precision would round the small ranges of one bar.
-    range_BT = ops.log1p((column_BT[HIGH] - low_BT) / low_BT)
-    newest = [ops.take(range_BT, [*range(num_bars - bars, num_bars)], axis=1) for bars in RANGE_BARS]
+    range_BT = ops.log1p((high_BT - low_BT) / low_BT)
+    newest = [ops.take(range_BT, [*range(num_bars - one, num_bars)], axis=1) for one in bars]
     means_BR = ops.concatenate([ops.mean(one, axis=1, keepdims=True) for one in newest], axis=1)
-    return ops.log(ops.maximum(means_BR * float(np.sqrt(RANGE_TO_VARIANCE)), floor_B1))
+    return means_BR * float(np.sqrt(RANGE_TO_VARIANCE))
 
 
 def _floors(close_BT: Any) -> list[Any]:

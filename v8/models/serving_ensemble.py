@@ -21,8 +21,9 @@ from v8.columns import HIGH, LOW, OHLC, RECENT_RANGE, range_column
 from v8.data.range_ensemble import MEMBERS, RangeEnsemble, known_ranges, move_terms
 from v8.data.range_paths import NUM_PATHS, path_medians
 from v8.data.span import Floats
+from v8.models.formula import candle_deviations
 from v8.profile import Profile
-from v8.tasks.closes import RANGE_TO_VARIANCE, standing_closes
+from v8.tasks.closes import standing_closes
 
 LIMITS: Final = "ensemble_limits"
 """Name of the layer that holds the smallest deviation, its logarithm and the largest log range."""
@@ -107,13 +108,9 @@ def _forecast_ranges(profile: Profile, window_BTF: Any) -> Any:
 
 def _deviations(profile: Profile, window_BTF: Any, newest_BF: Any) -> Any:
     """The deviations behind that a window tells of, one after another, (B, L - 1 - waves)."""
-    known, num_bars = known_ranges(profile), profile.lookback_bars
-    low_BT = ops.take(window_BTF, profile.features.index(LOW), axis=2)
-    high_BT = ops.take(window_BTF, profile.features.index(HIGH), axis=2)
-    # Not the logarithm of a ratio: single precision would round the small ranges of one bar.
-    range_BT = ops.log1p((high_BT - low_BT) / low_BT)
-    newest = [ops.take(range_BT, [*range(num_bars - bars, num_bars)], axis=1) for bars in known.from_candles]
-    found = [float(np.sqrt(RANGE_TO_VARIANCE)) * ops.mean(one, axis=1, keepdims=True) for one in newest]
+    known = known_ranges(profile)
+    high_BT, low_BT = (ops.take(window_BTF, profile.features.index(name), axis=2) for name in (HIGH, LOW))
+    found = [candle_deviations(high_BT, low_BT, known.from_candles)]
     if known.from_features:
         recent_B1 = _columns(profile, newest_BF, [RECENT_RANGE])
         found.append(recent_B1 * _columns(profile, newest_BF, [*map(range_column, known.from_features)]))

@@ -7,15 +7,12 @@ wherever it trains. Its package is imported only when it is asked for.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from v8.errors import ProfileError
-from v8.registry import Registry, later
+from v8.registry import Registry, later, require_package
 
 
 class TrackerError(Exception):
@@ -109,12 +106,8 @@ def check_trackers(names: Sequence[str]) -> None:
     """
     for name in names:
         kind = TRACKERS.find(name, where=f"--track {name}")
-        if kind.package and find_spec(kind.package) is None:
-            raise ProfileError(
-                where=f"--track {name}",
-                rule=f"needs the package {kind.package}",
-                got="none installed",
-                fix=f"Run: {sys.executable} -m pip install {kind.package}",
-            )
+        if kind.package:
+            rule = f"needs the package {kind.package}"
+            require_package(kind.package, where=f"--track {name}", rule=rule)
         if kind.check:
             kind.check()
