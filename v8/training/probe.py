@@ -21,6 +21,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import NDArray
 
+from v8.levels import quantile_output
 from v8.machine import backend, backend_name, cuda_versions, device_of, gpus, has_gpu
 from v8.models.cost import training_flop_per_window
 from v8.models.networks import build_network
@@ -216,7 +217,7 @@ def format_speeds(
 def _stock_steps(profile: Profile, precision: str, num_models: int) -> tuple[Work, str]:
     network = stock_network(profile, precision)
     x_BMTF, y_BMHC = random_batch(profile, num_models)
-    x_BTF, y_BHC = x_BMTF[:, 0], {task: values[:, 0] for task, values in y_BMHC.items()}
+    x_BTF, y_BHC = x_BMTF[:, 0], {task: y_BMHC[task][:, 0] for task in profile.tasks}
     weights = network.trainable_variables[0]
     work = _chain(lambda _: network.train_on_batch(x_BTF, y_BHC), None, lambda _: weights.value)
     return work, f"stock keras.layers, jit_compile={network.jit_compile}"
@@ -307,7 +308,10 @@ def shortened(profile: Profile) -> Profile:
 def random_batch(
     profile: Profile, num_models: int
 ) -> tuple[NDArray[np.float32], dict[str, NDArray[np.float32]]]:
-    """Draw one batch of windows (B, M, T, F) and targets, task to (B, M, H, C), standard normal."""
+    """Draw one batch of windows (B, M, T, F) and targets, task to (B, M, H, C), standard normal.
+
+    Where a profile has quantiles, their units follow the targets, by `quantile_output`: all 1.
+    """
     draws = np.random.default_rng(0)
     first = (profile.training.windows_per_step, num_models)
     x_BMTF = draws.standard_normal((*first, profile.lookback_bars, profile.num_features), np.float32)
@@ -315,7 +319,8 @@ def random_batch(
         task.name: draws.standard_normal((*first, profile.horizon_bars, len(task.columns)), np.float32)
         for task in profile.shape.tasks
     }
-    return x_BMTF, y_BMHC
+    units = {quantile_output(task): np.ones_like(y) for task, y in y_BMHC.items() if profile.quantiles}
+    return x_BMTF, y_BMHC | units
 
 
 def median_rate(work: Work, seconds: float, *, clock: Callable[[], float] = time.perf_counter) -> float:
