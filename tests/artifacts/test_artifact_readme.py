@@ -15,6 +15,7 @@ import pytest
 
 from v8.artifacts.artifact_readme import artifact_readme
 from v8.artifacts.forecaster import Forecaster
+from v8.features.indicators import definitions
 
 WITHOUT_V8 = '''
 import importlib.abc
@@ -164,6 +165,26 @@ def test_a_model_of_the_demo_market_says_so(metadata: dict[str, Any]) -> None:
     assert "**Demo market: this model was trained on simulated" in artifact_readme(
         metadata | {"is_demo_market": True}
     )
+
+
+def test_it_tells_what_a_model_reads_beside_its_candles(metadata: dict[str, Any]) -> None:
+    table = {"file": "funding.csv", "time": "at", "columns": ["rate"], "available_after_s": 60}
+    profile = metadata["profile"] | {"covariates": [table | {"max_age_s": 43_200}]}
+    names = ["BTCUSDT.range_20", "csv.rate"]
+    features = [{"name": name, "definition": definitions([name])[name]} for name in names]
+    readme = artifact_readme(metadata | {"profile": profile, "features": [*metadata["features"], *features]})
+    assert "- `BTCUSDT`: its 15m candles up to the same one\n- `funding.csv`, a table of your own" in readme
+    assert "times in `at`, `rate`. A row counts from its time plus 60 s until a newer one does" in readme
+    assert 'forecaster.predict(candles, covariates={"BTCUSDT": ..., "funding.csv": ...})' in readme
+    assert "What is of BTCUSDT is computed from those candles alone" in readme
+    assert "covariates=" not in artifact_readme(metadata)
+
+
+def test_it_lists_the_outputs_that_hold_quantiles(metadata: dict[str, Any]) -> None:
+    readme = artifact_readme(metadata | {"profile": metadata["profile"] | {"quantiles": [0.05, 0.5, 0.95]}})
+    told = "(N, 3, 3, 2) | quantiles 5 %, 50 %, 95 % of bb_upper, bb_lower | quote currency |"
+    assert f'| `forecast["bands_quantiles"]` | {told}' in readme
+    assert "_quantiles" not in artifact_readme(metadata)
 
 
 def test_what_a_sentence_leaves_open_is_said_only_where_it_matters(metadata: dict[str, Any]) -> None:

@@ -10,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from v8.errors import listed
 from v8.evaluation.baselines import called
 from v8.evaluation.judgement import Judgement
+from v8.features.covariates import neighbours
 from v8.features.indicators import warmup_bars
+from v8.levels import percent_of, quantile_output
+from v8.profile import TableSettings, recorded_tables
 from v8.wording import markdown_table, number, plural
 
 README_FILE: Final = "README.md"
@@ -99,7 +103,31 @@ def _data(metadata: Mapping[str, Any]) -> str:
     )
 
 
+def covariate_note(metadata: Mapping[str, Any]) -> str:
+    """Say in Markdown what a model reads beside the candles of its series; nothing for most models."""
+    names = [feature["name"] for feature in metadata["features"]]
+    tables = recorded_tables(metadata["profile"].get("covariates", ()), where="metadata, key covariates")
+    _, _, timeframe = str(metadata["series"]).rpartition("-")
+    lines = [f"- `{symbol}`: its {timeframe} candles up to the same one" for symbol in neighbours(names)]
+    lines += [_table_line(table) for table in tables]
+    if not lines:
+        return ""
+    given = ", ".join(f'"{name}": ...' for name in (*neighbours(names), *(table.file for table in tables)))
+    told = "It also reads, and refuses to forecast without:\n\n" + "\n".join(lines)
+    return f"{told}\n\n```\nforecast = forecaster.predict(candles, covariates={{{given}}})\n```"
+
+
+def _table_line(table: TableSettings) -> str:
+    columns = ", ".join(f"`{name}`" for name in table.columns)
+    return (
+        f"- `{table.file}`, a table of your own, not published: times in `{table.time}`, {columns}. A row "
+        f"counts from its time plus {table.available_after_s:,} s until a newer one does, at most until its "
+        f"time plus {table.max_age_s:,} s. On the command line `--tables FOLDER` names its folder"
+    )
+
+
 def _with_v8(metadata: Mapping[str, Any]) -> str:
+    beside = f"\n{note}\n" if (note := covariate_note(metadata)) else ""
     return f"""## Use it with v8
 
 `candles` is a frame of raw candles, at least {_needed_bars(metadata)} unbroken ones up to the newest closed
@@ -111,7 +139,7 @@ import v8
 forecaster = v8.load("FOLDER or user/name", "{metadata["series"]}")
 forecast = forecaster.predict(candles)
 ```
-
+{beside}
 v8 is installed from a checkout of its repository, `python -m pip install /path/to/v8`; the package of that
 name on the public index is another."""
 
@@ -122,6 +150,7 @@ def _with_keras(metadata: Mapping[str, Any]) -> str:
     for task, about in metadata["tasks"].items():
         shape, columns = f"(N, {horizon}, {len(about['columns'])})", ", ".join(about["columns"])
         rows.append((f'`forecast["{task}"]`', shape, columns, about["unit"]))
+    rows += _quantile_rows(metadata)
     return f"""## Use it with plain Keras
 
 `features` is a frame with the columns of the table below, one row a closed candle, oldest first, no
@@ -147,6 +176,16 @@ Scaling is inside the model: raw numbers go in, prices come out. N windows of sh
 {markdown_table(("output", "shape", "columns", "unit"), rows)}
 
 Step k, from 1, is the k-th bar after the window's last one."""
+
+
+def _quantile_rows(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    """List the outputs that hold quantiles, where the model has some."""
+    levels = metadata["profile"].get("quantiles", ())
+    told = ", ".join(f"{percent_of(level)} %" for level in levels)
+    for task, about in metadata["tasks"].items() if levels else ():
+        shape = f"(N, {metadata['horizon_bars']}, {len(levels)}, {len(about['columns'])})"
+        columns = f"quantiles {told} of {', '.join(about['columns'])}"
+        yield f'`forecast["{quantile_output(task)}"]`', shape, columns, about["unit"]
 
 
 def _features(metadata: Mapping[str, Any]) -> str:
@@ -176,6 +215,11 @@ def _notes(metadata: Mapping[str, Any]) -> Iterator[str]:
         yield "The true range of a bar is max(high, previous close) - min(low, previous close)."
     if "volume_norm" in names:
         yield "A window of bars without any volume gives volume_norm 1."
+    if others := neighbours(names):
+        yield (
+            f"What is of {listed(others)} is computed from those candles alone: whatever its definition "
+            "names, recent_range too, is theirs."
+        )
 
 
 def _needed_bars(metadata: Mapping[str, Any]) -> int:

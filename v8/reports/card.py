@@ -17,6 +17,7 @@ import yaml
 from huggingface_hub import EvalResult, ModelCardData
 from pydantic import TypeAdapter
 
+from v8.artifacts.artifact_readme import covariate_note
 from v8.artifacts.generations import Decision
 from v8.artifacts.run_folder import RUN_FILE, RunRecord
 from v8.evaluation.significance import ALPHA
@@ -74,7 +75,7 @@ import v8
 forecaster = v8.load("{repo}", "{series}")
 forecast = forecaster.predict(candles)
 ```
-
+{beside}
 `v8` is installed from a checkout of its repository, `python -m pip install /path/to/v8`; the package of that
 name on the public index is another.
 
@@ -219,6 +220,7 @@ def model_card(
         changes=changes_section(changes),
         held_back=f"Not published:\n\n{lines}\n" if held_back else "",
         repo=repo,
+        beside=f"\n{note}\n" if (note := covariate_note(first)) else "",
         series=rows[0].series,
         data=_data(metadata),
         making=_making(run, metadata, results, is_of_many_runs=is_of_many_runs),
