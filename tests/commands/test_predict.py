@@ -13,11 +13,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import typer
 from exchange_api import ExchangeApi
 from typer.testing import CliRunner, Result
 
 from v8.artifacts.forecaster import Forecaster
 from v8.commands.app import app
+from v8.commands.predict import _exit_on_refusals
+from v8.engine.issuing import IssuedMany
+from v8.errors import DataError
 from v8.evaluation.baselines import called
 from v8.evaluation.judgement import Judgement
 from v8.market.sources.source import open_source
@@ -290,3 +294,15 @@ def test_all_series_ask_the_exchange_once_each_and_for_its_time(
     done = call(many[0], "--all")
     assert (done.exit_code, done.stdout) == (3, "")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_one_reason_of_several_series_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    lost = DataError(where="rates.csv", rule="must be a CSV", got="no such file", fix="Name its folder")
+    own = DataError(where="SOLUSDT-1h", rule="needs candles", got="none", fix="Fetch some")
+    with pytest.raises(typer.Exit) as ended:
+        _exit_on_refusals(IssuedMany([], {"BTCUSDT-1h": lost, "ETHUSDT-1h": lost, "SOLUSDT-1h": own}))
+    assert ended.value.exit_code == DataError.exit_code
+    assert capsys.readouterr().err.splitlines() == [
+        f"failed: BTCUSDT-1h, ETHUSDT-1h: {lost}",
+        f"failed: {own}",
+    ]

@@ -207,6 +207,7 @@ def test_one_series_without_candles_does_not_stop_the_others(
     assert (woken.num_issued, [*woken.failures]) == (1, [SHORT])
     assert closes(ledger, LONG) == [0]
     assert len(told) == 1 and "unbroken candles at the end" in told[0]
+    assert told[0].count(SHORT) == 1
     assert watch.wake().num_issued == 0
     assert len(told) == 1
     exchange.now_s += BAR_S

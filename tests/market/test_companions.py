@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from v8.errors import DataError
+from v8.features.table import compute_table
 from v8.market.candles import Candles
 from v8.market.companions import Companions
 from v8.market.series import Series
@@ -58,11 +59,17 @@ def test_the_same_candles_are_found_again_when_what_lacked_has_come(files: Candl
 
 
 def test_a_forecast_needs_all_beside_the_newest_candle(files: CandleSource) -> None:
+    whole = DEMO.candles(ETH, 40)
+    rates = TableSettings(file="rates.csv", time="time", columns=("rate",), available_after_s=0, max_age_s=1)
+    rows = {"time": [int(at_s) + 900 for at_s in whole.open_time_s if at_s != NEWEST_S - 9_000]}
+    given = {"rates.csv": rows | {"rate": [0.1] * 39}}
+    # Of the table a candle lacks, too, but not at the end: that is no reason.
     with pytest.raises(
         DataError,
-        match="ETHUSDT-15m: a forecast needs BTCUSDT-15m at its newest candle, too",
+        match="ETHUSDT-15m: a forecast needs BTCUSDT-15m at its newest candle, too, which opened at "
+        "2024-12-31T23:45:00Z; got BTCUSDT-15m up to the one of 2024-12-31T23:15:00Z",
     ):
-        Companions(NAMES).newest(files, ETH, 20)
+        Companions((*NAMES, "csv.rate"), [rates], given).newest(files, ETH, 20)
     assert len(Companions(NAMES).newest(DEMO, ETH, 20)) == 20
 
 
@@ -84,10 +91,27 @@ def test_a_neighbour_that_nobody_has_is_named(tmp_path: Path) -> None:
         Companions(NAMES).joined(DEMO.candles(ETH, 30))
 
 
-def test_candles_of_another_time_never_meet() -> None:
+def test_candles_of_another_time_never_meet_and_the_error_tells_both_times() -> None:
     old = DEMO.candles(BTC, 50, NEWEST_S - 100 * 900)
-    with pytest.raises(DataError, match="needs candles that have BTCUSDT-15m beside them; got none of 30"):
+    span = "; BTCUSDT-15m has 2024-12-30T10:30:00Z to 2024-12-30T22:45:00Z"
+    told = f"needs candles that have BTCUSDT-15m beside them; got none of 30, .*{span}"
+    with pytest.raises(DataError, match=told):
         Companions(NAMES, given={"BTCUSDT": old}).joined(DEMO.candles(ETH, 30))
+
+
+def test_what_is_given_and_never_read_is_a_slip_of_the_pen() -> None:
+    for given in ({"BTCUSD": []}, {"BTCUSDT-15m": []}, {"funding": []}):
+        with pytest.raises(DataError, match=f"beside their candles: BTCUSDT; got '{next(iter(given))}'"):
+            Companions(NAMES, given=given)
+    with pytest.raises(DataError, match="beside their candles: nothing; got 'BTCUSDT'"):
+        Companions(("close",), given={"BTCUSDT": []})
+
+
+def test_too_short_a_neighbour_is_told_as_what_lacks() -> None:
+    names, short = ("close", "BTCUSDT.range_240"), DEMO.candles(BTC, 50)
+    joined = Companions(names, given={"BTCUSDT": short}).joined(DEMO.candles(ETH, 300))
+    with pytest.raises(DataError, match=r"got 50 candles, at most 50 .*; 250 bars lack BTCUSDT-15m"):
+        compute_table(joined, names)
 
 
 def test_a_neighbour_without_volumes_cannot_give_what_is_made_of_them() -> None:

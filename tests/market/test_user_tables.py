@@ -98,8 +98,18 @@ def test_what_could_mean_something_else_is_refused(folder: Path, text: str, why:
 
 
 def test_a_table_that_is_not_there_names_the_flag(folder: Path) -> None:
-    with pytest.raises(DataError, match=r"funding.csv: must be a CSV .* folder with --tables FOLDER"):
+    with pytest.raises(DataError, match=r"funding.csv: must be a CSV .* no such file.* with --tables FOLDER"):
         read_user_table(settings())
+
+
+def test_a_table_written_as_csv_reads_back_as_it_was(folder: Path) -> None:
+    times = [MIDNIGHT_S, MIDNIGHT_S + 0.25, MIDNIGHT_S + 60]
+    given = pd.DataFrame({"time": times, "rate": [0.1, 1 / 3, -2e-17]})
+    table = user_table(given, settings(), "a test")
+    (folder / "funding.csv").write_text(table.to_csv())
+    again = read_user_table(settings())
+    assert again.time_us.tolist() == table.time_us.tolist() == [round(time * 1e6) for time in times]
+    assert again.columns["rate"].tolist() == given["rate"].tolist()
 
 
 def test_a_frame_has_its_times_in_a_column_or_in_the_index() -> None:

@@ -14,6 +14,11 @@ import pytest
 
 import v8
 from v8.errors import DataError, ProfileError, V8Error
+from v8.market.companions import Companions
+from v8.market.series import Series
+from v8.market.sources.source import open_source
+from v8.profile import Profile, load_profile
+from v8.python.training import _kept_tables, _with_others
 
 
 @pytest.fixture
@@ -73,6 +78,32 @@ def test_the_same_call_again_trains_nothing(
     frame = trained_run.candles.to_frame()
     v8.train(frame, trained_run.profile, series="BTCUSDT-15m", runs="python")
     assert "1 finished before" in capsys.readouterr().out
+
+
+def test_covariates_in_memory_are_laid_where_the_command_finds_them(home: Path) -> None:
+    table = {"file": "f.csv", "time": "time", "columns": ("rate",), "available_after_s": 0, "max_age_s": 9}
+    known = load_profile("frontier").model_dump()
+    names = (*known["features"], "BTCUSDT.range_20", "csv.rate")
+    profile = Profile.model_validate(known | {"features": names, "covariates": (table,)})
+    demo = open_source("demo")
+    own, other = (demo.candles(Series(name, "1h"), 400).to_frame() for name in ("ETHUSDT", "BTCUSDT"))
+    given = {"BTCUSDT": other, "f.csv": {"time": [1_700_000_000], "rate": [0.5]}}
+    chosen = ["ETHUSDT-1h"]
+    frames = _with_others(own, chosen, profile, given)
+    assert [*frames] == ["ETHUSDT-1h", "BTCUSDT-1h"] and chosen == ["ETHUSDT-1h"]
+    folder = _kept_tables(Companions.of(profile, given).tables())
+    assert (folder / "f.csv").read_text() == "time,rate\n1700000000000000,0.5\n"
+    # The same through the door: one candle for each row of the table there is none.
+    with pytest.raises(DataError, match=r"needs candles that have f.csv beside them; got none of 400, 2024"):
+        v8.train(own, profile, series="ETHUSDT-1h", covariates=given, runs="runs", progress=False)
+    for candles, others in (
+        ("vision", {"BTCUSDT": other}),
+        ({"A-1h": own, "A-15m": own}, {"BTCUSDT": other}),
+    ):
+        with pytest.raises(ProfileError, match="candles of other symbols only beside frames"):
+            v8.train(candles, profile, covariates=others)
+    with pytest.raises(DataError, match=r"beside their candles: BTCUSDT, f.csv; got 'BTCUSD'"):
+        v8.train(own, profile, series="ETHUSDT-1h", covariates={"BTCUSD": other})
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from v8.commands.options import (
     UniverseOption,
     WorkersOption,
     asked_series,
+    require_tables,
     served_series,
     take_tables,
 )
@@ -87,6 +88,7 @@ def backtest(
     from v8.market.sources.source import open_source
 
     take_tables(tables)
+    require_tables(budget)
     candle_source = open_source(source, data_dir=data_dir)
     chosen = asked or served_series(candle_source)
     train_all = choose_engine(engine, device, workers, fleet_size, address)

@@ -21,6 +21,7 @@ from v8.commands.options import (
     TablesOption,
     UniverseOption,
     asked_series,
+    require_tables,
     served_series,
     take_tables,
 )
@@ -118,6 +119,8 @@ def compare_profiles(
     _check_out(out)
     take_tables(tables)
     chosen = [load_profile(name) for name in names]
+    for one in chosen:
+        require_tables(one)
     asked = asked_series(series, universe)
 
     from v8.artifacts.run_folder import now_iso

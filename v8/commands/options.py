@@ -14,7 +14,7 @@ from v8.errors import ProfileError, listed
 from v8.invocation import command
 from v8.market.series import Series, load_universe
 from v8.market.sources.source import SOURCES, CandleSource, SeriesLister
-from v8.profile import TABLES_PLACE
+from v8.profile import TABLES_PLACE, Profile
 
 MAX_BARS: Final = 10_000_000
 """Candles per series that can be asked for; as many as a profile may use."""
@@ -113,6 +113,18 @@ def take_tables(folder: Path | None) -> None:
             fix="Name the folder, not the file",
         )
     os.environ[TABLES_PLACE] = str(folder.absolute())
+
+
+def require_tables(profile: Profile) -> None:
+    """Read the tables that a profile names, before candles are fetched and anything is trained.
+
+    Raises:
+        DataError: If one cannot be read, or is not what the profile says.
+    """
+    from v8.market.companions import Companions  # it needs pandas, and most profiles need no table
+
+    if profile.covariates:
+        Companions.of(profile).tables()
 
 
 def one_place(name: str, run: Path | None, repo: str | None) -> Path | str:

@@ -26,7 +26,7 @@ from v8.commands.options import (
     take_tables,
 )
 from v8.commands.printed_forecasts import PRINTERS
-from v8.errors import ProfileError, SeriesError
+from v8.errors import ProfileError, SeriesError, listed
 from v8.invocation import command
 
 if TYPE_CHECKING:
@@ -183,10 +183,13 @@ def _draw(issued: Sequence[Issued], plot: Path, *, is_many: bool) -> None:
 
 
 def _exit_on_refusals(told: IssuedMany) -> None:
-    """Say in one line each which series were not forecast, and leave as `run` does."""
+    """Say in a line for each reason which series were not forecast, and leave as `run` does."""
+    by_reason: dict[str, list[str]] = {}
     for name, error in told.refused.items():
-        where = "" if str(error).startswith(name) else f"{name}: "
-        sys.stderr.write(f"failed: {where}{error}\n")
+        by_reason.setdefault(str(error), []).append(name)
+    for reason, names in by_reason.items():
+        where = "" if reason.startswith(names[0]) else f"{listed(names)}: "
+        sys.stderr.write(f"failed: {where}{reason}\n")
     codes = {error.exit_code for error in told.refused.values()}
     if codes:
         raise typer.Exit(codes.pop() if not told.issued and len(codes) == 1 else SeriesError.exit_code)

@@ -64,7 +64,14 @@ def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[objec
 
 def print_reasons(title: str, rows: Sequence[tuple[str, str]]) -> None:
     """Print a table of series and the reasons why they failed."""
-    _print_cells(title, [Column("series", no_wrap=True), Column("reason", overflow="fold")], rows)
+    print_sentences(title, ("series", "reason"), rows)
+
+
+def print_sentences(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table whose last column holds sentences."""
+    *others, last = header
+    columns = [*(Column(name, no_wrap=True) for name in others), Column(last, overflow="fold")]
+    _print_cells(title, columns, rows)
 
 
 @contextmanager

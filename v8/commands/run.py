@@ -26,6 +26,7 @@ from v8.commands.options import (
     UniverseOption,
     WorkersOption,
     asked_series,
+    require_tables,
     served_series,
     take_tables,
 )
@@ -139,6 +140,8 @@ def run(
     train_all = choose_engine(engine, device, workers, fleet_size, address)
     path = locate_run(runs, f"{budget.name}-smoke" if smoke else budget.name, is_fresh=fresh)
     plan = make_plan(budget, chosen, path)
+    if plan.todo:
+        require_tables(budget)
     if dry_run:
         print_plan(plan, candle_source)
         return
@@ -148,6 +151,7 @@ def run(
         check_publishing(publish, candle_source.name, is_publishable=candle_source.is_publishable)
     summary = _carry_out(plan, candle_source, train_all, track or (), redone)
     folder = ["--data-dir", str(data_dir)] if data_dir else []
+    folder += ["--tables", str(tables)] if tables else []
     print_newer(summary.newer, command("update", str(path), *folder), f"{_words_to_continue()} --fresh")
     candles = folder if source == DEFAULT_SOURCE else ["--source", source, *folder]
     is_worth_it = candle_source.is_publishable and not smoke and not publish

@@ -26,6 +26,7 @@ from v8.commands.options import (
     TablesOption,
     WorkersOption,
     asked_series,
+    require_tables,
     take_tables,
 )
 from v8.commands.publish import check_publishing, publish_run
@@ -109,6 +110,7 @@ def update(
     candle_source = open_source(source or _newest_of(read_run(run).source), data_dir=data_dir)
     renewal = Renewal(run, candle_source, rule, command(*sys.argv[1:]), _opened(ledger))
     chosen = renewal.chosen(asked)
+    require_tables(renewal.profile)
     train_all = choose_engine(engine, device, workers, fleet_size, address)
     if dry_run:
         _print_what_would_be_done(renewal, chosen)

@@ -163,6 +163,7 @@ class Staleness:
     def _found(self, served: _Served, candles: Candles) -> tuple[bool, str]:
         num_new = max(0, (int(candles.open_time_s[-1]) - served.tried_s) // served.series.bar_s)
         said = f"{num_new:,} new {'candle' if num_new == 1 else 'candles'} since {iso(served.tried_s)}"
+        said += "".join(f", {count:,} bars lack {name}" for name, count in candles.report.lacking.items())
         if not num_new or self.rule.when == "always":
             return num_new > 0, said
         if self.rule.when == "age":

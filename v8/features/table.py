@@ -142,7 +142,8 @@ def valid_rows(candles: Candles, columns: Sequence[str]) -> list[slice]:
         raise DataError(
             where=f"features of {candles.series}",
             rule=f"needs at least {warmup + 1} candles without a gap ({warmup} warm-up + 1)",
-            got=f"{len(candles)} candles, at most {longest} of them without a gap",
+            got=f"{len(candles)} candles, at most {longest} of them without a gap"
+            + "".join(f"; {count:,} bars lack {name}" for name, count in candles.report.lacking.items()),
             fix="Fetch a longer history with --bars",
         )
     return rows

@@ -182,9 +182,11 @@ class Watch:
             candles = source.candles(series, (newest_s - min(begins_s)) // series.bar_s)
             if forecaster:
                 with self._told_of(str(series), woken):
-                    joined = self._companions(forecaster).joined(candles, source)
+                    # Anew at each wake: a table may have grown since the last close.
+                    companions = Companions.of(profile_of(forecaster))
+                    joined = companions.joined(candles, source)
                     self._issue(closes, forecaster, joined, source, woken)
-                    self._companions(forecaster).reaching(candles, joined)
+                    companions.reaching(candles, joined)
             self._score(series, candles, woken)
         memory.looked_s = newest_s
 
@@ -238,10 +240,6 @@ class Watch:
         companions, last_s = Companions.of(profile), until_s - forecaster.series.bar_s
         return companions.candles(source, forecaster.series, profile.newest_bars, last_s)
 
-    def _companions(self, forecaster: Forecaster) -> Companions:
-        """Return what lies beside candles now: a table may have grown since the last close."""
-        return Companions.of(profile_of(forecaster))
-
     def _entry(
         self, forecaster: Forecaster, candles: Candles, past: FittedBaselines | Candles, close_s: int
     ) -> Entry:
@@ -287,7 +285,7 @@ class Watch:
                 woken.failures[what] = error
 
     def _say(self, what: str, error: V8Error) -> None:
-        """Tell trouble that was not the last that was told of the same."""
-        if self._told.get(what) != str(error):
-            self._told[what] = str(error)
-            self._tell(f"{what}: {error}")
+        """Tell trouble that was not told of the same last, nor of another: a table lacks for all series."""
+        if str(error) not in self._told.values():
+            self._tell(str(error) if str(error).startswith(what) else f"{what}: {error}")
+        self._told[what] = str(error)

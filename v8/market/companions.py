@@ -11,8 +11,8 @@ Shapes: N candles of a series.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,13 +24,30 @@ from v8.features.covariates import USER, beside, parted
 from v8.features.indicators import needed_beside
 from v8.market.candles import Candles, check_candles
 from v8.market.frames import candle_table
-from v8.market.open_times import iso
+from v8.market.open_times import US_PER_S, iso
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.market.user_tables import UserTable, read_user_table, user_table
 from v8.profile import Profile, TableSettings
 
 Column = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class _Beside:
+    """What lies beside some candles, of one origin.
+
+    Args:
+        name: Of the series or of the table's file.
+        has: Which of the candles have it beside them, shape (N,).
+        columns: By name, shape (N,), of any value where a candle lacks it.
+        span: From when to when it is there at all, in words.
+    """
+
+    name: str
+    has: NDArray[np.bool_]
+    columns: Mapping[str, Column]
+    span: str
 
 
 class Companions:
@@ -41,6 +58,9 @@ class Companions:
         tables: Its key `covariates`.
         given: Candles and tables in memory, by symbol or name of the file. A table that is not among them is
             read from the folder of tables.
+
+    Raises:
+        DataError: If something is given that no feature reads: a slip of the pen would be left out unseen.
     """
 
     def __init__(
@@ -57,6 +77,9 @@ class Companions:
         self._settings, self._given = tuple(tables), dict(given or {})
         self._tables: list[UserTable] | None = None
         self._kept: dict[tuple[Series, int, int], Candles] = {}
+        self._until_s: dict[str, int] = {}
+        """Of what lacked beside the newest of the candles that were joined last: the last that had it."""
+        self._require_read(self._given)
 
     @classmethod
     def of(cls, profile: Profile, given: Mapping[str, Any] | None = None) -> Companions:
@@ -65,6 +88,21 @@ class Companions:
 
     def __bool__(self) -> bool:
         return bool(self._of_symbol or self._settings)
+
+    def tables(self) -> list[UserTable]:
+        """Return the tables, read when they are first needed.
+
+        Raises:
+            DataError: If one cannot be read, or is not what the profile says.
+        """
+        if self._tables is None:
+            self._tables = [
+                user_table(self._given[each.file], each, f"covariates, {each.file}")
+                if each.file in self._given
+                else read_user_table(each)
+                for each in self._settings
+            ]
+        return self._tables
 
     def with_neighbours(self, series: Sequence[Series]) -> list[Series]:
         """List series and the neighbours that their candles need, each once."""
@@ -111,39 +149,55 @@ class Companions:
         """
         if not self:
             return own
-        columns: dict[str, Column] = {}
-        is_there: dict[str, NDArray[np.bool_]] = {}
-        for symbol, wanted in self._of_symbol.items():
-            other = self._neighbour(symbol, own, source)
-            at, has = _places(own, other)
-            is_there[str(other.series)] = has
-            columns |= {beside(symbol, name): other.column(name)[at] for name in wanted}
-            _require_volume(other, wanted)
-        for table in self._user_tables():
-            rows = table.rows_known(own.open_time_s + own.series.bar_s)
-            is_there[table.settings.file] = rows >= 0
-            columns |= {beside(USER, name): each[rows] for name, each in table.columns.items()}
-        rows = np.flatnonzero(np.logical_and.reduce([*is_there.values()]))
-        lacking = {name: int((~has).sum()) for name, has in is_there.items() if not has.all()}
+        every = [*self._of_neighbours(own, source), *self._of_tables(own)]
+        lacking = [one for one in every if not one.has.all()]
+        rows = np.flatnonzero(np.logical_and.reduce([one.has for one in every]))
         if not len(rows):
             raise _never_together(own, lacking)
-        return own.at(rows, {name: each[rows] for name, each in columns.items()}, lacking)
+        self._until_s = {one.name: int(own.open_time_s[one.has][-1]) for one in lacking if not one.has[-1]}
+        columns = {name: each[rows] for one in every for name, each in one.columns.items()}
+        return own.at(rows, columns, {one.name: int((~one.has).sum()) for one in lacking})
 
     def reaching(self, own: Candles, found: Candles) -> Candles:
-        """Return joined candles that reach as far as those of the series.
+        """Return the candles that were joined last, which reach as far as those of the series.
 
         Raises:
             DataError: If something lacks beside the newest candle.
         """
         if found.open_time_s[-1] == own.open_time_s[-1]:
             return found
+        until = [f"{name} up to the one of {iso(last_s)}" for name, last_s in self._until_s.items()]
         raise DataError(
             where=str(own.series),
-            rule=f"a forecast needs {listed([*found.report.lacking])} at its newest candle, too, which "
+            rule=f"a forecast needs {listed([*self._until_s])} at its newest candle, too, which "
             f"opened at {iso(own.open_time_s[-1])}",
-            got=f"nothing of one of them after {iso(found.open_time_s[-1])}",
+            got=listed(until),
             fix="Try again when it has come, or give newer candles or a newer table (--tables FOLDER)",
         )
+
+    def _of_neighbours(self, own: Candles, source: CandleSource | None) -> Iterator[_Beside]:
+        for symbol, wanted in self._of_symbol.items():
+            other = self._neighbour(symbol, own, source)
+            _require_volume(other, wanted)
+            at, has = _places(own, other)
+            columns = {beside(symbol, name): other.column(name)[at] for name in wanted}
+            yield _Beside(str(other.series), has, columns, _span(*other.open_time_s[[0, -1]]))
+
+    def _of_tables(self, own: Candles) -> Iterator[_Beside]:
+        for table in self.tables():
+            rows = table.rows_known(own.open_time_s + own.series.bar_s)
+            columns = {beside(USER, name): each[rows] for name, each in table.columns.items()}
+            yield _Beside(table.settings.file, rows >= 0, columns, _span(*table.time_us[[0, -1]] // US_PER_S))
+
+    def _require_read(self, given: Mapping[str, Any]) -> None:
+        read = [*self._of_symbol, *(each.file for each in self._settings)]
+        if strange := [name for name in given if name not in read]:
+            raise DataError(
+                where="covariates",
+                rule=f"names what the features read beside their candles: {listed(read) or 'nothing'}",
+                got=listed(list(map(repr, strange))),
+                fix="Give candles by their symbol and tables by the name of their file, and nothing else",
+            )
 
     def _neighbour(self, symbol: str, own: Candles, source: CandleSource | None) -> Candles:
         series = Series(symbol, own.series.timeframe)
@@ -164,17 +218,6 @@ class Companions:
         if other.open_time_s[-1] == last_s:  # else its newest may yet come
             self._kept[wanted] = other
         return other
-
-    def _user_tables(self) -> list[UserTable]:
-        """Return the tables, read when they are first needed."""
-        if self._tables is None:
-            self._tables = [
-                user_table(self._given[each.file], each, f"covariates, {each.file}")
-                if each.file in self._given
-                else read_user_table(each)
-                for each in self._settings
-            ]
-        return self._tables
 
 
 def _given_candles(given: Any, series: Series) -> Candles:
@@ -200,10 +243,15 @@ def _require_volume(other: Candles, wanted: Sequence[str]) -> None:
         )
 
 
-def _never_together(own: Candles, lacking: Mapping[str, int]) -> DataError:
+def _span(first_s: Any, last_s: Any) -> str:
+    return f"{iso(int(first_s))} to {iso(int(last_s))}"
+
+
+def _never_together(own: Candles, lacking: Sequence[_Beside]) -> DataError:
+    there = "; ".join(f"{one.name} has {one.span}" for one in lacking)
     return DataError(
         where=str(own.series),
-        rule=f"needs candles that have {listed([*lacking])} beside them",
-        got=f"none of {len(own)}, {iso(own.open_time_s[0])} to {iso(own.open_time_s[-1])}",
-        fix="Take candles and tables of the same time, or raise max_age_s of a table",
+        rule=f"needs candles that have {listed([one.name for one in lacking])} beside them",
+        got=f"none of {len(own)}, {_span(*own.open_time_s[[0, -1]])}; {there}",
+        fix="Give a table (--tables FOLDER) and candles of the same time, or raise max_age_s of the table",
     )

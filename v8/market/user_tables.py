@@ -67,6 +67,11 @@ class UserTable:
         is_fresh = close_us - self.time_us[rows] <= self.settings.max_age_s * US_PER_S
         return np.where((rows >= 0) & is_fresh, rows, -1)
 
+    def to_csv(self) -> str:
+        """Write it as the CSV that reads back as the same numbers: times in microseconds since the epoch."""
+        frame = pd.DataFrame({self.settings.time: self.time_us, **self.columns})
+        return str(frame.to_csv(index=False, lineterminator="\n"))
+
 
 def tables_folder() -> Path:
     """Return the folder of the user's tables."""
@@ -88,8 +93,9 @@ def read_user_table(settings: TableSettings) -> UserTable:
         raise DataError(
             where=where,
             rule="must be a CSV that can be read",
-            got=got,
-            fix=f"Name its folder with --tables FOLDER, or by {TABLES_PLACE}",
+            got="no such file" if isinstance(error, FileNotFoundError) else got,
+            fix=f"Name the folder that holds it with --tables FOLDER or by {TABLES_PLACE}, or give "
+            f'covariates={{"{settings.file}": table}} in Python',
         ) from error
     return user_table(_frame(text, settings, where), settings, where)
 

@@ -28,17 +28,23 @@ from v8.errors import (
     SeriesError,
     StorageError,
     V8Error,
+    listed,
 )
 from v8.market.candles import check_candles
+from v8.market.companions import Companions
 from v8.market.frames import candle_table
 from v8.market.series import Series
 from v8.market.sources.source import SOURCES
+from v8.market.user_tables import UserTable
 from v8.profile import Profile, load_profile
 from v8.python.arguments import in_python
 from v8.python.runs import Run
 from v8.storage import digest_json, home, write_text, write_with
 
 GivenCandles: TypeAlias = str | Path | pd.DataFrame | Mapping[str, pd.DataFrame]
+
+TABLES: Final = "tables"
+"""Folder under `V8_HOME` for tables that were given in memory."""
 
 FRAMES: Final = "frames"
 """Source name under which frames are judged and recorded: they are files of the user."""
@@ -59,6 +65,7 @@ def train(
     profile: str | Path | Profile = "aligned",
     *,
     series: str | Sequence[str] | None = None,
+    covariates: Mapping[str, Any] | None = None,
     runs: str | Path = "runs",
     fresh: bool = False,
     progress: bool = True,
@@ -71,6 +78,9 @@ def train(
             `series` names it), or a mapping of frames by series.
         profile: A shipped name, a YAML file, or a `Profile`.
         series: Such as "BTCUSDT-15m", or several; None for all there are.
+        covariates: What the profile reads beside frames of candles: candles by symbol, tables by the name of
+            their file; tables that are left out are read from the folder that `V8_TABLES` names. A source
+            or a folder of candles brings the other symbols itself.
         runs: Folder of all run folders.
         fresh: Whether to start a new run beside the old ones.
         progress: Whether to print what happens.
@@ -92,7 +102,10 @@ def train(
     loaded = load_profile(str(file))
     name = f"{loaded.name}-smoke" if flags.get("smoke") else loaded.name
     path = locate_run(Path(runs), name, is_fresh=fresh)
+    given = Companions.of(loaded, covariates)
+    candles = _with_others(candles, names, loaded, covariates or {})
     words = ["--profile", str(file), "--runs", str(runs), *_source_words(candles, names)]
+    words += ["--tables", str(_kept_tables(given.tables()))] if covariates and loaded.covariates else []
     words += [word for one in names for word in ("--series", one)]
     words += [word for flag, value in {"fresh": fresh, **flags}.items() for word in _words(flag, value)]
     exit_code, errors = _call(["run", *words], shows=progress)
@@ -104,6 +117,32 @@ def train(
     return run
 
 
+def _with_others(
+    candles: GivenCandles, names: list[str], profile: Profile, covariates: Mapping[str, Any]
+) -> GivenCandles:
+    """Put frames of other symbols to those of the series, and name the series that are trained.
+
+    Raises:
+        ProfileError: If candles are no frames, or of several timeframes.
+    """
+    files = {each.file for each in profile.covariates}
+    others = {symbol: frame for symbol, frame in covariates.items() if symbol not in files}
+    if not others:
+        return candles
+    frames = _frames(candles, names) if not isinstance(candles, str | Path) else {}
+    names[:] = names or list(frames)
+    timeframes = {Series.parse(name).timeframe for name in frames}
+    if len(timeframes) != 1:
+        raise ProfileError(
+            where="covariates=",
+            rule="holds candles of other symbols only beside frames of candles of one timeframe",
+            got=f"{listed(list(others))} beside {'several' if frames else repr(str(candles))}",
+            fix="Leave them out, where the source has them, or put their frames to those of the series and "
+            "name the ones to train with series=",
+        )
+    return dict(frames) | {f"{symbol}-{next(iter(timeframes))}": frame for symbol, frame in others.items()}
+
+
 def _source_words(candles: GivenCandles, names: list[str]) -> list[str]:
     """Say where the candles of a call come from, in words of the command line; frames are kept first."""
     if isinstance(candles, str) and candles in SOURCES:
@@ -112,6 +151,19 @@ def _source_words(candles: GivenCandles, names: list[str]) -> list[str]:
         if not Path(candles).is_dir():
             SOURCES.find(str(candles), where="candles=")  # suggests the nearest
         return ["--source", "files", "--data-dir", str(candles)]
+    frames = _frames(candles, names)
+    names[:] = names or list(frames)
+    return ["--source", "files", "--data-dir", str(_kept(frames))]
+
+
+def _frames(
+    candles: pd.DataFrame | Mapping[str, pd.DataFrame], names: Sequence[str]
+) -> Mapping[str, pd.DataFrame]:
+    """Return frames by series.
+
+    Raises:
+        ProfileError: If a frame is of nobody knows which.
+    """
     frames = candles if isinstance(candles, Mapping) else dict.fromkeys(names[:1], candles)
     if not frames or (len(names) != 1 and not isinstance(candles, Mapping)):
         raise ProfileError(
@@ -120,8 +172,7 @@ def _source_words(candles: GivenCandles, names: list[str]) -> list[str]:
             got=repr(names),
             fix='Write for example series="BTCUSDT-15m", or give a mapping of frames by series',
         )
-    names[:] = names or list(frames)
-    return ["--source", "files", "--data-dir", str(_kept(frames))]
+    return frames
 
 
 def _kept(frames: Mapping[str, pd.DataFrame]) -> Path:
@@ -134,6 +185,16 @@ def _kept(frames: Mapping[str, pd.DataFrame]) -> Path:
     for name, each in checked.items():
         if not (file := folder / f"{name}.parquet").exists():
             write_with(file, each.to_frame().to_parquet)
+    return folder
+
+
+def _kept_tables(tables: Sequence[UserTable]) -> Path:
+    """Write checked tables as CSV under `V8_HOME`, in a folder named by their content."""
+    texts = {table.settings.file: table.to_csv() for table in tables}
+    folder = home() / TABLES / digest_json(texts)[:16]
+    for file, text in texts.items():
+        if not (folder / file).exists():
+            write_text(folder / file, text)
     return folder
 
 
