@@ -30,6 +30,7 @@ LAST_S = NOW_S // BAR_S * BAR_S - BAR_S
 START_S = LAST_S - 2_999 * BAR_S
 NOWHERE = "http://127.0.0.1:9"
 """Port 9 (discard) is below 1024 and served nowhere in a test."""
+USERS_LIMITS = TimeLimits()
 
 
 class Hasty(Patience):
@@ -55,7 +56,7 @@ def opened(waits: list[float]) -> Iterator[Callable[..., RestSource]]:
     """
     downloaders = []
 
-    def open_rest(addresses: str | None = None, limits: TimeLimits = TimeLimits()) -> RestSource:
+    def open_rest(addresses: str | None = None, limits: TimeLimits = USERS_LIMITS) -> RestSource:
         etiquette = ApiEtiquette(sleep=waits.append)
         downloader = Downloader("V8_REST_URL", etiquette=etiquette, patience=Hasty(2), limits=limits)
         downloaders.append(downloader)
