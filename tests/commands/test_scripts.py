@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,12 +75,19 @@ def test_scripts_can_be_started(script: str) -> None:
     subprocess.run(["bash", "-n", str(REPOSITORY / script)], check=True)
 
 
-def measured(script: str, *words: str | Path, folder: Path) -> tuple[dict[str, Any], str]:
-    """Run a benchmark in a folder of its own and return its figures and what it printed."""
+def measured(
+    script: str, *words: str | Path, folder: Path, path: Sequence[Path] = ()
+) -> tuple[dict[str, Any], str]:
+    """Run a benchmark in a folder of its own, with more to import from; return figures and printed lines."""
     done = subprocess.run(
         [sys.executable, str(REPOSITORY / "scripts" / script), *map(str, words), "--json", "figures.json"],
         cwd=folder,
-        env={**os.environ, "V8_HOME": str(folder), "CUDA_VISIBLE_DEVICES": "-1"},
+        env={
+            **os.environ,
+            "V8_HOME": str(folder),
+            "CUDA_VISIBLE_DEVICES": "-1",
+            "PYTHONPATH": os.pathsep.join(map(str, path)),
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -98,17 +105,23 @@ def test_bench_features_compares_indicators_and_stores(tmp_path: Path) -> None:
     assert "11 indicators of one series, 600 rows" in printed
 
 
-def test_bench_training_lets_every_contender_take_a_turn(
+def test_bench_training_lets_every_contender_take_a_turn_where_tensorflow_is_not_installed(
     make_profile: Callable[..., Profile], tmp_path: Path
 ) -> None:
+    # Python reads this file at the start of every process, those that measure included.
+    (tmp_path / "sitecustomize.py").write_text("from no_tensorflow import hide_tensorflow; hide_tensorflow()")
     network = {"family": "lstm_dense", "encoder_units": (4,), "dense_units": (4,), "dropout": 0.0}
     profile = make_profile("lstm_dense", network=network)
     (tmp_path / "tiny.yaml").write_text(profile.model_dump_json())  # JSON is YAML
     words = ["--profile", "tiny.yaml", "--bars", "400", "--seconds", "0.05", "--rounds", "1"]
-    words += ["--backends", "jax", "--processes", "1", "--fleet-sizes"]
-    told, printed = measured("bench_training.py", *words, folder=tmp_path)
-    shown = {row["name"]: row["windows_per_s"] for row in told["rows"]}
-    assert {"stock fit, JAX", "product, JAX, 1 process"} <= set(shown)
-    assert min(shown.values()) > 0
+    words += ["--processes", "1", "--contenders", "stock", "product", "fleet", "--fleet-sizes", "2"]
+    parts = REPOSITORY / "tests" / "parts"
+    told, printed = measured("bench_training.py", *words, folder=tmp_path, path=(tmp_path, parts))
+    assert told["backends"] == ["jax"]
+    (table,) = told["tables"]
+    shown = {row["name"]: row for row in table["rows"]}
+    assert {"stock fit, JAX, 1 process", "product float32, JAX, 1 process"} <= set(shown)
+    assert "fleet of 2 float32, JAX" in shown
+    assert all(row["windows_per_s"] > 0 and row["cpu_s_per_1000"] > 0 for row in shown.values())
     assert all(name in printed for name in shown)
-    assert told["ceiling_windows_per_s"] > 0
+    assert set(table["ceiling_windows_per_s"]) == {"float32", "bfloat16"}

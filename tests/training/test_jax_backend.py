@@ -20,20 +20,10 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 
-class NoTensorFlow:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "tensorflow":
-            raise ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow")
-
-if {is_blocked}:
-    import importlib.util
-    sys.meta_path.insert(0, NoTensorFlow())
-    search = importlib.util.find_spec
-    importlib.util.find_spec = lambda name, package=None: (
-        None if name == "tensorflow" else search(name, package)
-    )
-
 sys.path[:0] = [{tests!r}, {tests!r} + "/parts"]
+if {is_blocked}:
+    from no_tensorflow import hide_tensorflow
+    hide_tensorflow()
 import keras
 import numpy as np
 from conftest import demo_table, tiny_profile

@@ -1,0 +1,156 @@
+"""The processes of the contenders, and taking turns: one crew measures while all others wait."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from training_bench.contenders import Contender
+from v8.machine import num_usable_cores
+
+PROGRAM = Path(__file__).resolve().parents[1] / "bench_training.py"
+BUSY_PCT = 10.0
+"""Use of all cores by others from which a turn had better wait, percent."""
+MATMUL_S = 1.0
+"""Most seconds of a matmul's turn: it needs no longer."""
+
+
+class Child:
+    """One measuring process and the pipes to it.
+
+    Args:
+        spec: What it measures.
+        backend: Keras backend.
+        variables: Of its environment, beside this process' own.
+    """
+
+    def __init__(self, spec: Mapping[str, Any], backend: str, variables: Mapping[str, str]) -> None:
+        quiet = {
+            "KERAS_BACKEND": backend,
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            # Contenders wait beside each other, so none may take all of a GPU's memory.
+            "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        }
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
+        self._process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), "--child", json.dumps(spec)],
+            env={**os.environ, **quiet, **variables},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        self.ready = self._answer()
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait()
+        self._errors.close()
+
+    def ask(self, seconds: float) -> dict[str, Any]:
+        """Let it measure for so long, and wait for what it found."""
+        assert self._process.stdin
+        self._process.stdin.write(f"{seconds}\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                return dict(json.loads(line))
+        self._process.wait()
+        self._errors.seek(0)
+        raise SystemExit(f"error: a measuring process ended early:\n{self._errors.read()[-2000:]}")
+
+
+def compete(
+    contenders: Sequence[Contender],
+    common: Mapping[str, Any],
+    variables: Mapping[str, str],
+    *,
+    num_rounds: int,
+    seconds: float,
+    wait_idle_s: float,
+) -> None:
+    """Start and compile all contenders, then let them take turns; each notes what it reached.
+
+    Args:
+        contenders: Who.
+        common: What all processes are told.
+        variables: Of their environment.
+        num_rounds: Turns of each.
+        seconds: Length of a turn.
+        wait_idle_s: Most seconds that a turn waits for other programs to end.
+    """
+    with ExitStack() as stack:
+        crews = _start_all(contenders, common, variables, stack)
+        for number in range(1, num_rounds + 1):
+            for contender, crew in zip(contenders, crews, strict=True):
+                wait_until_idle(wait_idle_s)
+                is_matmul = "matmul" in contender.kind
+                answers = _ask_at_once(crew, min(seconds, MATMUL_S) if is_matmul else seconds)
+                _note(contender, answers)
+                tell(f"round {number} of {num_rounds}: {contender.name} {contender.rates[-1]:,.0f}")
+
+
+def _note(contender: Contender, answers: Sequence[dict[str, Any]]) -> None:
+    contender.rates.append(sum(answer.pop("rate") for answer in answers))
+    if "cpu_s" in answers[0]:
+        num_windows = sum(answer.pop("num_windows") for answer in answers)
+        contender.cpu_s.append(1_000 * sum(answer.pop("cpu_s") for answer in answers) / num_windows)
+    contender.notes |= answers[0]
+
+
+def _start_all(
+    contenders: Sequence[Contender],
+    common: Mapping[str, Any],
+    variables: Mapping[str, str],
+    stack: ExitStack,
+) -> list[list[Child]]:
+    """Start and compile every contender, as many at a time as there are cores."""
+
+    def start(contender: Contender) -> Child:
+        tell(f"compiling: {contender.name}")
+        spec = {**common, **contender.spec, "is_single_threaded": contender.is_single_threaded}
+        return stack.enter_context(Child(spec, contender.backend, variables))
+
+    pool = ThreadPoolExecutor(num_usable_cores())
+    try:
+        started = [[pool.submit(start, each) for _ in range(each.num_processes)] for each in contenders]
+        return [[future.result() for future in crew] for crew in started]
+    finally:
+        pool.shutdown(cancel_futures=True)  # one that fails ends all
+
+
+def wait_until_idle(most_s: float) -> None:
+    """Let other programs finish first, for so many seconds at most."""
+    end = time.perf_counter() + most_s
+    while time.perf_counter() < end and psutil.cpu_percent(interval=1.0) > BUSY_PCT:
+        pass
+
+
+def _ask_at_once(crew: Sequence[Child], seconds: float) -> list[dict[str, Any]]:
+    with ThreadPoolExecutor(len(crew)) as pool:
+        return list(pool.map(lambda child: child.ask(seconds), crew))
+
+
+def tell(what: str) -> None:
+    sys.stderr.write(what + "\n")
+    sys.stderr.flush()

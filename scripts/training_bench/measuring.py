@@ -1,0 +1,48 @@
+"""A measuring process: one contender alone, so that its threads and its library are its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from importlib import import_module
+from typing import Any, Final
+
+from v8.commands.device import choose_workers
+
+TURNS: Final = {
+    "matmul": "keras_turns:matmul_turn",
+    "stock": "keras_turns:stock_turn",
+    "product": "keras_turns:product_turn",
+    "fleet": "keras_turns:fleet_turn",
+    "quality": "keras_turns:quality_turn",
+    "torch": "torch_peer:torch_turn",
+    "torch_matmul": "torch_peer:matmul_turn",
+}
+"""Module and function by kind of contender; imported when threads are settled, and only where wanted."""
+
+
+def serve(spec: dict[str, Any], orders: Iterable[str] = sys.stdin) -> None:
+    """Get ready, say so, then measure for as many seconds as each order says.
+
+    Args:
+        spec: `kind`, of `TURNS` or "backend"; `is_single_threaded`; and what that kind needs.
+        orders: Lines.
+    """
+    if spec["is_single_threaded"]:
+        choose_workers("cpu", "auto")  # the product's own way to make a worker single-threaded
+    if spec["kind"] == "backend":
+        from v8.training.probe import describe_backend  # noqa: PLC0415 - it starts the backend
+
+        answer(asdict(describe_backend()))
+        return
+    module, _, function = TURNS[spec["kind"]].partition(":")
+    turn = getattr(import_module(f"training_bench.{module}"), function)(spec)
+    answer({})
+    for line in orders:
+        answer(turn(float(line)))
+
+
+def answer(figures: dict[str, Any]) -> None:
+    print(json.dumps(figures), flush=True)
