@@ -9,10 +9,17 @@ import pytest
 
 from v8.data.dataset import SeriesData
 from v8.data.ensemble_shares import fit_shares
-from v8.data.range_ensemble import MEMBERS, RangeEnsemble, fit_ensemble, known_ranges
+from v8.data.range_ensemble import (
+    MEMBERS,
+    KnownRanges,
+    RangeEnsemble,
+    fit_ensemble,
+    fit_log_ranges,
+    known_ranges,
+)
 from v8.data.span import Span
 from v8.features.table import FeatureTable
-from v8.profile import Profile
+from v8.profile import Profile, load_profile
 
 
 @pytest.fixture
@@ -34,6 +41,29 @@ def test_a_window_tells_its_own_ranges_and_features_the_longer_ones(
     known = known_ranges(make_profile("dense_newest", features=("open", "high", "low", "close", *longer)))
     assert (known.from_candles, known.from_features, known.waves) == ((1, 5, 20), (60, 240), ("day_sin_1",))
     assert known.num_terms == 7
+
+
+def test_what_does_not_know_the_level_goes_back_to_that_of_the_train_span_by_half() -> None:
+    rng = np.random.default_rng(3)
+    drawn_WL = rng.normal(size=(200, 5))
+    terms_WL = np.concatenate([np.ones((200, 1)), drawn_WL[:, 1:]], axis=1)
+    truth_L1 = np.array([[-2.0], [0.1], [0.2], [0.3], [0.5]])  # a constant, three ranges, a wave
+    logs_W1 = terms_WL @ truth_L1
+    knowing, other = KnownRanges((1, 5), (240,), ("day_sin_1",)), KnownRanges((1, 5, 20), (), ("day_sin_1",))
+    np.testing.assert_allclose(fit_log_ranges(terms_WL, logs_W1, knowing), truth_L1)
+    half_L1 = fit_log_ranges(terms_WL, logs_W1, other)
+    # Least squares says .6 of a move of all ranges lasts; what knows no level says that all of it does.
+    assert half_L1[1:4].sum() == pytest.approx((0.6 + 1.0) / 2)
+    # And a law of that kind is found as it is.
+    whole_L1 = np.array([[-2.0], [0.1], [0.2], [0.7], [0.5]])
+    np.testing.assert_allclose(fit_log_ranges(terms_WL, terms_WL @ whole_L1, other), whole_L1)
+
+
+def test_the_longest_window_alone_knows_the_level(make_profile: Callable[..., Profile]) -> None:
+    longer = ("open", "high", "low", "close", "recent_range", "range_240")
+    assert not known_ranges(make_profile("dense_newest")).has_level
+    assert known_ranges(make_profile("dense_newest", features=longer)).has_level
+    assert known_ranges(make_profile("dense_newest", lookback_bars=240, newest_bars=3000)).has_level
 
 
 def test_formulas_are_nearer_than_roll_forward(data: SeriesData, ensemble: RangeEnsemble) -> None:
@@ -88,6 +118,12 @@ def test_the_one_that_was_right_has_the_most_say(
         share_H = shares_MH[MEMBERS.index(best)]
         # Half of the way: a network that is right gets half, a formula three quarters of what is left.
         np.testing.assert_allclose(share_H, 0.5 if best == "network" else 0.75)
+
+
+def test_the_level_is_known_to_what_the_shipped_profile_of_ranges_reads() -> None:
+    """So that the regression of `frontier` is plain least squares, as its figures were measured."""
+    assert known_ranges(load_profile("frontier")).has_level
+    assert not known_ranges(load_profile("aligned")).has_level
 
 
 def _until(data: SeriesData, last_row: int) -> FeatureTable:

@@ -62,4 +62,4 @@ def _factor(truth_WHC: Floats, start_WHC: Floats, end_WHC: Floats) -> Floats:
         np.moveaxis(one - start_WHC, 1, 2).reshape(-1, truth_WHC.shape[1]) for one in (truth_WHC, end_WHC)
     )
     ratios = np.divide(asked, way, out=np.zeros_like(asked), where=way != 0)
-    return np.clip(weighted_median(ratios, np.abs(way)), 0.0, 1.0)
+    return np.clip(weighted_median(ratios, np.abs(way)), 0.0, 1.0) + 0.0  # -0.0 is told as 0

@@ -13,6 +13,11 @@ Nothing here needs a profile's scaling, and beside open, high, low and close not
 are read from the window's candles, those over more bars than the window from the features that hold them.
 So every network can have it at its side, however small its window.
 
+A window that does not tell of the longest range does not know how wild the market is of late, and a
+regression on the others expects it to become what it was in the train span. Where it has just changed that is
+wrong, so it is believed by half: the other half is a regression that knows no level, in which ranges of any
+size, all so many times larger, lead to ranges that much larger.
+
 Why both: the paths know fat tails and how calm and wild bars follow each other, the regression is fitted to
 the very errors that are judged. scripts/FRONTIER.md has the figures.
 
@@ -65,9 +70,19 @@ class KnownRanges:
     waves: tuple[str, ...]
 
     @property
+    def num_ranges(self) -> int:
+        """Ranges among the terms; the last one is the longest."""
+        return len(self.from_candles) + len(self.from_features)
+
+    @property
+    def has_level(self) -> bool:
+        """Whether the longest of all ranges is among them."""
+        return RANGE_BARS[-1] in (*self.from_candles, *self.from_features)
+
+    @property
     def num_terms(self) -> int:
         """Terms of a log range, L."""
-        return 1 + len(self.from_candles) + len(self.from_features) + len(self.waves)
+        return 1 + self.num_ranges + len(self.waves)
 
 
 def known_ranges(profile: Profile) -> KnownRanges:
@@ -123,7 +138,7 @@ def fit_ensemble(train: Span) -> RangeEnsemble:
     ranges_WH = log_ranges(train.truth[TASK_OHLC])
     floor = FLOOR_SHARE * (float(np.median(ranges_WH)) or max(float(ranges_WH.mean()), TINY))
     logs_WH = np.log(np.maximum(ranges_WH, floor))
-    path_LH: Floats = np.linalg.lstsq(_log_terms(train, floor), logs_WH, rcond=None)[0].astype(np.float64)
+    path_LH = fit_log_ranges(_log_terms(train, floor), logs_WH, known_ranges(train.profile))
     most = float(logs_WH.max())
     unlent = np.empty((0, train.horizon_bars, len(OHLC)))
     forecast_WH = RangeEnsemble(floor, most, path_LH, {}, unlent).ranges(train)
@@ -131,6 +146,37 @@ def fit_ensemble(train: Span) -> RangeEnsemble:
     chosen = np.linspace(0, len(train) - 1, NUM_PATHS // 2).round().astype(np.int64)
     moves = _fit_moves(train, forecast_WH)
     return RangeEnsemble(floor, most, path_LH, moves, lent_bars(train, forecast_WH, chosen))
+
+
+def fit_log_ranges(terms_WL: Floats, logs_WH: Floats, known: KnownRanges) -> Floats:
+    """Fit the coefficients of the log range of each coming bar.
+
+    Args:
+        terms_WL: One, the log ranges behind, the longest last, and the waves.
+        logs_WH: The log ranges that followed.
+        known: What the terms are.
+
+    Returns:
+        Shape (L, H).
+    """
+    fitted_LH = _least_squares(terms_WL, logs_WH)
+    if known.has_level:
+        return fitted_LH
+    return (fitted_LH + _fit_without_level(terms_WL, logs_WH, known.num_ranges)) / 2
+
+
+def _fit_without_level(terms_WL: Floats, logs_WH: Floats, num_ranges: int) -> Floats:
+    """Fit coefficients of which those of the ranges add up to one, shape (L, H)."""
+    identity_LL = np.eye(terms_WL.shape[1])
+    # What any other range has, the longest one lacks.
+    basis_LK = np.delete(identity_LL, num_ranges, axis=1)
+    basis_LK[num_ranges, 1:num_ranges] = -1.0
+    free_KH = _least_squares(terms_WL @ basis_LK, logs_WH - terms_WL[:, [num_ranges]])
+    return np.asarray(identity_LL[:, [num_ranges]] + basis_LK @ free_KH)
+
+
+def _least_squares(terms_WK: Floats, asked_WH: Floats) -> Floats:
+    return np.linalg.lstsq(terms_WK, asked_WH, rcond=None)[0].astype(np.float64)
 
 
 def move_terms(xp: Any, standing: Closes, ranges: Any) -> dict[bool, Any]:
