@@ -65,6 +65,7 @@ def tiny_profile(
     """Return the aligned profile shrunk to a network that trains in a moment."""
     content = load_profile("aligned").model_dump()
     content |= {"name": "tiny", "newest_bars": 700, "lookback_bars": 20, "horizon_bars": 3}
+    content["calibration"] = "shrink"  # what models were published with before `ensemble`: they must go on
     content["network"] = {"family": family, "dropout": dropout, **TINY_NETWORKS[family]}
     if issubclass(FAMILIES[family].settings, TaughtSettings):
         content["network"]["teacher_forcing"] = teacher_forcing

@@ -65,7 +65,7 @@ def test_a_shipped_profile_holds_the_numbers_of_its_ancestor(name: str) -> None:
     assert (training.early_stopping_patience_epochs, training.reduce_lr_factor) == (20, 0.5)
     assert (training.reduce_lr_patience_epochs, profile.network.dropout) == (8, 0.3)
     assert (profile.newest_bars, profile.seed, profile.scaling) == (8_000, 42, "anchored")
-    assert profile.calibration == "shrink"
+    assert profile.calibration == "ensemble"
 
 
 # Newest bars, batch, epochs, patience; all look back 30 and ahead 10, on candles alone.
