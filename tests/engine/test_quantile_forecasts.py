@@ -11,12 +11,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from v8.app.answers import track
 from v8.app.drawing import draw
-from v8.app.part import _numbers, _picture
+from v8.app.part import _numbers, _picture, record_part
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.run_folder import RunFolder, RunRecord, read_run
 from v8.artifacts.series_artifact import METADATA_FILE, read_metadata
 from v8.commands.printed_forecasts import PRINTERS
+from v8.commands.track import _PRINTERS
 from v8.engine.issuing import Issued
 from v8.engine.local import train_all
 from v8.engine.outputs import write_outputs
@@ -35,6 +37,7 @@ from v8.profile import Profile, recorded_profile
 from v8.reports.card import model_card
 from v8.reports.pictures import draw_forecast
 from v8.tasks import TASKS
+from v8.wording import percent
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 LATER = 6
@@ -140,7 +143,9 @@ def test_report_card_and_page_show_intervals(made: SimpleNamespace, issued: Issu
     assert "90 % intervals of the same" in str(_numbers(issued))
 
 
-def test_the_ledger_scores_each_level_and_tells_the_crps(made: SimpleNamespace, tmp_path: Path) -> None:
+def test_the_ledger_scores_each_level_and_tells_crps_and_coverage(
+    made: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     profile, every = recorded_profile(made.forecaster.metadata["profile"], where="test"), made.every
     closed_s = int(made.candles.open_time_s[-1]) + made.candles.series.bar_s
     fitted = fit_baselines(profile, made.candles, closed_s)
@@ -159,7 +164,19 @@ def test_the_ledger_scores_each_level_and_tells_the_crps(made: SimpleNamespace, 
         ledger.add_score(number, scored)
         (kept,) = ledger.scored(entry.issuer.place, entry.issuer.series)
         assert kept.losses.shape == (1, len(entry.issuer.forecasters), 3)
-        live = live_record(ledger, entry.issuer.place).tasks["ohlc"]
+        record = live_record(ledger, entry.issuer.place)
+    live = record.tasks["ohlc"]
+    low, high = (entry.forecast(name)["ohlc"] for name in ("model_q5", "model_q95"))
+    share = float(((low <= truth) & (truth <= high)).mean())
+    assert live.coverage is not None and live.coverage.shares["90 %"] == share
+    for name, shown in _PRINTERS.items():
+        shown(record)
+        printed = capsys.readouterr().out
+        assert {"table": "ohlc 90 %", "json": '"coverage"', "csv": ",crps,within_90,within_50"}[
+            name
+        ] in printed
+    page = str(record_part(track(record, made.candles.series)))
+    assert "<th>within 90 %" in page.replace(' scope="col"', "") and percent(share) in page
     names = ("model", *entry.issuer.forecasters[-4:])
     assert live.crps == pytest.approx(np.mean([losses[name] for name in names]))
     assert not any(name.startswith("model_q") for name in (*live.errors, live.best.baseline))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from v8.errors import ArtifactError
 from v8.evaluation.significance import corrected_p_values, diebold_mariano
+from v8.ledger.coverage import Coverage, together
 from v8.ledger.database import Ledger
 from v8.ledger.entries import Entry, Issuer, Score
 from v8.ledger.record import MIN_DAYS, UNKNOWN, Record, live_record, verdict
@@ -56,6 +58,35 @@ def test_errors_are_means_and_multiples_of_naive_and_of_the_best_baseline(
     assert (volatility.best.baseline, volatility.best.multiple) == ("har", 4.0)
     assert volatility.best.verdict == "loses to har"
     assert (ohlc.num_scored, ohlc.num_days, one.tally.num_scored) == (2, 1, 2)
+
+
+def test_coverage_is_counted_over_steps_and_columns_of_what_was_in_time(
+    ledger: Ledger, make_entry: Callable[..., Entry], change_issuer: Change
+) -> None:
+    levels = ("model_q5", "model_q25", "model_q75", "model_q97-5", "model_q95")
+    issuer = change_issuer(forecasters=("model", "roll_forward", *levels))
+    # Eight values of candles and two of volatility; the truth is 0 to 9 around a model that says 4.5.
+    truth = np.arange(10, dtype=np.float32)
+    says = dict(zip(issuer.forecasters, (4.5, 4.5, 1, 3, 6, 99, 9), strict=True))
+    values = np.repeat(np.array([*says.values()], np.float32)[:, None], 10, axis=1)
+    for number, delay_s in ((0, 5), (1, 5), (2, 900)):
+        entry = replace(make_entry(number, issuer, delay_s=delay_s), values=values - (delay_s == 900) * 50)
+        ledger.add(entry)
+        ((key, _),) = ledger.pending(PLACE, issuer.series, entry.issued_for_s).items()
+        ledger.add_score(key, Score(entry.due_s, "3" * 64, truth, np.full((7, 2), 0.5)))
+    record = live_record(ledger, PLACE)
+    # Candles: 1 to 7 of 0 to 7 lie within 1 to 9, and 3 to 6 within 3 to 6; volatility: 8 and 9, and none.
+    assert record.tasks["ohlc"].to_json()["coverage"] == {"90 %": 7 / 8, "50 %": 4 / 8}
+    assert record.series[0].tasks["volatility"].to_json()["coverage"] == {"90 %": 1.0, "50 %": 0.0}
+    assert record.tasks["ohlc"].coverage == Coverage({"90 %": 14, "50 %": 8}, 16)  # the late one is left out
+    assert record.series[0].generations[0].tasks["ohlc"].coverage == record.tasks["ohlc"].coverage
+    assert record.tasks["ohlc"].crps_multiple == 1.0
+
+
+def test_coverages_of_several_series_are_added_where_they_have_the_same_interval() -> None:
+    one, other = Coverage({"90 %": 8, "50 %": 5}, 10), Coverage({"50 %": 1}, 2)
+    assert together([one, None, other]) == Coverage({"50 %": 6}, 12)
+    assert together([None]) is None
 
 
 def test_what_was_written_late_is_counted_apart_and_in_no_error(

@@ -16,7 +16,7 @@ from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.reports.markup import Html, element, facts, join, table
 from v8.tasks import TASKS
-from v8.wording import ABSENT, count, duration, number, p_value, spaced
+from v8.wording import ABSENT, count, duration, number, p_value, percent, spaced
 
 if TYPE_CHECKING:  # it comes with TensorFlow
     from v8.engine.issuing import Issued
@@ -100,7 +100,20 @@ def _tracked(tasks: Mapping[str, Any], all_series: Mapping[str, Any]) -> Html:
     rows = ([title, *_live_cells(live)] for title, live in lines)
     head = ["task", "forecasts", "days", "× naive", "verdict", "p", "× best", "of", "verdict", "p"]
     caption = "Mean absolute error as a multiple of baselines' issued at the same moment; p is corrected"
-    return table(head, rows, caption=caption)
+    shown = table(head, rows, caption=caption)
+    return join([shown, _covered(lines)]) if any("coverage" in live for _, live in lines) else shown
+
+
+def _covered(lines: Sequence[tuple[str, Mapping[str, Any]]]) -> Html:
+    """Show how good the quantiles of issued forecasts were."""
+    having = [(title, live) for title, live in lines if "coverage" in live]
+    names = list(dict.fromkeys(name for _, live in having for name in live["coverage"]))
+    rows = (
+        [title, number(live["crps_multiple"]), *(percent(live["coverage"].get(name)) for name in names)]
+        for title, live in having
+    )
+    caption = "Quantiles: CRPS as a multiple of naive's error, and how many truths lay within each interval"
+    return table(["task", "CRPS × naive", *(f"within {name}" for name in names)], rows, caption=caption)
 
 
 def _live_cells(live: Mapping[str, Any]) -> list[str]:

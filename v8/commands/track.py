@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -22,7 +22,7 @@ from v8.errors import ArtifactError, ProfileError, listed
 from v8.invocation import command
 from v8.ledger import DEFAULT_LEDGER
 from v8.untrusted import shown
-from v8.wording import ABSENT, number, p_value, plural
+from v8.wording import ABSENT, number, p_value, percent, plural
 
 if TYPE_CHECKING:
     from v8.ledger.database import Ledger
@@ -110,6 +110,7 @@ def _print_tables(record: Record) -> None:
     rows = [_cells(one, record) for one in record.series]
     print_lines(f"Live record of {shown(record.place)}")
     print_table("Mean absolute error as a multiple of a forecast without a network", header, rows)
+    _print_intervals(record)
     _print_generations(record)
     for task, live in record.tasks.items():
         print_lines(*(_sentence(task, live, beside) for beside in live.shown))
@@ -118,6 +119,31 @@ def _print_tables(record: Record) -> None:
         f"{plural(tally.num_issued, 'forecast')} issued, {tally.num_scored} scored, {tally.num_late} late "
         f"(in no error), {tally.num_pending} waiting for their truth, {tally.num_void} without it for ever."
     )
+
+
+def _print_intervals(record: Record) -> None:
+    """Print how good the quantiles were, of models that have some."""
+    from v8.commands.printing import print_lines, print_table
+    from v8.ledger.coverage import MOST_FORECASTS
+
+    names = {task: [*live.coverage.shares] for task, live in record.tasks.items() if live.coverage}
+    if not names:
+        return
+    header = [f"{task} {what}" for task in names for what in ("CRPS × naive", *names[task])]
+    lines = [*((one.series, one.tasks) for one in record.series), ("all", record.tasks)]
+    rows = [[name, *_interval_cells(tasks, names)] for name, tasks in lines]
+    print_table(
+        "Quantiles: CRPS as a multiple of naive's error, and truths within", ("series", *header), rows
+    )
+    print_lines(f"Within the intervals: of the newest {MOST_FORECASTS:,} forecasts of each series.")
+
+
+def _interval_cells(tasks: Mapping[str, LiveTask], names: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for task, intervals in names.items():
+        live = tasks.get(task)
+        shares = live.coverage.shares if live and live.coverage else {}
+        yield number(live.crps_multiple if live else None)
+        yield from (percent(shares.get(name)) for name in intervals)
 
 
 def _print_generations(record: Record) -> None:
@@ -181,12 +207,15 @@ def _print_json(record: Record) -> None:
 
 def _print_csv(record: Record) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(_COLUMNS)
+    covered = [live.coverage for one in record.series for live in one.tasks.values() if live.coverage]
+    intervals = [*dict.fromkeys(name for coverage in covered for name in coverage.num_held)]
+    within = [f"within_{name.removesuffix(' %')}" for name in intervals]
+    writer.writerow([*_COLUMNS, *(["crps", *within] if intervals else [])])
     for one in record.series:
-        writer.writerows(_rows(one))
+        writer.writerows(_rows(one, intervals))
 
 
-def _rows(one: LiveSeries) -> Iterator[list[object]]:
+def _rows(one: LiveSeries, intervals: Sequence[str]) -> Iterator[list[object]]:
     from v8.ledger.record import verdict
 
     for task, live in one.tasks.items():
@@ -195,7 +224,8 @@ def _rows(one: LiveSeries) -> Iterator[list[object]]:
             about += [] if against is live.naive else [against.name]
             about += [live.errors[against.baseline], against.multiple, verdict(against)]
             about += [against.p_value, against.corrected_p_value]
-        yield about
+        shares = live.coverage.shares if live.coverage else {}
+        yield [*about, *([live.crps, *map(shares.get, intervals)] if intervals else [])]
 
 
 _PRINTERS: Final[dict[str, Callable[[Record], None]]] = {

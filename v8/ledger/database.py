@@ -25,7 +25,7 @@ from pydantic import TypeAdapter
 from v8.errors import ArtifactError, ProfileError, StorageError, V8Error
 from v8.invocation import command
 from v8.ledger import schema
-from v8.ledger.entries import Entry, Issuer, Score, Scored, Tally
+from v8.ledger.entries import Entry, Issuer, Known, Score, Scored, Tally
 from v8.ledger.packing import pack, pack_plain, unpack, unpack_plain
 from v8.lock import WriterLock
 from v8.market.series import Series
@@ -237,6 +237,31 @@ class Ledger:
         for issuer, *row in found:
             by_issuer.setdefault(issuer, []).append(tuple(row))
         return [self._scored(issuer, rows) for issuer, rows in by_issuer.items()]
+
+    def newest_truths(self, place: Path | str, series: str, most: int) -> list[Known]:
+        """Return the newest scored forecasts of a series that were in time, and what happened.
+
+        Only those of issuers with quantiles, one entry for each issuer.
+        """
+        found = self._rows(
+            "SELECT issuer, issued_for_s, written_s, forecasts, truth FROM forecasts "
+            "JOIN scores ON forecast = forecasts.id WHERE track = ? AND losses IS NOT NULL "
+            "ORDER BY issued_for_s DESC LIMIT ?",
+            self._track(place, series),
+            most,
+        )
+        issuers = {number: self._issuer(number) for number in {row[0] for row in found}}
+        by_issuer: dict[int, list[tuple[bytes, bytes]]] = {}
+        for number, issued_for_s, written_s, *packed in found:
+            if written_s < issued_for_s + issuers[number].bar_s and issuers[number].has_quantiles:
+                by_issuer.setdefault(number, []).append(tuple(packed))
+        return [self._known_truths(issuers[number], rows) for number, rows in by_issuer.items()]
+
+    def _known_truths(self, issuer: Issuer, rows: list[tuple[bytes, bytes]]) -> Known:
+        shape = (len(issuer.forecasters), issuer.num_values)
+        with self._as_written("scores"):
+            values = np.stack([unpack(packed, shape) for packed, _ in rows])
+            return Known(issuer, values, np.stack([unpack(truth, shape[1:]) for _, truth in rows]))
 
     def _scored(self, issuer_id: int, rows: list[tuple[int, int, bytes]]) -> Scored:
         issuer = self._issuer(issuer_id)

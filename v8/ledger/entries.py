@@ -114,6 +114,11 @@ class Issuer:
         return self.horizon_bars * sum(map(len, self.tasks.values()))
 
     @property
+    def has_quantiles(self) -> bool:
+        """Whether quantiles of the model are among its forecasters."""
+        return any(level_of(name) is not None for name in self.forecasters)
+
+    @property
     def generation(self) -> str:
         """Say which generation of the place's models it is of: until when it has seen, and its digest."""
         return f"{iso(self.seen_until_s)} {self.model_sha256[:SHOWN_DIGITS]}"
@@ -202,6 +207,25 @@ class Scored:
     issued_for_s: NDArray[np.int64]
     written_s: NDArray[np.int64]
     losses: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """Forecasts of one issuer and what happened.
+
+    Args:
+        issuer: Who forecast.
+        values: What every forecaster said, shape (N, K, V), float32.
+        truth: What happened, shape (N, V), float32.
+    """
+
+    issuer: Issuer
+    values: NDArray[np.float32]
+    truth: NDArray[np.float32]
+
+    def of(self, forecaster: str) -> NDArray[np.float32]:
+        """Return what one forecaster said, shape (N, V)."""
+        return self.values[:, self.issuer.forecasters.index(forecaster)]
 
 
 @dataclass(frozen=True)

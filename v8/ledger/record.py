@@ -33,6 +33,7 @@ from v8.evaluation.baselines import NAIVE
 from v8.evaluation.judgement import EQUALS, MODEL, outcome_of
 from v8.evaluation.significance import Significance, corrected_p_values, diebold_mariano
 from v8.ledger.baselines import DAY_S
+from v8.ledger.coverage import Coverage, Covered, coverage_by_issuer, together
 from v8.ledger.database import Ledger
 from v8.ledger.entries import Issuer, Scored, Tally, level_of
 from v8.market.open_times import iso
@@ -59,6 +60,7 @@ class LiveTask:
         naive: Beside the naive forecast.
         best: Beside the best baseline.
         crps: Of the model's quantiles, in the unit of the errors; None where not every model had some.
+        coverage: How many truths the model's central intervals held, of the newest forecasts; None likewise.
     """
 
     num_scored: int
@@ -67,6 +69,12 @@ class LiveTask:
     naive: Against
     best: Against
     crps: float | None = None
+    coverage: Coverage | None = None
+
+    @property
+    def crps_multiple(self) -> float | None:
+        """The CRPS as a multiple of naive's mean absolute error, which is its CRPS as a single number."""
+        return self.crps / self.errors[NAIVE] if self.crps is not None and self.errors[NAIVE] > 0 else None
 
     @property
     def error(self) -> float:
@@ -85,7 +93,8 @@ class LiveTask:
             "num_scored": self.num_scored,
             "num_days": self.num_days,
             "errors": dict(self.errors),
-            **({} if self.crps is None else {"crps": self.crps}),
+            **({} if self.crps is None else {"crps": self.crps, "crps_multiple": self.crps_multiple}),
+            **({} if self.coverage is None else {"coverage": self.coverage.shares}),
             **{key: _against_json(against) for key, against in beside.items()},
         }
 
@@ -188,6 +197,7 @@ class _Losses:
         by_forecaster: Their mean at each close, shape (N,), in an order of forecasters.
         bar_s: Seconds of a bar.
         horizon_bars: The longest horizon.
+        coverage: Of the model's intervals, where it has some.
     """
 
     num_scored: int
@@ -195,6 +205,7 @@ class _Losses:
     by_forecaster: Mapping[str, Floats]
     bar_s: int
     horizon_bars: int
+    coverage: Coverage | None = None
 
     @cached_property
     def means(self) -> dict[str, float]:
@@ -221,7 +232,8 @@ def live_record(ledger: Ledger, place: Path | str, series: Sequence[str] | str |
     wanted = [series] if isinstance(series, str) else series
     names = ledger.series(place) if wanted is None else list(wanted)
     scored = {name: [_in_time(one) for one in ledger.scored(place, name)] for name in names}
-    by_task = {task: _by_series(scored, task) for task in TASKS}
+    covered = {name: _covered(ledger, place, name, those) for name, those in scored.items()}
+    by_task = {task: _by_series(scored, covered, task) for task in TASKS}
     by_task = {task: losses for task, losses in by_task.items() if losses}
     best = {task: _best_baseline([*losses.values()]) for task, losses in by_task.items()}
     of_series = {
@@ -234,7 +246,7 @@ def live_record(ledger: Ledger, place: Path | str, series: Sequence[str] | str |
             tally=ledger.tally(place, name),
             newest_s=ledger.newest(place, name),
             tasks={task: found[name] for task, found in of_series.items() if name in found},
-            generations=tuple(_generation(one, best) for one in scored[name]),
+            generations=tuple(_generation(one, best, covered[name]) for one in scored[name]),
         )
         for name in names
     ]
@@ -249,16 +261,25 @@ def _in_time(scored: Scored) -> Scored:
     return Scored(scored.issuer, times_s, written_s, scored.losses[is_kept])
 
 
-def _by_series(scored: Mapping[str, Sequence[Scored]], task: str) -> dict[str, _Losses]:
+def _covered(ledger: Ledger, place: Path | str, series: str, scored: Sequence[Scored]) -> Covered:
+    """Count what intervals held, where any model of a series has some."""
+    if not any(one.issuer.has_quantiles for one in scored):
+        return ()
+    return coverage_by_issuer(ledger, place, series)
+
+
+def _by_series(
+    scored: Mapping[str, Sequence[Scored]], covered: Mapping[str, Covered], task: str
+) -> dict[str, _Losses]:
     """Return the losses of a task for every series that has any."""
     having = {
         name: [one for one in those if task in one.issuer.tasks and len(one.issued_for_s)]
         for name, those in scored.items()
     }
-    return {name: _losses(those, task) for name, those in having.items() if those}
+    return {name: _losses(those, task, covered[name]) for name, those in having.items() if those}
 
 
-def _losses(those: Sequence[Scored], task: str) -> _Losses:
+def _losses(those: Sequence[Scored], task: str, covered: Covered) -> _Losses:
     """Join the losses of one series' issuers by the forecasters that all of them have."""
     times_s = np.concatenate([one.issued_for_s for one in those])
     order = np.argsort(times_s, kind="stable")
@@ -270,6 +291,9 @@ def _losses(those: Sequence[Scored], task: str) -> _Losses:
         by_forecaster={name: _of(those, task, name)[order] for name in shared},
         bar_s=those[0].issuer.bar_s,
         horizon_bars=max(one.issuer.horizon_bars for one in those),
+        coverage=together(
+            found.get(task) for issuer, found in covered if any(one.issuer == issuer for one in those)
+        ),
     )
 
 
@@ -294,7 +318,8 @@ def _together(losses: Sequence[_Losses]) -> _Losses:
         added = np.bincount(where, np.concatenate([_in_units_of_naive(one, name) for one in losses]))
         by_forecaster[name] = np.asarray(added * (len(slots) / num_scored), np.float64)
     longest_s = max(one.horizon_bars * one.bar_s for one in losses)
-    return _Losses(num_scored, slots * bar_s, by_forecaster, bar_s, longest_s // bar_s)
+    coverage = together(one.coverage for one in losses)
+    return _Losses(num_scored, slots * bar_s, by_forecaster, bar_s, longest_s // bar_s, coverage)
 
 
 def _in_units_of_naive(losses: _Losses, forecaster: str) -> Floats:
@@ -323,7 +348,8 @@ def _live(losses: _Losses, best: str) -> LiveTask:
         num_scored=losses.num_scored,
         num_days=losses.num_days,
         errors={name: loss for name, loss in losses.means.items() if level_of(name) is None},
-        crps=_crps(losses),
+        crps=(crps := _crps(losses)),
+        coverage=None if crps is None else losses.coverage,
         naive=_against(losses, NAIVE),
         best=_against(losses, best if best in losses.by_forecaster else NAIVE),
     )
@@ -365,11 +391,12 @@ def _corrected(lives: Sequence[LiveTask]) -> list[LiveTask]:
     ]
 
 
-def _generation(scored: Scored, best: Mapping[str, str]) -> LiveGeneration:
+def _generation(scored: Scored, best: Mapping[str, str], covered: Covered) -> LiveGeneration:
     issuer, times_s = scored.issuer, scored.issued_for_s
     if not len(times_s):
         return LiveGeneration(issuer, None, None, {})
-    tasks = {task: _live(_losses([scored], task), best[task]) for task in TASKS if task in issuer.tasks}
+    found = {task: _losses([scored], task, covered) for task in TASKS if task in issuer.tasks}
+    tasks = {task: _live(losses, best[task]) for task, losses in found.items()}
     return LiveGeneration(issuer, int(times_s[0]), int(times_s[-1]), tasks)
 
 
