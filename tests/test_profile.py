@@ -439,6 +439,12 @@ def test_covariates_that_cannot_be_are_refused(
         beside(tmp_path, *features, tables=tables)
 
 
+def test_a_formula_has_no_quantiles_and_says_so_first(tmp_path: Path) -> None:
+    told = r"quantiles must be \[\] with family range_paths, a formula .* got \(0\.1, 0\.5, 0\.9\)\."
+    with pytest.raises(ProfileError, match=told):
+        load_profile(written(tmp_path, network={"family": "range_paths"}, quantiles=[0.1, 0.5, 0.9]))
+
+
 def asked(tmp_path: Path, quantiles: list[float], **changes: object) -> Profile:
     """Return the aligned profile in recent ranges, with quantiles."""
     features = [*load_profile("aligned").features, "recent_range"]

@@ -288,6 +288,11 @@ class Profile(Settings):
 
     @model_validator(mode="after")
     def _quantiles_have_a_unit_and_a_median(self) -> Self:
+        if self.quantiles and self.family.is_formula:
+            raise ValueError(
+                f"quantiles must be [] with family {self.network.family}, a formula that is published as one "
+                "number a bar; beside a network's quantiles its own are judged anyway"
+            )
         if self.quantiles and self.scaling != "ranged":
             raise ValueError("quantiles need scaling: ranged, so that they widen as the market does")
         if self.quantiles and any(task.loss != "mae" for task in self.tasks.values()):
@@ -379,7 +384,6 @@ class Profile(Settings):
             "training.epochs": (self.training.epochs, 0),
             "training.precision": (self.training.precision, "float32"),
             "calibration": (self.calibration, "none"),
-            "quantiles": (self.quantiles, ()),
             **{f"tasks.{name}.loss": (task.loss, "mae") for name, task in self.tasks.items()},
         }
         for key, (found, needed) in fixed.items():

@@ -210,6 +210,19 @@ def first_fault(error: ValidationError) -> tuple[str, str, str]:
     elif first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         got = f"the unknown key {first['loc'][-1]!r}"
     else:
-        shown = repr(first["input"])
+        shown = repr(_meant(first["input"], rule))
         got = shown if len(shown) <= _MAX_SHOWN else f"{shown[: _MAX_SHOWN - 3]}..."
     return ".".join(str(part) for part in first["loc"]), f"{rule[:1].lower()}{rule[1:]}", got
+
+
+def _meant(content: Any, rule: str) -> Any:
+    """Return of a whole that breaks a rule the value of the key with which the rule begins, if it has one.
+
+    >>> _meant({"quantiles": (0.5,), "training": {"epochs": 0}}, "training.epochs must be at least 1")
+    0
+    """
+    for key in rule.partition(" ")[0].split("."):
+        if not isinstance(content, dict) or key not in content:
+            return content
+        content = content[key]
+    return content

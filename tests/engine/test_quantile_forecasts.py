@@ -11,18 +11,23 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import v8
 from v8.app.answers import track
 from v8.app.drawing import draw
 from v8.app.part import _numbers, _picture, record_part
 from v8.artifacts.forecaster import Forecaster
+from v8.artifacts.generations import Serving, read_serving
 from v8.artifacts.run_folder import RunFolder, RunRecord, read_run
 from v8.artifacts.series_artifact import METADATA_FILE, read_metadata
 from v8.commands.printed_forecasts import PRINTERS
 from v8.commands.track import _PRINTERS
+from v8.commands.update import _print_decisions
 from v8.engine.issuing import Issued
 from v8.engine.local import train_all
 from v8.engine.outputs import write_outputs
 from v8.engine.plan import Job
+from v8.engine.renewal import Renewed
+from v8.engine.ruling import decision_of, rule
 from v8.errors import ArtifactError
 from v8.evaluation.quantile_judgement import QuantileJudgement
 from v8.ledger.baselines import fit_baselines
@@ -180,6 +185,35 @@ def test_the_ledger_scores_each_level_and_tells_crps_and_coverage(
     names = ("model", *entry.issuer.forecasters[-4:])
     assert live.crps == pytest.approx(np.mean([losses[name] for name in names]))
     assert not any(name.startswith("model_q") for name in (*live.errors, live.best.baseline))
+
+
+def test_a_contest_tells_how_sure_both_models_were(
+    made: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = recorded_profile(made.forecaster.metadata["profile"], where="test")
+    ruling = rule(made.folder, made.folder, made.candles, profile)
+    assert ruling.contest is not None and not ruling.is_replaced  # a tie
+    judged = made.forecaster.metadata["quantiles"]["tasks"]["ohlc"]["errors"]["model"]
+    told = ruling.quantiles[0]["ohlc"]
+    assert ruling.quantiles[1]["ohlc"] == told and [*told.coverage] == ["90 %", "50 %"]
+    # The windows of the contest are those of the test span an embargo behind validation, so most of them.
+    assert told.coverage["90 %"] == pytest.approx(np.mean(judged["coverage"][0]), abs=0.1)
+    serving = Serving(made.run, {}, ())
+    decision = decision_of(made.forecaster.series, serving, "2026-01-01", "asked", ruling)
+    Serving(tmp_path, {}, (decision,)).save()
+    assert read_serving(tmp_path).decisions == (decision,)
+    _print_decisions(Renewed("2026-01-01", (decision,), ()))
+    printed = capsys.readouterr().out
+    assert "(truths within 90 % / 50 %)" in printed
+    assert f"{told.crps:.3f} ({percent(told.coverage['90 %'])} / " in printed
+
+
+def test_a_notebook_shows_how_sure_models_are(made: SimpleNamespace) -> None:
+    shown = v8.load(made.run, "BTCUSDT-15m")._repr_html_()
+    assert "CRPS / range_paths" in shown and "within 90 %" in shown
+    run = v8.Run(made.run)
+    assert run.quantiles.loc[("BTCUSDT-15m", "within 50 %"), "bands"] >= 0
+    assert "within 90 %" in run._repr_html_()
 
 
 def last_close(candles: Candles) -> float:

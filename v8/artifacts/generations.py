@@ -73,6 +73,19 @@ Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 
 
 @dataclass(frozen=True)
+class Sureness:
+    """How good the quantiles of a model were on the judged candles.
+
+    Args:
+        crps: Twice the mean pinball loss, as a multiple of the naive forecast's mean absolute error.
+        coverage: Shares of the truths that lay in its central intervals, by name, such as "90 %".
+    """
+
+    crps: Number
+    coverage: Mapping[Plain, Share]
+
+
+@dataclass(frozen=True)
 class Contender:
     """A model that stood for service.
 
@@ -81,11 +94,13 @@ class Contender:
         trained_until: Open time of the newest candle it was made from, ISO 8601; None where that is unknown.
         multiples: Per task its mean absolute error on the judged candles, as a multiple of the naive
             forecast's; empty where it was not judged.
+        quantiles: Per task how good its quantiles were; empty where it has none. They decide nothing.
     """
 
     generation: GenerationName
     trained_until: Moment | None
     multiples: Mapping[Word, Number] = field(default_factory=dict)
+    quantiles: Mapping[Word, Sureness] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,10 @@ from v8.errors import ProfileError, SeriesError, V8Error, listed
 from v8.invocation import command
 from v8.market.series import Series
 from v8.market.sources.source import SOURCES
-from v8.wording import count, number
+from v8.wording import ABSENT, count, number, percent
 
 if TYPE_CHECKING:
-    from v8.artifacts.generations import Decision
+    from v8.artifacts.generations import Decision, Sureness
     from v8.engine.events import Listener
     from v8.engine.execution import TrainAll
     from v8.engine.plan import Plan
@@ -221,7 +221,31 @@ def _print_decisions(renewed: Renewed) -> None:
     )
     header = ("series", f"champion: {tasks}", "challenger", "best baseline", "windows", "serves")
     print_table(title, header, map(_decision_cells, renewed.decisions))
+    _print_quantiles([one for one in renewed.decisions if one.challenger.quantiles])
     print_lines(*(f"{one.series}: {_told(one)}" for one in renewed.decisions))
+
+
+def _print_quantiles(decisions: Sequence[Decision]) -> None:
+    """Print how sure champions and challengers were, where they have quantiles."""
+    from v8.commands.printing import print_table
+
+    if not decisions:
+        return
+    first = decisions[0].challenger.quantiles
+    within = " / ".join(next(iter(first.values())).coverage)
+    title = f"Quantiles: CRPS as a multiple of naive's error (truths within {within}); they decide nothing"
+    rows = [
+        (one.series, each.generation, *(_sureness(each.quantiles.get(task)) for task in first))
+        for one in decisions
+        for each in (one.champion, one.challenger)
+    ]
+    print_table(title, ("series", "generation", *first), rows)
+
+
+def _sureness(told: Sureness | None) -> str:
+    if told is None:
+        return ABSENT
+    return f"{number(told.crps)} ({' / '.join(map(percent, told.coverage.values()))})"
 
 
 def _told(decision: Decision) -> str:

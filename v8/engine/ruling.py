@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.generations import Contender, Decision, Opponent, Serving, artifact_folder
+from v8.artifacts.generations import Contender, Decision, Opponent, Serving, Sureness, artifact_folder
 from v8.artifacts.run_folder import now_iso
 from v8.artifacts.series_artifact import read_described
 from v8.data.dataset import prepare_series, table_columns
 from v8.data.span import Floats, Span
 from v8.errors import ArtifactError
-from v8.evaluation.baselines import called
+from v8.evaluation.baselines import NAIVE, called
 from v8.evaluation.contest import Contest, compare_models, is_enough, too_few
+from v8.evaluation.quantile_judgement import measure_quantiles
 from v8.features.store import FeatureStore
+from v8.levels import intervals, nominal, percent_of
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.profile import Profile
@@ -38,6 +41,7 @@ class Ruling:
         contest: The judgement of both; None where there was none.
         judged_from: When the first forecast that was judged was issued, ISO 8601; None without any.
         judged_until: When the last forecast bar closed, ISO 8601; None without any.
+        quantiles: Per task how good those of champion and challenger were; empty without any.
     """
 
     is_replaced: bool
@@ -45,6 +49,7 @@ class Ruling:
     contest: Contest | None = None
     judged_from: str | None = None
     judged_until: str | None = None
+    quantiles: tuple[Mapping[str, Sureness], Mapping[str, Sureness]] = ({}, {})
 
 
 def rule(champion: Path, challenger: Path, candles: Candles, profile: Profile) -> Ruling:
@@ -78,11 +83,13 @@ def rule(champion: Path, challenger: Path, candles: Candles, profile: Profile) -
     span = unseen(data.spans["test"], old.seen_until_s)
     if not is_enough(len(span), span.horizon_bars):
         return Ruling(False, too_few(len(span), span.horizon_bars))
-    contest = compare_models(
-        span, _forecasts(new, span), _forecasts(old, span), train=data.spans["train"], scaling=data.scaling
-    )
+    made = [each.forecast_all(span.raw_windows()) for each in (old, new)]
+    theirs, ours = ({task: _exact(one) for task, one in each.points.items()} for each in made)
+    contest = compare_models(span, ours, theirs, train=data.spans["train"], scaling=data.scaling)
     first, last = int(span.anchors[0]), int(span.anchors[-1]) + span.horizon_bars
-    return Ruling(contest.is_won, contest.why, contest, _closed(span, first), _closed(span, last))
+    sure_old, sure_new = (_sureness(each.quantiles, contest, span) for each in made)
+    ends = _closed(span, first), _closed(span, last)
+    return Ruling(contest.is_won, contest.why, contest, *ends, (sure_old, sure_new))
 
 
 def decision_of(series: Series, serving: Serving, generation: str, stale: str, ruling: Ruling) -> Decision:
@@ -102,8 +109,11 @@ def decision_of(series: Series, serving: Serving, generation: str, stale: str, r
         series=str(series),
         decided_at=now_iso(),
         stale=shown(stale, _MOST_WORDS),
-        champion=_contender(series, serving, serving.generation_of(str(series)), old),
-        challenger=_contender(series, serving, generation, new),
+        champion=replace(
+            _contender(series, serving, serving.generation_of(str(series)), old),
+            quantiles=ruling.quantiles[0],
+        ),
+        challenger=replace(_contender(series, serving, generation, new), quantiles=ruling.quantiles[1]),
         num_windows=contest.judged.num_windows if contest else 0,
         judged_from=ruling.judged_from,
         judged_until=ruling.judged_until,
@@ -139,13 +149,27 @@ def unseen(span: Span, seen_until_s: int) -> Span:
 
 def _is_alike(old: Forecaster, new: Forecaster) -> bool:
     """Tell whether both read and forecast the same, so that they can be compared at all."""
-    abouts = ("series", "features", "lookback_bars", "horizon_bars")
+    abouts = ("series", "features", "lookback_bars", "horizon_bars", "quantiles")
     is_same = all(getattr(old, about) == getattr(new, about) for about in abouts)
     return is_same and old.metadata["tasks"].keys() == new.metadata["tasks"].keys()
 
 
-def _forecasts(model: Forecaster, span: Span) -> Mapping[str, Floats]:
-    return {task: values.astype(np.float64) for task, values in model.forecast(span.raw_windows()).items()}
+def _exact(values: NDArray[np.float32]) -> Floats:
+    return values.astype(np.float64)
+
+
+def _sureness(
+    quantiles: Mapping[str, NDArray[np.float32]], contest: Contest, span: Span
+) -> dict[str, Sureness]:
+    """Say how good quantiles were, per task, but where naive never errs."""
+    levels, found = span.profile.quantiles, {}
+    names = [f"{percent_of(nominal(pair))} %" for pair in intervals(levels)]
+    for task, forecast in quantiles.items():
+        errors, _ = measure_quantiles(span, task, _exact(forecast), levels)
+        if (naive := contest.judged.error(task, NAIVE).overall) > 0:
+            coverage = {name: errors.mean_coverage(place) for place, name in enumerate(names)}
+            found[task] = Sureness(errors.crps / naive, coverage)
+    return found
 
 
 def _closed(span: Span, row: int) -> str:

@@ -20,6 +20,7 @@ from v8.data.span import Span
 from v8.data.splits import window_anchors
 from v8.errors import DataError, PublishError
 from v8.evaluation.judgement import Judgement, judge_span
+from v8.evaluation.quantile_judgement import QuantileJudgement
 from v8.features.table import compute_table
 from v8.hub.opening import open_forecaster as open_forecaster_of
 from v8.hub.pull import pull
@@ -28,7 +29,7 @@ from v8.market.frames import GivenCandles
 from v8.market.open_times import iso
 from v8.profile import recorded_profile
 from v8.python.arguments import in_python
-from v8.python.tidy import tidy
+from v8.python.tidy import sureness, tidy
 from v8.records import AS_WRITTEN, checked
 
 if TYPE_CHECKING:
@@ -190,6 +191,10 @@ class Forecaster(artifacts.Forecaster):
             {task: [judgement.multiple(task), judgement.verdict(task)] for task in judgement.tasks},
             index=["error / naive", "verdict"],
         )
+        if self.quantiles:
+            where = f"metadata of {self.series}, key quantiles"
+            judged = QuantileJudgement.from_json(self.metadata.get("quantiles"), where=where)
+            table = pd.concat([table, sureness(judged)])
         return f"<p>{html.escape(repr(self))}</p>{table.to_html()}"
 
     def _require_windows(self, num_before: int, num_later: int, start_s: int) -> None:

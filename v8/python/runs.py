@@ -16,9 +16,10 @@ from v8.artifacts.series_artifact import HISTORY_FILE, read_metadata
 from v8.engine.outputs import REPORT_FILE
 from v8.errors import ArtifactError, listed
 from v8.evaluation.judgement import Judgement
+from v8.evaluation.quantile_judgement import QuantileJudgement
 from v8.python.arguments import in_python
 from v8.python.forecaster import Forecaster
-from v8.python.tidy import tidy
+from v8.python.tidy import sureness, tidy
 from v8.registry import nearest
 from v8.reports.leaderboard import LEADERBOARD_FILE
 from v8.reports.results import read_history
@@ -99,6 +100,16 @@ class Run(Mapping[str, TrainedSeries]):
         """One row a finished series, best first: errors beside naive and the best baseline."""
         return pd.read_csv(self.path / LEADERBOARD_FILE, index_col="series")
 
+    @property
+    def quantiles(self) -> pd.DataFrame:
+        """How good the quantiles of each finished series were, see `sureness`; empty where there are none."""
+        found = {
+            name: sureness(QuantileJudgement.from_json(told, where=f"metadata of {name}, key quantiles"))
+            for name in self
+            if (told := self[name].metadata.get("quantiles"))
+        }
+        return pd.concat(found, names=["series"]) if found else pd.DataFrame()
+
     @in_python
     def __getitem__(self, series: str) -> TrainedSeries:
         if series not in self.series:
@@ -137,4 +148,5 @@ class Run(Mapping[str, TrainedSeries]):
 
     def _repr_html_(self) -> str:
         """Show the leaderboard in a notebook."""
-        return f"<p>{html.escape(repr(self))}</p>{self.leaderboard.to_html() if len(self) else ''}"
+        shown = f"<p>{html.escape(repr(self))}</p>{self.leaderboard.to_html() if len(self) else ''}"
+        return shown if self.quantiles.empty else shown + self.quantiles.to_html()

@@ -6,9 +6,23 @@ from typing import Final
 
 import pandas as pd
 
+from v8.evaluation.baselines import called
 from v8.evaluation.judgement import Judgement
+from v8.evaluation.quantile_judgement import QuantileJudgement
 
 _ERRORS: Final = ("mae_return", "rmse_return", "mae_price", "rmse_price")
+
+
+def sureness(judged: QuantileJudgement) -> pd.DataFrame:
+    """Return how good quantiles were on the test span, a column a task.
+
+    Rows: the CRPS over that of each baseline with quantiles, and the share of truths in each interval.
+    """
+    columns = {}
+    for task, told in judged.summary().items():
+        crps = {f"CRPS / {called(name)}": multiple for name, multiple in told["crps_multiples"].items()}
+        columns[task] = crps | {f"within {name}": share for name, share in told["coverage"].items()}
+    return pd.DataFrame(columns)
 
 
 def tidy(judgement: Judgement) -> pd.DataFrame:
