@@ -14,15 +14,18 @@ from keras_3_10 import unknown_keys
 
 from v8.artifacts.model_file import check_keras_file
 from v8.data.dataset import SeriesData
-from v8.data.quantiles import first_steps
+from v8.data.quantiles import beside_paths, first_steps
+from v8.data.range_ensemble import fit_ensemble
 from v8.data.windows import FleetWindows
 from v8.engine.calibration import calibrate
 from v8.levels import outer, signed_sums
+from v8.models.forecasting import forecast_windows, split_outputs
 from v8.models.losses import fleet_loss
 from v8.models.networks import build_network
 from v8.models.serving import ServingGraph, ServingModel
 from v8.models.stacking import stack
 from v8.profile import Profile
+from v8.tasks import TASKS
 
 LEVELS = (0.1, 0.25, 0.5, 0.9)
 
@@ -142,3 +145,28 @@ def test_the_loss_of_a_fleet_adds_twice_the_mean_pinball_loss(data: SeriesData) 
             loss = np.where(beyond > 0, level * beyond, (level - 1) * beyond).mean(axis=(2, 3))
             expected += 2 * about.weight / len(levels) * (loss * weight).sum(axis=0) / weight.sum(axis=0)
     np.testing.assert_allclose(with_quantiles - without, expected, rtol=1e-4)
+
+
+def test_an_ensemble_mixes_the_quantiles_of_its_network_and_of_its_paths(
+    make_blended_profile: Callable[..., Profile], make_data: Callable[..., SeriesData], tmp_path: Path
+) -> None:
+    data = make_data(make_blended_profile(calibration="ensemble", quantiles=LEVELS))
+    network = started(data)
+    model = ServingModel(
+        ServingGraph(data.profile, data.scaling, network),
+        data.scaling,
+        [np.asarray(weight) for weight in network.trainable_variables],
+    )
+    alone = model.forecast_all(data.spans["test"].raw_windows())
+    calibrate(model, data)
+    model.fold_shifts({task: np.zeros((3, 3, len(TASKS[task].columns))) for task in data.profile.tasks})
+    model.save(tmp_path / "model.keras")
+    check_keras_file(tmp_path / "model.keras")
+    assert unknown_keys(tmp_path / "model.keras") == []
+    read = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    made = split_outputs(forecast_windows(read, data.spans["test"].raw_windows()))
+    require_coherent(made.points, made.quantiles)
+    walked = fit_ensemble(data.spans["train"]).walk_quantiles(data.spans["test"], LEVELS)
+    expected = beside_paths(made.points, LEVELS, alone.quantiles, walked)
+    # Bands need no mending here: upper and lower are never near each other.
+    np.testing.assert_allclose(made.quantiles["bands"], expected["bands"], rtol=2e-5)

@@ -176,6 +176,10 @@ def test_volatility_is_above_zero(values: np.ndarray) -> None:
     np.testing.assert_array_equal(made[values > LEAST], values[values > LEAST])
 
 
+def medians(values: np.ndarray) -> Any:
+    return np.median(values, axis=1)
+
+
 def test_the_median_of_paths_is_that_of_what_would_be_on_each() -> None:
     # Three paths of one step, in multiples of the last close.
     closes = Closes(
@@ -186,12 +190,12 @@ def test_the_median_of_paths_is_that_of_what_would_be_on_each() -> None:
         candles=np.log(np.array([1.0, 4.0, 0.5, 2.0]) * np.array([1.0, 0.5, 3.0])[:, None])[None, :, None],
     )
     # Uppers 1.6, 1.4 and 1.5; lowers 0.4, 1.0 and 0.7; volatilities 0.3, 0.0833 and 0.1818.
-    bands = TASKS["bands"].path_median(np, TASKS["bands"], closes)
+    bands = TASKS["bands"].on_paths(np, TASKS["bands"], closes, medians)
     assert bands.shape == (1, 1, 2)
     assert bands[0, 0].tolist() == pytest.approx([1.5, 0.7])
-    volatility = TASKS["volatility"].path_median(np, TASKS["volatility"], closes)
+    volatility = TASKS["volatility"].on_paths(np, TASKS["volatility"], closes, medians)
     assert volatility[0, 0].tolist() == pytest.approx([0.2 / 1.1])
-    candles = TASKS["ohlc"].path_median(np, TASKS["ohlc"], closes)
+    candles = TASKS["ohlc"].on_paths(np, TASKS["ohlc"], closes, medians)
     assert candles.shape == (1, 1, 4)
     assert candles[0, 0].tolist() == pytest.approx([1.0, 4.0, 0.5, 2.0])
 
@@ -200,4 +204,5 @@ def test_the_median_of_an_even_number_of_candles_lies_half_way_in_logarithms() -
     # Up and down alike: once doubled, once halved is where it was.
     candles = np.log(np.array([[[[2.0] * 4]], [[[0.5] * 4]]])).reshape(1, 2, 1, 4)
     closes = Closes(1.0, np.ones((1, 2, 1)), np.ones((1, 2, 1)), np.ones((1, 2, 1)), candles)
-    assert TASKS["ohlc"].path_median(np, TASKS["ohlc"], closes)[0, 0].tolist() == pytest.approx([1.0] * 4)
+    median = TASKS["ohlc"].on_paths(np, TASKS["ohlc"], closes, medians)
+    assert median[0, 0].tolist() == pytest.approx([1.0] * 4)

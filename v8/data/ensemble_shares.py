@@ -13,39 +13,45 @@ Legend: W windows, H steps of the horizon, C columns of a task, M members.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.data.range_ensemble import MEMBERS, RangeEnsemble
+from v8.data.range_ensemble import MEMBERS
 from v8.data.regression import weighted_median
 from v8.data.shrinkage import EQUAL_SHARE, Shrinkage, TaskShrinkage
 from v8.data.span import Floats, Span
 
 
-def fit_shares(
-    span: Span, network: Mapping[str, NDArray[np.float32]], ensemble: RangeEnsemble
-) -> dict[str, Floats]:
+def fit_shares(span: Span, said: Mapping[str, Mapping[str, NDArray[Any]]]) -> dict[str, Floats]:
     """Fit everybody's shares.
 
     Args:
         span: The validation span.
-        network: Its forecasts of these windows, per task, shape (W, H, C), in the task's unit.
-        ensemble: The fitted formulas.
+        said: Per member what it forecasts for these windows, per task, shape (W, H, C), in the task's unit.
 
     Returns:
         Per task, shape (M, H), in the order of `MEMBERS`; each step adds up to one.
     """
-    regressed, walked = ensemble.regress(span), ensemble.walk(span)
     shares = {}
     for task, truth_WHC in span.truth.items():
+        network, regressed, walked = (said[member][task].astype(np.float64) for member in MEMBERS)
         # Prices of a series weigh by their level alone, which hardly moves: no need of returns.
-        paths_H = (EQUAL_SHARE + _factor(truth_WHC, regressed[task], walked[task])) / 2
-        mean_WHC = regressed[task] + paths_H[:, None] * (walked[task] - regressed[task])
-        network_H = _factor(truth_WHC, mean_WHC, network[task].astype(np.float64)) / 2
+        paths_H = (EQUAL_SHARE + _factor(truth_WHC, regressed, walked)) / 2
+        mean_WHC = regressed + paths_H[:, None] * (walked - regressed)
+        network_H = _factor(truth_WHC, mean_WHC, network) / 2
         rest_H = 1.0 - network_H
         shares[task] = np.stack([network_H, rest_H * (1.0 - paths_H), rest_H * paths_H])
     return shares
+
+
+def mix(shares: Mapping[str, Floats], said: Mapping[str, Mapping[str, NDArray[Any]]]) -> dict[str, Floats]:
+    """Return what the members forecast together, per task, shape (W, H, C)."""
+    return {
+        task: sum(share_H[:, None] * said[member][task] for member, share_H in zip(MEMBERS, one, strict=True))
+        for task, one in shares.items()
+    }
 
 
 def told_shares(shares: Mapping[str, Floats]) -> Shrinkage:

@@ -4,9 +4,10 @@ Everything is in multiples of the units of `v8.data.spread`, which are in recent
 is as wide as the market is wild.
 
 * The untrained network forecasts the train span's quantiles of each step and column.
-* Under `calibration: blend` or `ensemble` the median is moved towards a regression on past ranges, and the
-  quantiles towards its own: constants times the unit that follows from the ranges it forecasts. For these the
-  pinball loss has a closed form, a weighted quantile.
+* Under `calibration: blend` the median is moved towards a regression on past ranges, and the quantiles
+  towards its own: constants times the unit that follows from the ranges it forecasts. For these the pinball
+  loss has a closed form, a weighted quantile. Under `ensemble` they are moved towards those of the simulated
+  paths, which need no fit (`v8.models.serving_quantiles`).
 * On the validation span every quantile is moved by what is missing there to its level: the level's own
   quantile of truth less forecast (conformalised quantile regression: Romano, Patterson and Candès 2019,
   arXiv:1905.03222, each end by itself). Windows overlap, so that few of them are news: of a move found in
@@ -33,6 +34,9 @@ from v8.tasks import TASKS
 DOUBTED_WINDOWS: Final = 200
 """Independent windows from which on more than half of a move is believed. Measured on three seasons of real
 candles: all of it cost up to 1 % of CRPS where the season changed, and coverage was as right without."""
+
+SHARE_BESIDE_PATHS: Final = 0.25
+"""How much a network says about quantiles beside simulated paths. Measured: scripts/FRONTIER.md."""
 
 LEAST_STEP: Final = 1e-4
 """From one quantile to the next, in units; a network whose step starts at nothing could not learn it."""
@@ -67,7 +71,7 @@ def fit_spread(
     """Fit how far the outer quantiles of a regression lie off its median.
 
     Args:
-        data: The prepared series, of a profile with quantiles and `calibration: blend` or `ensemble`.
+        data: The prepared series, of a profile with quantiles and `calibration: blend`.
         medians: What the regression says of the train span, per task, shape (W, H, C), scaled units.
         squares_WH: Squared range of each coming bar that it forecasts, in recent ranges, above 0.
 
@@ -101,6 +105,31 @@ def from_median(quantiles: Floats, levels: Sequence[float]) -> Floats:
     """Turn quantiles, shape (Q, ...), into distances of the outer ones from the median, shape (L, ...)."""
     median = quantiles[list(levels).index(MEDIAN)]
     return np.stack([one - median for one, level in zip(quantiles, levels, strict=True) if level != MEDIAN])
+
+
+def beside_paths(
+    points: Mapping[str, Floats],
+    levels: Sequence[float],
+    network: Mapping[str, NDArray[Any]],
+    walked: Mapping[str, Floats],
+) -> dict[str, Floats]:
+    """Mix the quantiles of a network and of simulated paths about their common median.
+
+    Args:
+        points: The median, per task, shape (W, H, C).
+        levels: All levels, ascending.
+        network: Its quantiles, per task, shape (W, H, Q, C).
+        walked: Those over the paths, likewise.
+
+    Returns:
+        Per task, shape (W, H, Q, C), as a published model forecasts them but for coherence.
+    """
+    middle = list(levels).index(MEDIAN)
+    mixed = {}
+    for task, median_WHC in points.items():
+        ours, theirs = (one[task] - one[task][:, :, middle : middle + 1] for one in (network, walked))
+        mixed[task] = median_WHC[:, :, None] + SHARE_BESIDE_PATHS * ours + (1 - SHARE_BESIDE_PATHS) * theirs
+    return mixed
 
 
 def conformal_shifts(

@@ -21,12 +21,13 @@ size, all so many times larger, lead to ranges that much larger.
 Why both: the paths know fat tails and how calm and wild bars follow each other, the regression is fitted to
 the very errors that are judged. scripts/FRONTIER.md has the figures.
 
-Legend: W windows, H steps of the horizon, L terms of a log range, R terms of a task, C columns of a task.
+Legend: W windows, H steps of the horizon, L terms of a log range, R terms of a task,
+Q levels, C columns of a task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -41,7 +42,7 @@ from v8.columns import (
     WAVE_COLUMNS,
     range_column,
 )
-from v8.data.range_paths import NUM_PATHS, lent_bars, log_ranges, path_medians, walk_windows
+from v8.data.range_paths import NUM_PATHS, lent_bars, log_ranges, path_medians, path_quantiles, walk_windows
 from v8.data.regression import least_absolute_errors
 from v8.data.span import Floats, Span
 from v8.features.ranges import FLOOR_SHARE
@@ -131,6 +132,10 @@ class RangeEnsemble:
     def walk(self, span: Span) -> dict[str, Floats]:
         """Forecast by the paths, per task, shape (W, H, C), in the task's unit."""
         return walk_windows(span, self.ranges(span), self.lent_PHC, partial(path_medians, np))
+
+    def walk_quantiles(self, span: Span, levels: Sequence[float]) -> dict[str, Floats]:
+        """Say the quantiles over the paths, per task, shape (W, H, Q, C), in the task's unit."""
+        return walk_windows(span, self.ranges(span), self.lent_PHC, partial(path_quantiles, np, levels))
 
 
 def fit_ensemble(train: Span) -> RangeEnsemble:

@@ -8,26 +8,28 @@ Under `calibration: blend` a regression is fitted to the train span first (`v8.d
 Under `calibration: ensemble` two formulas are fitted to it (`v8.data.range_ensemble`), and what the network
 forecasts is mixed with theirs in the units of the tasks.
 
-Quantiles come last: the span is forecast again, by the calibrated model, and each quantile is moved to where
-it holds its share of the windows (`v8.data.quantiles`).
+Quantiles come last: each is moved from where the calibrated model has it to where it holds its share of the
+windows (`v8.data.quantiles`).
 
 Legend: N windows, H steps of the horizon, Q levels, C columns of a task.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from v8.data.dataset import SeriesData
-from v8.data.ensemble_shares import fit_shares, told_shares
-from v8.data.quantiles import conformal_shifts, fit_spread
-from v8.data.range_ensemble import fit_ensemble
+from v8.data.ensemble_shares import fit_shares, mix, told_shares
+from v8.data.quantiles import beside_paths, conformal_shifts, fit_spread
+from v8.data.range_ensemble import MEMBERS, fit_ensemble
 from v8.data.range_regression import fit_regression, forecast_ranges, regress
 from v8.data.shrinkage import NO_RIVALS, Shrinkage, fit_shrinkage
-from v8.levels import quantile_output
+from v8.levels import MEDIAN, quantile_output
 from v8.models.serving import ServingModel
-from v8.tasks.closes import RANGE_TO_VARIANCE
 
 
 def calibrate(model: ServingModel, data: SeriesData) -> Shrinkage | None:
@@ -44,23 +46,25 @@ def calibrate(model: ServingModel, data: SeriesData) -> Shrinkage | None:
     if profile.calibration == "none":
         return None
     windows_NTF = data.spans["validation"].raw_windows()
-    found = (_mix if profile.calibration == "ensemble" else _shrink)(model, data, windows_NTF)
-    if profile.quantiles:
-        _calibrate_quantiles(model, data, windows_NTF)
-    return found
+    return (_mix if profile.calibration == "ensemble" else _shrink)(model, data, windows_NTF)
 
 
 def _mix(model: ServingModel, data: SeriesData, windows_NTF: NDArray[np.float32]) -> Shrinkage:
-    """Let formulas forecast beside the network."""
-    train = data.spans["train"]
-    ensemble = fit_ensemble(train)
-    shares = fit_shares(data.spans["validation"], model.forecast(windows_NTF), ensemble)
+    """Let formulas forecast beside the network, and simulated paths say quantiles beside its own."""
+    span, levels = data.spans["validation"], data.profile.quantiles
+    ensemble, network = fit_ensemble(data.spans["train"]), model.forecast_all(windows_NTF)
+    quantiles = ensemble.walk_quantiles(span, levels) if levels else {}
+    middle = levels.index(MEDIAN) if levels else None
+    medians = {task: values[:, :, middle] for task, values in quantiles.items()} or ensemble.walk(span)
+    members: list[Mapping[str, NDArray[Any]]] = [network.points, ensemble.regress(span), medians]
+    said = dict(zip(MEMBERS, members, strict=True))
+    shares = fit_shares(span, said)
     model.fold_ensemble(ensemble, shares)
-    if data.profile.quantiles:
-        medians = data.scaling.scale_targets(train, ensemble.regress(train))
-        recent_W1 = data.scaling.floored_range(train.recent_range)[:, None]
-        squares_WH = RANGE_TO_VARIANCE * np.square(ensemble.ranges(train) / recent_W1)
-        model.fold_spread(fit_spread(data, medians, squares_WH))
+    if levels:
+        model.fold_walk()
+        # The calibrated model would say the same: to ask it would walk the paths twice.
+        mixed = beside_paths(mix(shares, said), levels, network.quantiles, quantiles)
+        _shift_quantiles(model, data, mixed)
     return told_shares(shares)
 
 
@@ -81,13 +85,20 @@ def _shrink(model: ServingModel, data: SeriesData, windows_NTF: NDArray[np.float
         train = data.spans["train"]
         squares_WH = np.square(forecast_ranges(train, regression.path_LH))
         model.fold_spread(fit_spread(data, regress(train, regression), squares_WH))
+    if profile.quantiles:
+        _shift_quantiles(model, data, model.forecast_all(windows_NTF).quantiles)
     return shrinkage
 
 
-def _calibrate_quantiles(model: ServingModel, data: SeriesData, windows_NTF: NDArray[np.float32]) -> None:
-    """Move the quantiles to where they hold their shares of the validation windows."""
+def _shift_quantiles(model: ServingModel, data: SeriesData, forecast: Mapping[str, NDArray[Any]]) -> None:
+    """Move the quantiles to where they hold their shares of the validation windows.
+
+    Args:
+        model: Calibrated but for its quantiles.
+        data: The prepared series.
+        forecast: What the model says of these windows, per task, shape (N, H, Q, C), in the task's unit.
+    """
     span, levels = data.spans["validation"], data.profile.quantiles
-    forecast = model.forecast_all(windows_NTF).quantiles
     by_level = [
         data.scaling.scale_targets(span, {task: values[:, :, place] for task, values in forecast.items()})
         for place in range(len(levels))

@@ -11,25 +11,51 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from v8.data import range_paths
-from v8.data.range_paths import Summary, path_closes, path_medians, walk_windows
+from v8.data.range_paths import Summary, path_medians, path_quantiles, walk_windows
 from v8.data.scaling import Scaling
-from v8.data.span import Floats, Span
+from v8.data.span import Span
 from v8.evaluation.baseline import Baseline, Forecast, TaskForecasts
-from v8.tasks.task import Task
+from v8.levels import MEDIAN
 
 
 def fit_range_paths(train: Span, scaling: Scaling) -> Forecast:
     """Fit the regressions to the train span and keep what followed its windows."""
-    return _fitted(train, partial(path_medians, np))
+    levels = train.profile.quantiles
+    if not levels:
+        return _fitted(train, partial(path_medians, np))
+    quantiles, middle = fit_range_path_quantiles(train, scaling, levels), levels.index(MEDIAN)
+    return lambda span: {task: values[:, :, middle] for task, values in quantiles(span).items()}
 
 
 def fit_range_path_quantiles(train: Span, scaling: Scaling, levels: Sequence[float]) -> Forecast:
-    """Do the same; the forecast is quantiles over the paths, shape (N, H, Q, C)."""
-    return _fitted(train, partial(_quantiles, levels))
+    """Do the same; the forecast is quantiles over the paths, shape (N, H, Q, C).
+
+    Medians and quantiles are judged one after the other: fit and walk of the same spans are done once.
+    """
+    known = _FITTED.setdefault(train, {})
+    if tuple(levels) not in known:
+        known[tuple(levels)] = _walked_once(_fitted(train, partial(path_quantiles, np, levels)))
+    return known[tuple(levels)]
+
+
+_FITTED: Final[WeakKeyDictionary[Span, dict[tuple[float, ...], Forecast]]] = WeakKeyDictionary()
+"""Forecasts of quantiles by the train span they were fitted to, while anybody holds it."""
+
+
+def _walked_once(forecast: Forecast) -> Forecast:
+    walked: WeakKeyDictionary[Span, TaskForecasts] = WeakKeyDictionary()
+
+    def remembered(span: Span) -> TaskForecasts:
+        if span not in walked:
+            walked[span] = forecast(span)
+        return walked[span]
+
+    return remembered
 
 
 def _fitted(train: Span, summed_up: Summary) -> Forecast:
@@ -39,19 +65,6 @@ def _fitted(train: Span, summed_up: Summary) -> Forecast:
         return walk_windows(span, fitted.ranges(span), fitted.lent_PHC, summed_up)
 
     return forecast
-
-
-def _quantiles(
-    levels: Sequence[float], tasks: Sequence[Task], history_close: Floats, moved_NPHC: Floats
-) -> TaskForecasts:
-    paths, last_N111 = path_closes(np, history_close, moved_NPHC), history_close[:, -1, None, None, None]
-    made = {}
-    for task in tasks:
-        values = task.implied(np, paths) if task.has_window else paths.candles
-        found = np.moveaxis(np.quantile(values, levels, axis=1), 0, 2)
-        # Candles in logarithms, as their medians.
-        made[task.name] = task.size(last_N111, found if task.has_window else np.exp(found))
-    return made
 
 
 RANGE_PATHS: Final = Baseline(

@@ -42,7 +42,7 @@ from v8.models.portable import save_portable
 from v8.models.serving_quantiles import Market, quantile_outputs
 from v8.profile import Profile
 from v8.tasks import TASKS
-from v8.tasks.closes import RANGE_TO_VARIANCE, variance_weights
+from v8.tasks.closes import variance_weights
 from v8.tasks.task import roll_forward
 
 SHRINKING_PREFIX = "shrink_"
@@ -129,6 +129,10 @@ class ServingModel:
         """Make it mix its network's quantiles with a regression's, see `v8.data.quantiles.fit_spread`."""
         serving_quantiles.fold_spread(self._model, spreads)
 
+    def fold_walk(self) -> None:
+        """Make it mix its network's quantiles with those of the paths of `calibration: ensemble`."""
+        serving_quantiles.fold_walk(self._model)
+
     def fold_shifts(self, shifts: Mapping[str, Floats]) -> None:
         """Make it move its quantiles: per task, shape (H, L, C), scaled units."""
         serving_quantiles.fold_shifts(self._model, shifts)
@@ -179,11 +183,10 @@ def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> k
             unit=task.size(last_B11, range_B11),
             center=constants(f"{task.name} center") if one.form is TargetForm.LEVEL else None,
         )
+    walked: dict[str, Any] = {}
     if profile.calibration == "ensemble":
         closes_BP = _newest_closes(profile, close_BT1)
-        points, ranges_BH = serving_ensemble.add_formulas(profile, window_BTF, closes_BP, points)
-        if profile.quantiles:
-            squares_BH = RANGE_TO_VARIANCE * ops.square(ranges_BH / ops.squeeze(range_B11, axis=-1))
+        points, walked = serving_ensemble.add_formulas(profile, window_BTF, closes_BP, points)
     outputs = {
         name: TASKS[name].coherent(ops, values, last_B11, constants("least volatility"))
         for name, values in points.items()
@@ -196,6 +199,7 @@ def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> k
             squares_BH=squares_BH,
             least_B11=constants("least volatility"),
             scales={name: constants(f"{name} scale") for name in profile.tasks},
+            walked=walked,
         )
         outputs |= quantile_outputs(profile, market, scaled, outputs)
     model = keras.Model(window_BTF, outputs, name=f"{profile.name}_forecaster")

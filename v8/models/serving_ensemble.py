@@ -4,8 +4,8 @@ The formulas read the window's raw candles, as `v8.data.range_ensemble` does in 
 weights, so models of one profile differ in weights alone. To begin with the network has every share, and the
 formulas, whose numbers are zeros then, have none.
 
-Legend: B batch, T lookback, F features, H horizon, C columns of a task, M members, R terms, L log terms,
-P paths.
+Legend: B batch, T lookback, F features, H horizon, C columns of a task, M members, R terms,
+P paths, L a log range's terms or, with C, levels but the median.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from keras import ops
 
 from v8.columns import HIGH, LOW, OHLC, RECENT_RANGE, range_column
 from v8.data.range_ensemble import MEMBERS, RangeEnsemble, known_ranges, move_terms
-from v8.data.range_paths import NUM_PATHS, path_medians
+from v8.data.range_paths import NUM_PATHS, path_medians, path_quantiles
 from v8.data.span import Floats
+from v8.levels import MEDIAN
 from v8.models.formula import candle_deviations
 from v8.profile import Profile
 from v8.tasks.closes import standing_closes
@@ -49,7 +50,8 @@ def add_formulas(
         points: The network's, per task, (B, H, C), in the task's unit.
 
     Returns:
-        The same of all, and the range forecast for each coming bar, (B, H), unitless.
+        The same of all; and how far the quantiles of the paths lie off their median, per task, (B, H, L, C),
+        in the task's unit, nothing where the profile has none.
     """
     ranges_BH = _forecast_ranges(profile, window_BTF)
     tasks = profile.shape.tasks
@@ -57,7 +59,7 @@ def add_formulas(
     standing = standing_closes(ops, closes_BK, profile.horizon_bars, has_window=has_window)
     terms = move_terms(ops, standing, ranges_BH)
     paths = _untrained("bh,phc->bphc", (NUM_PATHS, profile.horizon_bars, len(OHLC)), PATHS)
-    walked = path_medians(ops, tasks, closes_BK, paths(ranges_BH))
+    walked, beside = _walked(profile, closes_BK, paths(ranges_BH))
     last_B11 = ops.expand_dims(ops.take(closes_BK, [closes_BK.shape[1] - 1], axis=1), -1)
     mixed = {}
     for task in tasks:
@@ -66,7 +68,19 @@ def add_formulas(
         regressed_BHC = task.implied(ops, standing) + task.size(last_B11, moved_BHC)
         members_BMHC = ops.stack([points[task.name], regressed_BHC, walked[task.name]], axis=1)
         mixed[task.name] = _untrained("bmhc,mh->bhc", shape, SHARES_PREFIX + task.name)(members_BMHC)
-    return mixed, ranges_BH
+    return mixed, beside
+
+
+def _walked(profile: Profile, closes_BK: Any, moved_BPHC: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the medians over the paths, (B, H, C), and the distances of the outer quantiles from them."""
+    tasks, levels = profile.shape.tasks, list(profile.quantiles)
+    if not levels:
+        return path_medians(ops, tasks, closes_BK, moved_BPHC), {}
+    found = path_quantiles(ops, levels, tasks, closes_BK, moved_BPHC)
+    places = [place for place, level in enumerate(levels) if level != MEDIAN]
+    middle = {task: ops.take(values, [levels.index(MEDIAN)], axis=2) for task, values in found.items()}
+    beside = {task: ops.take(values, places, axis=2) - middle[task] for task, values in found.items()}
+    return {task: ops.squeeze(values, axis=2) for task, values in middle.items()}, beside
 
 
 def fold_ensemble(model: keras.Model, ensemble: RangeEnsemble, shares: Mapping[str, Floats]) -> None:

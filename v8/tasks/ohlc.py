@@ -31,5 +31,5 @@ OHLC_TASK: Final = Task(
     implied=lambda xp, closes: xp.repeat(xp.expand_dims(closes.unit * closes.close, -1), len(OHLC), axis=-1),
     coherent=_coherent,
     # In logarithms, in which up and down are alike.
-    path_median=lambda xp, task, closes: xp.exp(xp.median(closes.candles, axis=1)),
+    on_paths=lambda xp, task, closes, summed_up: xp.exp(summed_up(closes.candles)),
 )

@@ -43,8 +43,8 @@ class Task:
         implied: Maps namespace and closes to what the task would be, shape (N, H, C).
         coherent: Maps namespace, values (N, H, C), last close (N, 1, 1) and the smallest value of a
             unitless task to values that can all be true at once.
-        path_median: Maps namespace, the task and closes along P paths to the medians over them, in units of
-            the last close, shape (N, H, C).
+        on_paths: Maps namespace, the task, closes along P paths and what sums up (N, P, H, C) over the paths
+            to what that says of the task, in units of the last close.
     """
 
     name: str
@@ -59,8 +59,8 @@ class Task:
     deviations: float | None
     implied: Callable[[Any, Closes], Any]
     coherent: Callable[[Any, Any, Any, Any], Any]
-    path_median: Callable[[Any, Task, Closes], Any] = lambda xp, task, closes: xp.median(
-        task.implied(xp, closes), axis=1
+    on_paths: Callable[[Any, Task, Closes, Callable[[Any], Any]], Any] = lambda xp, task, closes, summed_up: (
+        summed_up(task.implied(xp, closes))
     )
 
     @property
