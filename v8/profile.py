@@ -293,9 +293,12 @@ class Profile(Settings):
                 f"quantiles must be [] with family {self.network.family}, a formula that is published as one "
                 "number a bar; beside a network's quantiles its own are judged anyway"
             )
-        if self.quantiles and self.scaling != "ranged":
-            raise ValueError("quantiles need scaling: ranged, so that they widen as the market does")
-        if self.quantiles and any(task.loss != "mae" for task in self.tasks.values()):
+        if self.shape.outer_levels and self.scaling != "ranged":
+            raise ValueError(
+                "quantiles need scaling: ranged, so that they widen as the market does, "
+                "or calibration: ensemble, whose paths do"
+            )
+        if self.shape.outer_levels and any(task.loss != "mae" for task in self.tasks.values()):
             raise ValueError("quantiles need loss: mae in every task: the point forecast is their median")
         return self
 
@@ -398,9 +401,9 @@ class Profile(Settings):
 
     @property
     def shape(self) -> NetworkShape:
-        """What the network reads and returns."""
+        """What the network reads and returns; under `calibration: ensemble` paths say the quantiles."""
         tasks = tuple(TASKS[name] for name in self.tasks)
-        levels = outer(self.quantiles)
+        levels = () if self.calibration == "ensemble" else outer(self.quantiles)
         return NetworkShape(self.lookback_bars, self.features, self.horizon_bars, tasks, levels)
 
     @property

@@ -14,7 +14,7 @@ from keras_3_10 import unknown_keys
 
 from v8.artifacts.model_file import check_keras_file
 from v8.data.dataset import SeriesData
-from v8.data.quantiles import beside_paths, first_steps
+from v8.data.quantiles import first_steps
 from v8.data.range_ensemble import fit_ensemble
 from v8.data.windows import FleetWindows
 from v8.engine.calibration import calibrate
@@ -147,26 +147,45 @@ def test_the_loss_of_a_fleet_adds_twice_the_mean_pinball_loss(data: SeriesData) 
     np.testing.assert_allclose(with_quantiles - without, expected, rtol=1e-4)
 
 
-def test_an_ensemble_mixes_the_quantiles_of_its_network_and_of_its_paths(
-    make_blended_profile: Callable[..., Profile], make_data: Callable[..., SeriesData], tmp_path: Path
+def test_an_ensemble_has_the_quantiles_of_its_paths(
+    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData], tmp_path: Path
 ) -> None:
-    data = make_data(make_blended_profile(calibration="ensemble", quantiles=LEVELS))
-    network = started(data)
-    model = ServingModel(
-        ServingGraph(data.profile, data.scaling, network),
-        data.scaling,
-        [np.asarray(weight) for weight in network.trainable_variables],
-    )
-    alone = model.forecast_all(data.spans["test"].raw_windows())
+    data = make_data(make_profile("dense_newest", calibration="ensemble", quantiles=LEVELS))
+    graph = ServingGraph(data.profile, data.scaling, started(data))
+    weights = [np.asarray(weight) for weight in graph.network.trainable_variables]
+    model, windows = ServingModel(graph, data.scaling, weights), data.spans["test"].raw_windows()
     calibrate(model, data)
-    model.fold_shifts({task: np.zeros((3, 3, len(TASKS[task].columns))) for task in data.profile.tasks})
+    factors = {
+        task: np.full((3, 3, len(TASKS[task].columns)), [[1.5], [1.0], [0.5]]) for task in data.profile.tasks
+    }
+    model.fold_widths(factors)
     model.save(tmp_path / "model.keras")
     check_keras_file(tmp_path / "model.keras")
     assert unknown_keys(tmp_path / "model.keras") == []
     read = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
-    made = split_outputs(forecast_windows(read, data.spans["test"].raw_windows()))
+    made = split_outputs(forecast_windows(read, windows))
     require_coherent(made.points, made.quantiles)
-    walked = fit_ensemble(data.spans["train"]).walk_quantiles(data.spans["test"], LEVELS)
-    expected = beside_paths(made.points, LEVELS, alone.quantiles, walked)
-    # Bands need no mending here: upper and lower are never near each other.
-    np.testing.assert_allclose(made.quantiles["bands"], expected["bands"], rtol=2e-5)
+    walked = fit_ensemble(data.spans["train"]).walk_quantiles(data.spans["test"], LEVELS)["bands"]
+    off = made.quantiles["bands"] - made.points["bands"][:, :, None]
+    expected = (walked - walked[:, :, 2:3]) * np.array([1.5, 1.0, 0.0, 0.5])[:, None]
+    np.testing.assert_allclose(off, expected, atol=1e-5 * float(np.abs(walked).max()))
+
+
+def test_a_calibrated_ensemble_holds_its_shares_of_the_validation_windows(
+    make_profile: Callable[..., Profile],
+    make_data: Callable[..., SeriesData],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("v8.data.quantiles.DOUBTED_WINDOWS", 0)
+    data = make_data(make_profile("dense_newest", calibration="ensemble", quantiles=LEVELS))
+    graph, span = ServingGraph(data.profile, data.scaling, started(data)), data.spans["validation"]
+    weights = [np.asarray(weight) for weight in graph.network.trainable_variables]
+    model = ServingModel(graph, data.scaling, weights)
+    calibrate(model, data)
+    made = model.forecast_all(span.raw_windows())
+    for task, level in (("bands", 0.1), ("volatility", 0.9)):
+        below = span.truth[task] <= made.quantiles[task][:, :, LEVELS.index(level)]
+        # The cautious end, which the rounding of single precision moves by a window.
+        rank = np.ceil((len(span) + 1) * 0.9)
+        held = below if level > 0.5 else ~below
+        assert (np.abs(held.sum(axis=0) - rank) <= 1).all()

@@ -44,7 +44,7 @@ class SeriesData:
         targets_NHC: Per task, scaled targets by anchor row, float32; rows that anchor no window are 0.
         weight_N: Weight of the window anchored at each row in losses, mean about one, float32.
         units_NHC: By `quantile_output` of each task, what its quantiles are multiples of, by anchor row,
-            float32, see `v8.data.spread`; nothing where the profile has no quantiles.
+            float32, see `v8.data.spread`; nothing where the network forecasts none.
     """
 
     profile: Profile
@@ -127,7 +127,7 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
         ),
         targets_NHC=_targets(spans, scaling),
         weight_N=(floored / floored[spans["train"].anchors].mean()).astype(np.float32),
-        units_NHC=_units(spans, floored) if profile.quantiles else {},
+        units_NHC=_units(spans, floored) if profile.shape.outer_levels else {},
     )
 
 

@@ -6,12 +6,13 @@ is as wide as the market is wild.
 * The untrained network forecasts the train span's quantiles of each step and column.
 * Under `calibration: blend` the median is moved towards a regression on past ranges, and the quantiles
   towards its own: constants times the unit that follows from the ranges it forecasts. For these the pinball
-  loss has a closed form, a weighted quantile. Under `ensemble` they are moved towards those of the simulated
-  paths, which need no fit (`v8.models.serving_quantiles`).
-* On the validation span every quantile is moved by what is missing there to its level: the level's own
-  quantile of truth less forecast (conformalised quantile regression: Romano, Patterson and Candès 2019,
-  arXiv:1905.03222, each end by itself). Windows overlap, so that few of them are news: of a move found in
-  them a share is kept (`kept_share`).
+  loss has a closed form, a weighted quantile.
+* Under `calibration: ensemble` no network says quantiles: they lie off the median as those of the simulated
+  paths do (`v8.data.range_ensemble`), times a factor.
+* On the validation span every quantile is moved, or its distance stretched, by what is missing there to its
+  level: the level's own quantile of truth less forecast (conformalised quantile regression: Romano, Patterson
+  and Candès 2019, arXiv:1905.03222, each end by itself). Windows overlap, so that few of them are news: of a
+  move found in them a share is kept (`kept_share`).
 
 Shape legend: W windows, H horizon, Q levels, L levels but the median, C columns of a task.
 """
@@ -35,9 +36,6 @@ DOUBTED_WINDOWS: Final = 200
 """Independent windows from which on more than half of a move is believed. Measured on three seasons of real
 candles: all of it cost up to 1 % of CRPS where the season changed, and coverage was as right without."""
 
-SHARE_BESIDE_PATHS: Final = 0.25
-"""How much a network says about quantiles beside simulated paths. Measured: scripts/FRONTIER.md."""
-
 LEAST_STEP: Final = 1e-4
 """From one quantile to the next, in units; a network whose step starts at nothing could not learn it."""
 
@@ -47,10 +45,10 @@ def first_steps(data: SeriesData) -> dict[str, NDArray[np.float32]]:
 
     Returns:
         By `quantile_output` of each task, shape (H, L, C), what `softplus` turns into the steps from the
-        quantiles of the train span to their neighbours, in units; nothing where the profile has no quantiles.
+        quantiles of the train span to their neighbours, in units; nothing where the network forecasts none.
     """
     train, levels = data.spans["train"], data.profile.quantiles
-    if not levels:
+    if not data.profile.shape.outer_levels:
         return {}
     starts = {}
     for task in data.profile.tasks:
@@ -107,31 +105,6 @@ def from_median(quantiles: Floats, levels: Sequence[float]) -> Floats:
     return np.stack([one - median for one, level in zip(quantiles, levels, strict=True) if level != MEDIAN])
 
 
-def beside_paths(
-    points: Mapping[str, Floats],
-    levels: Sequence[float],
-    network: Mapping[str, NDArray[Any]],
-    walked: Mapping[str, Floats],
-) -> dict[str, Floats]:
-    """Mix the quantiles of a network and of simulated paths about their common median.
-
-    Args:
-        points: The median, per task, shape (W, H, C).
-        levels: All levels, ascending.
-        network: Its quantiles, per task, shape (W, H, Q, C).
-        walked: Those over the paths, likewise.
-
-    Returns:
-        Per task, shape (W, H, Q, C), as a published model forecasts them but for coherence.
-    """
-    middle = list(levels).index(MEDIAN)
-    mixed = {}
-    for task, median_WHC in points.items():
-        ours, theirs = (one[task] - one[task][:, :, middle : middle + 1] for one in (network, walked))
-        mixed[task] = median_WHC[:, :, None] + SHARE_BESIDE_PATHS * ours + (1 - SHARE_BESIDE_PATHS) * theirs
-    return mixed
-
-
 def conformal_shifts(
     levels: Sequence[float],
     truth: Mapping[str, NDArray[Any]],
@@ -156,6 +129,38 @@ def conformal_shifts(
         found = [_shift(one, levels[place]) for one, place in zip(beyond, places, strict=True)]
         shifts[task] = kept_share(*truth_WHC.shape[:2]) * np.stack(found, axis=1)
     return shifts
+
+
+def conformal_widths(
+    levels: Sequence[float],
+    truth: Mapping[str, NDArray[Any]],
+    points: Mapping[str, Floats],
+    distances: Mapping[str, Floats],
+) -> dict[str, Floats]:
+    """Return how many times as far each outer quantile must lie off to hold its share of the windows.
+
+    Args:
+        levels: All levels, ascending.
+        truth: Per task, shape (W, H, C).
+        points: Per task, the forecast median, likewise.
+        distances: Per task, how far the outer quantiles lie off a median, shape (W, H, L, C), same unit.
+
+    Returns:
+        Per task, shape (H, L, C), unitless.
+    """
+    factors = {}
+    for task, truth_WHC in truth.items():
+        found = []
+        for place, level in enumerate(outer(levels)):
+            distance_WHC, beyond_WHC = distances[task][:, :, place], truth_WHC - points[task]
+            # Where nothing ever moved no factor widens anything.
+            ratio_WHC = np.divide(
+                beyond_WHC, distance_WHC, out=np.ones_like(beyond_WHC), where=distance_WHC != 0
+            )
+            found.append(_shift(ratio_WHC, max(level, 1 - level)))
+        moved_HLC = np.stack(found, axis=1) - 1.0
+        factors[task] = np.maximum(1.0 + kept_share(*truth_WHC.shape[:2]) * moved_HLC, 0.0)
+    return factors
 
 
 def kept_share(num_windows: int, horizon_bars: int) -> float:

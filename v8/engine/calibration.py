@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 
 from v8.data.dataset import SeriesData
 from v8.data.ensemble_shares import fit_shares, mix, told_shares
-from v8.data.quantiles import beside_paths, conformal_shifts, fit_spread
+from v8.data.quantiles import conformal_shifts, conformal_widths, fit_spread
 from v8.data.range_ensemble import MEMBERS, fit_ensemble
 from v8.data.range_regression import fit_regression, forecast_ranges, regress
 from v8.data.shrinkage import NO_RIVALS, Shrinkage, fit_shrinkage
-from v8.levels import MEDIAN, quantile_output
+from v8.levels import MEDIAN, outer, quantile_output
 from v8.models.serving import ServingModel
 
 
@@ -50,21 +50,20 @@ def calibrate(model: ServingModel, data: SeriesData) -> Shrinkage | None:
 
 
 def _mix(model: ServingModel, data: SeriesData, windows_NTF: NDArray[np.float32]) -> Shrinkage:
-    """Let formulas forecast beside the network, and simulated paths say quantiles beside its own."""
+    """Let formulas forecast beside the network, and simulated paths say how sure that is."""
     span, levels = data.spans["validation"], data.profile.quantiles
-    ensemble, network = fit_ensemble(data.spans["train"]), model.forecast_all(windows_NTF)
+    ensemble = fit_ensemble(data.spans["train"])
     quantiles = ensemble.walk_quantiles(span, levels) if levels else {}
     middle = levels.index(MEDIAN) if levels else None
     medians = {task: values[:, :, middle] for task, values in quantiles.items()} or ensemble.walk(span)
-    members: list[Mapping[str, NDArray[Any]]] = [network.points, ensemble.regress(span), medians]
+    members: list[Mapping[str, NDArray[Any]]] = [model.forecast(windows_NTF), ensemble.regress(span), medians]
     said = dict(zip(MEMBERS, members, strict=True))
     shares = fit_shares(span, said)
     model.fold_ensemble(ensemble, shares)
     if levels:
-        model.fold_walk()
-        # The calibrated model would say the same: to ask it would walk the paths twice.
-        mixed = beside_paths(mix(shares, said), levels, network.quantiles, quantiles)
-        _shift_quantiles(model, data, mixed)
+        places = [levels.index(level) for level in outer(levels)]
+        distances = {task: each[:, :, places] - medians[task][:, :, None] for task, each in quantiles.items()}
+        model.fold_widths(conformal_widths(levels, span.truth, mix(shares, said), distances))
     return told_shares(shares)
 
 

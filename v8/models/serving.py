@@ -39,7 +39,7 @@ from v8.features.ranges import FLOOR_SHARE
 from v8.models import serving_ensemble, serving_quantiles
 from v8.models.forecasting import Forecasts, forecast_windows, split_outputs
 from v8.models.portable import save_portable
-from v8.models.serving_quantiles import Market, quantile_outputs
+from v8.models.serving_quantiles import Market, about_points, network_distances
 from v8.profile import Profile
 from v8.tasks import TASKS
 from v8.tasks.closes import variance_weights
@@ -129,9 +129,9 @@ class ServingModel:
         """Make it mix its network's quantiles with a regression's, see `v8.data.quantiles.fit_spread`."""
         serving_quantiles.fold_spread(self._model, spreads)
 
-    def fold_walk(self) -> None:
-        """Make it mix its network's quantiles with those of the paths of `calibration: ensemble`."""
-        serving_quantiles.fold_walk(self._model)
+    def fold_widths(self, factors: Mapping[str, Floats]) -> None:
+        """Make its quantiles lie so many times as far off as those of its paths: shape (H, L, C)."""
+        serving_ensemble.fold_widths(self._model, factors)
 
     def fold_shifts(self, shifts: Mapping[str, Floats]) -> None:
         """Make it move its quantiles: per task, shape (H, L, C), scaled units."""
@@ -183,25 +183,24 @@ def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> k
             unit=task.size(last_B11, range_B11),
             center=constants(f"{task.name} center") if one.form is TargetForm.LEVEL else None,
         )
-    walked: dict[str, Any] = {}
+    distances: dict[str, Any] = {}
     if profile.calibration == "ensemble":
         closes_BP = _newest_closes(profile, close_BT1)
-        points, walked = serving_ensemble.add_formulas(profile, window_BTF, closes_BP, points)
+        points, distances = serving_ensemble.add_formulas(profile, window_BTF, closes_BP, points)
     outputs = {
         name: TASKS[name].coherent(ops, values, last_B11, constants("least volatility"))
         for name, values in points.items()
     }
-    if profile.quantiles:
+    if profile.shape.outer_levels:
         market = Market(
             closes_BP=_newest_closes(profile, close_BT1),
             last_B11=last_B11,
             range_B11=range_B11,
             squares_BH=squares_BH,
-            least_B11=constants("least volatility"),
             scales={name: constants(f"{name} scale") for name in profile.tasks},
-            walked=walked,
         )
-        outputs |= quantile_outputs(profile, market, scaled, outputs)
+        distances = network_distances(profile, market, scaled)
+    outputs |= about_points(profile, outputs, distances, last_B11, constants("least volatility"))
     model = keras.Model(window_BTF, outputs, name=f"{profile.name}_forecaster")
     load_scaling(model, scaling)
     return model

@@ -21,7 +21,7 @@ from v8.columns import HIGH, LOW, OHLC, RECENT_RANGE, range_column
 from v8.data.range_ensemble import MEMBERS, RangeEnsemble, known_ranges, move_terms
 from v8.data.range_paths import NUM_PATHS, path_medians, path_quantiles
 from v8.data.span import Floats
-from v8.levels import MEDIAN
+from v8.levels import MEDIAN, outer
 from v8.models.formula import candle_deviations
 from v8.profile import Profile
 from v8.tasks.closes import standing_closes
@@ -34,6 +34,8 @@ PATHS: Final = "ensemble_paths"
 """Name of the layer that holds the bars which past windows lent."""
 MOVES_PREFIX: Final = "ensemble_moves_"
 SHARES_PREFIX: Final = "ensemble_shares_"
+WIDTHS_PREFIX: Final = "ensemble_widths_"
+"""Of the layers that widen or narrow the quantiles of the paths."""
 
 UNFITTED_FLOOR: Final = 1e-9
 
@@ -50,8 +52,8 @@ def add_formulas(
         points: The network's, per task, (B, H, C), in the task's unit.
 
     Returns:
-        The same of all; and how far the quantiles of the paths lie off their median, per task, (B, H, L, C),
-        in the task's unit, nothing where the profile has none.
+        The same of all; and how far the outer quantiles lie off them by the paths, per task, (B, H, L, C), in
+        the task's unit, nothing where the profile has none.
     """
     ranges_BH = _forecast_ranges(profile, window_BTF)
     tasks = profile.shape.tasks
@@ -76,11 +78,21 @@ def _walked(profile: Profile, closes_BK: Any, moved_BPHC: Any) -> tuple[dict[str
     tasks, levels = profile.shape.tasks, list(profile.quantiles)
     if not levels:
         return path_medians(ops, tasks, closes_BK, moved_BPHC), {}
-    found = path_quantiles(ops, levels, tasks, closes_BK, moved_BPHC)
-    places = [place for place, level in enumerate(levels) if level != MEDIAN]
-    middle = {task: ops.take(values, [levels.index(MEDIAN)], axis=2) for task, values in found.items()}
-    beside = {task: ops.take(values, places, axis=2) - middle[task] for task, values in found.items()}
-    return {task: ops.squeeze(values, axis=2) for task, values in middle.items()}, beside
+    medians, beside = {}, {}
+    for task, values_BHQC in path_quantiles(ops, levels, tasks, closes_BK, moved_BPHC).items():
+        median_BH1C = ops.take(values_BHQC, [levels.index(MEDIAN)], axis=2)
+        medians[task] = ops.squeeze(median_BH1C, axis=2)
+        places = [levels.index(level) for level in outer(levels)]
+        distance_BHLC = ops.take(values_BHQC, places, axis=2) - median_BH1C
+        shape = tuple(distance_BHLC.shape[1:])
+        beside[task] = _untrained("bhlc,hlc->bhlc", shape, WIDTHS_PREFIX + task)(distance_BHLC)
+    return medians, beside
+
+
+def fold_widths(model: keras.Model, factors: Mapping[str, Floats]) -> None:
+    """Make a published model's outer quantiles lie so many times as far off: per task, shape (H, L, C)."""
+    for task, factor_HLC in factors.items():
+        model.get_layer(WIDTHS_PREFIX + task).set_weights([factor_HLC])
 
 
 def fold_ensemble(model: keras.Model, ensemble: RangeEnsemble, shares: Mapping[str, Floats]) -> None:
@@ -103,7 +115,7 @@ def reset(model: keras.Model) -> None:
             alone = np.zeros(layer.kernel.shape)
             alone[MEMBERS.index("network")] = 1.0
             layer.set_weights([alone])
-        elif layer.name in (RANGES, PATHS) or layer.name.startswith(MOVES_PREFIX):
+        elif layer.name in (RANGES, PATHS) or layer.name.startswith((MOVES_PREFIX, WIDTHS_PREFIX)):
             layer.set_weights([np.zeros(weight.shape) for weight in layer.weights])
 
 

@@ -2,8 +2,9 @@
 
 A network says by which steps, never negative, a quantile lies beyond its neighbour; sums of them lie about
 the median, which is the point forecast. Two linear layers make of them what calibration wants: one sums up,
-keeps a share and moves each quantile (it starts as the plain sum), the other adds the share of a formula: a
-regression's spread under `calibration: blend`, that of simulated paths under `ensemble`.
+keeps a share and moves each quantile (it starts as the plain sum), the other adds the share of a regression's
+spread. Under `calibration: ensemble` the distances are those of simulated paths instead
+(`v8.models.serving_ensemble`).
 
 They never cross and are coherent for any weights. Each level is made coherent by itself, as the point
 forecast is; then each quantile is moved out to its inner neighbour where it would lie within. Smaller and
@@ -22,11 +23,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from v8.data.quantiles import SHARE_BESIDE_PATHS
 from v8.data.shrinkage import EQUAL_SHARE
 from v8.data.span import Floats
 from v8.data.spread import spread_units
-from v8.levels import MEDIAN, quantile_output, signed_sums
+from v8.levels import MEDIAN, outer, quantile_output, signed_sums
 from v8.profile import Profile
 from v8.tasks import TASKS
 from v8.tasks.closes import standing_closes
@@ -44,44 +44,54 @@ class Market:
         last_B11: The last of them.
         range_B11: Recent range, above 0, unitless.
         squares_BH: Squared ranges that the regression forecasts, in recent ranges; None without one.
-        least_B11: The smallest volatility that is forecast.
         scales: Per task, what a scaled target of one is in recent ranges, shape (B, 1, C).
-        walked: Per task, how far the quantiles of simulated paths lie off their median, shape (B, H, L, C),
-            in the task's unit; empty without paths.
     """
 
     closes_BP: Any
     last_B11: Any
     range_B11: Any
     squares_BH: Any
-    least_B11: Any
     scales: Mapping[str, Any]
-    walked: Mapping[str, Any]
 
 
-def quantile_outputs(
-    profile: Profile, market: Market, network: Mapping[str, Any], points: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return a published model's quantiles.
+def network_distances(profile: Profile, market: Market, network: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how far a published model's outer quantiles lie off its point forecast, by its network.
 
     Args:
         profile: Its profile.
         market: What it reads.
         network: The network's outputs, of which those of `quantile_output` are read, (B, H, L, C).
+
+    Returns:
+        Per task, (B, H, L, C), in the task's unit.
+    """
+    made = {}
+    for name, distance_BHLC in _distances(profile, market, network).items():
+        size_B1C = TASKS[name].size(market.last_B11, market.range_B11) * market.scales[name]
+        made[name] = distance_BHLC * ops.expand_dims(size_B1C, 2)
+    return made
+
+
+def about_points(
+    profile: Profile, points: Mapping[str, Any], distances: Mapping[str, Any], last_B11: Any, least_B11: Any
+) -> dict[str, Any]:
+    """Put coherent quantiles about coherent points.
+
+    Args:
+        profile: It has the levels.
         points: Per task, the point forecast, (B, H, C), in the task's unit.
+        distances: Per task, how far the outer quantiles lie off it, (B, H, L, C), likewise.
+        last_B11: The last known close.
+        least_B11: The smallest volatility that is forecast.
 
     Returns:
         By `quantile_output`, (B, H, Q, C), in the task's unit.
     """
+    last_B111, least_B111 = (ops.expand_dims(each, 1) for each in (last_B11, least_B11))
     made = {}
-    last_B111, least_B111 = (ops.expand_dims(each, 1) for each in (market.last_B11, market.least_B11))
-    for name, distance_BHLC in _distances(profile, market, network).items():
-        task = TASKS[name]
-        size_B1C = task.size(market.last_B11, market.range_B11) * market.scales[name]
-        beside_BHLC = ops.expand_dims(points[name], 2) + distance_BHLC * ops.expand_dims(size_B1C, 2)
-        if market.walked:
-            beside_BHLC = beside_BHLC + _spread(profile, name, market.walked[name])
-        beside_BHLC = task.coherent(ops, beside_BHLC, last_B111, least_B111)
+    for name, distance_BHLC in distances.items():
+        beside_BHLC = ops.expand_dims(points[name], 2) + distance_BHLC
+        beside_BHLC = TASKS[name].coherent(ops, beside_BHLC, last_B111, least_B111)
         made[quantile_output(name)] = _ordered(profile, points[name], beside_BHLC)
     return made
 
@@ -101,11 +111,7 @@ def _distances(profile: Profile, market: Market, network: Mapping[str, Any]) -> 
     if market.squares_BH is None:
         return made
     units = spread_units(ops, tasks, standing, recent_B1, market.squares_BH)
-    num_outer = len(profile.shape.outer_levels)
-    repeated = {
-        name: ops.concatenate([ops.expand_dims(unit, 2)] * num_outer, axis=2) for name, unit in units.items()
-    }
-    return {name: made[name] + _spread(profile, name, unit) for name, unit in repeated.items()}
+    return {name: made[name] + _spread(profile, name, unit) for name, unit in units.items()}
 
 
 def _summed(profile: Profile, task: str, steps_BHLC: Any) -> Any:
@@ -123,8 +129,8 @@ def _summed(profile: Profile, task: str, steps_BHLC: Any) -> Any:
     return distance_BHLC
 
 
-def _spread(profile: Profile, task: str, unit_BHLX: Any) -> Any:
-    """Return how far the quantiles of a formula lie off its median; nothing to begin with."""
+def _spread(profile: Profile, task: str, unit_BHX: Any) -> Any:
+    """Return how far the regression's quantiles lie off its median; nothing to begin with."""
     layer = keras.layers.EinsumDense(
         "bhlc,hlc->bhlc",
         output_shape=_shape(profile, task),
@@ -133,14 +139,15 @@ def _spread(profile: Profile, task: str, unit_BHLX: Any) -> Any:
         dtype="float32",
         name=SPREAD_PREFIX + task,
     )
-    columns = len(TASKS[task].columns)
-    has_columns = unit_BHLX.shape[-1] == columns
-    return layer(unit_BHLX if has_columns else ops.concatenate([unit_BHLX] * columns, axis=-1))
+    levels, columns = _shape(profile, task)[1:]
+    unit_BHLC = ops.concatenate([ops.expand_dims(unit_BHX, 2)] * levels, axis=2)
+    has_columns = unit_BHLC.shape[-1] == columns
+    return layer(unit_BHLC if has_columns else ops.concatenate([unit_BHLC] * columns, axis=-1))
 
 
 def _ordered(profile: Profile, median_BHC: Any, beside_BHLC: Any) -> Any:
     """Put coherent quantiles about the point forecast so that none crosses its neighbour, (B, H, Q, C)."""
-    levels, median = profile.shape.outer_levels, ops.expand_dims(median_BHC, 2)
+    levels, median = outer(profile.quantiles), ops.expand_dims(median_BHC, 2)
     num_below = sum(level < MEDIAN for level in levels)
     one = [ops.take(beside_BHLC, [place], axis=2) for place in range(len(levels))]
     below, above = [median], [median]
@@ -152,29 +159,17 @@ def _ordered(profile: Profile, median_BHC: Any, beside_BHLC: Any) -> Any:
 
 
 def fold_spread(model: keras.Model, spreads: Mapping[str, Floats]) -> None:
-    """Make a published model mix its network's quantiles with a regression's, half and half.
+    """Make a published model mix its network's quantiles with the regression's, half and half.
 
     Args:
         model: It has a layer of each prefix for each task.
         spreads: Per task, shape (H, L, C), as `v8.data.quantiles.fit_spread` returns it.
     """
-    _mix(model, EQUAL_SHARE, spreads)
-
-
-def fold_walk(model: keras.Model) -> None:
-    """Make a published model mix its network's quantiles with those of the paths beside it."""
-    layers = [one for one in model.layers if one.name.startswith(SPREAD_PREFIX)]
-    spreads = {one.name.removeprefix(SPREAD_PREFIX): np.ones(one.kernel.shape) for one in layers}
-    _mix(model, SHARE_BESIDE_PATHS, spreads)
-
-
-def _mix(model: keras.Model, share: float, spreads: Mapping[str, Floats]) -> None:
-    """Keep a share of the network's distances, and give the rest to other ones."""
     for task, spread_HLC in spreads.items():
         layer = model.get_layer(SUMMING_PREFIX + task)
-        sums = share * np.sign(ops.convert_to_numpy(layer.kernel))
+        sums = EQUAL_SHARE * np.sign(ops.convert_to_numpy(layer.kernel))
         layer.set_weights([sums, np.zeros(layer.bias.shape)])
-        model.get_layer(SPREAD_PREFIX + task).set_weights([(1 - share) * spread_HLC])
+        model.get_layer(SPREAD_PREFIX + task).set_weights([(1 - EQUAL_SHARE) * spread_HLC])
 
 
 def fold_shifts(model: keras.Model, shifts: Mapping[str, Floats]) -> None:

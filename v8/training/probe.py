@@ -319,7 +319,9 @@ def random_batch(
         task.name: draws.standard_normal((*first, profile.horizon_bars, len(task.columns)), np.float32)
         for task in profile.shape.tasks
     }
-    units = {quantile_output(task): np.ones_like(y) for task, y in y_BMHC.items() if profile.quantiles}
+    units = {
+        quantile_output(task): np.ones_like(y) for task, y in y_BMHC.items() if profile.shape.outer_levels
+    }
     return x_BMTF, y_BMHC | units
 
 
