@@ -472,8 +472,12 @@ def test_a_profile_without_quantiles_is_what_it_was_before_there_was_the_key(tmp
         ([0.5, 0.1, 0.9], {}, "must ascend"),
         ([0.1, 0.5, 0.5, 0.9], {}, "must ascend"),
         ([0.0, 0.5, 0.9], {}, "must lie between 0.005 and 0.995"),
-        ([0.1, 0.5, 0.9], {"scaling": "anchored"}, "quantiles need scaling: ranged"),
-        ([0.1, 0.5, 0.9], {"tasks": {"ohlc": {"weight": 1.0, "loss": "mse"}}}, "quantiles need loss: mae"),
+        ([0.1, 0.5, 0.9], {"calibration": "shrink", "scaling": "anchored"}, "quantiles need scaling: ranged"),
+        (
+            [0.1, 0.5, 0.9],
+            {"calibration": "none", "tasks": {"ohlc": {"weight": 1.0, "loss": "mse"}}},
+            "quantiles need loss: mae",
+        ),
     ],
 )
 def test_quantiles_that_cannot_be_forecast_are_refused(
@@ -481,3 +485,9 @@ def test_quantiles_that_cannot_be_forecast_are_refused(
 ) -> None:
     with pytest.raises(ProfileError, match=re.escape(rule)):
         asked(tmp_path, quantiles, **changes)
+
+
+def test_the_paths_of_an_ensemble_say_quantiles_beside_any_network(tmp_path: Path) -> None:
+    levels, tasks = [0.1, 0.5, 0.9], {"ohlc": {"weight": 1.0, "loss": "mse"}}
+    profile = asked(tmp_path, levels, scaling="anchored", tasks=tasks, calibration="ensemble")
+    assert (profile.quantiles, profile.shape.outer_levels) == ((0.1, 0.5, 0.9), ())
