@@ -26,7 +26,7 @@ if {is_blocked}:
     hide_tensorflow()
 import keras
 import numpy as np
-from conftest import demo_table, tiny_profile
+from conftest import demo_table, tiny_profile, tiny_ranged_profile
 from v8.data.dataset import prepare_series
 from v8.data.span import Span
 from v8.training.trainer import Member, Trainer
@@ -49,7 +49,17 @@ for place, each in enumerate(data):
     windows = Span(each.table, each.profile, each.anchors["test"][:5]).raw_windows()
     closes.append(model.forecast(windows)["ohlc"][..., 3].tolist())
     model.save(Path({model!r}))
+
+sure = []
+if not {is_blocked}:  # quantiles, on a network that compiles soon
+    training = dict(epochs=2, batch_size=128, precision="float32")
+    profile = tiny_ranged_profile(quantiles=(0.1, 0.5, 0.9), training=training)
+    member = Member(prepare_series(demo_table(profile), profile), 0)
+    ((_, sure_result),) = SameStart(profile).fit_fleet([member])
+    sure = [(one.train_loss, one.validation_loss) for one in sure_result.history]
+
 print(json.dumps(dict(
+    sure=sure,
     backend=keras.backend.backend(),
     device=results[0].device,
     has_tensorflow="tensorflow" in sys.modules,
@@ -86,6 +96,9 @@ def test_g18_a_fleet_under_jax_follows_the_one_under_tensorflow(
     assert told["device"] == "CPU:0"
     assert told["has_tensorflow"] is not is_blocked
     np.testing.assert_allclose(told["losses"], on_tensorflow["losses"], rtol=1e-5)
+    if not is_blocked:  # the pinball loss of quantiles, and in the second epoch its gradients
+        assert len(told["sure"]) == 2
+        np.testing.assert_allclose(told["sure"], on_tensorflow["sure"], rtol=1e-5)
     # One model serves both series; prices of some 50,000 and some 2 cannot be mixed up.
     np.testing.assert_allclose(told["closes"], on_tensorflow["closes"], rtol=1e-5)
     with zipfile.ZipFile(tmp_path / "model.keras") as saved:
