@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from html import unescape
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,14 @@ from v8.evaluation.season import Season
 from v8.evaluation.significance import Significance
 from v8.market.series import Series
 from v8.profile import load_profile
-from v8.reports.backtest_page import backtest_page, headline, quantile_table, series_table, tables
+from v8.reports.backtest_page import (
+    QUANTILE_NOTE,
+    backtest_page,
+    headline,
+    quantile_table,
+    series_table,
+    tables,
+)
 from v8.reports.backtest_results import Cell, results_of, shared_differences
 
 NUM = 200
@@ -161,6 +169,8 @@ def test_crps_and_coverage_are_told_where_there_are_quantiles(found: Any) -> Non
     assert table.head == ["fold", "task", "CRPS × range_paths", "in 90 %"]
     assert ["fold 1, 15m", "ohlc", "0.950", "91.0 %"] in table.rows
     assert quantile_table(found) is None
+    assert QUANTILE_NOTE in unescape(str(backtest_page(results)))
+    assert QUANTILE_NOTE not in unescape(str(backtest_page(found)))
 
 
 def test_profiles_stand_in_one_table_with_their_pools(found: Any) -> None:

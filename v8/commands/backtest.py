@@ -128,18 +128,19 @@ def _carry_out(path: Path, wanted: Asked, source: CandleSource, train_all: Train
 def _show(path: Path, plan: BacktestPlan) -> BacktestResults:
     """Write the files of a back-test and print its tables."""
     from v8.commands.printing import print_lines, print_reasons, print_table
-    from v8.reports.backtest_page import BREAK_RULE, NOTE, headline, quantile_table, tables, write_backtest
+    from v8.reports import backtest_page as page
     from v8.reports.backtest_results import read_results
     from v8.reports.page import DEMO_WARNING
 
     results = read_results(path, plan)
-    files = write_backtest(path, results)
-    print_lines(*([] if plan.is_publishable else [DEMO_WARNING]), headline(results))
-    for each in tables(results, is_short=True):
+    files = page.write_backtest(path, results)
+    print_lines(*([] if plan.is_publishable else [DEMO_WARNING]), page.headline(results))
+    for each in page.tables(results, is_short=True):
         print_table(*each)
-    if quantiles := quantile_table(results):
+    if quantiles := page.quantile_table(results):
         print_table(*quantiles)
-    print_lines(NOTE, BREAK_RULE)
+        print_lines(page.QUANTILE_NOTE)
+    print_lines(page.NOTE, page.BREAK_RULE)
     for fold, reasons in results.failures.items():
         print_reasons(f"Failed or not finished in {fold}", sorted(reasons.items()))
     if plan.missing:

@@ -32,6 +32,12 @@ PAGE_FILE: Final = "backtest.html"
 MEDIAN: Final = "median"
 """First row of a map."""
 
+QUANTILE_NOTE: Final = (
+    "CRPS: twice the mean pinball loss over the levels, as a multiple of another forecaster's; below 1 the "
+    "model's quantiles are better. In 90 %: how many truths lay within that interval, over all steps and "
+    "columns. Medians over series."
+)
+
 NOTE: Final = (
     "Medians over series of the mean absolute error, in returns, as a multiple of naive's; less is better. "
     "The best baseline is the one with the smallest median of these series and folds. p: chance of such a "
@@ -132,13 +138,19 @@ def backtest_page(results: BacktestResults) -> Html:
         element("div", *_maps(results), class_="charts"),
         *(_on_page(each) for each in tables(results)),
         element("p", NOTE, class_="soft"),
-        *([_on_page(quantiles)] if (quantiles := quantile_table(results)) else []),
+        *_quantiles_on_page(results),
         _on_page(series_table(results)),
         *_failed(results),
         element("h2", "Where these numbers come from"),
         facts(_facts(results)),
     ]
     return document(f"v8: back-test of {plan.profile['name']}", join(body))
+
+
+def _quantiles_on_page(results: BacktestResults) -> Iterator[Html]:
+    if quantiles := quantile_table(results):
+        yield _on_page(quantiles)
+        yield element("p", QUANTILE_NOTE, class_="soft")
 
 
 def _on_page(each: TextTable) -> Html:
