@@ -69,6 +69,7 @@ def made(
         )
         assert outcome.reason is None, outcome.trace
         folder.set_state(series, status="done")
+    write_outputs(run)
     forecaster = Forecaster.load(run / str(series))
     return SimpleNamespace(
         run=run, folder=run / str(series), every=every, candles=candles, forecaster=forecaster
@@ -137,7 +138,6 @@ def test_every_form_of_predict_prints_them(
 
 
 def test_report_card_and_page_show_intervals(made: SimpleNamespace, issued: Issued) -> None:
-    write_outputs(made.run)
     report = (made.run / "report.html").read_text("utf-8")
     assert "Quantiles and intervals" in report and "close, 90 % interval" in report
     assert "no interval" not in report
