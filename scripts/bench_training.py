@@ -53,7 +53,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
 from training_bench import figures
-from training_bench.contenders import BACKENDS, FORMATS, KINDS, PEER_FAMILIES, Contender, Ground
+from training_bench.contenders import BACKENDS, FORMATS, KINDS, PEER_FAMILIES, WAYS, Contender, Ground
 from training_bench.crews import Child, compete, tell, wait_until_idle
 from training_bench.measuring import serve
 from training_bench.series import with_batch
@@ -98,6 +98,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--wait-idle", type=float, default=0.0, metavar="S", help="most seconds a turn waits for idle cores")
     add("--processes", type=int, metavar="N", help="that work side by side on a CPU; default: one a core")
     add("--contenders", nargs="+", choices=KINDS, default=KINDS, help="only these kinds")
+    add("--ways", nargs="+", choices=WAYS, default=WAYS, help="a process a core, and all threads in one")
     add("--backends", nargs="+", choices=sorted(BACKENDS), help="only these; default: all installed")
     add("--device", choices=DEVICES, default="auto", help="auto takes a GPU where the backend finds one")
     add("--formats", nargs="+", choices=FORMATS, help="of the product; default: float32, on a GPU all")
@@ -168,6 +169,7 @@ def survey(options: argparse.Namespace, profile: Profile, variables: dict[str, s
         formats=options.formats or (FORMATS if has_gpu else FORMATS[:1]),
         fleet_sizes=options.fleet_sizes,
         is_compiled=options.torch_compile,
+        ways=options.ways,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX"}
 KINDS = ("stock", "torch", "product", "fleet")
+WAYS = ("processes", "threads")
 FORMATS = ("float32", "mixed_bfloat16", "mixed_float16")
 """Keras' dtype policies."""
 PEER_FAMILIES = ("bilstm_seq2seq", "lstm_dense")
@@ -57,6 +58,7 @@ class Ground:
         formats: Of `FORMATS`, in which the product trains.
         fleet_sizes: Models that train in one program.
         is_compiled: Whether PyTorch's network competes compiled, too.
+        ways: Of `WAYS`, to share out the cores of a CPU.
     """
 
     backends: Sequence[str]
@@ -67,13 +69,18 @@ class Ground:
     formats: Sequence[str]
     fleet_sizes: Sequence[int]
     is_compiled: bool = False
+    ways: Sequence[str] = WAYS
 
     @property
     def sharing(self) -> list[tuple[str, int, bool]]:
         """How a contender may share out the machine: words, processes, and whether each has one thread."""
         if self.has_gpu or self.num_workers == 1:
             return [("1 process", 1, not self.has_gpu)]
-        return [(f"{self.num_workers} processes", self.num_workers, True), ("all threads", 1, False)]
+        ways = {
+            "processes": (f"{self.num_workers} processes", self.num_workers, True),
+            "threads": ("all threads", 1, False),
+        }
+        return [ways[name] for name in self.ways]
 
     def line_up(self) -> Iterator[Contender]:
         """Name all who train."""
