@@ -10,7 +10,7 @@ from typing import Any
 from training_bench.crews import tell
 
 HEADINGS = ("windows/s", "rounds", "a core", "x stock", "x PyTorch", "by CPU", "CPU-s/1,000", "of ceilings")
-WIDTHS = (10, 14, 8, 9, 10, 8, 12, 12)
+WIDTHS = (10, 18, 9, 9, 10, 8, 12, 12)
 
 
 def show(result: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ profile, weight for weight (a test copies a network of Keras over and compares),
 which is oneDNN's on a CPU and cuDNN's on a GPU, the fused Adam, denormal numbers flushed as TensorFlow does.
 The second bias that nn.LSTM has beside Keras' one stays zero and is not trained. Windows lie on the device.
 
-torch.compile needs a C++ compiler on a CPU and leaves nn.LSTM as it is, so it competes on request only.
+torch.compile needs a C++ compiler on a CPU, which many machines lack, so it competes on request only.
 
 Families other than those of LSTMs have no peer here.
 
