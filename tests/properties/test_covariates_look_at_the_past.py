@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from v8.columns import OHLCV
+from v8.features.covariates import neighbours
 from v8.features.indicators import FEATURES
 from v8.features.store import FeatureStore
 from v8.features.table import FeatureTable, compute_table
@@ -71,7 +72,9 @@ def checked(frame: pd.DataFrame, series: Series) -> Candles:
 
 
 def joined(own: pd.DataFrame, other: pd.DataFrame, table: pd.DataFrame, names: tuple[str, ...]) -> Candles:
-    given = {"BTCUSDT": checked(other, OTHER), "rates.csv": table}
+    given: dict[str, object] = {"rates.csv": table}
+    if neighbours(names):  # what is never read is refused
+        given["BTCUSDT"] = checked(other, OTHER)
     return Companions(names, [TABLE], given).joined(checked(own, OWN))
 
 
