@@ -40,6 +40,8 @@ class Order(BaseModel):
 
     profile: Profile
     measurements: list[Wanted]
+    environment: dict[str, str] = {}
+    """Variables that the process starts with, beside those of this one."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class _Child:
         # A session of its own: Ctrl-C reaches this process alone, which then tells the other to stop.
         self._process = subprocess.Popen(
             [sys.executable, "-m", "v8.engine.measuring_process"],
-            env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ},
+            env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ, **order.environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

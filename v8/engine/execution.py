@@ -18,6 +18,7 @@ from v8.artifacts.run_folder import ERROR_FILE, RunFolder, pin_of
 from v8.artifacts.series_artifact import redo_offered, verify_model_file
 from v8.engine.events import Event, Listener, Note, Outcome, SeriesStarted, StageStarted, Waiting
 from v8.engine.isolation import isolated
+from v8.engine.loop_design import settle_loops
 from v8.engine.outputs import RunOutputs, read_finished
 from v8.engine.plan import Job, Plan, PlannedSeries, make_plan
 from v8.engine.precision import choose_precision
@@ -28,6 +29,7 @@ from v8.market.companions import Companions
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.market.sources.waiting import told_of_waiting
+from v8.models.cost import training_flop_per_window
 from v8.storage import write_text
 from v8.untrusted import without_credentials
 
@@ -131,12 +133,18 @@ def _settled(jobs: Sequence[Job], folder: RunFolder, listen: Listener) -> list[J
     if not jobs:
         return []
 
-    def choose() -> str:
-        return choose_precision(
-            jobs[0].profile, may_have_gpu=may_have_gpu(), tell=lambda text: listen(Note(text))
-        )
+    profile = jobs[0].profile
 
-    training, precision = jobs[0].profile.training, folder.settle_precision(choose)
+    def tell(text: str) -> None:
+        listen(Note(text))
+
+    training = profile.training
+    precision = folder.settle_precision(
+        lambda: choose_precision(profile, may_have_gpu=may_have_gpu(), tell=tell)
+    )
+    if precision == "float32":
+        num_windows = training.epochs * sum(len(job.candles) for job in jobs)
+        settle_loops(profile, num_flop=num_windows * training_flop_per_window(profile), tell=tell)
     num_parts = training.num_parts(is_on_gpu=may_have_gpu())
     if training.cpu_batch_size is not None:
         num_parts = folder.settle_num_parts(num_parts)

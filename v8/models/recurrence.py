@@ -1,8 +1,8 @@
 """LSTM and GRU over whole sequences, with hand-derived gradients, for one model or many.
 
-The loop over time holds one matmul a step and the elementwise work that needs the state. Everything
-else happens outside it as single large operations: the input projection, the factors of the backward
-pass that do not depend on the incoming gradient, and the weight gradients. Gate order, formulas and
+The loop over time holds one matmul a step and the elementwise work, backward the slopes of the gates, too:
+where XLA makes one kernel of a loop (`v8.engine.loop_design`) they cost less there than arrays of them. The
+input projection and the weight gradients happen outside it as single large products. Gate order, formulas and
 results are those of keras.layers.LSTM and keras.layers.GRU(reset_after=True) with default
 activations; gradients follow Hochreiter & Schmidhuber 1997 and Cho et al. 2014.
 
@@ -39,7 +39,7 @@ class Cell(NamedTuple):
 
     forward: Callable[..., tuple[Tensor, ...]]
     """Maps inputs (T, ., F), kernel, recurrent kernel, bias, the direction and the first states, (., U) each,
-    to what `backward` needs; the states, (T, ., U), come last, before them an LSTM's cells."""
+    to what `backward` needs; the states, (T, ., U), come last, before them an LSTM's last cell, (., U)."""
     backward: Callable[..., tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]]
     """Maps that, the states' gradient, the recurrent kernel, the direction, the first states and, for an
     LSTM, the gradient of its last cell, (., U), to the gradients of the projected input and of the recurrent
@@ -104,23 +104,17 @@ def _states(cell: Cell, go_backwards: bool, return_cell: bool) -> Callable[..., 
             # JAX hands over the gradients of a pair as one pair, TensorFlow as two arguments.
             dh_TU, *dc_U = keras.tree.flatten(args if upstream is None else upstream)
             dz_TG, dr_TG, dbias, dfirst = cell.backward(saved, dh_TU, recurrent, go_backwards, first, *dc_U)
-            # Each step's gradient goes with the state before it.
-            if first:
-                before_TU, dr_after_TG = _previous(saved[-1], go_backwards, first[0]), dr_TG
-            else:  # the first step read had the zero state
-                before, after = (slice(1, None), slice(None, -1))[:: 1 if go_backwards else -1]
-                before_TU, dr_after_TG = saved[-1][before], dr_TG[after]
             return (
                 _input_gradient(dz_TG, kernel),
                 _weight_gradient(x_TF, dz_TG),
-                _weight_gradient(before_TU, dr_after_TG),
+                _weight_gradient(_previous(saved[-1], go_backwards, *first[:1]), dr_TG),
                 dbias,
                 *(dfirst if first else ()),
             )
 
         if not return_cell:
             return saved[-1], gradient
-        return (saved[-1], saved[-2][0 if go_backwards else -1]), gradient
+        return (saved[-1], saved[-2]), gradient
 
     return cast(Callable[..., Tensor], ops.custom_gradient(states))
 
@@ -136,7 +130,7 @@ def _lstm_forward(  # noqa: PLR0917 - see `Cell`
     go_backwards: bool,
     first: tuple[Tensor, ...],
 ) -> tuple[Tensor, ...]:
-    """Return gates after their activations, (T, ., 4U), cells and states."""
+    """Return gates after their activations, (T, ., 4U), cells before each step, the last one, and states."""
     z_TG = _projected(x_TF, kernel, bias)
     zero_U = ops.zeros_like(z_TG[0, ..., : recurrent.shape[-2]])
 
@@ -144,11 +138,15 @@ def _lstm_forward(  # noqa: PLR0917 - see `Cell`
         (h_U, c_U), (z_G,) = carry, inputs
         i_U, f_U, g_U, o_U = ops.split(z_G + ops.matmul(h_U, recurrent), LSTM_GATES, axis=-1)
         i_U, f_U, g_U, o_U = ops.sigmoid(i_U), ops.sigmoid(f_U), ops.tanh(g_U), ops.sigmoid(o_U)
-        c_U = f_U * c_U + i_U * g_U
-        h_U = o_U * ops.tanh(c_U)
-        return (h_U, c_U), (ops.concatenate([i_U, f_U, g_U, o_U], axis=-1), c_U, h_U)
+        next_U = f_U * c_U + i_U * g_U
+        h_U = o_U * ops.tanh(next_U)
+        return (h_U, next_U), (ops.concatenate([i_U, f_U, g_U, o_U], axis=-1), c_U, h_U)
 
-    return _scan(step, first or (zero_U, zero_U), (z_TG,), (z_TG[0], zero_U, zero_U), go_backwards)[1]
+    outputs_like = (z_TG[0], zero_U, zero_U)
+    (_, c_U), (gates_TG, c_TU, h_TU) = _scan(
+        step, first or (zero_U, zero_U), (z_TG,), outputs_like, go_backwards
+    )
+    return gates_TG, c_TU, c_U, h_TU
 
 
 def _lstm_backward(  # noqa: PLR0917 - see `Cell`
@@ -159,31 +157,24 @@ def _lstm_backward(  # noqa: PLR0917 - see `Cell`
     first: tuple[Tensor, ...],
     dc_U: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
-    gates_TG, c_TU, _ = saved
-    i_TU, f_TU, g_TU, o_TU = ops.split(gates_TG, LSTM_GATES, axis=-1)
-    tanh_TU = ops.tanh(c_TU)
-    # A gate's gradient is its slope times dc, or dh for the output gate.
-    slopes = (
-        g_TU * i_TU * (1 - i_TU),
-        _previous(c_TU, go_backwards, *first[1:]) * f_TU * (1 - f_TU),
-        i_TU * (1 - g_TU * g_TU),
-        tanh_TU * o_TU * (1 - o_TU),
-    )
-    leak_TU = o_TU * (1 - tanh_TU * tanh_TU)
+    gates_TG, c_TU, *_ = saved
     recurrent_T = ops.swapaxes(recurrent, -1, -2)
     zero_U = ops.zeros_like(dh_TU[0])
 
     def step(carry: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Any, Any]:
-        (dh_U, dc_U), (di_U, df_U, dg_U, do_U, leak_U, f_U, upstream_U) = carry, inputs
+        (dh_U, dc_U), (gates_G, c_U, upstream_U) = carry, inputs
+        i_U, f_U, g_U, o_U = ops.split(gates_G, LSTM_GATES, axis=-1)
+        tanh_U = ops.tanh(f_U * c_U + i_U * g_U)
         dh_U = dh_U + upstream_U
-        dc_U = dc_U + dh_U * leak_U
-        dz_G = ops.concatenate([di_U * dc_U, df_U * dc_U, dg_U * dc_U, do_U * dh_U], axis=-1)
+        dc_U = dc_U + dh_U * o_U * (1 - tanh_U * tanh_U)
+        di_U, df_U = dc_U * g_U * i_U * (1 - i_U), dc_U * c_U * f_U * (1 - f_U)
+        dg_U, do_U = dc_U * i_U * (1 - g_U * g_U), dh_U * tanh_U * o_U * (1 - o_U)
+        dz_G = ops.concatenate([di_U, df_U, dg_U, do_U], axis=-1)
         return (ops.matmul(dz_G, recurrent_T), dc_U * f_U), (dz_G,)
 
-    inputs = (*slopes, leak_TU, f_TU, dh_TU)
-    dfirst, (dz_TG,) = _scan(
-        step, (zero_U, zero_U if dc_U is None else dc_U), inputs, (gates_TG[0],), not go_backwards
-    )
+    last = (zero_U, zero_U if dc_U is None else dc_U)
+    inputs = (gates_TG, c_TU, dh_TU)
+    dfirst, (dz_TG,) = _scan(step, last, inputs, (gates_TG[0],), not go_backwards)
     return dz_TG, dz_TG, _bias_gradient(dz_TG), dfirst
 
 
@@ -201,7 +192,7 @@ def _gru_forward(  # noqa: PLR0917 - see `Cell`
     go_backwards: bool,
     first: tuple[Tensor, ...],
 ) -> tuple[Tensor, ...]:
-    """Return update, reset, candidate, the candidate's recurrent part, and states, each (T, ., U)."""
+    """Return update, reset and candidate, (T, ., 3U), the candidate's recurrent part, and states."""
     z_TG, bias_G = _projected(x_TF, kernel, bias[..., 0, :]), _over_batch(bias[..., 1, :])
     zero_U = ops.zeros_like(z_TG[0, ..., : recurrent.shape[-2]])
 
@@ -213,9 +204,9 @@ def _gru_forward(  # noqa: PLR0917 - see `Cell`
         update_U, reset_U = ops.sigmoid(update_U + update_r_U), ops.sigmoid(reset_U + reset_r_U)
         own_U = ops.tanh(own_U + reset_U * own_r_U)
         h_U = update_U * h_U + (1 - update_U) * own_U
-        return (h_U,), (update_U, reset_U, own_U, own_r_U, h_U)
+        return (h_U,), (ops.concatenate([update_U, reset_U, own_U], axis=-1), own_r_U, h_U)
 
-    return _scan(step, first or (zero_U,), (z_TG,), (zero_U,) * 5, go_backwards)[1]
+    return _scan(step, first or (zero_U,), (z_TG,), (z_TG[0], zero_U, zero_U), go_backwards)[1]
 
 
 def _gru_backward(
@@ -225,25 +216,23 @@ def _gru_backward(
     go_backwards: bool,
     first: tuple[Tensor, ...],
 ) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
-    update_TU, reset_TU, own_TU, own_r_TU, h_TU = saved
-    # Every gradient of a step is the state's gradient times a factor known before the loop.
-    own_slope_TU = (1 - update_TU) * (1 - own_TU * own_TU)
-    update_slope_TU = (_previous(h_TU, go_backwards, *first) - own_TU) * update_TU * (1 - update_TU)
-    reset_slope_TU = own_slope_TU * own_r_TU * reset_TU * (1 - reset_TU)
-    slope_TG = ops.concatenate([update_slope_TU, reset_slope_TU, own_slope_TU * reset_TU], axis=-1)
+    gates_TG, own_r_TU, h_TU = saved
     recurrent_T = ops.swapaxes(recurrent, -1, -2)
+    zero_U = ops.zeros_like(dh_TU[0])
 
     def step(carry: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Any, Any]:
-        (dh_U,), (slope_G, update_U, upstream_U) = carry, inputs
+        (dh_U,), (gates_G, own_r_U, before_U, upstream_U) = carry, inputs
+        update_U, reset_U, own_U = ops.split(gates_G, GRU_GATES, axis=-1)
         dh_U = dh_U + upstream_U
-        dr_G = slope_G * ops.concatenate([dh_U, dh_U, dh_U], axis=-1)
-        return (dh_U * update_U + ops.matmul(dr_G, recurrent_T),), (dr_G, dh_U)
+        down_U = dh_U * (1 - update_U) * (1 - own_U * own_U)
+        dupdate_U = dh_U * (before_U - own_U) * update_U * (1 - update_U)
+        dreset_U = down_U * own_r_U * reset_U * (1 - reset_U)
+        dr_G = ops.concatenate([dupdate_U, dreset_U, down_U * reset_U], axis=-1)
+        return (dh_U * update_U + ops.matmul(dr_G, recurrent_T),), (dr_G, down_U)
 
-    zero_U = ops.zeros_like(dh_TU[0])
-    inputs = (slope_TG, update_TU, dh_TU)
-    dfirst, (dr_TG, total_TU) = _scan(step, (zero_U,), inputs, (slope_TG[0], zero_U), not go_backwards)
-    num_gate_units = 2 * update_TU.shape[-1]
-    dz_TG = ops.concatenate([dr_TG[..., :num_gate_units], total_TU * own_slope_TU], axis=-1)
+    inputs = (gates_TG, own_r_TU, _previous(h_TU, go_backwards, *first), dh_TU)
+    dfirst, (dr_TG, down_TU) = _scan(step, (zero_U,), inputs, (gates_TG[0], zero_U), not go_backwards)
+    dz_TG = ops.concatenate([dr_TG[..., : 2 * down_TU.shape[-1]], down_TU], axis=-1)
     return dz_TG, dr_TG, ops.stack([_bias_gradient(dz_TG), _bias_gradient(dr_TG)], axis=-2), dfirst
 
 
@@ -263,15 +252,16 @@ def _projected(x_TF: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
 
 def _input_gradient(dz_TG: Tensor, kernel: Tensor) -> Tensor:
     if len(kernel.shape) == 2:
-        flat = ops.matmul(ops.reshape(dz_TG, (-1, dz_TG.shape[-1])), ops.transpose(kernel))
+        flat = ops.einsum("ng,fg->nf", ops.reshape(dz_TG, (-1, dz_TG.shape[-1])), kernel)
         return ops.reshape(flat, (dz_TG.shape[0], -1, kernel.shape[0]))
     return ops.einsum("tmbg,mfg->tmbf", dz_TG, kernel)
 
 
 def _weight_gradient(x_TF: Tensor, dz_TG: Tensor) -> Tensor:
     if len(x_TF.shape) == 3:
-        x_NF = ops.reshape(x_TF, (-1, x_TF.shape[-1]))
-        return ops.matmul(ops.transpose(x_NF), ops.reshape(dz_TG, (-1, dz_TG.shape[-1])))
+        # Written as one product: a transposed array of its own would be made, by working out `x_TF` again.
+        x_NF, dz_NG = (ops.reshape(each, (-1, each.shape[-1])) for each in (x_TF, dz_TG))
+        return ops.einsum("nf,ng->fg", x_NF, dz_NG)
     return ops.einsum("tmbf,tmbg->mfg", x_TF, dz_TG)
 
 
@@ -316,12 +306,18 @@ def _scan(
     import tensorflow as tf  # noqa: PLC0415 - only the active backend is imported
 
     num_steps = inputs[0].shape[0]
-    arrays = tuple(tf.TensorArray(like.dtype, num_steps, element_shape=like.shape) for like in outputs_like)
+    arrays = [tf.TensorArray(like.dtype, num_steps, element_shape=like.shape) for like in outputs_like]
+    # An only input gives its memory to the output of its shape, which no step needs to begin with zeros. Of
+    # several XLA would copy the whole array at every step: the next carry may be worked out after the output.
+    is_overwritten = len(inputs) == 1 and inputs[0].shape[1:] == outputs_like[0].shape
+    if is_overwritten:
+        arrays[0] = arrays[0].unstack(inputs[0])
 
-    def body(count: Tensor, carry: tuple[Tensor, ...], arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    def body(count: Tensor, carry: tuple[Tensor, ...], arrays: list[Any]) -> tuple[Any, ...]:
         t = num_steps - 1 - count if is_reversed else count
-        carry, outputs = step(carry, tuple(array[t] for array in inputs))
-        return count + 1, carry, tuple(a.write(t, output) for a, output in zip(arrays, outputs, strict=True))
+        here = (arrays[0].read(t),) if is_overwritten else tuple(array[t] for array in inputs)
+        carry, outputs = step(carry, here)
+        return count + 1, carry, [a.write(t, output) for a, output in zip(arrays, outputs, strict=True)]
 
     start = (tf.constant(0), carry, arrays)
     _, carry, arrays = tf.while_loop(

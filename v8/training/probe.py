@@ -191,7 +191,13 @@ def step_speed(
 
 
 def format_speeds(
-    profile: Profile, formats: Sequence[str], seconds: float, *, num_models: int, is_short: bool
+    profile: Profile,
+    formats: Sequence[str],
+    seconds: float,
+    *,
+    num_models: int,
+    is_short: bool,
+    is_of_processor: bool = False,
 ) -> dict[str, float]:
     """Compare the number formats of our training step, in turns.
 
@@ -201,15 +207,20 @@ def format_speeds(
         seconds: About how long to measure each, each time.
         num_models: Size of the fleet.
         is_short: Take the small network of `shortened`.
+        is_of_processor: Count seconds of the processor, which other programs hardly lengthen.
 
     Returns:
         Windows/s by format: the best of some rounds, because other programs only slow.
     """
+    clock = time.process_time if is_of_processor else time.perf_counter
     profile = shortened(profile) if is_short else profile
     works = {name: _our_steps(profile, name, num_models)[0] for name in formats}
     for work in works.values():
         work(NUM_WARMING_STEPS)
-    rounds = [{name: median_rate(work, seconds) for name, work in works.items()} for _ in range(NUM_ROUNDS)]
+    rounds = [
+        {name: median_rate(work, seconds, clock=clock) for name, work in works.items()}
+        for _ in range(NUM_ROUNDS)
+    ]
     windows = num_models * profile.training.windows_per_step
     return {name: windows * max(each[name] for each in rounds) for name in works}
 

@@ -23,7 +23,7 @@ from keras import ops
 from numpy.typing import NDArray
 
 from v8.columns import TASK_OHLC
-from v8.machine import backend, backend_name
+from v8.machine import backend, backend_name, has_gpu
 from v8.models.checkpointing import checkpointed
 from v8.models.gradients import gradients_of
 from v8.models.losses import fleet_loss
@@ -292,4 +292,47 @@ def _flat(array: Tensor) -> Tensor:
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     if backend_name() == "jax":
         return backend().jit(function)
-    return backend().function(function, autograph=False, jit_compile=True)
+    if has_gpu():  # where a call that is named as an operation was never tried
+        return backend().function(function, autograph=False, jit_compile=True)
+    return _Compiled(function)
+
+
+class _Compiled:
+    """A function of many arrays, compiled by TensorFlow and XLA, whose calls cost little.
+
+    A `tf.function` looks at the type of every array anew in each call: two milliseconds for the hundred
+    arrays of a state. Here the first argument always has the layout of its first call, and only the others
+    are looked at.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._traced: dict[Any, tuple[Any, Any]] = {}
+
+    def __call__(self, state: Any, *others: Any) -> Any:
+        key = tuple(np.shape(array) for array in keras.tree.flatten(others))
+        arrays = [backend().convert_to_tensor(array) for array in keras.tree.flatten((state, *others))]
+        if key not in self._traced:
+            self._traced[key] = self._trace((state, *others), arrays)
+        traced, result = self._traced[key]
+        dtypes = [tensor.dtype for tensor in traced.outputs]
+        found = backend().raw_ops.StatefulPartitionedCall(args=arrays, Tout=dtypes, f=traced)
+        return keras.tree.pack_sequence_as(result, found)
+
+    def _trace(self, arguments: Any, arrays: Sequence[Tensor]) -> tuple[Any, Any]:
+        """Return the traced function of flat arrays and a structure like its result."""
+        function, results = backend().function, list[Any]()
+
+        def flat(*arrays: Tensor) -> list[Tensor]:
+            results.append(self._function(*keras.tree.pack_sequence_as(arguments, arrays)))
+            return list(keras.tree.flatten(results[-1]))
+
+        compiled = function(flat, autograph=False, jit_compile=True)
+
+        def calling(*arrays: Tensor) -> Any:
+            """Call it: named as an operation's function itself, it would run without being compiled."""
+            return compiled(*arrays)
+
+        specs = map(backend().TensorSpec.from_tensor, arrays)
+        traced = function(calling, autograph=False).get_concrete_function(*specs)
+        return traced, keras.tree.map_structure(lambda tensor: 0, results.pop())
