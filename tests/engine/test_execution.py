@@ -6,6 +6,7 @@ The trainer's seat is taken by a stand-in of the same signature, as another engi
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -22,6 +23,7 @@ from v8.commands.printing import print_newer
 from v8.engine.events import Event, Listener, Note, Outcome, SeriesStarted, told_once
 from v8.engine.execution import execute
 from v8.engine.isolation import isolated
+from v8.engine.loop_design import STEPWISE, WHOLE
 from v8.engine.outputs import write_outputs
 from v8.engine.plan import Job, Plan, make_plan
 from v8.errors import DataError, StorageError
@@ -467,3 +469,18 @@ def test_a_run_keeps_the_batches_of_the_device_that_it_began_on(
             (workshop.jobs[0].num_parts, json.loads((plan.path / "run.json").read_text())["num_parts"])
         )
     assert found == [(8, 8), (2, 2)]
+
+
+def test_who_continues_a_run_compiles_loops_as_it_was_begun(
+    make_profile: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too little is left to be worth the measurement that the beginning took."""
+    for name, begun in (("whole", "whole"), ("short", None)):
+        monkeypatch.setenv("XLA_FLAGS", STEPWISE)
+        plan = make_plan(make_profile(), [ONE], tmp_path / name)
+        with opened(plan) as folder:
+            if begun:
+                folder.settle_loops(lambda: "whole")
+            execute(plan, folder, Market(), Workshop(), ignore)
+        told = json.loads((plan.path / "run.json").read_text())["loops"]
+        assert (told, os.environ["XLA_FLAGS"]) == (("whole", WHOLE) if begun else ("stepwise", STEPWISE))

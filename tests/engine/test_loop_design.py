@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from v8.engine import loop_design
-from v8.engine.loop_design import STEPWISE, WHOLE, WORTHWHILE_FLOP, settle_loops
+from v8.engine.loop_design import STEPWISE, WHOLE, WORTHWHILE_FLOP, choose_loops, compile_loops
 from v8.profile import Profile
 
 MakeProfile = Callable[..., Profile]
@@ -35,7 +35,7 @@ def told(monkeypatch: pytest.MonkeyPatch, *answers: list[float]) -> list[Profile
 
 
 def settled(profile: Profile, num_flop: float = WORTHWHILE_FLOP) -> str:
-    settle_loops(profile, num_flop=num_flop, tell=lambda text: None)
+    compile_loops(choose_loops(profile, num_flop=num_flop, tell=lambda text: None))
     return os.environ["XLA_FLAGS"]
 
 
@@ -64,7 +64,8 @@ def test_flags_of_the_user_and_of_a_process_with_a_gpu_stand(
 ) -> None:
     asked = told(monkeypatch)
     monkeypatch.delenv("XLA_FLAGS") if flags is None else monkeypatch.setenv("XLA_FLAGS", flags)
-    settle_loops(make_profile(), num_flop=WORTHWHILE_FLOP, tell=lambda text: None)
+    compile_loops(choose_loops(make_profile(), num_flop=WORTHWHILE_FLOP, tell=lambda text: None))
+    compile_loops("whole")
     assert (os.environ.get("XLA_FLAGS"), asked) == (flags, [])
 
 

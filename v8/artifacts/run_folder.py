@@ -113,6 +113,8 @@ class RunRecord:
     """Keras dtype policy it trains in; None before anything was trained."""
     num_parts: Annotated[int, Field(strict=True, ge=1, le=65_536)] | None = None
     """Batches that make one optimiser step; None where that does not depend on the device, or before."""
+    loops: Literal["stepwise", "whole"] | None = None
+    """How loops over time were compiled, which decides the last bits; None before anything was trained."""
 
     @classmethod
     def begin(cls, profile: Profile, source: str, is_publishable: bool, command: str) -> RunRecord:
@@ -252,6 +254,13 @@ class RunFolder(FolderLock):
             self.record = replace(self.record, precision=choose())
             self._save()
         return str(self.record.precision)
+
+    def settle_loops(self, choose: Callable[[], Literal["stepwise", "whole"]]) -> str:
+        """Return how this run's loops are compiled, chosen once: whoever continues gets the same weights."""
+        if self.record.loops is None:
+            self.record = replace(self.record, loops=choose())
+            self._save()
+        return str(self.record.loops)
 
     def settle_num_parts(self, wanted: int) -> int:
         """Return how many batches make a step in this run: as many as on the device that it began on."""

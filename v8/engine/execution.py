@@ -18,7 +18,7 @@ from v8.artifacts.run_folder import ERROR_FILE, RunFolder, pin_of
 from v8.artifacts.series_artifact import redo_offered, verify_model_file
 from v8.engine.events import Event, Listener, Note, Outcome, SeriesStarted, StageStarted, Waiting
 from v8.engine.isolation import isolated
-from v8.engine.loop_design import settle_loops
+from v8.engine.loop_design import choose_loops, compile_loops
 from v8.engine.outputs import RunOutputs, read_finished
 from v8.engine.plan import Job, Plan, PlannedSeries, make_plan
 from v8.engine.precision import choose_precision
@@ -142,9 +142,9 @@ def _settled(jobs: Sequence[Job], folder: RunFolder, listen: Listener) -> list[J
     precision = folder.settle_precision(
         lambda: choose_precision(profile, may_have_gpu=may_have_gpu(), tell=tell)
     )
-    if precision == "float32":
-        num_windows = training.epochs * sum(len(job.candles) for job in jobs)
-        settle_loops(profile, num_flop=num_windows * training_flop_per_window(profile), tell=tell)
+    num_windows = training.epochs * sum(len(job.candles) for job in jobs)
+    num_flop = num_windows * training_flop_per_window(profile) if precision == "float32" else 0.0
+    compile_loops(folder.settle_loops(lambda: choose_loops(profile, num_flop=num_flop, tell=tell)))
     num_parts = training.num_parts(is_on_gpu=may_have_gpu())
     if training.cpu_batch_size is not None:
         num_parts = folder.settle_num_parts(num_parts)

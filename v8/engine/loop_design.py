@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from pydantic import TypeAdapter
 
@@ -27,6 +27,8 @@ WHOLE: Final = (
 )
 """A loop is one kernel, and products in it are code of that kernel: XLA would otherwise not unroll them."""
 
+Loops: TypeAlias = Literal["stepwise", "whole"]
+
 GAIN_TO_CHANGE: Final = 1.05
 """Loops as one kernel must be so many times as fast: near one, a measurement might choose either."""
 
@@ -39,11 +41,10 @@ LIMIT_S: Final = 300.0
 _SPEEDS: Final = TypeAdapter(list[float])
 
 
-def settle_loops(profile: Profile, *, num_flop: float, tell: Callable[[str], None]) -> None:
-    """Let this process and those it starts compile loops in the way that is faster here.
+def choose_loops(profile: Profile, *, num_flop: float, tell: Callable[[str], None]) -> Loops:
+    """Choose how loops are compiled in a run.
 
-    It has to be called before anything is compiled. Flags that the user has set stand, and so do those of a
-    process that may compute on a GPU.
+    Flags that the user has set stand, and so do those of a process that may compute on a GPU.
 
     Args:
         profile: Whose network is measured.
@@ -51,7 +52,7 @@ def settle_loops(profile: Profile, *, num_flop: float, tell: Callable[[str], Non
         tell: Told what is measured, and what was chosen.
     """
     if os.environ.get("XLA_FLAGS") != STEPWISE or num_flop < WORTHWHILE_FLOP:
-        return
+        return "stepwise"
     shape = [profile.training.batch_size, profile.lookback_bars, profile.num_features]
     network = {**profile.network.model_dump(mode="json"), "shape": shape, "flags": [STEPWISE, WHOLE]}
 
@@ -60,9 +61,16 @@ def settle_loops(profile: Profile, *, num_flop: float, tell: Callable[[str], Non
         return _measured(profile)
 
     stepwise, whole = kept(_SPEEDS, "loops", network, measure)
-    if whole >= GAIN_TO_CHANGE * stepwise > 0:
+    if whole < GAIN_TO_CHANGE * stepwise or not stepwise:
+        return "stepwise"
+    tell(f"Loops are compiled as one kernel: {whole / stepwise:.2f} times as fast here.")
+    return "whole"
+
+
+def compile_loops(loops: str) -> None:
+    """Let this process and those it starts compile loops so, before anything is compiled."""
+    if loops == "whole" and os.environ.get("XLA_FLAGS") == STEPWISE:
         os.environ["XLA_FLAGS"] = WHOLE
-        tell(f"Loops are compiled as one kernel: {whole / stepwise:.2f} times as fast here.")
 
 
 def _measured(profile: Profile) -> list[float]:
