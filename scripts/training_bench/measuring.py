@@ -12,10 +12,6 @@ from typing import Any, Final
 from training_bench.series import load_sized_profile
 from v8.commands.device import choose_workers
 from v8.engine.loop_design import choose_loops, compile_loops
-from v8.models.cost import training_flop_per_window
-from v8.profile import Profile
-
-UNIVERSE_SERIES: Final = 40
 
 TURNS: Final = {
     "matmul": "keras_turns:matmul_turn",
@@ -39,7 +35,8 @@ def serve(spec: dict[str, Any], orders: Iterable[str] = sys.stdin) -> None:
     if spec["is_single_threaded"]:
         choose_workers("cpu", "auto")  # the product's own way to make a worker single-threaded
         if spec["kind"] in {"product", "fleet"} and spec["format"] == "float32":
-            _compile_as_a_run(load_sized_profile(spec))
+            profile = load_sized_profile(spec)
+            compile_loops(choose_loops(profile, tell=lambda text: print(text, file=sys.stderr)))
     if spec["kind"] == "backend":
         from v8.training.probe import describe_backend  # noqa: PLC0415 - it starts the backend
 
@@ -50,13 +47,6 @@ def serve(spec: dict[str, Any], orders: Iterable[str] = sys.stdin) -> None:
     answer({})
     for line in orders:
         answer(turn(float(line)))
-
-
-def _compile_as_a_run(profile: Profile) -> None:
-    """Compile loops as a run of the shipped universe would: chosen once, by measurement, and kept."""
-    num_windows = UNIVERSE_SERIES * profile.training.epochs * profile.newest_bars
-    num_flop = num_windows * training_flop_per_window(profile)
-    compile_loops(choose_loops(profile, num_flop=num_flop, tell=lambda text: print(text, file=sys.stderr)))
 
 
 def answer(figures: dict[str, Any]) -> None:

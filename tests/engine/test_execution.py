@@ -474,7 +474,7 @@ def test_a_run_keeps_the_batches_of_the_device_that_it_began_on(
 def test_who_continues_a_run_compiles_loops_as_it_was_begun(
     make_profile: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Too little is left to be worth the measurement that the beginning took."""
+    """Though this machine would choose otherwise."""
     for name, begun in (("whole", "whole"), ("short", None)):
         monkeypatch.setenv("XLA_FLAGS", STEPWISE)
         plan = make_plan(make_profile(), [ONE], tmp_path / name)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from v8.engine import loop_design
-from v8.engine.loop_design import STEPWISE, WHOLE, WORTHWHILE_FLOP, choose_loops, compile_loops
+from v8.engine.loop_design import STEPWISE, WHOLE, choose_loops, compile_loops
+from v8.models.cost import training_flop_per_window
 from v8.profile import Profile
 
 MakeProfile = Callable[..., Profile]
@@ -20,6 +21,7 @@ MakeProfile = Callable[..., Profile]
 def single_threaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("V8_HOME", str(tmp_path))
     monkeypatch.setenv("XLA_FLAGS", STEPWISE)
+    monkeypatch.setattr(loop_design, "WORTHWHILE_FLOP", 1.0)
 
 
 def told(monkeypatch: pytest.MonkeyPatch, *answers: list[float]) -> list[Profile]:
@@ -34,8 +36,8 @@ def told(monkeypatch: pytest.MonkeyPatch, *answers: list[float]) -> list[Profile
     return asked
 
 
-def settled(profile: Profile, num_flop: float = WORTHWHILE_FLOP) -> str:
-    compile_loops(choose_loops(profile, num_flop=num_flop, tell=lambda text: None))
+def settled(profile: Profile) -> str:
+    compile_loops(choose_loops(profile, tell=lambda text: None))
     return os.environ["XLA_FLAGS"]
 
 
@@ -64,7 +66,7 @@ def test_flags_of_the_user_and_of_a_process_with_a_gpu_stand(
 ) -> None:
     asked = told(monkeypatch)
     monkeypatch.delenv("XLA_FLAGS") if flags is None else monkeypatch.setenv("XLA_FLAGS", flags)
-    compile_loops(choose_loops(make_profile(), num_flop=WORTHWHILE_FLOP, tell=lambda text: None))
+    compile_loops(choose_loops(make_profile(), tell=lambda text: None))
     compile_loops("whole")
     assert (os.environ.get("XLA_FLAGS"), asked) == (flags, [])
 
@@ -72,8 +74,11 @@ def test_flags_of_the_user_and_of_a_process_with_a_gpu_stand(
 def test_a_short_training_is_not_worth_the_measurement(
     make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = told(monkeypatch)
-    assert (settled(make_profile(), WORTHWHILE_FLOP / 2), asked) == (STEPWISE, [])
+    asked, profile = told(monkeypatch), make_profile()
+    num_windows = profile.training.epochs * profile.newest_bars
+    least = 1.01 * num_windows * training_flop_per_window(profile)
+    monkeypatch.setattr(loop_design, "WORTHWHILE_FLOP", least)
+    assert (settled(profile), asked) == (STEPWISE, [])
 
 
 def test_each_set_of_flags_is_measured_in_a_process_of_its_own(

@@ -29,7 +29,6 @@ from v8.market.companions import Companions
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.market.sources.waiting import told_of_waiting
-from v8.models.cost import training_flop_per_window
 from v8.storage import write_text
 from v8.untrusted import without_credentials
 
@@ -142,9 +141,8 @@ def _settled(jobs: Sequence[Job], folder: RunFolder, listen: Listener) -> list[J
     precision = folder.settle_precision(
         lambda: choose_precision(profile, may_have_gpu=may_have_gpu(), tell=tell)
     )
-    num_windows = training.epochs * sum(len(job.candles) for job in jobs)
-    num_flop = num_windows * training_flop_per_window(profile) if precision == "float32" else 0.0
-    compile_loops(folder.settle_loops(lambda: choose_loops(profile, num_flop=num_flop, tell=tell)))
+    if precision == "float32":
+        compile_loops(folder.settle_loops(lambda: choose_loops(profile, tell=tell)))
     num_parts = training.num_parts(is_on_gpu=may_have_gpu())
     if training.cpu_batch_size is not None:
         num_parts = folder.settle_num_parts(num_parts)

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from v8.engine.children import Answer, Order, ask
 from v8.engine.kept import kept
 from v8.engine.placement import SINGLE_THREADED
+from v8.models.cost import training_flop_per_window
 from v8.profile import Profile
 
 STEPWISE: Final = SINGLE_THREADED["XLA_FLAGS"]
@@ -33,7 +34,7 @@ GAIN_TO_CHANGE: Final = 1.05
 """Loops as one kernel must be so many times as fast: near one, a measurement might choose either."""
 
 WORTHWHILE_FLOP: Final = 2e13
-"""Work of about two minutes of a core; less is done before it is known how."""
+"""Work of about two minutes of a core on one series; less is done before it is known how."""
 
 MEASURED_S: Final = 0.5
 LIMIT_S: Final = 300.0
@@ -41,17 +42,19 @@ LIMIT_S: Final = 300.0
 _SPEEDS: Final = TypeAdapter(list[float])
 
 
-def choose_loops(profile: Profile, *, num_flop: float, tell: Callable[[str], None]) -> Loops:
+def choose_loops(profile: Profile, *, tell: Callable[[str], None]) -> Loops:
     """Choose how loops are compiled in a run.
 
+    Nothing but profile and machine decides, so that a series trains to the same weights alone and among many.
     Flags that the user has set stand, and so do those of a process that may compute on a GPU.
 
     Args:
         profile: Whose network is measured.
-        num_flop: Work of the training to come.
         tell: Told what is measured, and what was chosen.
     """
-    if os.environ.get("XLA_FLAGS") != STEPWISE or num_flop < WORTHWHILE_FLOP:
+    num_windows = profile.training.epochs * profile.newest_bars
+    is_worthwhile = num_windows * training_flop_per_window(profile) >= WORTHWHILE_FLOP
+    if os.environ.get("XLA_FLAGS") != STEPWISE or not is_worthwhile:
         return "stepwise"
     shape = [profile.training.batch_size, profile.lookback_bars, profile.num_features]
     network = {**profile.network.model_dump(mode="json"), "shape": shape, "flags": [STEPWISE, WHOLE]}
