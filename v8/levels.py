@@ -66,6 +66,26 @@ def outer(levels: Sequence[float]) -> tuple[float, ...]:
     return tuple(level for level in levels if level != MEDIAN)
 
 
+def apart(xp: Any, levels: Sequence[float], quantiles: Any) -> tuple[Any, Any]:
+    """Part quantiles into their median and how far the outer ones lie off it.
+
+    Args:
+        xp: Array namespace, `numpy` or `keras.ops`.
+        levels: All of them, ascending, Q.
+        quantiles: Shape (N, H, Q, C).
+
+    Returns:
+        Shapes (N, H, C) and (N, H, L, C), L levels but the median.
+
+    >>> median, distances = apart(np, [0.1, 0.5, 0.9], np.array([[[[2.0], [5.0], [9.0]]]]))
+    >>> median.tolist(), distances[0, 0, :, 0].tolist()
+    ([[[5.0]]], [-3.0, 4.0])
+    """
+    places = [place for place, level in enumerate(levels) if level != MEDIAN]
+    median = xp.take(quantiles, [list(levels).index(MEDIAN)], axis=2)
+    return xp.squeeze(median, axis=2), xp.take(quantiles, places, axis=2) - median
+
+
 def quantile_output(task: str) -> str:
     """Name the output of a network and of a published model that holds a task's quantiles."""
     return f"{task}_quantiles"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from v8.data.dataset import SeriesData
 from v8.data.quantiles import conformal_shifts, first_steps, fit_spread, kept_share
-from v8.data.range_regression import fit_regression, forecast_ranges, regress
+from v8.data.range_regression import fit_regression
 from v8.data.regression import weighted_quantiles
 from v8.data.spread import flat_units
 from v8.levels import outer, signed_sums
@@ -93,9 +93,7 @@ def _units(standing: object) -> np.ndarray:
 
 
 def test_the_regression_s_quantiles_ascend_and_lie_on_both_sides_of_its_median(data: SeriesData) -> None:
-    train, regression = data.spans["train"], fit_regression(data)
-    squares_WH = np.square(forecast_ranges(train, regression.path_LH))
-    for spread_HLC in fit_spread(data, regress(train, regression), squares_WH).values():
+    for spread_HLC in fit_spread(data, fit_regression(data)).values():
         assert (np.diff(spread_HLC, axis=1) >= 0).all()
         assert (spread_HLC[:, :2] <= 0).all()
         assert (spread_HLC[:, 2:] >= 0).all()

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, cast
 
 from pydantic import BeforeValidator, Field, TypeAdapter
 
@@ -46,6 +46,9 @@ GENERATIONS_FOLDER = "generations"
 """Holds the run folders of models that were trained later."""
 
 Status = Literal["pending", "running", "done", "failed"]
+
+Loops = Literal["stepwise", "whole"]
+"""Whether XLA runs each operation of a loop as a task, or the loop as one kernel: `v8.engine.loop_design`."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ class RunRecord:
     """Keras dtype policy it trains in; None before anything was trained."""
     num_parts: Annotated[int, Field(strict=True, ge=1, le=65_536)] | None = None
     """Batches that make one optimiser step; None where that does not depend on the device, or before."""
-    loops: Literal["stepwise", "whole"] | None = None
+    loops: Loops | None = None
     """How loops over time were compiled, which decides the last bits; None before anything was trained."""
 
     @classmethod
@@ -255,12 +258,12 @@ class RunFolder(FolderLock):
             self._save()
         return str(self.record.precision)
 
-    def settle_loops(self, choose: Callable[[], Literal["stepwise", "whole"]]) -> str:
+    def settle_loops(self, choose: Callable[[], Loops]) -> Loops:
         """Return how this run's loops are compiled, chosen once: whoever continues gets the same weights."""
         if self.record.loops is None:
             self.record = replace(self.record, loops=choose())
             self._save()
-        return str(self.record.loops)
+        return cast(Loops, self.record.loops)
 
     def settle_num_parts(self, wanted: int) -> int:
         """Return how many batches make a step in this run: as many as on the device that it began on."""

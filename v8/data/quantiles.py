@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.data.dataset import SeriesData
+from v8.data.range_regression import RangeRegression, forecast_ranges, regress
 from v8.data.regression import weighted_quantiles
 from v8.data.span import Floats
 from v8.data.spread import spread_units
@@ -63,15 +64,12 @@ def first_steps(data: SeriesData) -> dict[str, NDArray[np.float32]]:
     return starts
 
 
-def fit_spread(
-    data: SeriesData, medians: Mapping[str, NDArray[Any]], squares_WH: Floats
-) -> dict[str, Floats]:
-    """Fit how far the outer quantiles of a regression lie off its median.
+def fit_spread(data: SeriesData, regression: RangeRegression) -> dict[str, Floats]:
+    """Fit how far the outer quantiles of the regression lie off its median.
 
     Args:
         data: The prepared series, of a profile with quantiles and `calibration: blend`.
-        medians: What the regression says of the train span, per task, shape (W, H, C), scaled units.
-        squares_WH: Squared range of each coming bar that it forecasts, in recent ranges, above 0.
+        regression: What its median is.
 
     Returns:
         Per task, shape (H, L, C), scaled targets per unit, ascending over L.
@@ -79,9 +77,10 @@ def fit_spread(
     train, levels = data.spans["train"], data.profile.quantiles
     recent_W1 = data.scaling.floored_range(train.recent_range)[:, None]
     tasks = [TASKS[name] for name in data.profile.tasks]
+    squares_WH = np.square(forecast_ranges(train, regression.path_LH))
     units = spread_units(np, tasks, train.standing, recent_W1, squares_WH)
     spread = {}
-    for task, median_WHC in medians.items():
+    for task, median_WHC in regress(train, regression).items():
         beyond_WHC = data.targets_NHC[task][train.anchors] - median_WHC
         found = _in_units(beyond_WHC, units[task], data.weight_N[train.anchors], levels)
         spread[task] = np.moveaxis(from_median(found, levels), 0, 1)

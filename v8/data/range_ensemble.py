@@ -42,18 +42,23 @@ from v8.columns import (
     WAVE_COLUMNS,
     range_column,
 )
-from v8.data.range_paths import NUM_PATHS, lent_bars, log_ranges, path_medians, path_quantiles, walk_windows
+from v8.data.range_paths import (
+    NUM_PATHS,
+    least_deviation,
+    lent_bars,
+    log_ranges,
+    path_medians,
+    path_quantiles,
+    walk_windows,
+)
 from v8.data.regression import least_absolute_errors
 from v8.data.span import Floats, Span
-from v8.features.ranges import FLOOR_SHARE
 from v8.profile import Profile
 from v8.tasks import TASKS
 from v8.tasks.closes import RANGE_TO_VARIANCE, Closes, variance_weights
 
 MEMBERS: Final = ("network", "regression", "paths")
 """Who forecasts, in the order of an ensemble's shares."""
-
-TINY: Final = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True)
@@ -141,7 +146,7 @@ class RangeEnsemble:
 def fit_ensemble(train: Span) -> RangeEnsemble:
     """Fit both formulas to the train span alone."""
     ranges_WH = log_ranges(train.truth[TASK_OHLC])
-    floor = FLOOR_SHARE * (float(np.median(ranges_WH)) or max(float(ranges_WH.mean()), TINY))
+    floor = least_deviation(ranges_WH)
     logs_WH = np.log(np.maximum(ranges_WH, floor))
     path_LH = fit_log_ranges(_log_terms(train, floor), logs_WH, known_ranges(train.profile))
     most = float(logs_WH.max())

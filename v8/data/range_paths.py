@@ -75,9 +75,7 @@ class RangePaths:
 def fit_range_paths(train: Span) -> RangePaths:
     """Fit the regressions to the train span and keep what followed its windows."""
     ranges_NH = log_ranges(train.truth[TASK_OHLC])
-    # The median range, or anything positive where no bar has one.
-    tiny = float(np.finfo(np.float32).tiny)
-    floor = FLOOR_SHARE * (float(np.median(ranges_NH)) or max(float(ranges_NH.mean()), tiny))
+    floor = least_deviation(ranges_NH)
     terms_NT = _terms(train, floor)
     asked_NH = np.log(np.maximum(ranges_NH, floor))
     coefficients_TH: Floats = np.linalg.lstsq(terms_NT, asked_NH, rcond=None)[0].astype(np.float64)
@@ -171,6 +169,12 @@ def _terms(span: Span, floor: float) -> Floats:
     """Return a constant and the log deviations over `RANGE_BARS`, shape (N, T)."""
     deviations = [np.sqrt(span.range_variance(bars)) for bars in RANGE_BARS]
     return np.stack([np.ones(len(span)), *(np.log(np.maximum(one, floor)) for one in deviations)], axis=1)
+
+
+def least_deviation(ranges_NH: Floats) -> float:
+    """Return the deviation of a bar to which smaller ones are raised: above 0, though no bar has a range."""
+    tiny = float(np.finfo(np.float32).tiny)
+    return FLOOR_SHARE * (float(np.median(ranges_NH)) or max(float(ranges_NH.mean()), tiny))
 
 
 def log_ranges(ohlc_NHC: Floats) -> Floats:

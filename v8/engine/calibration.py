@@ -26,9 +26,9 @@ from v8.data.dataset import SeriesData
 from v8.data.ensemble_shares import fit_shares, mix, told_shares
 from v8.data.quantiles import conformal_shifts, conformal_widths, fit_spread
 from v8.data.range_ensemble import MEMBERS, fit_ensemble
-from v8.data.range_regression import fit_regression, forecast_ranges, regress
+from v8.data.range_regression import fit_regression, regress
 from v8.data.shrinkage import NO_RIVALS, Shrinkage, fit_shrinkage
-from v8.levels import MEDIAN, outer, quantile_output
+from v8.levels import apart, quantile_output
 from v8.models.serving import ServingModel
 
 
@@ -53,16 +53,15 @@ def _mix(model: ServingModel, data: SeriesData, windows_NTF: NDArray[np.float32]
     """Let formulas forecast beside the network, and simulated paths say how sure that is."""
     span, levels = data.spans["validation"], data.profile.quantiles
     ensemble = fit_ensemble(data.spans["train"])
-    quantiles = ensemble.walk_quantiles(span, levels) if levels else {}
-    middle = levels.index(MEDIAN) if levels else None
-    medians = {task: values[:, :, middle] for task, values in quantiles.items()} or ensemble.walk(span)
+    walked = ensemble.walk_quantiles(span, levels) if levels else {}
+    parted = {task: apart(np, levels, values) for task, values in walked.items()}
+    medians = {task: median for task, (median, _) in parted.items()} or ensemble.walk(span)
     members: list[Mapping[str, NDArray[Any]]] = [model.forecast(windows_NTF), ensemble.regress(span), medians]
     said = dict(zip(MEMBERS, members, strict=True))
     shares = fit_shares(span, said)
     model.fold_ensemble(ensemble, shares)
     if levels:
-        places = [levels.index(level) for level in outer(levels)]
-        distances = {task: each[:, :, places] - medians[task][:, :, None] for task, each in quantiles.items()}
+        distances = {task: distance for task, (_, distance) in parted.items()}
         model.fold_widths(conformal_widths(levels, span.truth, mix(shares, said), distances))
     return told_shares(shares)
 
@@ -81,9 +80,7 @@ def _shrink(model: ServingModel, data: SeriesData, windows_NTF: NDArray[np.float
     )
     model.fold(shrinkage, regression)
     if profile.quantiles and regression:
-        train = data.spans["train"]
-        squares_WH = np.square(forecast_ranges(train, regression.path_LH))
-        model.fold_spread(fit_spread(data, regress(train, regression), squares_WH))
+        model.fold_spread(fit_spread(data, regression))
     if profile.quantiles:
         _shift_quantiles(model, data, model.forecast_all(windows_NTF).quantiles)
     return shrinkage

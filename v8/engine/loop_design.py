@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from pydantic import TypeAdapter
 
+from v8.artifacts.run_folder import Loops
 from v8.engine.children import Answer, Order, ask
 from v8.engine.kept import kept
 from v8.engine.placement import SINGLE_THREADED
@@ -27,8 +28,6 @@ WHOLE: Final = (
     "xla_cpu_small_while_loop_byte_threshold=1000000000,xla_force_enable_experimental_llvm_ir_gemm=true"
 )
 """A loop is one kernel, and products in it are code of that kernel: XLA would otherwise not unroll them."""
-
-Loops: TypeAlias = Literal["stepwise", "whole"]
 
 GAIN_TO_CHANGE: Final = 1.05
 """Loops as one kernel must be so many times as fast: near one, a measurement might choose either."""
@@ -70,7 +69,7 @@ def choose_loops(profile: Profile, *, tell: Callable[[str], None]) -> Loops:
     return "whole"
 
 
-def compile_loops(loops: str) -> None:
+def compile_loops(loops: Loops) -> None:
     """Let this process and those it starts compile loops so, before anything is compiled."""
     if loops == "whole" and os.environ.get("XLA_FLAGS") == STEPWISE:
         os.environ["XLA_FLAGS"] = WHOLE

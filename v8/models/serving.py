@@ -39,6 +39,7 @@ from v8.features.ranges import FLOOR_SHARE
 from v8.models import serving_ensemble, serving_quantiles
 from v8.models.forecasting import Forecasts, forecast_windows, split_outputs
 from v8.models.portable import save_portable
+from v8.models.raw_window import columns_of
 from v8.models.serving_quantiles import Market, about_points, network_distances
 from v8.profile import Profile
 from v8.tasks import TASKS
@@ -162,7 +163,7 @@ def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> k
         the task to (B, H, Q, C).
     """
     window_BTF = keras.Input((profile.lookback_bars, profile.num_features), name="window")
-    close_BT1 = _columns(window_BTF, profile, [CLOSE])
+    close_BT1 = columns_of(window_BTF, profile, [CLOSE])
     last_B11 = ops.take(close_BT1, [profile.lookback_bars - 1], axis=1)
     constants = _looked_up(scaling, last_B11)
     scaled = network(_scaled(window_BTF, close_BT1, last_B11, scaling, constants))
@@ -171,7 +172,7 @@ def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> k
     reference = _references(profile, close_BT1, constants)
     range_B11 = 1.0
     if RECENT_RANGE in profile.features and scaling.range_floor > 0:
-        range_B11 = ops.maximum(_columns(newest_B1F, profile, [RECENT_RANGE]), constants("range floor"))
+        range_B11 = ops.maximum(columns_of(newest_B1F, profile, [RECENT_RANGE]), constants("range floor"))
     points = {}
     for one in scaling.tasks:
         task = TASKS[one.task]
@@ -253,21 +254,17 @@ def _einsum(
     )
 
 
-def _columns(rows_BXF: Any, profile: Profile, names: Sequence[str]) -> Any:
-    return ops.take(rows_BXF, [profile.features.index(name) for name in names], axis=-1)
-
-
 def _range_terms(newest_B1F: Any, profile: Profile) -> tuple[dict[str, Any], Any]:
     """The terms of `v8.data.range_regression` from the newest row, and the squared ranges forecast."""
-    terms_B1L = ops.log(ops.maximum(_columns(newest_B1F, profile, REGRESSED_RANGES), FLOOR_SHARE))
+    terms_B1L = ops.log(ops.maximum(columns_of(newest_B1F, profile, REGRESSED_RANGES), FLOOR_SHARE))
     if waves := wave_features(profile):
-        terms_B1L = ops.concatenate([terms_B1L, _columns(newest_B1F, profile, waves)], axis=-1)
+        terms_B1L = ops.concatenate([terms_B1L, columns_of(newest_B1F, profile, waves)], axis=-1)
     path = keras.layers.Dense(
         profile.horizon_bars, kernel_initializer="zeros", trainable=False, dtype="float32", name=RANGE_PATH
     )
     squares_B1H = ops.square(ops.exp(ops.clip(path(terms_B1L), -MAX_LOG_RANGE, MAX_LOG_RANGE)))
     squares_BH1 = ops.transpose(squares_B1H, (0, 2, 1))
-    rolled_B1H = _columns(newest_B1F, profile, deviation_columns(profile.horizon_bars))
+    rolled_B1H = columns_of(newest_B1F, profile, deviation_columns(profile.horizon_bars))
     rolled_BH1 = ops.transpose(rolled_B1H, (0, 2, 1))
     weights_HH = variance_weights(profile.horizon_bars).astype(np.float32)
     added_BH1 = ops.sum(squares_B1H * weights_HH, axis=-1, keepdims=True)

@@ -21,8 +21,9 @@ from v8.columns import HIGH, LOW, OHLC, RECENT_RANGE, range_column
 from v8.data.range_ensemble import MEMBERS, RangeEnsemble, known_ranges, move_terms
 from v8.data.range_paths import NUM_PATHS, path_medians, path_quantiles
 from v8.data.span import Floats
-from v8.levels import MEDIAN, outer
+from v8.levels import apart
 from v8.models.formula import candle_deviations
+from v8.models.raw_window import columns_of
 from v8.profile import Profile
 from v8.tasks.closes import standing_closes
 
@@ -75,15 +76,12 @@ def add_formulas(
 
 def _walked(profile: Profile, closes_BK: Any, moved_BPHC: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the medians over the paths, (B, H, C), and the distances of the outer quantiles from them."""
-    tasks, levels = profile.shape.tasks, list(profile.quantiles)
+    tasks, levels = profile.shape.tasks, profile.quantiles
     if not levels:
         return path_medians(ops, tasks, closes_BK, moved_BPHC), {}
     medians, beside = {}, {}
     for task, values_BHQC in path_quantiles(ops, levels, tasks, closes_BK, moved_BPHC).items():
-        median_BH1C = ops.take(values_BHQC, [levels.index(MEDIAN)], axis=2)
-        medians[task] = ops.squeeze(median_BH1C, axis=2)
-        places = [levels.index(level) for level in outer(levels)]
-        distance_BHLC = ops.take(values_BHQC, places, axis=2) - median_BH1C
+        medians[task], distance_BHLC = apart(ops, levels, values_BHQC)
         shape = tuple(distance_BHLC.shape[1:])
         beside[task] = _untrained("bhlc,hlc->bhlc", shape, WIDTHS_PREFIX + task)(distance_BHLC)
     return medians, beside
@@ -125,7 +123,7 @@ def _forecast_ranges(profile: Profile, window_BTF: Any) -> Any:
     known, newest_BF = known_ranges(profile), ops.take(window_BTF, profile.lookback_bars - 1, axis=1)
     logs_BX = ops.log(ops.maximum(_deviations(profile, window_BTF, newest_BF), floor_B1))
     if known.waves:
-        logs_BX = ops.concatenate([logs_BX, _columns(profile, newest_BF, known.waves)], axis=-1)
+        logs_BX = ops.concatenate([logs_BX, columns_of(newest_BF, profile, known.waves)], axis=-1)
     ahead = keras.layers.Dense(
         profile.horizon_bars, kernel_initializer="zeros", trainable=False, dtype="float32", name=RANGES
     )
@@ -138,13 +136,9 @@ def _deviations(profile: Profile, window_BTF: Any, newest_BF: Any) -> Any:
     high_BT, low_BT = (ops.take(window_BTF, profile.features.index(name), axis=2) for name in (HIGH, LOW))
     found = [candle_deviations(high_BT, low_BT, known.from_candles)]
     if known.from_features:
-        recent_B1 = _columns(profile, newest_BF, [RECENT_RANGE])
-        found.append(recent_B1 * _columns(profile, newest_BF, [*map(range_column, known.from_features)]))
+        recent_B1 = columns_of(newest_BF, profile, [RECENT_RANGE])
+        found.append(recent_B1 * columns_of(newest_BF, profile, [*map(range_column, known.from_features)]))
     return ops.concatenate(found, axis=-1)
-
-
-def _columns(profile: Profile, rows_BF: Any, names: Any) -> Any:
-    return ops.take(rows_BF, [profile.features.index(name) for name in names], axis=-1)
 
 
 def _limits(window_BTF: Any) -> list[Any]:

@@ -321,7 +321,7 @@ def random_batch(
 ) -> tuple[NDArray[np.float32], dict[str, NDArray[np.float32]]]:
     """Draw one batch of windows (B, M, T, F) and targets, task to (B, M, H, C), standard normal.
 
-    Where a profile has quantiles, their units follow the targets, by `quantile_output`: all 1.
+    Where a network forecasts quantiles, their units follow the targets, by `quantile_output`: all 1.
     """
     draws = np.random.default_rng(0)
     first = (profile.training.windows_per_step, num_models)
