@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from v8.engine import precision
-from v8.engine.precision import FORMATS, GAIN_TO_CHANGE, choose_precision
+from v8.engine.precision import FORMATS, GAIN_TO_CHANGE, choose_precision, fastest
 from v8.profile import Profile
 
 MakeProfile = Callable[..., Profile]
@@ -89,10 +90,20 @@ def test_a_measurement_that_fails_means_float32_and_says_so(
     assert "could not be measured" in lines[-1]
 
 
-def test_the_real_measurement_times_every_format(make_profile: MakeProfile, home: Path) -> None:
+def test_the_real_measurement_times_every_format(
+    make_profile: MakeProfile, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared, found = precision._compared, list[dict[str, float]]()
+
+    def remembered(*given: Any, **options: Any) -> dict[str, float]:
+        found.append(compared(*given, **options))
+        return found[-1]
+
+    monkeypatch.setattr(precision, "_compared", remembered)
     tasks = {"ohlc": {"weight": 1.0, "loss": "mae"}}
     small = make_profile("lstm_dense", tasks=tasks, training=AUTO)  # every format is compiled by itself
     chosen = choose_precision(small, may_have_gpu=False, tell=lambda text: None)
-    assert chosen in FORMATS
+    assert set(found[0]) == set(FORMATS)
+    assert chosen == fastest(found[-1])  # on the whole network where 16 bits won on one layer
     (file,) = (home / "machine").glob("precision-*.json")
-    assert "mixed_bfloat16" in file.read_text("utf-8")
+    assert json.loads(file.read_text("utf-8"))["found"] == found[-1]
