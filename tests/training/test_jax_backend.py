@@ -36,8 +36,7 @@ from v8.training.trainer import Member, Trainer
 class SameStart(Trainer):
     def first_state(self, members):
         state, draw = super().first_state(members), np.random.default_rng(1)
-        weights = [draw.normal(0, 0.3, one.shape).astype("float32") for one in state.weights]
-        return state._replace(weights=weights)
+        return state._replace(weights=draw.normal(0, 0.3, state.weights.shape).astype("float32"))
 
 network = dict(family="bilstm_seq2seq", encoder_units=(4,), decoder_units=(4,), dropout=0.0)
 profile = tiny_profile(network=network, training=dict(epochs=2, batch_size=32))

@@ -14,7 +14,7 @@ from v8.models.networks import build_network
 from v8.models.stacking import stack
 from v8.profile import Profile
 from v8.training.probe import stock_optimizer
-from v8.training.step import FleetState, compiled_step, initial_state
+from v8.training.step import FleetState, apart, compiled_step, flattened, initial_state
 
 RATES = np.float32([0.01, 0.02, 0.005])
 EVERYONE = np.ones(3, bool)
@@ -61,10 +61,8 @@ def test_ten_steps_equal_stock_keras(
     for batch in batches_of([data], 10):
         stock.train_on_batch(batch.x_BMTF[:, 0], {task: y[:, 0] for task, y in batch.y_BMHC.items()})
         state = step(state, np.float32([rate]), np.array([True]), batch.x_BMTF, batch.y_BMHC, batch.weight_BM)
-    for variable, array in zip(fleet.trainable_variables, state.weights, strict=True):
-        variable.assign(array)
     trained = {variable.path: np.asarray(variable) for variable in stock.trainable_variables}
-    ours = [np.asarray(array)[0] for array in state.weights]
+    ours = [array[0] for array in apart(fleet, np.asarray(state.weights))]
     for array in ours:
         assert any(
             array.shape == other.shape and np.allclose(array, other, atol=2e-5) for other in trained.values()
@@ -92,6 +90,15 @@ def test_batches_gathered_in_parts_step_as_one_batch_does(
         np.testing.assert_allclose(one, other, atol=2e-5)
     np.testing.assert_allclose(found[0].loss_sum, found[1].loss_sum, rtol=1e-5)
     np.testing.assert_array_equal(found[0].window_sum, found[1].window_sum)
+
+
+def test_weights_are_taken_apart_as_they_were_laid(make_profile: Callable[..., Profile]) -> None:
+    fleet = stack([build_network(make_profile(), seed=seed) for seed in (1, 2)])
+    weights = [np.asarray(weight) for weight in fleet.trainable_variables]
+    for one, other in zip(weights, apart(fleet, flattened(weights)), strict=True):
+        np.testing.assert_array_equal(one, other)
+    (second,) = (array[0] for array in apart(fleet, flattened(weights)[1:])[:1])
+    np.testing.assert_array_equal(second, weights[0][1])
 
 
 @pytest.fixture(scope="module")
@@ -142,8 +149,9 @@ def test_a_model_that_diverges_touches_no_other(
     x[:, 1] = np.nan
     sick = step(before, RATES, EVERYONE, x, batch.y_BMHC, batch.weight_BM)
     assert np.isnan(np.asarray(sick.loss_sum)[1])
-    for one, other in zip(healthy.weights, sick.weights, strict=True):
-        np.testing.assert_array_equal(np.asarray(one)[[0, 2]], np.asarray(other)[[0, 2]])
+    one, other = np.asarray(healthy.weights), np.asarray(sick.weights)
+    np.testing.assert_array_equal(one[[0, 2]], other[[0, 2]])
+    assert np.isnan(other[1]).any()
 
 
 def test_filling_changes_nothing(

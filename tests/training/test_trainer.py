@@ -205,13 +205,13 @@ def foreign(path: Path) -> None:
 
 def of_another_network(path: Path) -> None:
     kept = Checkpoint.load(path, identity_in(path))
-    grown = [np.zeros((*weight.shape, 2), weight.dtype) for weight in kept.state.weights]
+    grown = np.zeros((2 * kept.state.weights.size,), kept.state.weights.dtype)
     replace(kept, state=kept.state._replace(weights=grown)).save(path)
 
 
 def of_another_type(path: Path) -> None:
     kept = Checkpoint.load(path, identity_in(path))
-    replace(kept, best_weights=[weight.astype(np.float64) for weight in kept.best_weights]).save(path)
+    replace(kept, best_weights=kept.best_weights.astype(np.float64)).save(path)
 
 
 def of_another_format(path: Path) -> None:
@@ -287,11 +287,13 @@ def test_a_damaged_checkpoint_is_one_sentence(content: bytes, tmp_path: Path) ->
 
 
 def small_checkpoint() -> Checkpoint:
-    weights, one = [np.arange(3.0) + n for n in range(12)], np.float32(1)
-    state = FleetState(weights, [], [np.zeros(2)], [], np.float32(4), one, np.int32(0), one, one)
+    draws, one = [np.int32(n) for n in range(12)], np.float32(1)
+    state = FleetState(
+        np.arange(3.0), draws, np.zeros(3), np.ones(3), np.float32(4), one, np.int32(0), one, one
+    )
     record = EpochRecord(1, 0.5, 0.4, 1e-3, 2.0, 10.0, is_best=True)
     progress = Progress(0.6, LossPatience(1e-3, best_loss=0.4, best_epoch=1), (record,))
-    return Checkpoint({"seed": 1}, state, weights[:2], progress)
+    return Checkpoint({"seed": 1}, state, np.arange(3.0) + 1, progress)
 
 
 @pytest.fixture(scope="module")
@@ -304,10 +306,25 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def test_a_checkpoint_keeps_every_array(tmp_path: Path) -> None:
     small_checkpoint().save(tmp_path / "c.npz")
     loaded = Checkpoint.load(tmp_path / "c.npz", {"seed": 1})
-    assert [list(weight) for weight in loaded.state.weights] == [[n, n + 1, n + 2] for n in range(12)]
-    assert (loaded.state.constants, loaded.state.squares, float(loaded.state.num_steps)) == ([], [], 4.0)
-    assert [list(weight) for weight in loaded.best_weights] == [[0, 1, 2], [1, 2, 3]]
+    assert (loaded.state.weights.tolist(), loaded.best_weights.tolist()) == ([0, 1, 2], [1, 2, 3])
+    assert [int(draws) for draws in loaded.state.constants] == list(range(12))
+    assert (loaded.state.means.tolist(), loaded.state.squares.tolist()) == ([0, 0, 0], [1, 1, 1])
+    assert float(loaded.state.num_steps) == 4.0
     assert loaded.progress == small_checkpoint().progress
+
+
+def test_a_checkpoint_that_kept_every_weight_by_itself_goes_on(tmp_path: Path) -> None:
+    """Until format 2 each array stood alone, in the order in which they are now one."""
+    apart = [np.float32([[1, 2], [3, 4]]), np.float32([5])]
+    kept = small_checkpoint()
+    state = kept.state._replace(weights=apart, means=apart, squares=apart)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("v8.training.checkpoint.CHECKPOINT_FORMAT", 2)
+        replace(kept, state=state, best_weights=apart).save(tmp_path / "c.npz")
+    loaded = Checkpoint.load(tmp_path / "c.npz", {"seed": 1})
+    for array in (loaded.state.weights, loaded.state.means, loaded.state.squares, loaded.best_weights):
+        assert (array.tolist(), array.dtype) == ([1, 2, 3, 4, 5], np.float32)
+    assert len(loaded.state.constants) == 12
 
 
 @pytest.fixture(scope="module")

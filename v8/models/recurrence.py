@@ -137,9 +137,9 @@ def _lstm_forward(  # noqa: PLR0917 - see `Cell`
     def step(carry: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Any, Any]:
         (h_U, c_U), (z_G,) = carry, inputs
         i_U, f_U, g_U, o_U = ops.split(z_G + ops.matmul(h_U, recurrent), LSTM_GATES, axis=-1)
-        i_U, f_U, g_U, o_U = ops.sigmoid(i_U), ops.sigmoid(f_U), ops.tanh(g_U), ops.sigmoid(o_U)
+        i_U, f_U, g_U, o_U = ops.sigmoid(i_U), ops.sigmoid(f_U), _tanh(g_U), ops.sigmoid(o_U)
         next_U = f_U * c_U + i_U * g_U
-        h_U = o_U * ops.tanh(next_U)
+        h_U = o_U * _tanh(next_U)
         return (h_U, next_U), (ops.concatenate([i_U, f_U, g_U, o_U], axis=-1), c_U, h_U)
 
     outputs_like = (z_TG[0], zero_U, zero_U)
@@ -162,20 +162,22 @@ def _lstm_backward(  # noqa: PLR0917 - see `Cell`
     zero_U = ops.zeros_like(dh_TU[0])
 
     def step(carry: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Any, Any]:
-        (dh_U, dc_U), (gates_G, c_U, upstream_U) = carry, inputs
+        (dh_U, dc_U, sum_G), (gates_G, c_U, upstream_U) = carry, inputs
         i_U, f_U, g_U, o_U = ops.split(gates_G, LSTM_GATES, axis=-1)
-        tanh_U = ops.tanh(f_U * c_U + i_U * g_U)
+        tanh_U = _tanh(f_U * c_U + i_U * g_U)
         dh_U = dh_U + upstream_U
         dc_U = dc_U + dh_U * o_U * (1 - tanh_U * tanh_U)
         di_U, df_U = dc_U * g_U * i_U * (1 - i_U), dc_U * c_U * f_U * (1 - f_U)
         dg_U, do_U = dc_U * i_U * (1 - g_U * g_U), dh_U * tanh_U * o_U * (1 - o_U)
         dz_G = ops.concatenate([di_U, df_U, dg_U, do_U], axis=-1)
-        return (ops.matmul(dz_G, recurrent_T), dc_U * f_U), (dz_G,)
+        return (ops.matmul(dz_G, recurrent_T), dc_U * f_U, sum_G + ops.cast(dz_G, "float32")), (dz_G,)
 
-    last = (zero_U, zero_U if dc_U is None else dc_U)
+    # The bias' gradient, summed here: XLA would sum all steps' rows afterwards as a tree of windows.
+    zero_G = ops.zeros_like(gates_TG[0], dtype="float32")
+    last = (zero_U, zero_U if dc_U is None else dc_U, zero_G)
     inputs = (gates_TG, c_TU, dh_TU)
-    dfirst, (dz_TG,) = _scan(step, last, inputs, (gates_TG[0],), not go_backwards)
-    return dz_TG, dz_TG, _bias_gradient(dz_TG), dfirst
+    (*dfirst, sum_G), (dz_TG,) = _scan(step, last, inputs, (gates_TG[0],), not go_backwards)
+    return dz_TG, dz_TG, ops.cast(ops.sum(sum_G, axis=-2), dz_TG.dtype), tuple(dfirst)
 
 
 LSTM = Cell(_lstm_forward, _lstm_backward)
@@ -202,7 +204,7 @@ def _gru_forward(  # noqa: PLR0917 - see `Cell`
         r_G = ops.matmul(h_U, recurrent) + bias_G
         update_r_U, reset_r_U, own_r_U = ops.split(r_G, GRU_GATES, axis=-1)
         update_U, reset_U = ops.sigmoid(update_U + update_r_U), ops.sigmoid(reset_U + reset_r_U)
-        own_U = ops.tanh(own_U + reset_U * own_r_U)
+        own_U = _tanh(own_U + reset_U * own_r_U)
         h_U = update_U * h_U + (1 - update_U) * own_U
         return (h_U,), (ops.concatenate([update_U, reset_U, own_U], axis=-1), own_r_U, h_U)
 
@@ -240,6 +242,13 @@ GRU = Cell(_gru_forward, _gru_backward)
 
 
 # What both share
+
+
+def _tanh(x: Tensor) -> Tensor:
+    """Return tanh(x); in float32 by the sigmoid, within 1.2e-7, which XLA works out faster on a CPU."""
+    if keras.backend.standardize_dtype(x.dtype) != "float32":
+        return ops.tanh(x)
+    return 2.0 * ops.sigmoid(2.0 * x) - 1.0
 
 
 def _projected(x_TF: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:

@@ -26,6 +26,9 @@ Tensor: TypeAlias = Any
 Shape: TypeAlias = tuple[int | None, ...]
 Make = TypeVar("Make", bound=Callable[..., Layer])
 
+NUM_ROWS_OF_ONES = 16
+"""Enough for XLA to multiply by them as a matrix."""
+
 TWINS: dict[type[Layer], Callable[..., Layer]] = {}
 """What makes the twin of a stock layer, by its class."""
 
@@ -123,9 +126,9 @@ class StackedLayerNormalization(StackedLayer):
         mean, variance = ops.moments(x_32, axes=-1, keepdims=True)
         y = (x_32 - mean) * ops.rsqrt(variance + self.epsilon)
         if self.scale:
-            y = y * _aligned(ops.cast(next(weights), "float32"), y)
+            y = _weighted(y, ops.cast(next(weights), "float32"))
         if self.center:
-            y = y + _aligned(ops.cast(next(weights), "float32"), y)
+            y = _shifted(y, ops.cast(next(weights), "float32"))
         return ops.cast(y, self.compute_dtype)
 
 
@@ -465,7 +468,54 @@ def _unsigned(values: Tensor) -> Tensor:
 
 def _multiplied(equation: str, x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
     y = ops.einsum(equation, x, kernel)
-    return y if bias is None else y + _aligned(bias, y)
+    return y if bias is None else _shifted(y, bias)
+
+
+def _weighted(y: Tensor, weight: Tensor) -> Tensor:
+    """Multiply every row of (B, M, ., D) by each model's weight (M, ., D)."""
+    weight = _aligned(weight, y)
+    if not _is_single_row(weight):
+        return y * weight
+
+    def product(y: Tensor, weight: Tensor) -> tuple[Tensor, Any]:
+        def gradient(*args: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, Tensor]:
+            (dy,) = args if upstream is None else (upstream,)
+            return dy * weight, _sum_of_rows(dy * y, weight)
+
+        return y * weight, gradient
+
+    return ops.custom_gradient(product)(y, weight)
+
+
+def _shifted(y: Tensor, weight: Tensor) -> Tensor:
+    """Add each model's weight (M, ., D) to every row of (B, M, ., D)."""
+    weight = _aligned(weight, y)
+    if not _is_single_row(weight):
+        return y + weight
+
+    def total(y: Tensor, weight: Tensor) -> tuple[Tensor, Any]:
+        def gradient(*args: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, Tensor]:
+            (dy,) = args if upstream is None else (upstream,)
+            return dy, _sum_of_rows(dy, weight)
+
+        return y + weight, gradient
+
+    return ops.custom_gradient(total)(y, weight)
+
+
+def _is_single_row(weight: Tensor) -> bool:
+    return math.prod(weight.shape[:-1]) == 1
+
+
+def _sum_of_rows(y: Tensor, like: Tensor) -> Tensor:
+    """Sum over all axes but the last, in the shape of `like`: as a product with ones.
+
+    XLA sums many rows on a CPU as a tree of windows, which took a twentieth of a training step; a single row
+    of ones would be no better, because it multiplies vectors by another way than matrices.
+    """
+    y_ND = ops.reshape(y, (-1, y.shape[-1]))
+    ones = ops.ones((NUM_ROWS_OF_ONES, y_ND.shape[0]), y_ND.dtype)
+    return ops.reshape(ops.matmul(ones, y_ND)[0], like.shape)
 
 
 def _aligned(weight: Tensor, like: Tensor) -> Tensor:

@@ -27,7 +27,13 @@ from v8.training.epoch_record import EpochRecord
 from v8.training.patience import LossPatience
 from v8.training.step import FleetState
 
-CHECKPOINT_FORMAT = 2
+CHECKPOINT_FORMAT = 3
+
+FORMAT_OF_ARRAYS: Final = 2
+"""Until then every array of the weights and of Adam's moments was kept by itself; such a file is read, too."""
+
+_ONE_ARRAY: Final = ("weights", "means", "squares", "best_weights")
+"""What they are one array of now."""
 
 MAX_BYTES: Final = 1 << 30
 """A larger file is none of ours; the network would have 60 million parameters."""
@@ -74,13 +80,13 @@ class Checkpoint:
     Args:
         identity: Profile, data and seed this belongs to; a checkpoint of anything else is refused.
         state: The model's part of its fleet's state.
-        best_weights: Trainable arrays of its best epoch, in the order of the state.
+        best_weights: Trainable arrays of its best epoch, one after another as in the state, shape (P,).
         progress: How far it is.
     """
 
     identity: dict[str, Any]
     state: FleetState
-    best_weights: list[NDArray[Any]]
+    best_weights: NDArray[Any]
     progress: Progress
 
     def save(self, path: Path) -> None:
@@ -114,6 +120,10 @@ class Checkpoint:
                 content = {name: stored[name] for name in stored.files}
             note = json.loads(bytes(content["note"]))
             progress = TypeAdapter(Progress).validate_python(note["progress"])
+            part = {name: _stored(content, name) for name in (*FleetState._fields, "best_weights")}
+            if note["format"] == FORMAT_OF_ARRAYS:
+                for name in _ONE_ARRAY:
+                    part[name] = np.concatenate([array.ravel() for array in part[name]])
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise ArtifactError(
                 where=str(path),
@@ -121,15 +131,16 @@ class Checkpoint:
                 got=str(error) or type(error).__name__,
                 fix="Remove it to train this series from its first epoch",
             ) from error
-        if note["format"] != CHECKPOINT_FORMAT or note["identity"] != identity:
+        if note["format"] not in (FORMAT_OF_ARRAYS, CHECKPOINT_FORMAT) or note["identity"] != identity:
             raise ArtifactError(
                 where=str(path),
                 rule=f"must belong to {identity}",
                 got=str(note["identity"]),
                 fix="Start a new run beside this one with --fresh",
             )
-        state = FleetState(*(_stored(content, name) for name in FleetState._fields))
-        return cls(identity, state, _stored(content, "best_weights"), progress)
+        return cls(
+            identity, best_weights=part.pop("best_weights"), state=FleetState(**part), progress=progress
+        )
 
     def require_fit(self, state: FleetState) -> None:
         """Check that the arrays can take the place of a model's own.

@@ -13,6 +13,7 @@ Shape legend: B batch, M model, T lookback, F features, H horizon, C columns of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -45,8 +46,11 @@ Tensor: TypeAlias = Any
 class FleetState(NamedTuple):
     """Everything a step changes; a tuple, because both backends compile functions of tuples.
 
+    The weights stand in one array, and so do Adam's moments: a call hands every array in and out, which costs
+    as much as much arithmetic, and one loop over all is what Adam is.
+
     Args:
-        weights: Trainable arrays, model axis first.
+        weights: Trainable arrays, one after another as `flattened` lays them, shape (M, P).
         constants: Dropout seeds and draws.
         means: Adam's first moments, like the weights.
         squares: Adam's second moments, like the weights.
@@ -57,10 +61,10 @@ class FleetState(NamedTuple):
         window_sum: Weight of the epoch's windows, shape (M,).
     """
 
-    weights: list[Tensor]
+    weights: Tensor
     constants: list[Tensor]
-    means: list[Tensor]
-    squares: list[Tensor]
+    means: Tensor
+    squares: Tensor
     num_steps: Tensor
     loss_scale: Tensor
     num_good_steps: Tensor
@@ -99,19 +103,41 @@ def initial_state(fleet: keras.Model, precision: str) -> FleetState:
         precision: Under `mixed_float16` the losses are scaled.
     """
     is_scaled = precision == "mixed_float16"
-    weights = [ops.convert_to_numpy(weight) for weight in fleet.trainable_variables]
-    num_models = weights[0].shape[0]
+    weights_MP = flattened([ops.convert_to_numpy(weight) for weight in fleet.trainable_variables])
+    num_models = len(weights_MP)
     return FleetState(
-        weights=weights,
+        weights=weights_MP,
         constants=[ops.convert_to_numpy(constant) for constant in fleet.non_trainable_variables],
-        means=[np.zeros_like(weight) for weight in weights],
-        squares=[np.zeros_like(weight) for weight in weights],
+        means=np.zeros_like(weights_MP),
+        squares=np.zeros_like(weights_MP),
         num_steps=np.zeros(num_models, np.float32),
         loss_scale=np.full(num_models, FIRST_LOSS_SCALE if is_scaled else 1, np.float32),
         num_good_steps=np.zeros(num_models, np.int32),
         loss_sum=np.zeros(num_models, np.float32),
         window_sum=np.zeros(num_models, np.float32),
     )
+
+
+def flattened(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Lay arrays with the model axis first, (M, ...), one after another: (M, P)."""
+    return np.concatenate([np.reshape(array, (len(array), -1)) for array in arrays], axis=1)
+
+
+def apart(fleet: keras.Model, weights_MP: Tensor) -> list[Tensor]:
+    """Take weights that `flattened` laid one after another apart, in the order of `fleet`'s own.
+
+    Args:
+        fleet: Gives the shapes.
+        weights_MP: Of all its models or of others, shape (M, P); NumPy's or a backend's.
+    """
+    reshape = np.reshape if isinstance(weights_MP, np.ndarray) else ops.reshape
+    arrays, first = [], 0
+    for weight in fleet.trainable_variables:
+        shape = tuple(weight.shape[1:])
+        last = first + math.prod(shape)
+        arrays.append(reshape(weights_MP[:, first:last], (-1, *shape)))
+        first = last
+    return arrays
 
 
 def compiled_step(
@@ -154,14 +180,18 @@ def compiled_step(
                 loss_M = fleet_loss(profile.tasks, y, forecast, weight_BM, outer_levels)
                 return ops.sum(loss_M * state.loss_scale), (loss_M, drawn)
 
-            return gradients_of(loss_of, state.weights)
+            gradients, handed_on = gradients_of(loss_of, weights)
+            return ops.concatenate([_flat(gradient) for gradient in gradients], axis=1), handed_on
 
+        weights = apart(fleet, state.weights)
         window_sum_M = ops.sum(weight_BM, axis=0)
-        gradients, (loss_M, constants) = _in_parts(gathered, state, (x_BMTF, y, weight_BM), parts)
-        gradients = [gradient / _wide(state.loss_scale, gradient) for gradient in gradients]
+        gradient_MP, (loss_M, constants) = _in_parts(gathered, state, (x_BMTF, y, weight_BM), parts)
+        gradient_MP = gradient_MP / state.loss_scale[:, None] if is_scaled else gradient_MP
         is_active_M = ops.logical_and(is_active_M, window_sum_M > 0)
-        is_taken_M = ops.logical_and(is_active_M, _are_finite(gradients)) if is_scaled else is_active_M
-        updated = _adam(state, _clipped(gradients, settings), learning_rate_M, settings.weight_decay)
+        is_taken_M = is_active_M
+        if is_scaled:
+            is_taken_M = ops.logical_and(is_active_M, ops.all(ops.isfinite(gradient_MP), axis=1))
+        updated = _adam(state, _clipped(gradient_MP, settings), learning_rate_M, settings.weight_decay)
         changed = {name: _chosen(is_taken_M, new, getattr(state, name)) for name, new in updated.items()}
         scale = _rescaled(state, is_active_M, is_taken_M) if is_scaled else {}
         return state._replace(
@@ -175,16 +205,25 @@ def compiled_step(
     return _compiled(step)
 
 
-def compiled_loss(fleet: keras.Model, profile: Profile) -> Callable[..., Any]:
-    """Compile `loss(weights, constants, x_BMTF, y, weight_BM) -> (loss sums, window sums)`, dropout off.
+def compiled_loss(
+    fleet: keras.Model, profile: Profile, trained: keras.Model, places: Sequence[int]
+) -> Callable[..., Any]:
+    """Compile `loss(weights_MP, x_BMTF, y, weight_BM) -> (loss sums, window sums)`, dropout off.
 
     Both results have shape (M,), float32.
+
+    Args:
+        fleet: What is judged.
+        profile: Gives losses and their weights.
+        trained: The fleet whose state the weights are of.
+        places: Where each trainable array of `fleet` stands among those of `trained`.
     """
     outer_levels = profile.shape.outer_levels
+    constants = [ops.convert_to_numpy(constant) for constant in fleet.non_trainable_variables]
 
-    def loss_of(
-        weights: Sequence[Tensor], constants: Sequence[Tensor], x_BMTF: Tensor, y: Any, weight_BM: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def loss_of(weights_MP: Tensor, x_BMTF: Tensor, y: Any, weight_BM: Tensor) -> tuple[Tensor, Tensor]:
+        arrays = apart(trained, weights_MP)
+        weights = [arrays[place] for place in places]
         forecast, _ = fleet.stateless_call(weights, constants, x_BMTF, training=False)
         num_windows_M = ops.sum(weight_BM, axis=0)
         loss_M = fleet_loss(profile.tasks, y, forecast, weight_BM, outer_levels)
@@ -216,51 +255,42 @@ def _in_parts(
     )
 
     def add(number: Tensor, sums: Any) -> Any:
-        gradient_sums, loss_M, constants = sums
+        gradient_MP, loss_M, constants = sums
         part = keras.tree.map_structure(lambda array: ops.take(array, number, axis=0), parts)
-        gradients, (part_loss_M, constants) = gathered(part, constants)
+        part_MP, (part_loss_M, constants) = gathered(part, constants)
         share_M = ops.sum(part[-1], axis=0) / ops.maximum(ops.sum(batch[-1], axis=0), 1.0)
-        pairs = zip(gradient_sums, gradients, strict=True)
-        gradient_sums = [total + _wide(share_M, gradient) * gradient for total, gradient in pairs]
-        return gradient_sums, loss_M + share_M * part_loss_M, list(constants)
+        gradient_MP = gradient_MP + share_M[:, None] * part_MP
+        return gradient_MP, loss_M + share_M * part_loss_M, list(constants)
 
-    zeros = [ops.zeros_like(weight) for weight in state.weights]
-    sums = (zeros, ops.zeros_like(state.window_sum), list(state.constants))
-    gradients, loss_M, constants = ops.fori_loop(0, num_parts, add, sums)
-    return gradients, (loss_M, constants)
+    sums = (ops.zeros_like(state.weights), ops.zeros_like(state.window_sum), list(state.constants))
+    gradient_MP, loss_M, constants = ops.fori_loop(0, num_parts, add, sums)
+    return gradient_MP, (loss_M, constants)
 
 
 def _adam(
-    state: FleetState, gradients: Sequence[Tensor], learning_rate_M: Tensor, weight_decay: float
+    state: FleetState, gradient_MP: Tensor, learning_rate_M: Tensor, weight_decay: float
 ) -> dict[str, Any]:
     num_steps_M = state.num_steps + 1.0
     correction_M = ops.sqrt(1.0 - ops.power(BETA_2, num_steps_M)) / (1.0 - ops.power(BETA_1, num_steps_M))
-    alpha_M = learning_rate_M * correction_M
-    weights, means, squares = [], [], []
-    for weight, mean, square, gradient in zip(
-        state.weights, state.means, state.squares, gradients, strict=True
-    ):
-        means.append(mean + (gradient - mean) * (1.0 - BETA_1))
-        squares.append(square + (ops.square(gradient) - square) * (1.0 - BETA_2))
-        kept = weight - weight * _wide(learning_rate_M * weight_decay, weight) if weight_decay else weight
-        weights.append(kept - means[-1] * _wide(alpha_M, weight) / (ops.sqrt(squares[-1]) + EPSILON))
-    return {"weights": weights, "means": means, "squares": squares, "num_steps": num_steps_M}
+    alpha_M1 = (learning_rate_M * correction_M)[:, None]
+    mean_MP = state.means + (gradient_MP - state.means) * (1.0 - BETA_1)
+    square_MP = state.squares + (ops.square(gradient_MP) - state.squares) * (1.0 - BETA_2)
+    weights_MP = state.weights
+    if weight_decay:
+        weights_MP = weights_MP - weights_MP * (learning_rate_M * weight_decay)[:, None]
+    weights_MP = weights_MP - mean_MP * alpha_M1 / (ops.sqrt(square_MP) + EPSILON)
+    return {"weights": weights_MP, "means": mean_MP, "squares": square_MP, "num_steps": num_steps_M}
 
 
-def _clipped(gradients: Sequence[Tensor], settings: TrainingSettings) -> Sequence[Tensor]:
+def _clipped(gradient_MP: Tensor, settings: TrainingSettings) -> Tensor:
     """Bound each model's gradient as its profile says: its norm, or every value of it."""
     clip_norm = settings.clip_norm
     if clip_norm is None:
-        return gradients
+        return gradient_MP
     if settings.gradient_clip == "value":
-        return [ops.clip(gradient, -clip_norm, clip_norm) for gradient in gradients]
-    norm_M = ops.sqrt(sum(ops.sum(ops.square(_flat(gradient)), axis=1) for gradient in gradients))
-    factor_M = clip_norm / ops.maximum(norm_M, clip_norm)
-    return [gradient * _wide(factor_M, gradient) for gradient in gradients]
-
-
-def _are_finite(gradients: Sequence[Tensor]) -> Tensor:
-    return ops.all(ops.stack([ops.all(ops.isfinite(_flat(one)), axis=1) for one in gradients]), axis=0)
+        return ops.clip(gradient_MP, -clip_norm, clip_norm)
+    norm_M1 = ops.sqrt(ops.sum(ops.square(gradient_MP), axis=1, keepdims=True))
+    return gradient_MP * (clip_norm / ops.maximum(norm_M1, clip_norm))
 
 
 def _chosen(is_new_M: Tensor, new: Any, old: Any) -> Any:

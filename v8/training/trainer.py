@@ -38,7 +38,7 @@ from v8.training.epoch_record import EpochRecord
 from v8.training.patience import LossPatience
 from v8.training.programs import keep_new_programs
 from v8.training.schedule import rate_at
-from v8.training.step import FleetState, compiled_loss, compiled_step, initial_state
+from v8.training.step import FleetState, apart, compiled_loss, compiled_step, initial_state
 from v8.untrusted import shown
 
 VALIDATION_BATCH = 64
@@ -229,17 +229,17 @@ class Trainer:
         """Return each model's mean loss over its validation windows, dropout off, shape (M,)."""
         loss = self.program(len(state.window_sum)).loss
         sums = [
-            loss(state.weights, state.constants, batch.x_BMTF, batch.y_BMHC, batch.weight_BM)
+            loss(state.weights, batch.x_BMTF, batch.y_BMHC, batch.weight_BM)
             for batch in windows.span_batches("validation", VALIDATION_BATCH)
         ]
         totals = np.sum([[np.asarray(part, np.float64) for part in pair] for pair in sums], axis=0)
         return np.asarray(totals[0] / totals[1])
 
-    def network_weights(self, weights: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
-        """Bring one model's trainable arrays from the order of a fleet's state into the network's."""
+    def network_weights(self, weights_P: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+        """Bring one model's trainable arrays from a fleet's state into the network's order."""
         fleet = self.program(1).fleet
-        for variable, array in zip(fleet.trainable_variables, weights, strict=True):
-            variable.assign(array[None])
+        for variable, array in zip(fleet.trainable_variables, apart(fleet, weights_P[None]), strict=True):
+            variable.assign(array)
         arrays = unstack(fleet, 0, self._trained)
         by_weight = {id(weight): array for weight, array in zip(self._trained.weights, arrays, strict=True)}
         trained = self._trained.trainable_variables
@@ -261,12 +261,10 @@ class Trainer:
 
     def _compiled_loss(self, fleet: keras.Model) -> Callable[..., Any]:
         """Compile the loss of what is published: a taught fleet is judged without its teacher."""
-        if self._trained is self.network:
-            return compiled_loss(fleet, self.profile)
-        free = self._stacked(self.network, fleet.trainable_variables[0].shape[0])
-        loss, places = compiled_loss(free, self.profile), counterparts(free, fleet)
-        constants = [np.asarray(one) for one in free.non_trainable_variables]
-        return lambda weights, _, *batch: loss([weights[place] for place in places], constants, *batch)
+        judged, num_models = fleet, fleet.trainable_variables[0].shape[0]
+        if self._trained is not self.network:
+            judged = self._stacked(self.network, num_models)
+        return compiled_loss(judged, self.profile, fleet, counterparts(judged, fleet))
 
 
 def _start(data: SeriesData) -> dict[str, Any]:
@@ -281,7 +279,7 @@ class _Running:
     place: int
     member: Member
     progress: Progress
-    best_weights: list[NDArray[Any]]
+    best_weights: NDArray[np.float32]
     resumed_from: int = 0
     is_active: bool = True
 
@@ -334,7 +332,7 @@ class _FleetFit:
             rates, active = np.zeros(num, np.float32), np.ones(num, bool)
             state = self._trainer.train_batch(self._state, rates, active, batch)
             np.asarray(state.window_sum)  # lets the device finish
-            self._trainer.devices[num] = device_of(state.weights[0])
+            self._trainer.devices[num] = device_of(state.weights)
 
     def _run_epochs(self) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
         """Run epochs until members leave the stack; batches are laid out for those inside."""
