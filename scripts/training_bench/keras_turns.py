@@ -167,7 +167,7 @@ def fleet_turn(spec: dict[str, Any]) -> Turn:
             if elapsed > seconds:
                 break
             due = number + max(1, int(number * min(1.0, seconds / 8 / elapsed)))
-        device = device_of(state.weights[0])
+        device = device_of(state.weights)
         told = {"num_steps": number, "device": device, "peak_memory_bytes": memory_of(device).peak_bytes}
         return Stretch.told([watch.after(num_windows)]) | told
 

@@ -30,7 +30,7 @@ from v8.training.step import FleetState
 CHECKPOINT_FORMAT = 3
 
 FORMAT_OF_ARRAYS: Final = 2
-"""Until then every array of the weights and of Adam's moments was kept by itself; such a file is read, too."""
+"""Until then every array of the weights and of Adam's moments was kept by itself; it is read, too."""
 
 _ONE_ARRAY: Final = ("weights", "means", "squares", "best_weights")
 """What they are one array of now."""
