@@ -4,14 +4,10 @@ TensorFlow imports JAX for its converter to TFLite, Keras for its Orbax checkpoi
 for image galleries and IPython for its file editor. Each does without where it cannot be had. v8 uses none of
 these parts, and a process that starts TensorFlow saves a fifth of the time and 130 MB without them. They are
 left out only while what would import them is being imported: whoever asks for them later gets them.
-
-Python's collector, too, costs a start a fifth: at its usual threshold it looks for garbage 700 times while
-modules are made that stay.
 """
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,16 +16,14 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Final
 
+from v8.garbage import collected_later
+
 LEFT_OUT: Final = {
     "jax": ("tensorflow", "keras.src.callbacks"),  # Keras' JAX backend is no part of either
     "matplotlib": ("keras",),
     "IPython": ("keras",),
 }
 """Each package, and during whose import it is not found."""
-
-
-COLLECTING_SELDOM: Final = 10_000
-"""New objects after which the collector looks while a process starts; Python's own number is 700 or 2,000."""
 
 
 class _LeavesOut(MetaPathFinder):
@@ -46,19 +40,14 @@ class _LeavesOut(MetaPathFinder):
 
 @contextmanager
 def light_start() -> Iterator[None]:
-    """Let the block start TensorFlow and Keras without what they do not need, and collect garbage seldom.
+    """Let the block start TensorFlow and Keras without what they do not need, and collect garbage later.
 
-    What is left out is so from now on; the collector is as before when the block ends.
+    What is left out is so from now on.
     """
     if not any(isinstance(finder, _LeavesOut) for finder in sys.meta_path):
         sys.meta_path.insert(0, _LeavesOut())
-    first, *others = before = gc.get_threshold()
-    if first:  # 0 is a collector that is switched off
-        gc.set_threshold(max(first, COLLECTING_SELDOM), *others)
-    try:
+    with collected_later():
         yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def _is_being_imported(module: str) -> bool:

@@ -28,6 +28,7 @@ from v8.data.dataset import SeriesData
 from v8.data.quantiles import first_steps
 from v8.data.windows import Batch, FleetWindows, num_batches
 from v8.errors import ArtifactError, DivergedError, StorageError
+from v8.garbage import collected_later
 from v8.machine import backend_name, device_of, memory_of
 from v8.models.networks import build_network, counterparts, has_teacher, num_parameters
 from v8.models.serving import ServingGraph, ServingModel
@@ -302,12 +303,13 @@ class _FleetFit:
             yield from self._run_epochs()
 
     def _begin(self) -> None:
-        with self._clock("build"):
-            self._state = self._trainer.first_state(self._members)
-            self._windows = FleetWindows([member.data for member in self._members])
-        self._compile()
-        with self._clock("validate"):
-            losses = self._trainer.validation_losses(self._windows, self._state)
+        with collected_later():
+            with self._clock("build"):
+                self._state = self._trainer.first_state(self._members)
+                self._windows = FleetWindows([member.data for member in self._members])
+            self._compile()
+            with self._clock("validate"):
+                losses = self._trainer.validation_losses(self._windows, self._state)
         keep_new_programs()
         self._running = [
             _Running(
