@@ -473,38 +473,41 @@ def _multiplied(equation: str, x: Tensor, kernel: Tensor, bias: Tensor | None = 
 
 def _weighted(y: Tensor, weight: Tensor) -> Tensor:
     """Multiply every row of (B, M, ., D) by each model's weight (M, ., D)."""
-    weight = _aligned(weight, y)
-    if not _is_single_row(weight):
-        return y * weight
-
-    def product(y: Tensor, weight: Tensor) -> tuple[Tensor, Any]:
-        def gradient(*args: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, Tensor]:
-            (dy,) = args if upstream is None else (upstream,)
-            return dy * weight, _sum_of_rows(dy * y, weight)
-
-        return y * weight, gradient
-
-    return ops.custom_gradient(product)(y, weight)
+    return _on_rows(ops.multiply, lambda dy, y, weight: (dy * weight, dy * y), y, weight)
 
 
 def _shifted(y: Tensor, weight: Tensor) -> Tensor:
     """Add each model's weight (M, ., D) to every row of (B, M, ., D)."""
-    weight = _aligned(weight, y)
-    if not _is_single_row(weight):
-        return y + weight
+    return _on_rows(ops.add, lambda dy, y, weight: (dy, dy), y, weight)
 
-    def total(y: Tensor, weight: Tensor) -> tuple[Tensor, Any]:
+
+def _on_rows(
+    apply: Callable[[Tensor, Tensor], Tensor],
+    slopes: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
+    y: Tensor,
+    weight: Tensor,
+) -> Tensor:
+    """Apply a weight to every row; the gradient of one that all rows share is summed by `_sum_of_rows`.
+
+    Args:
+        apply: Maps rows and weight to rows.
+        slopes: Maps the gradient of the result, rows and weight to those of rows and weight, row by row.
+        y: Rows, (B, M, ., D).
+        weight: Shape (M, ., D).
+    """
+    weight = _aligned(weight, y)
+    if math.prod(weight.shape[:-1]) > 1:
+        return apply(y, weight)
+
+    def applied(y: Tensor, weight: Tensor) -> tuple[Tensor, Any]:
         def gradient(*args: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, Tensor]:
             (dy,) = args if upstream is None else (upstream,)
-            return dy, _sum_of_rows(dy, weight)
+            of_rows, of_weight = slopes(dy, y, weight)
+            return of_rows, _sum_of_rows(of_weight, weight)
 
-        return y + weight, gradient
+        return apply(y, weight), gradient
 
-    return ops.custom_gradient(total)(y, weight)
-
-
-def _is_single_row(weight: Tensor) -> bool:
-    return math.prod(weight.shape[:-1]) == 1
+    return ops.custom_gradient(applied)(y, weight)
 
 
 def _sum_of_rows(y: Tensor, like: Tensor) -> Tensor:
