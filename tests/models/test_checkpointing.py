@@ -22,7 +22,7 @@ from v8.models.networks import TRUTH, WINDOW, build_network
 from v8.models.stacking import stack
 from v8.profile import Profile
 from v8.training.probe import random_batch
-from v8.training.step import apart, compiled_step, flattened, initial_state
+from v8.training.step import compiled_step, flattened, initial_state, unflattened
 
 MEMORY = """
 import json, jax, keras
@@ -100,13 +100,13 @@ def test_a_compiled_step_of_a_fleet_that_gathers_batches_is_the_same_with_and_wi
         fleet = stack([build_network(profile, seed=seed) for seed in (1, 2)])
         state = initial_state(fleet, "float32")
         weights = [np.random.default_rng(3).normal(0, 0.3, each.shape) for each in fleet.trainable_variables]
-        state = state._replace(weights=flattened(weights).astype("float32"))
+        state = state._replace(weights=np.asarray(flattened(weights)).astype("float32"))
         step = compiled_step(fleet, profile, "float32")
         x_BMTF, y = random_batch(profile, 2)
         ones = np.ones(x_BMTF.shape[:2], np.float32)
         found.append(step(state, np.float32([0.1, 0.1]), np.ones(2, bool), x_BMTF, y, ones).on_host())
     plain, again = found
-    assert all(np.abs(each).max() > 0 for each in apart(fleet, plain.means))
+    assert all(np.abs(each).max() > 0 for each in unflattened(fleet, plain.means))
     np.testing.assert_allclose(plain.means, again.means, rtol=1e-4, atol=1e-7)
     for one, other in zip(plain.constants, again.constants, strict=True):
         np.testing.assert_array_equal(one, other)

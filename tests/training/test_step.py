@@ -14,7 +14,7 @@ from v8.models.networks import build_network
 from v8.models.stacking import stack
 from v8.profile import Profile
 from v8.training.probe import stock_optimizer
-from v8.training.step import FleetState, apart, compiled_step, flattened, initial_state
+from v8.training.step import FleetState, compiled_step, flattened, initial_state, unflattened
 
 RATES = np.float32([0.01, 0.02, 0.005])
 EVERYONE = np.ones(3, bool)
@@ -62,7 +62,7 @@ def test_ten_steps_equal_stock_keras(
         stock.train_on_batch(batch.x_BMTF[:, 0], {task: y[:, 0] for task, y in batch.y_BMHC.items()})
         state = step(state, np.float32([rate]), np.array([True]), batch.x_BMTF, batch.y_BMHC, batch.weight_BM)
     trained = {variable.path: np.asarray(variable) for variable in stock.trainable_variables}
-    ours = [array[0] for array in apart(fleet, np.asarray(state.weights))]
+    ours = [array[0] for array in unflattened(fleet, np.asarray(state.weights))]
     for array in ours:
         assert any(
             array.shape == other.shape and np.allclose(array, other, atol=2e-5) for other in trained.values()
@@ -95,9 +95,9 @@ def test_batches_gathered_in_parts_step_as_one_batch_does(
 def test_weights_are_taken_apart_as_they_were_laid(make_profile: Callable[..., Profile]) -> None:
     fleet = stack([build_network(make_profile(), seed=seed) for seed in (1, 2)])
     weights = [np.asarray(weight) for weight in fleet.trainable_variables]
-    for one, other in zip(weights, apart(fleet, flattened(weights)), strict=True):
+    for one, other in zip(weights, unflattened(fleet, flattened(weights)), strict=True):
         np.testing.assert_array_equal(one, other)
-    (second,) = (array[0] for array in apart(fleet, flattened(weights)[1:])[:1])
+    (second,) = (array[0] for array in unflattened(fleet, flattened(weights)[1:])[:1])
     np.testing.assert_array_equal(second, weights[0][1])
 
 

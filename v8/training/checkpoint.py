@@ -138,9 +138,8 @@ class Checkpoint:
                 got=str(note["identity"]),
                 fix="Start a new run beside this one with --fresh",
             )
-        return cls(
-            identity, best_weights=part.pop("best_weights"), state=FleetState(**part), progress=progress
-        )
+        best_weights = part.pop("best_weights")
+        return cls(identity, FleetState(**part), best_weights, progress)
 
     def require_fit(self, state: FleetState) -> None:
         """Check that the arrays can take the place of a model's own.

@@ -103,7 +103,7 @@ def initial_state(fleet: keras.Model, precision: str) -> FleetState:
         precision: Under `mixed_float16` the losses are scaled.
     """
     is_scaled = precision == "mixed_float16"
-    weights_MP = flattened([ops.convert_to_numpy(weight) for weight in fleet.trainable_variables])
+    weights_MP = ops.convert_to_numpy(flattened(fleet.trainable_variables))
     num_models = len(weights_MP)
     return FleetState(
         weights=weights_MP,
@@ -118,24 +118,23 @@ def initial_state(fleet: keras.Model, precision: str) -> FleetState:
     )
 
 
-def flattened(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+def flattened(arrays: Sequence[Tensor]) -> Tensor:
     """Lay arrays with the model axis first, (M, ...), one after another: (M, P)."""
-    return np.concatenate([np.reshape(array, (len(array), -1)) for array in arrays], axis=1)
+    return ops.concatenate([ops.reshape(array, (array.shape[0], -1)) for array in arrays], axis=1)
 
 
-def apart(fleet: keras.Model, weights_MP: Tensor) -> list[Tensor]:
+def unflattened(fleet: keras.Model, weights_MP: Tensor) -> list[Tensor]:
     """Take weights that `flattened` laid one after another apart, in the order of `fleet`'s own.
 
     Args:
         fleet: Gives the shapes.
-        weights_MP: Of all its models or of others, shape (M, P); NumPy's or a backend's.
+        weights_MP: Of all its models or of others, shape (M, P).
     """
-    reshape = np.reshape if isinstance(weights_MP, np.ndarray) else ops.reshape
     arrays, first = [], 0
     for weight in fleet.trainable_variables:
         shape = tuple(weight.shape[1:])
         last = first + math.prod(shape)
-        arrays.append(reshape(weights_MP[:, first:last], (-1, *shape)))
+        arrays.append(ops.reshape(weights_MP[:, first:last], (-1, *shape)))
         first = last
     return arrays
 
@@ -181,9 +180,9 @@ def compiled_step(
                 return ops.sum(loss_M * state.loss_scale), (loss_M, drawn)
 
             gradients, handed_on = gradients_of(loss_of, weights)
-            return ops.concatenate([_flat(gradient) for gradient in gradients], axis=1), handed_on
+            return flattened(gradients), handed_on
 
-        weights = apart(fleet, state.weights)
+        weights = unflattened(fleet, state.weights)
         window_sum_M = ops.sum(weight_BM, axis=0)
         gradient_MP, (loss_M, constants) = _in_parts(gathered, state, (x_BMTF, y, weight_BM), parts)
         gradient_MP = gradient_MP / state.loss_scale[:, None] if is_scaled else gradient_MP
@@ -222,7 +221,7 @@ def compiled_loss(
     constants = [ops.convert_to_numpy(constant) for constant in fleet.non_trainable_variables]
 
     def loss_of(weights_MP: Tensor, x_BMTF: Tensor, y: Any, weight_BM: Tensor) -> tuple[Tensor, Tensor]:
-        arrays = apart(trained, weights_MP)
+        arrays = unflattened(trained, weights_MP)
         weights = [arrays[place] for place in places]
         forecast, _ = fleet.stateless_call(weights, constants, x_BMTF, training=False)
         num_windows_M = ops.sum(weight_BM, axis=0)
@@ -313,10 +312,6 @@ def _rescaled(state: FleetState, is_active_M: Tensor, is_taken_M: Tensor) -> dic
 def _wide(values_M: Tensor, like: Tensor) -> Tensor:
     """Give (M,) the rank of `like`, whose first axis is the model."""
     return ops.reshape(values_M, (-1, *(1,) * (len(like.shape) - 1)))
-
-
-def _flat(array: Tensor) -> Tensor:
-    return ops.reshape(array, (array.shape[0], -1))
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -39,7 +39,7 @@ from v8.training.epoch_record import EpochRecord
 from v8.training.patience import LossPatience
 from v8.training.programs import keep_new_programs
 from v8.training.schedule import rate_at
-from v8.training.step import FleetState, apart, compiled_loss, compiled_step, initial_state
+from v8.training.step import FleetState, compiled_loss, compiled_step, initial_state, unflattened
 from v8.untrusted import shown
 
 VALIDATION_BATCH = 64
@@ -239,7 +239,9 @@ class Trainer:
     def network_weights(self, weights_P: NDArray[np.float32]) -> list[NDArray[np.float32]]:
         """Bring one model's trainable arrays from a fleet's state into the network's order."""
         fleet = self.program(1).fleet
-        for variable, array in zip(fleet.trainable_variables, apart(fleet, weights_P[None]), strict=True):
+        for variable, array in zip(
+            fleet.trainable_variables, unflattened(fleet, weights_P[None]), strict=True
+        ):
             variable.assign(array)
         arrays = unstack(fleet, 0, self._trained)
         by_weight = {id(weight): array for weight, array in zip(self._trained.weights, arrays, strict=True)}
