@@ -104,10 +104,10 @@ def _states(cell: Cell, go_backwards: bool, return_cell: bool) -> Callable[..., 
             # JAX hands over the gradients of a pair as one pair, TensorFlow as two arguments.
             dh_TU, *dc_U = keras.tree.flatten(args if upstream is None else upstream)
             dz_TG, dr_TG, dbias, dfirst = cell.backward(saved, dh_TU, recurrent, go_backwards, first, *dc_U)
+            before_TU = _previous(saved[-1], go_backwards, *first[:1])
             return (
                 _input_gradient(dz_TG, kernel),
-                _weight_gradient(x_TF, dz_TG),
-                _weight_gradient(_previous(saved[-1], go_backwards, *first[:1]), dr_TG),
+                *_kernel_gradients(x_TF, before_TU, dz_TG, dr_TG),
                 dbias,
                 *(dfirst if first else ()),
             )
@@ -131,12 +131,13 @@ def _lstm_forward(  # noqa: PLR0917 - see `Cell`
     first: tuple[Tensor, ...],
 ) -> tuple[Tensor, ...]:
     """Return gates after their activations, (T, ., 4U), cells before each step, the last one, and states."""
-    z_TG = _projected(x_TF, kernel, bias)
+    z_TG, bias_G = _projected(x_TF, kernel), _over_batch(bias)
     zero_U = ops.zeros_like(z_TG[0, ..., : recurrent.shape[-2]])
 
     def step(carry: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Any, Any]:
         (h_U, c_U), (z_G,) = carry, inputs
-        i_U, f_U, g_U, o_U = ops.split(z_G + ops.matmul(h_U, recurrent), LSTM_GATES, axis=-1)
+        z_G = z_G + ops.matmul(h_U, recurrent) + bias_G
+        i_U, f_U, g_U, o_U = ops.split(z_G, LSTM_GATES, axis=-1)
         i_U, f_U, g_U, o_U = ops.sigmoid(i_U), ops.sigmoid(f_U), _tanh(g_U), ops.sigmoid(o_U)
         next_U = f_U * c_U + i_U * g_U
         h_U = o_U * _tanh(next_U)
@@ -195,12 +196,13 @@ def _gru_forward(  # noqa: PLR0917 - see `Cell`
     first: tuple[Tensor, ...],
 ) -> tuple[Tensor, ...]:
     """Return update, reset and candidate, (T, ., 3U), the candidate's recurrent part, and states."""
-    z_TG, bias_G = _projected(x_TF, kernel, bias[..., 0, :]), _over_batch(bias[..., 1, :])
+    z_TG = _projected(x_TF, kernel)
+    input_bias_G, bias_G = (_over_batch(bias[..., place, :]) for place in (0, 1))
     zero_U = ops.zeros_like(z_TG[0, ..., : recurrent.shape[-2]])
 
     def step(carry: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Any, Any]:
         (h_U,), (z_G,) = carry, inputs
-        update_U, reset_U, own_U = ops.split(z_G, GRU_GATES, axis=-1)
+        update_U, reset_U, own_U = ops.split(z_G + input_bias_G, GRU_GATES, axis=-1)
         r_G = ops.matmul(h_U, recurrent) + bias_G
         update_r_U, reset_r_U, own_r_U = ops.split(r_G, GRU_GATES, axis=-1)
         update_U, reset_U = ops.sigmoid(update_U + update_r_U), ops.sigmoid(reset_U + reset_r_U)
@@ -251,12 +253,12 @@ def _tanh(x: Tensor) -> Tensor:
     return 2.0 * ops.sigmoid(2.0 * x) - 1.0
 
 
-def _projected(x_TF: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
-    """Return x @ kernel + bias for all steps at once, shape (T, ., G)."""
+def _projected(x_TF: Tensor, kernel: Tensor) -> Tensor:
+    """Return x @ kernel for all steps at once, shape (T, ., G)."""
     if len(kernel.shape) == 2:
-        flat = ops.matmul(ops.reshape(x_TF, (-1, x_TF.shape[-1])), kernel) + bias
+        flat = ops.matmul(ops.reshape(x_TF, (-1, x_TF.shape[-1])), kernel)
         return ops.reshape(flat, (x_TF.shape[0], -1, kernel.shape[-1]))
-    return ops.einsum("tmbf,mfg->tmbg", x_TF, kernel) + _over_batch(bias)
+    return ops.einsum("tmbf,mfg->tmbg", x_TF, kernel)
 
 
 def _input_gradient(dz_TG: Tensor, kernel: Tensor) -> Tensor:
@@ -264,6 +266,19 @@ def _input_gradient(dz_TG: Tensor, kernel: Tensor) -> Tensor:
         flat = ops.einsum("ng,fg->nf", ops.reshape(dz_TG, (-1, dz_TG.shape[-1])), kernel)
         return ops.reshape(flat, (dz_TG.shape[0], -1, kernel.shape[0]))
     return ops.einsum("tmbg,mfg->tmbf", dz_TG, kernel)
+
+
+def _kernel_gradients(x_TF: Tensor, before_TU: Tensor, dz_TG: Tensor, dr_TG: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of the kernel and of the recurrent kernel.
+
+    Where both have one upstream gradient and inputs are few, they are one product: by itself, one of a few
+    rows takes twice as long on a CPU for what it does.
+    """
+    num_inputs = x_TF.shape[-1]
+    if dr_TG is not dz_TG or num_inputs > before_TU.shape[-1]:
+        return _weight_gradient(x_TF, dz_TG), _weight_gradient(before_TU, dr_TG)
+    gradient = _weight_gradient(ops.concatenate([x_TF, before_TU], axis=-1), dz_TG)
+    return gradient[..., :num_inputs, :], gradient[..., num_inputs:, :]
 
 
 def _weight_gradient(x_TF: Tensor, dz_TG: Tensor) -> Tensor:
