@@ -44,9 +44,6 @@ LIMIT_S = 900.0
 OURS = frozenset({".lock", ".lock-holder"})
 """Hidden files that stay: removing a lock would race with one who waits for it."""
 
-TENSORFLOWS = "__autograph_generated_file"
-"""Killed while it traces, TensorFlow leaves such a file of a few lines among the system's temporary ones."""
-
 _LOG_LINE = re.compile(r"[EWI]0000 ")
 """What TensorFlow logs about the machine."""
 
@@ -407,5 +404,4 @@ def digests(folder: Path) -> dict[str, str]:
 def leftovers(folder: Path) -> list[str]:
     """List what has a temporary name: hidden files, and anything in the folder for temporary files."""
     hidden = [path for path in folder.rglob(".*") if path.name not in OURS]
-    temporary = [path for path in (folder / "tmp").iterdir() if not path.name.startswith(TENSORFLOWS)]
-    return [str(path.relative_to(folder)) for path in (*hidden, *temporary)]
+    return [str(path.relative_to(folder)) for path in (*hidden, *(folder / "tmp").iterdir())]

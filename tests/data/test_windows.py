@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 from hypothesis import given
@@ -154,6 +156,14 @@ def test_no_window_crosses_a_hole(
     assert sorted(lost) == list(range(97, 119))
 
 
+def measured(lookback: int, **environment: str) -> int:
+    """Return by how many KiB a process of its own grows in an epoch."""
+    program = MEMORY_PROGRAM.format(tests=str(Path(__file__).parents[1]), lookback=lookback)
+    env = {**os.environ, **environment}
+    command = [sys.executable, "-c", program]
+    return int(subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout)
+
+
 MEMORY_PROGRAM = """
 import resource, sys
 import numpy as np
@@ -172,15 +182,12 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 def test_memory_does_not_grow_with_the_lookback() -> None:
     """4,000 windows of 400 rows x 12 features would be 77 MB; gathering them batch by batch is not."""
-    from pathlib import Path
+    assert measured(400) - measured(20) < 30 * 1024
 
-    tests = str(Path(__file__).parents[1])
-    grown_kib = []
-    for lookback in (20, 400):
-        program = MEMORY_PROGRAM.format(tests=tests, lookback=lookback)
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-        grown_kib.append(int(done.stdout))
-    assert grown_kib[1] - grown_kib[0] < 30 * 1024
+
+def test_batches_leave_nothing_in_the_folder_for_passing_files(tmp_path: Path) -> None:
+    measured(20, TMPDIR=str(tmp_path), PYTHONDONTWRITEBYTECODE="")  # empty: Python keeps what it compiles
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_g7_no_window_holds_a_row_it_is_asked_for(

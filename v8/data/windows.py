@@ -213,7 +213,9 @@ class _Pipeline:
         options.threading.private_threadpool_size = 1
         # There is nothing to tune, and the end of a pass waits until the tuner wakes: up to two seconds.
         options.autotune.enabled = False
-        dataset = tf.data.Dataset.range(shape[0]).map(gather).prefetch(PREFETCHED_BATCHES)
+        # Nothing here is for AutoGraph, which would leave files that it compiles among the passing ones.
+        plain = tf.autograph.experimental.do_not_convert(gather)
+        dataset = tf.data.Dataset.range(shape[0]).map(plain).prefetch(PREFETCHED_BATCHES)
         self._dataset = dataset.with_options(options)
 
     def batches(self, rows_SBM: Rows, weight_SBM: Weights) -> Iterator[Batch]:
