@@ -17,7 +17,7 @@ and at others, each a table of its own, because another batch size is another tr
 - stock: the profile's network in stock Keras layers, `fit` on arrays.
 - torch: the same network and loop in PyTorch (`training_bench/torch_peer.py`), in float32 and under bfloat16
   autocast, with the batch or the time as first axis. Where torch is not installed, or has no such network,
-  none competes.
+  none competes; what a processor cannot do (bfloat16 with AVX2 alone) is said below the table.
 - product: our Trainer's `fit` the way `python -m v8 run` uses it, in each of --formats.
 - fleet of N: N series in one program in one process, through the product's own step, with its peak memory:
   of the GPU, or of the process.

@@ -28,6 +28,7 @@ class Contender:
         rates: Windows/s (GFLOP/s of a matmul) per round.
         cpu_s: Processor seconds a 1,000 windows per round; none of a matmul.
         notes: What else its first process told last.
+        refusal: What this machine lacks for it; then it has no rates.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Contender:
     rates: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
+    refusal: str = ""
 
     @property
     def kind(self) -> str:

@@ -89,7 +89,7 @@ def compete(
     seconds: float,
     wait_idle_s: float,
 ) -> None:
-    """Start and compile all contenders, then let them take turns; each notes what it reached.
+    """Start and compile all contenders, then let them take turns; each notes what it reached, or why not.
 
     Args:
         contenders: Who.
@@ -102,7 +102,7 @@ def compete(
     with ExitStack() as stack:
         crews = _start_all(contenders, common, variables, stack)
         for number in range(1, num_rounds + 1):
-            for contender, crew in zip(contenders, crews, strict=True):
+            for contender, crew in crews:
                 wait_until_idle(wait_idle_s)
                 is_matmul = "matmul" in contender.kind
                 answers = _ask_at_once(crew, min(seconds, MATMUL_S) if is_matmul else seconds)
@@ -123,8 +123,8 @@ def _start_all(
     common: Mapping[str, Any],
     variables: Mapping[str, str],
     stack: ExitStack,
-) -> list[list[Child]]:
-    """Start and compile every contender, as many at a time as there are cores."""
+) -> list[tuple[Contender, list[Child]]]:
+    """Start and compile every contender, as many at a time as there are cores; return those that can."""
 
     def start(contender: Contender) -> Child:
         tell(f"compiling: {contender.name}")
@@ -134,9 +134,12 @@ def _start_all(
     pool = ThreadPoolExecutor(num_usable_cores())
     try:
         started = [[pool.submit(start, each) for _ in range(each.num_processes)] for each in contenders]
-        return [[future.result() for future in crew] for crew in started]
+        crews = [[future.result() for future in crew] for crew in started]
     finally:
         pool.shutdown(cancel_futures=True)  # one that fails ends all
+    for contender, crew in zip(contenders, crews, strict=True):
+        contender.refusal = crew[0].ready.get("refusal", "")
+    return [pair for pair in zip(contenders, crews, strict=True) if not pair[0].refusal]
 
 
 def wait_until_idle(most_s: float) -> None:

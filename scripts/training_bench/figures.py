@@ -41,7 +41,7 @@ def table(
         num_cores: Cores that a process without a bound may use.
     """
     flop = training_flop_per_window(profile)
-    rows = [_row(each, flop, ceiling_gflop_per_s, num_cores) for each in contenders]
+    rows = [_row(each, flop, ceiling_gflop_per_s, num_cores) for each in contenders if not each.refusal]
     stock, peer = _best(rows, "stock"), _best(rows, "torch")
     least_cpu_s = min((row["cpu_s_per_1000"] for row in rows if row["spec"]["kind"] == "torch"), default=None)
     for row in rows:
@@ -53,6 +53,7 @@ def table(
         "ceiling_windows_per_s": {form: 1e9 * rate / flop for form, rate in ceiling_gflop_per_s.items()},
         "rows": rows,
         "fleets": list(_fleets(rows, profile)),
+        "refusals": {each.name: each.refusal for each in contenders if each.refusal},
     }
 
 

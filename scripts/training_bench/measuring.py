@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from training_bench.series import load_sized_profile
+from training_bench.turn import RefusedError
 from v8.commands.device import choose_workers
 from v8.engine.loop_design import choose_loops, compile_loops
 
@@ -26,7 +27,7 @@ TURNS: Final = {
 
 
 def serve(spec: dict[str, Any], orders: Iterable[str] = sys.stdin) -> None:
-    """Get ready, say so, then measure for as many seconds as each order says.
+    """Get ready, say so or what this machine lacks, then measure for as many seconds as each order says.
 
     Args:
         spec: `kind`, of `TURNS` or "backend"; `is_single_threaded`; and what that kind needs.
@@ -43,7 +44,11 @@ def serve(spec: dict[str, Any], orders: Iterable[str] = sys.stdin) -> None:
         answer(asdict(describe_backend()))
         return
     module, _, function = TURNS[spec["kind"]].partition(":")
-    turn = getattr(import_module(f"training_bench.{module}"), function)(spec)
+    try:
+        turn = getattr(import_module(f"training_bench.{module}"), function)(spec)
+    except RefusedError as error:
+        answer({"refusal": str(error)})
+        return
     answer({})
     for line in orders:
         answer(turn(float(line)))

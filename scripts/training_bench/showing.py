@@ -34,6 +34,8 @@ def show_table(table: dict[str, Any]) -> None:
     print(f"{'':<50}" + "".join(f"{one:>{width}}" for one, width in zip(HEADINGS, WIDTHS, strict=True)))
     for row in table["rows"]:
         print(f"{row['name']:<50}" + "".join(f"{cell:>{width}}" for cell, width in cells(row)))
+    for name, refusal in table["refusals"].items():
+        print(f"{name:<50}not on this machine: {refusal}")
     for form, limit in table["ceiling_windows_per_s"].items():
         print(f"{f'ceiling at the {form} matmul rate':<50}{limit:>10,.0f} windows/s")
     for fleet in table["fleets"]:

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from training_bench.series import arrays_of, demo_series, load_sized_profile
-from training_bench.turn import Stretch, Turn, clocked
+from training_bench.turn import RefusedError, Stretch, Turn, clocked
 from v8.profile import Profile, TrainingSettings
 from v8.tasks import TASKS
 
@@ -251,6 +251,10 @@ def torch_turn(spec: dict[str, Any]) -> Turn:
     Args:
         spec: `format`, one of `AUTOCAST`; `is_time_major`; `num_threads`, None as PyTorch chooses;
             `is_compiled`, by torch.compile.
+
+    Raises:
+        RefusedError: If oneDNN has no LSTM of that format for this processor, as with AVX2 alone. PyTorch's
+            own loop would do it there, 13 times as slowly as float32, which nobody would wait for.
     """
     profile = load_sized_profile(spec)
     (data,) = demo_series(profile, spec["bars"], 1)
@@ -288,5 +292,10 @@ def torch_turn(spec: dict[str, Any]) -> Turn:
             told["peak_memory_bytes"] = torch.cuda.max_memory_allocated()
         return Stretch.told(stretches) | told
 
-    turn(0.0)
+    try:
+        turn(0.0)
+    except RuntimeError as error:
+        if half and device == "cpu" and "could not create a primitive" in str(error):
+            raise RefusedError(f"PyTorch's oneDNN has no LSTM in {spec['format']} for it") from None
+        raise
     return turn

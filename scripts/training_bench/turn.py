@@ -12,6 +12,10 @@ Turn: TypeAlias = Callable[[float], dict[str, Any]]
 """Works for about so many seconds and tells what it did, at least `rate`."""
 
 
+class RefusedError(Exception):
+    """This machine cannot do what a contender is; the text says what is missing. The others go on."""
+
+
 @dataclass(frozen=True)
 class Stretch:
     """Work without a pause: an epoch, or some steps.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -89,6 +92,29 @@ def test_the_table_sets_each_beside_stock_the_best_peer_and_its_share_of_the_cei
     assert [round(rows[name]["ceiling_pct"]["float32"]) for name in ("p", "f1")] == [25, 27]
     (fleet,) = told["fleets"]
     assert (fleet["num_models"], fleet["times_one_after_another"]) == (4, 2.0)
+
+
+def test_what_this_machine_cannot_do_is_said_and_the_others_go_on(
+    part: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(spec: dict[str, Any]) -> None:
+        raise part("turn").RefusedError(f"no LSTM in {spec['format']}")
+
+    # PyTorch need not be installed, and most processors can.
+    monkeypatch.setitem(sys.modules, "training_bench.torch_peer", SimpleNamespace(torch_turn=refuse))
+    spec = {"kind": "torch", "format": "bfloat16", "is_single_threaded": False}
+    part("measuring").serve(spec, ["1.0"])
+    (answer,) = capsys.readouterr().out.splitlines()
+    contender = part("contenders").Contender
+    line_up = [
+        contender("product", {"kind": "product"}, "jax", rates=[300.0], cpu_s=[2.0]),
+        contender("peer", {"kind": "torch"}, "jax", rates=[200.0], cpu_s=[4.0]),
+        contender("half", spec, "jax", **json.loads(answer)),
+    ]
+    table = part("figures").table(line_up, load_profile("aligned"), {"float32": 200.0}, 2)
+    assert [row["times_torch"] for row in table["rows"]] == [1.5, 1.0]
+    part("showing").show_table(table)
+    assert "not on this machine: no LSTM in bfloat16" in capsys.readouterr().out
 
 
 def copy_weights(network: keras.Model, peer: Any) -> None:
