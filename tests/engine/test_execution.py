@@ -23,7 +23,7 @@ from v8.commands.printing import print_newer
 from v8.engine.events import Event, Listener, Note, Outcome, SeriesStarted, told_once
 from v8.engine.execution import execute
 from v8.engine.isolation import isolated
-from v8.engine.loop_design import STEPWISE, WHOLE
+from v8.engine.loop_design import FLAGS, STEPWISE
 from v8.engine.outputs import write_outputs
 from v8.engine.plan import Job, Plan, make_plan
 from v8.errors import DataError, StorageError
@@ -475,12 +475,13 @@ def test_who_continues_a_run_compiles_loops_as_it_was_begun(
     make_profile: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though this machine would choose otherwise."""
-    for name, begun in (("whole", "whole"), ("short", None)):
+    for name, begun in (("whole", "whole_of_16"), ("short", None)):
         monkeypatch.setenv("XLA_FLAGS", STEPWISE)
         plan = make_plan(make_profile(), [ONE], tmp_path / name)
         with opened(plan) as folder:
             if begun:
-                folder.settle_loops(lambda: "whole")
+                folder.settle_loops(lambda: "whole_of_16")
             execute(plan, folder, Market(), Workshop(), ignore)
         told = json.loads((plan.path / "run.json").read_text())["loops"]
-        assert (told, os.environ["XLA_FLAGS"]) == (("whole", WHOLE) if begun else ("stepwise", STEPWISE))
+        loops = begun or "stepwise"
+        assert (told, os.environ["XLA_FLAGS"]) == (loops, FLAGS[loops])

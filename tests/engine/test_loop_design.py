@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +10,16 @@ from typing import Any
 
 import pytest
 
+from v8.artifacts.run_folder import Loops
 from v8.engine import loop_design
-from v8.engine.loop_design import STEPWISE, WHOLE, choose_loops, compile_loops
+from v8.engine.loop_design import FLAGS, STEPWISE, choose_loops, compile_loops
 from v8.models.cost import training_flop_per_window
 from v8.profile import Profile
 
 MakeProfile = Callable[..., Profile]
+
+SPEEDS = [600.0, 750.0, 700.0]
+"""Windows per processor second with each set of flags: the second is fastest."""
 
 
 @pytest.fixture(autouse=True)
@@ -42,22 +47,40 @@ def settled(profile: Profile) -> str:
 
 
 @pytest.mark.parametrize(
-    ("speeds", "flags"),
-    [([600.0, 750.0], WHOLE), ([600.0, 620.0], STEPWISE), ([600.0, 0.0], STEPWISE), ([0.0, 0.0], STEPWISE)],
+    ("speeds", "loops"),
+    [
+        ([600.0, 750.0, 700.0], "whole"),
+        ([600.0, 550.0, 700.0], "whole_of_16"),
+        ([600.0, 620.0, 610.0], "stepwise"),
+        ([600.0, 0.0, 0.0], "stepwise"),
+        ([0.0, 0.0, 0.0], "stepwise"),
+        ([0.0, 500.0, 400.0], "stepwise"),
+    ],
 )
 def test_loops_become_one_kernel_where_that_is_clearly_faster(
-    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch, speeds: list[float], flags: str
+    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch, speeds: list[float], loops: Loops
 ) -> None:
     told(monkeypatch, speeds)
-    assert settled(make_profile()) == flags
+    assert settled(make_profile()) == FLAGS[loops]
 
 
 def test_a_network_is_measured_once(make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = told(monkeypatch, [600.0, 750.0])
-    assert settled(make_profile()) == WHOLE
+    asked = told(monkeypatch, SPEEDS)
+    assert settled(make_profile()) == FLAGS["whole"]
     monkeypatch.setenv("XLA_FLAGS", STEPWISE)  # another process begins
-    assert settled(make_profile()) == WHOLE
+    assert settled(make_profile()) == FLAGS["whole"]
     assert len(asked) == 1
+
+
+def test_what_was_kept_of_another_number_of_flags_is_measured_anew(
+    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = told(monkeypatch, SPEEDS, SPEEDS)
+    settled(make_profile())
+    (file,) = (tmp_path / "machine").iterdir()
+    file.write_text(json.dumps({"found": SPEEDS[:2]}))
+    monkeypatch.setenv("XLA_FLAGS", STEPWISE)
+    assert (settled(make_profile()), len(asked)) == (FLAGS["whole"], 2)
 
 
 @pytest.mark.parametrize("flags", ["--xla_cpu_enable_fast_math=false", None])
@@ -88,9 +111,9 @@ def test_each_set_of_flags_is_measured_in_a_process_of_its_own(
 
     def ask(given: Any, **options: Any) -> list[Any]:
         orders.extend(given)
-        return [loop_design.Answer(({"float32": rate},), None, 0.0, 0, "") for rate in (600.0, 750.0)]
+        return [loop_design.Answer(({"float32": rate},), None, 0.0, 0, "") for rate in SPEEDS]
 
     monkeypatch.setattr(loop_design, "ask", ask)
-    assert settled(make_profile()) == WHOLE
-    assert [order.environment["XLA_FLAGS"] for order in orders] == [STEPWISE, WHOLE]
-    assert orders[0].measurements == orders[1].measurements
+    assert settled(make_profile()) == FLAGS["whole"]
+    assert [order.environment["XLA_FLAGS"] for order in orders] == list(FLAGS.values())
+    assert all(order.measurements == orders[0].measurements for order in orders)

@@ -47,8 +47,9 @@ GENERATIONS_FOLDER = "generations"
 
 Status = Literal["pending", "running", "done", "failed"]
 
-Loops = Literal["stepwise", "whole"]
-"""Whether XLA runs each operation of a loop as a task, or the loop as one kernel: `v8.engine.loop_design`."""
+Loops = Literal["stepwise", "whole", "whole_of_16"]
+"""Whether XLA runs each operation of a loop as a task, or the loop as one kernel, in which tiles:
+`v8.engine.loop_design.FLAGS`."""
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,18 @@
 """How XLA compiles the loops over time of a CPU's training: measured once for a network, then kept.
 
 As it comes, XLA runs every operation of a step of a loop as a task of its own. Told to, it makes one kernel
-of the whole loop, small products included, written for wide vectors: 1.4 times as fast on a processor with
-AVX-512, and no faster with AVX2 alone. So both are timed, each in a process of its own, because XLA reads
-its flags once.
+of the whole loop, small products included, which it then writes itself, in tiles. Tiles that fit a processor
+make training 1.2 to 1.5 times as fast, others make it slower than tasks. So each set of flags is timed, in
+a process of its own, because XLA reads them once.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Annotated, Final
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from v8.artifacts.run_folder import Loops
 from v8.engine.children import Answer, Order, ask
@@ -23,27 +23,43 @@ from v8.profile import Profile
 
 STEPWISE: Final = SINGLE_THREADED["XLA_FLAGS"]
 """Each operation a task: what XLA does by itself."""
-WHOLE: Final = (
-    f"{STEPWISE} --xla_cpu_prefer_vector_width=512 --xla_backend_extra_options="
-    "xla_cpu_small_while_loop_byte_threshold=1000000000,xla_force_enable_experimental_llvm_ir_gemm=true,"
-    "xla_llvm_ir_gemm_tile_size=8:2:2*vectwidth"
-)
-"""A loop is one kernel, and products in it are code of that kernel: XLA would otherwise not unroll them.
 
-Products are worked out in tiles of 8 rows and 2 vectors, 2 terms at a time: most batches are multiples of
-them, and sums and factors fit into 32 registers. XLA's own 11 rows leave 5 of 16, which take as long.
-"""
+
+def _whole(vector_bits: int, tile: str) -> str:
+    """Return flags that make a loop one kernel, and products in it code of that kernel.
+
+    Args:
+        vector_bits: Width of a vector.
+        tile: Rows and terms of a product, and vectors of its columns, that are worked out at a time.
+    """
+    return (
+        f"{STEPWISE} --xla_cpu_prefer_vector_width={vector_bits} --xla_backend_extra_options="
+        # XLA would otherwise unroll no products.
+        "xla_cpu_small_while_loop_byte_threshold=1000000000,xla_force_enable_experimental_llvm_ir_gemm=true,"
+        f"xla_llvm_ir_gemm_tile_size={tile}*vectwidth"
+    )
+
+
+FLAGS: Final[Mapping[Loops, str]] = {
+    "stepwise": STEPWISE,
+    # 32 registers hold the sums of 8 rows and 2 vectors, with factors; most batches are multiples of 8. XLA's
+    # own 11 rows leave 5 of 16, which take as long.
+    "whole": _whole(512, "8:2:2"),
+    # 16 registers, as of AVX2, hold the sums of 6 rows and 2 vectors. Widths of layers are seldom multiples
+    # of 3 vectors, which would fit a batch of 16 better.
+    "whole_of_16": _whole(256, "6:4:2"),
+}
 
 GAIN_TO_CHANGE: Final = 1.05
-"""Loops as one kernel must be so many times as fast: near one, a measurement might choose either."""
+"""Loops as one kernel must be so many times as fast: near one, a measurement might choose any."""
 
 WORTHWHILE_FLOP: Final = 2e13
 """Work of about two minutes of a core on one series; less is done before it is known how."""
 
-MEASURED_S: Final = 0.5
+MEASURED_S: Final = 1.5
 LIMIT_S: Final = 300.0
 
-_SPEEDS: Final = TypeAdapter(list[float])
+_SPEEDS: Final = TypeAdapter(Annotated[list[float], Field(min_length=len(FLAGS), max_length=len(FLAGS))])
 
 
 def choose_loops(profile: Profile, *, tell: Callable[[str], None]) -> Loops:
@@ -61,32 +77,34 @@ def choose_loops(profile: Profile, *, tell: Callable[[str], None]) -> Loops:
     if os.environ.get("XLA_FLAGS") != STEPWISE or not is_worthwhile:
         return "stepwise"
     shape = [profile.training.batch_size, profile.lookback_bars, profile.num_features]
-    network = {**profile.network.model_dump(mode="json"), "shape": shape, "flags": [STEPWISE, WHOLE]}
+    network = {**profile.network.model_dump(mode="json"), "shape": shape, "flags": list(FLAGS.values())}
 
     def measure() -> list[float]:
-        tell("Measuring how this machine runs loops fastest, once: about 20 s.")
+        tell("Measuring how this machine runs loops fastest, once: up to a minute.")
         return _measured(profile)
 
-    stepwise, whole = kept(_SPEEDS, "loops", network, measure)
-    if whole < GAIN_TO_CHANGE * stepwise or not stepwise:
+    measured = kept(_SPEEDS, "loops", network, measure)
+    speeds = dict(zip(FLAGS, measured, strict=True))
+    best = max(speeds, key=lambda loops: speeds[loops])
+    if speeds[best] < GAIN_TO_CHANGE * speeds["stepwise"] or not speeds["stepwise"]:
         return "stepwise"
-    tell(f"Loops are compiled as one kernel: {whole / stepwise:.2f} times as fast here.")
-    return "whole"
+    tell(f"Loops are compiled as one kernel: {speeds[best] / speeds['stepwise']:.2f} times as fast here.")
+    return best
 
 
 def compile_loops(loops: Loops) -> None:
     """Let this process and those it starts compile loops so, before anything is compiled."""
-    if loops == "whole" and os.environ.get("XLA_FLAGS") == STEPWISE:
-        os.environ["XLA_FLAGS"] = WHOLE
+    if os.environ.get("XLA_FLAGS") == STEPWISE:
+        os.environ["XLA_FLAGS"] = FLAGS[loops]
 
 
 def _measured(profile: Profile) -> list[float]:
-    """Time training steps with either set of flags, windows per processor second; 0 where that fails."""
+    """Time training steps with each set of `FLAGS`, windows per processor second; 0 where that fails."""
     options = {"formats": ["float32"], "seconds": MEASURED_S, "num_models": 1, "is_short": False}
     wanted = [{"measure": "formats", **options, "is_of_processor": True}]
     orders = [
         Order(profile=profile, measurements=wanted, environment={"XLA_FLAGS": flags})
-        for flags in (STEPWISE, WHOLE)
+        for flags in FLAGS.values()
     ]
     return [_speed(answer) for answer in ask(orders, limit_s=LIMIT_S)]
 
