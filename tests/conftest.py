@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ import hypothesis
 import numpy as np
 import pytest
 from exchange_api import ExchangeApi
-from longest_first import is_late, longest_first
+from longest_first import longest_first
 from made_once import made_once
 
 from v8.data.dataset import SeriesData, prepare_series, table_columns
@@ -36,19 +35,8 @@ hypothesis.settings.register_profile("unhurried", deadline=None)
 hypothesis.settings.load_profile("unhurried")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    about = "seconds since 1970 from which no test of the files in longest_first.LATE begins; default: none"
-    parser.addoption("--late-until", type=float, default=float("inf"), metavar="S", help=about)
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=longest_first)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    if is_late(item) and time.time() > item.config.getoption("--late-until"):
-        pytest.skip(f"no time is left for {item.nodeid}; scripts/test --all leaves none out")
 
 
 TINY_NETWORKS: dict[str, dict[str, Any]] = {

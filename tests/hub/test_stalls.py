@@ -94,13 +94,13 @@ def test_a_download_of_a_byte_now_and_then_ends(hub: Any, staged: Staged, route:
 def test_trouble_that_lasts_ends_within_the_stated_time(hub: Any, staged: Staged) -> None:
     # How often is tried depends on the machine: a request that is given up after 1 s may end later.
     hub.stall("lfs-put", times=FOR_EVER)
-    ended = r"waits at most 3 s for the Hub; got no answer \(ReadTimeout\), (\d+) times in (\d+) s\."
+    ended = r"waits at most 9 s for the Hub; got no answer \(ReadTimeout\), (\d+) times in (\d+) s\."
     with pytest.raises(PublishError, match=ended) as caught:
-        sent(staged, timeout_s=1.0, waits_s=(0.0,) * 1_000, longest_wait_s=3.0)
+        sent(staged, timeout_s=1.0, waits_s=(0.0,) * 1_000, longest_wait_s=9.0)
     said = re.search(ended, str(caught.value))
     assert said is not None
-    assert int(said[1]) <= 4
-    assert int(said[2]) >= 3
+    assert 3 <= int(said[1]) <= 10
+    assert int(said[2]) >= 9
 
 
 @pytest.mark.parametrize("has_xet", [True, False])
