@@ -128,6 +128,15 @@ def test_each_close_of_each_timeframe_has_one_forecast_and_its_score(
     assert told == []
 
 
+def test_the_api_alone_is_enough_for_a_forecast_and_its_baselines(
+    exchange: ExchangeApi, watch_place: Callable[..., Any]
+) -> None:
+    exchange.has_archive = False
+    watch, _ = watch_place()
+    woken = watch.wake()
+    assert (woken.num_issued, woken.failures) == (2, {})
+
+
 def test_a_second_wake_at_the_same_time_does_nothing_and_asks_for_nothing(
     exchange: ExchangeApi, watch_place: Callable[..., Any]
 ) -> None:

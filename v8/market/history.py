@@ -88,10 +88,10 @@ class History:
         return self.first_s <= other.last_s + bar_s and other.first_s <= self.last_s + bar_s
 
 
-def from_archive(candles: Candles, *, is_whole: bool) -> History:
-    """Take what the archive has of a series."""
-    is_final, first_s = np.ones(len(candles), dtype=np.bool_), int(candles.open_time_s[0])
-    return History(candles.series, first_s, candles.open_time_s, candles.values, is_final, is_whole)
+def from_candles(candles: Candles, *, is_final: bool, is_whole: bool) -> History:
+    """Take checked candles: what the archive has of a series, which is final, or the API."""
+    are_final, first_s = np.full(len(candles), is_final), int(candles.open_time_s[0])
+    return History(candles.series, first_s, candles.open_time_s, candles.values, are_final, is_whole)
 
 
 def from_api(series: Series, first_s: int, rows: pd.DataFrame) -> History:

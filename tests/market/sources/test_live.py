@@ -259,8 +259,28 @@ def test_an_archive_out_of_reach_is_a_note_where_it_is_not_needed(exchange) -> N
     exchange.now_s, exchange.has_archive = NOW_S, False
     (updated,) = LiveSource().update([SERIES], 900)
     assert updated.note.startswith("not compared with the archive: BTCUSDT-15m from vision: needs a zip")
-    with pytest.raises(DataError, match="BTCUSDT-15m from vision: needs a zip in the archive"):
-        LiveSource().candles(SERIES, 3_900)
+
+
+@pytest.mark.parametrize("num_kept", [0, 500])
+def test_a_series_that_the_archive_lacks_comes_from_the_api_alone(exchange, num_kept) -> None:
+    exchange.has_archive = False
+    if num_kept:
+        LiveSource().candles(SERIES, num_kept)
+    require_cold(LiveSource().candles(SERIES, 3_500), exchange, 3_500)
+    end_s = NOW_S // DAY_S * DAY_S - BAR_S
+    past = LiveSource().candles(SERIES, 3_700, end_s)  # as the baselines of a forecast ask for it
+    assert (len(past), int(past.open_time_s[-1])) == (3_700, end_s)
+    require_cold(LiveSource().candles(SERIES, 9_000), exchange, 4_000)
+    exchange.requests.clear()
+    exchange.now_s += 1_500 * BAR_S
+    require_cold(LiveSource().candles(SERIES, 9_000), exchange, 5_500)
+    assert len(exchange.klines_requests()) <= 6
+
+
+def test_a_series_that_neither_archive_nor_api_has_is_one_sentence(exchange) -> None:
+    exchange.has_archive = False
+    with pytest.raises(DataError, match=r"BTCUSDT-1h from rest: needs a candle .* none that the exchange"):
+        LiveSource().candles(Series("BTCUSDT", "1h"), 1_500)
 
 
 def test_an_api_out_of_reach_names_every_host_and_the_archive(exchange, monkeypatch) -> None:

@@ -6,8 +6,8 @@ What is missing decides who is asked:
 * Less than 1,000 candles at the end: the API, one request. It begins with the last candles that the store
   has, so that a revision of them is seen.
 * More at the end, or older candles than the store has: the archive, up to the last day that is over, and the
-  API from there. A symbol that is no longer traded costs one request, and so does asking for candles from
-  before the first one.
+  API from there; the API alone, page by page, for a series that the archive lacks. A symbol that is no longer
+  traded costs one request, and so does asking for candles from before the first one.
 
 The exchange's time is asked for once per source. `v8.market.history` says what happens to a candle that is
 told twice; `v8.market.store` keeps everything.
@@ -26,13 +26,13 @@ import pandas as pd
 from v8 import storage
 from v8.errors import DataError
 from v8.market.candles import Candles, check_candles, require_num_bars
-from v8.market.history import History, from_api, from_archive
+from v8.market.history import History, from_api, from_candles
 from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.market.sources.klines import MOST_ROWS, Span
 from v8.market.sources.listing import require_listed
 from v8.market.sources.rest import RestSource, last_closed_s
-from v8.market.sources.vision import VisionSource, read_archive_address
+from v8.market.sources.vision import NotArchivedError, VisionSource, read_archive_address
 from v8.market.store import CandleStore, Merged
 
 NUM_REASKED: Final = 3
@@ -261,8 +261,7 @@ class LiveSource:
             num_bars: Candles that the archive shall give.
             end_s: When the newest candle of the exchange opens, if that is known.
         """
-        archived = self.archive.candles(want.series, num_bars, want.final_s)
-        piece = from_archive(archived, is_whole=len(archived) < num_bars)
+        piece = self._past(want, num_bars)
         is_near = known is None or known.history.touches(piece)
         lasts_s = [piece.last_s, known.history.last_s] if known else [piece.last_s]
         begin_s = max(lasts_s) if is_near else min(lasts_s)
@@ -273,6 +272,15 @@ class LiveSource:
         span = want.back_from(end_s, num_behind + NUM_REASKED)
         rest = self._from_rest(span) if num_behind > 0 else []
         return self._merged(want, known, [piece, *rest] if is_near else [*rest, piece])
+
+    def _past(self, want: Want, num_bars: int) -> History:
+        """Fetch so many final candles from the archive; where it lacks the series, up to now from the API."""
+        try:
+            found, is_final = self.archive.candles(want.series, num_bars, want.final_s), True
+        except NotArchivedError:
+            num_bars += (want.newest_s - want.final_s) // want.series.bar_s
+            found, is_final = self.rest.candles(want.series, num_bars, want.newest_s), False
+        return from_candles(found, is_final=is_final, is_whole=len(found) < num_bars)
 
     def _from_rest(self, span: Span) -> list[History]:
         """Fetch a span in pages; at most one piece."""
@@ -298,7 +306,8 @@ class LiveSource:
             archived = self.archive.candles(span.series, span.num_bars, span.last_s)
         except DataError as error:
             return Updated(want.series, found, f"not compared with the archive: {error}")
-        return Updated(want.series, self._merged(want, found, [from_archive(archived, is_whole=False)]))
+        piece = from_candles(archived, is_final=True, is_whole=False)
+        return Updated(want.series, self._merged(want, found, [piece]))
 
 
 def _served(want: Want, merged: Merged) -> Candles:

@@ -87,6 +87,10 @@ _ZIP_FAULTS = (
 """What zipfile raises for damage; ValueError for a place before the begin, RuntimeError for a password."""
 
 
+class NotArchivedError(DataError):
+    """A series of which the archive has nothing; it may be there all the same."""
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class VisionSource:
     """Candles from the exchange archive, or from a mirror of it.
@@ -354,7 +358,7 @@ def _new_listing(zips: _SeriesZips, last_s: int) -> Tables:
     found = zips.tables(_days(month - 1, _period(last_s, "D")))
     if not found:
         zips.require_absent([month - 1])
-        raise DataError(
+        raise NotArchivedError(
             where=f"{zips.series} from {VisionSource.name}",
             rule=f"needs a zip in the archive at or before {iso(last_s)}",
             got=f"none at {zips.url(month)}, nor for any month since {FIRST_MONTH} or recent day",
