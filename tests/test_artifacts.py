@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +220,28 @@ def test_a_damaged_run_file_is_refused_by_its_name(tmp_path: Path, content: str,
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(ArtifactError, match=rf"run\.json.*{match}.*--fresh"):
         read_run(tmp_path)
+
+
+def test_a_profile_that_was_edited_under_its_old_digest_is_refused(tmp_path: Path, begun: RunRecord) -> None:
+    content = asdict(begun)
+    content["profile"]["lookback_bars"] += 1
+    write_json(tmp_path / "run.json", content)
+    told = r"run\.json, key profile: must be the profile whose digest stands in profile_digest .*edited since"
+    with pytest.raises(ArtifactError, match=told):
+        read_run(tmp_path)
+
+
+def test_a_profile_recorded_before_later_keys_came_is_the_one_of_its_digest(
+    tmp_path: Path, make_profile: Any
+) -> None:
+    record = started(make_profile(description="Two lines\n  and blanks\t."))
+    content = asdict(record)
+    later = {"optimizer", "weight_decay", "schedule", "warmup_epochs", "gradient_clip", "cpu_batch_size"}
+    later |= {"gradient_accumulation", "checkpoint_activations"}
+    for key in later:
+        del content["profile"]["training"][key]
+    write_json(tmp_path / "run.json", content)
+    assert read_run(tmp_path).profile_digest == record.profile_digest
 
 
 def test_g11_fresh_runs_take_the_next_number_and_the_newest_is_continued(

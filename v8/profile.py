@@ -9,7 +9,7 @@ the command line choose where and how far a profile runs; they never change what
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
@@ -424,7 +424,7 @@ class Profile(Settings):
         """
         content = self.model_dump(mode="json")
         content["training"] = self.training.model_dump(mode="json", exclude_defaults=True)
-        return digest_json({"format": PROFILE_FORMAT, **content})
+        return _digest(content)
 
     def with_budget(
         self,
@@ -596,6 +596,28 @@ def recorded_profile(content: Any, *, where: str) -> Profile:
         ProfileError: If it is none of this v8.
     """
     return _validated(content if isinstance(content, dict) else {}, where=where)
+
+
+def is_digest_of(digest: str, content: Mapping[str, Any]) -> bool:
+    """Tell whether a digest is that of a profile as a file recorded it, with the keys and format it had then.
+
+    Args:
+        digest: Of a profile, 64 hex digits.
+        content: The profile as JSON values, unchanged since they were read.
+    """
+    later = {
+        name: one.default for name, one in TrainingSettings.model_fields.items() if not one.is_required()
+    }
+    training = content.get("training")
+    if not isinstance(training, dict):
+        return False
+    asked = {key: value for key, value in training.items() if key not in later or later[key] != value}
+    formats = range(1, PROFILE_FORMAT + 1)
+    return digest in (_digest({**content, "training": asked}, each) for each in formats)
+
+
+def _digest(content: Mapping[str, Any], profile_format: int = PROFILE_FORMAT) -> str:
+    return digest_json({"format": profile_format, **content})
 
 
 def recorded_tables(content: Sequence[Any], *, where: str) -> tuple[TableSettings, ...]:

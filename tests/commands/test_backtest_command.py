@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from v8.market.series import Series
+from v8.market.sources.demo import DemoSource
+
 REPOSITORY = Path(__file__).parents[2]
 ONE = ("--source", "demo", "--series", "BTCUSDT-15m", "--workers", "1", "--device", "cpu", "--out", "seasons")
 SMALL = ("--profile", "range_paths", "--bars", "2300", "--folds", "1", "--history", "2400")
@@ -42,6 +45,27 @@ def test_a_back_test_says_what_it_found_and_is_continued_only_as_it_was_begun(pl
     assert other.returncode != 0
     assert "history_bars 2400 -> 2401" in other.stderr
     assert other.stderr.count("\n") == 1
+
+
+def test_changed_candles_are_told_left_out_and_no_success(place: Path) -> None:
+    series, files = Series("BTCUSDT", "15m"), place / "files"
+    files.mkdir()
+    frame = DemoSource().candles(series, 2_400).to_frame()
+    frame.to_csv(files / f"{series}.csv")
+    wanted = [*SMALL, *ONE[2:-1], "changed", "--source", "files", "--data-dir", str(files)]
+    done = call(place, *wanted)
+    assert done.returncode == 0, done.stderr
+    assert "1 of 1 models judged. All folds are in." in done.stdout
+    frame["volume"] *= 2
+    frame.to_csv(files / f"{series}.csv")
+    again = call(place, *wanted)
+    assert again.returncode == 4, again.stderr
+    assert "0 of 1 models judged. 1 model failed or not finished." in again.stdout
+    assert "In whole: no fold; not in whole: fold 1 (0 of 1 models)." in again.stdout
+    assert "Pooled" not in again.stdout
+    found = json.loads((place / "changed" / "backtest.json").read_text("utf-8"))["results"]
+    assert (found["pools"], found["cells"]) == ([], [])
+    assert list(found["failures"]["fold-1"]) == ["BTCUSDT-15m"]
 
 
 def test_a_history_that_is_too_short_is_one_sentence(place: Path) -> None:

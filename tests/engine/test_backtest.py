@@ -18,11 +18,11 @@ from v8.engine.events import Event, Listener, Outcome
 from v8.engine.local import train_all
 from v8.engine.plan import Job
 from v8.errors import ArtifactError, DataError
-from v8.market.candles import Candles
+from v8.market.candles import Candles, check_candles
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.profile import Profile, load_profile
-from v8.reports.backtest_page import write_backtest
+from v8.reports.backtest_page import backtest_page, headline, write_backtest
 from v8.reports.backtest_results import read_results
 
 SERIES = (Series("BTCUSDT", "15m"), Series("ETHUSDT", "15m"))
@@ -161,6 +161,94 @@ def test_a_fold_that_lost_a_season_says_so(undisturbed: Path, tmp_path: Path) ->
     (path / "fold-2" / "BTCUSDT-15m" / "season.npz").unlink()
     with pytest.raises(ArtifactError, match=r"fold-2.BTCUSDT-15m.season\.npz: .* Move the folder"):
         read_results(path, read_plan(path))
+
+
+class Rewritten(DemoSource):
+    """A source that tells the first series' candles up to a fold's end otherwise since."""
+
+    end_s = 0
+
+    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
+        told = super().candles(series, num_bars, end_s)
+        if series != SERIES[0] or end_s != self.end_s:
+            return told
+        frame = told.to_frame().reset_index()
+        frame["volume"] *= 2
+        return check_candles(frame, series, source=self.name)
+
+
+def test_a_fold_whose_candles_changed_is_not_pooled_with_what_was_judged_of_the_old_ones(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    path = shutil.copytree(undisturbed, tmp_path / "copy")
+    plan = read_plan(path)
+    source, last = Rewritten(), plan.folds[-1]
+    source.end_s = last.newest_s[str(SERIES[0])]
+    summary = carry_out(
+        fold_plan(path, formula(), last), last, source, train_all, lambda event: None, command="again"
+    )
+    refused = {last.folder: {str(one.series): str(one.reason) for one in summary.failures}}
+    assert list(refused[last.folder]) == ["BTCUSDT-15m"]
+    results = read_results(path, plan, refused)
+    assert [(cell.fold, cell.series) for cell in results.cells] == [
+        (1, "BTCUSDT-15m"),
+        (1, "ETHUSDT-15m"),
+        (2, "ETHUSDT-15m"),
+    ]
+    assert "was started with 2,250 candles" in results.failures["fold-2"]["BTCUSDT-15m"]
+    told = "1 model failed or not finished. In whole: fold 1; not in whole: fold 2 (1 of 2 models)"
+    assert told in headline(results) and told in backtest_page(results)
+    (pool,) = (one for one in results.pools if one.name == "all folds")
+    assert pool.tasks["ohlc"].num_cells == 3
+    assert "All folds are in." in headline(read_results(path, plan))
+
+
+def without(plan: Any, key: str) -> None:
+    del plan[key]
+
+
+BROKEN_PLANS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a fold twice": (
+        lambda plan: plan["folds"].append(plan["folds"][-1]),
+        r"key folds: .* got 2 folds asked for, and in the plan 1, 2, 2",
+    ),
+    "a fold in another's place": (
+        lambda plan: plan["folds"][1].update(newest_s=plan["folds"][0]["newest_s"]),
+        r"key folds: .* got fold-2 of 15m, which does not end after the one before",
+    ),
+    "another order": (lambda plan: plan["folds"].reverse(), r"key folds: .* in the plan 2, 1"),
+    "a fold less": (lambda plan: plan["folds"].pop(), r"key folds: .* asked for, and in the plan 1\."),
+    "no fold": (lambda plan: without(plan, "folds"), r"key folds: .* in the plan none\."),
+    "another series": (
+        lambda plan: plan["folds"][1]["newest_s"].update({"SOLUSDT-15m": 1}),
+        r"key folds: .* got SOLUSDT-15m in fold-2, which the back-test was not asked for",
+    ),
+    "ends apart": (
+        lambda plan: plan["folds"][1]["newest_s"].update({"BTCUSDT-15m": 1}),
+        r"key folds: .* got series of one timeframe that end fold-2 at different times",
+    ),
+    "a series twice": (
+        lambda plan: plan["series"].append("BTCUSDT-15m"),
+        r"key series: .* got a series listed twice",
+    ),
+    "another profile": (
+        lambda plan: plan["profile"].update(lookback_bars=300),
+        r"key profile: must be the profile whose digest stands in profile_digest \([0-9a-f]{12}\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_PLANS)
+def test_a_plan_that_no_back_test_wrote_is_refused_in_one_sentence(
+    name: str, undisturbed: Path, tmp_path: Path
+) -> None:
+    content = json.loads((undisturbed / "plan.json").read_text("utf-8"))
+    change, told = BROKEN_PLANS[name]
+    change(content)
+    (tmp_path / "plan.json").write_text(json.dumps(content), "utf-8")
+    with pytest.raises(ArtifactError, match=told) as refused:
+        read_plan(tmp_path)
+    assert "\n" not in str(refused.value)
 
 
 def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:

@@ -17,12 +17,13 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, TypeAdapter
 
-from v8.artifacts.run_folder import require_empty, require_own_files
+from v8.artifacts.run_folder import require_empty, require_own_files, require_own_profile
 from v8.errors import ArtifactError, listed
 from v8.lock import WriterLock
 from v8.market.series import Series
-from v8.records import AS_WRITTEN, OpenTime, Positive, check_format, checked, read_json_object
+from v8.records import AS_WRITTEN, OpenTime, Positive, check_format, checked, read_json_object, under_key
 from v8.storage import write_json
+from v8.wording import plural
 
 BACKTEST_FORMAT: Final = 1
 """Version of the keys of `plan.json`."""
@@ -57,6 +58,11 @@ class Fold:
         """Name of its run folder."""
         return f"fold-{self.number}"
 
+    @property
+    def ends(self) -> list[tuple[str, int]]:
+        """Timeframe and latest open time of each series that takes part."""
+        return [(Series.parse(name).timeframe, end_s) for name, end_s in self.newest_s.items()]
+
 
 @dataclass(frozen=True)
 class BacktestPlan:
@@ -90,6 +96,24 @@ class BacktestPlan:
     folds: tuple[Fold, ...] = ()
     missing: Mapping[SeriesName, str] | None = None
 
+    def contradiction(self) -> tuple[str, str] | None:
+        """Return a key that no back-test has as it is, and how it is; None if there is none."""
+        if len(set(self.series)) < len(self.series):
+            return "series", "a series listed twice"
+        if [fold.number for fold in self.folds] != [*range(1, self.num_folds + 1)]:
+            told = listed([fold.number for fold in self.folds]) or "none"
+            return "folds", f"{plural(self.num_folds, 'fold')} asked for, and in the plan {told}"
+        ends_s: dict[str, int] = {}
+        for fold in self.folds:
+            if strange := [name for name in fold.newest_s if name not in self.series]:
+                return "folds", f"{listed(strange)} in {fold.folder}, which the back-test was not asked for"
+            if len(set(fold.ends)) > len(dict(fold.ends)):
+                return "folds", f"series of one timeframe that end {fold.folder} at different times"
+            if late := [name for name, end_s in fold.ends if end_s <= ends_s.get(name, -1)]:
+                return "folds", f"{fold.folder} of {late[0]}, which does not end after the one before"
+            ends_s |= dict(fold.ends)
+        return None
+
     def difference(self, other: BacktestPlan) -> list[str]:
         """Name what was asked for otherwise."""
         asked = ("profile_digest", "source", "series", "num_folds", "history_bars")
@@ -111,13 +135,19 @@ def read_plan(path: Path) -> BacktestPlan:
     """Read and check the plan of a back-test.
 
     Raises:
-        ArtifactError: If there is none, or it is damaged or of an unknown format.
+        ArtifactError: If there is none, it is damaged or of an unknown format, its profile is not that of its
+            digest, or its folds are not those of one back-test, each once and in the order of time.
     """
     require_own_files(path)
     file = path / PLAN_FILE
     content = read_json_object(file, fix=_FIX)
     check_format(content, (BACKTEST_FORMAT,), what="back-test", where=str(file), fix=_FIX)
-    return checked(_PLAN, content, where=str(file), fix=_FIX, rule=AS_WRITTEN)
+    plan = checked(_PLAN, content, where=str(file), fix=_FIX, rule=AS_WRITTEN)
+    require_own_profile(file, fix=_FIX)
+    if found := plan.contradiction():
+        key, got = found
+        raise ArtifactError(where=under_key(str(file), key), rule=AS_WRITTEN, got=got, fix=_FIX)
+    return plan
 
 
 def begin_plan(path: Path, plan: BacktestPlan) -> None:

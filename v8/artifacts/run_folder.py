@@ -14,6 +14,7 @@ so a finished run may lie where nothing can be written.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -31,9 +32,10 @@ from v8.machine import describe_machine, versions
 from v8.market.candles import Candles
 from v8.market.series import Series, by_series
 from v8.pace import Pace
-from v8.profile import Profile, ProfileName
-from v8.records import AS_WRITTEN, check_format, checked, read_json_object
+from v8.profile import Profile, ProfileName, is_digest_of
+from v8.records import AS_WRITTEN, check_format, checked, read_json_object, read_plain
 from v8.storage import sweep, write_json
+from v8.untrusted import shown
 
 RUN_FORMAT = 1
 """Version of the keys of `run.json`."""
@@ -362,7 +364,7 @@ def read_run(path: Path) -> RunRecord:
 
     Raises:
         ArtifactError: If there is none, it is damaged, of an unknown format, or names what no run holds, or
-            a file of the folder lies elsewhere.
+            a file of the folder lies elsewhere, or its profile is not that of its digest.
     """
     require_own_files(path)
     file, fix = path / RUN_FILE, "Use the v8 that wrote it, or start a new run beside it with --fresh"
@@ -371,9 +373,27 @@ def read_run(path: Path) -> RunRecord:
     fix = "Restore the file, or start a new run beside it with --fresh"
     record = checked(_RECORD, content, where=str(file), fix=fix, rule=AS_WRITTEN)
     checked(_NAMES, content, where=str(file), fix=fix)
+    require_own_profile(file, fix=fix)
     for name in record.series:
         require_own_files(path / name)
     return record
+
+
+def require_own_profile(file: Path, *, fix: str) -> None:
+    """Refuse a checked record whose profile was edited under its old digest, by which runs are told apart.
+
+    Raises:
+        ArtifactError: If so.
+    """
+    content = json.loads(read_plain(file, fix=fix))  # digests are of texts as they are, not as they are shown
+    digest = str(content["profile_digest"])
+    if not is_digest_of(digest, content["profile"]):
+        raise ArtifactError(
+            where=f"{file}, key profile",
+            rule=f"must be the profile whose digest stands in profile_digest ({shown(digest)[:12]})",
+            got="another one, edited since",
+            fix=fix,
+        )
 
 
 def require_own_files(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -106,10 +107,13 @@ def judge_seasons(path: Path, wanted: Asked, source: CandleSource, train_all: Tr
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is a Ctrl-C
     with BacktestLock(path):
         set_last_words(f"interrupted: {path} is saved. Continue with: {wanted.command}")
-        return _show(path, _carry_out(path, wanted, source, train_all))
+        return _show(path, *_carry_out(path, wanted, source, train_all))
 
 
-def _carry_out(path: Path, wanted: Asked, source: CandleSource, train_all: TrainAll) -> BacktestPlan:
+def _carry_out(
+    path: Path, wanted: Asked, source: CandleSource, train_all: TrainAll
+) -> tuple[BacktestPlan, dict[str, dict[str, str]]]:
+    """Finish what can be finished; return the plan and per fold why series failed now."""
     from v8.commands.printing import open_display, print_lines
     from v8.engine.backtest import begin_or_continue, carry_out, fold_plan
     from v8.engine.events import log_told_as_notes, told_once
@@ -117,22 +121,24 @@ def _carry_out(path: Path, wanted: Asked, source: CandleSource, train_all: Train
 
     with open_display(make_plan(wanted.profile, wanted.series, path)) as show:
         plan = begin_or_continue(path, wanted, source, told_once(show))
+    refused = {}
     for fold in plan.folds:
         print_lines(f"Fold {fold.number} of {len(plan.folds)}: {len(fold.newest_s)} series.")
         run = fold_plan(path, wanted.profile, fold)
         with open_display(run) as show, log_told_as_notes(listen := told_once(show)):
-            carry_out(run, fold, source, train_all, listen, command=wanted.command)
-    return plan
+            summary = carry_out(run, fold, source, train_all, listen, command=wanted.command)
+        refused[fold.folder] = {str(one.series): str(one.reason) for one in summary.failures}
+    return plan, refused
 
 
-def _show(path: Path, plan: BacktestPlan) -> BacktestResults:
+def _show(path: Path, plan: BacktestPlan, refused: Mapping[str, Mapping[str, str]]) -> BacktestResults:
     """Write the files of a back-test and print its tables."""
     from v8.commands.printing import print_lines, print_reasons, print_table
     from v8.reports import backtest_page as page
     from v8.reports.backtest_results import read_results
     from v8.reports.page import DEMO_WARNING
 
-    results = read_results(path, plan)
+    results = read_results(path, plan, refused)
     files = page.write_backtest(path, results)
     print_lines(*([] if plan.is_publishable else [DEMO_WARNING]), page.headline(results))
     for each in page.tables(results, is_short=True):

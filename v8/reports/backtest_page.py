@@ -12,6 +12,7 @@ from typing import Final
 
 import plotly.graph_objects as go
 
+from v8.errors import listed
 from v8.evaluation.baselines import NAIVE, called
 from v8.evaluation.judgement import MODEL
 from v8.evaluation.season import BREAK_FACTOR, WILD_DAYS
@@ -62,16 +63,27 @@ def write_backtest(path: Path, results: BacktestResults) -> list[Path]:
 
 
 def headline(results: BacktestResults) -> str:
-    """Say what was asked for and how much of it is finished."""
+    """Say what was asked for, how much of it is finished, and which folds the figures are of."""
     plan = results.plan
-    wanted = sum(len(fold.newest_s) for fold in plan.folds)
+    wanted = sum(num for _, num in results.judged.values())
     failed = sum(len(those) for those in results.failures.values())
     lacking = f" {plural(failed, 'model')} failed or not finished." if failed else ""
     return (
         f"{plural(len(plan.folds), 'fold')} of {len(plan.series)} series, each fitted anew on "
         f"{plan.profile['newest_bars']:,} candles from {plan.source}: {len(results.cells)} of {wanted} "
-        f"models judged.{lacking}"
+        f"models judged.{lacking} {folds_in(results)}"
     )
+
+
+def folds_in(results: BacktestResults) -> str:
+    """Say which folds are in the figures, and how much of those that are not whole."""
+    shares = results.judged
+    parts = {fold: f"{have} of {num}" for fold, (have, num) in shares.items() if have < num}
+    if not parts:
+        return "All folds are in."
+    whole = [fold for fold in shares if fold not in parts]
+    told = [f"{fold} ({share} models)" for fold, share in parts.items()]
+    return f"In whole: {listed(whole) if whole else 'no fold'}; not in whole: {', '.join(told)}."
 
 
 def tables(results: BacktestResults, *, is_short: bool = False) -> Iterator[TextTable]:

@@ -14,10 +14,12 @@ p-values are corrected together for everything of a kind that stands in one tabl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -38,6 +40,8 @@ from v8.tasks import TASKS
 
 RESULTS_FORMAT: Final = 1
 """Version of the keys of `backtest.json`."""
+
+NONE_REFUSED: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType({})
 
 POOLS: Final[Mapping[str, Callable[[Stretch], bool]]] = {
     "all folds": lambda stretch: True,
@@ -154,6 +158,12 @@ class BacktestResults:
     failures: Mapping[str, Mapping[str, str]]
 
     @property
+    def judged(self) -> dict[str, tuple[int, int]]:
+        """Per fold, such as "fold 1", how many models are judged and how many take part."""
+        found = Counter(cell.fold for cell in self.cells)
+        return {f"fold {one.number}": (found[one.number], len(one.newest_s)) for one in self.plan.folds}
+
+    @property
     def tasks(self) -> list[str]:
         """Tasks of the profile, in their usual order."""
         return [task for task in TASKS if task in self.plan.profile["tasks"]]
@@ -166,18 +176,23 @@ class BacktestResults:
         return to_jsonable_python({"format": RESULTS_FORMAT, **plan, **rule, "results": rest})
 
 
-def read_results(path: Path, plan: BacktestPlan) -> BacktestResults:
+def read_results(
+    path: Path, plan: BacktestPlan, refused: Mapping[str, Mapping[str, str]] = NONE_REFUSED
+) -> BacktestResults:
     """Read what is finished of a back-test and work out its figures.
 
     Args:
         path: Its folder.
         plan: Its plan.
+        refused: Per folder of a fold, why series of it failed now. What an earlier call judged of them is
+            left out: it was of other candles, or its files are not as they were saved.
 
     Raises:
         ArtifactError: If a file is missing or damaged.
     """
-    cells = [cell for fold in plan.folds for cell in _cells(path, fold)]
-    return results_of(plan, cells, {fold.folder: _failures(path, fold) for fold in plan.folds})
+    lacking = {fold.folder: _failures(path, fold) | dict(refused.get(fold.folder, {})) for fold in plan.folds}
+    cells = [cell for fold in plan.folds for cell in _cells(path, fold, lacking[fold.folder])]
+    return results_of(plan, cells, lacking)
 
 
 def results_of(
@@ -213,12 +228,12 @@ def results_of(
     )
 
 
-def _cells(path: Path, fold: Fold) -> Iterable[Cell]:
+def _cells(path: Path, fold: Fold, lacking: Container[str]) -> Iterable[Cell]:
     run = path / fold.folder
     if not (run / RUN_FILE).exists():
         return
-    for name, state in read_run(run).series.items():
-        if state.status == "done" and name in fold.newest_s:
+    for name in read_run(run).series:
+        if name in fold.newest_s and name not in lacking:
             metadata = read_metadata(run / name, series=name)
             judged = Judgement.from_json(metadata.get("judgement"), where=f"{run / name}, key judgement")
             season = Season.load(run / name / SEASON_FILE)
