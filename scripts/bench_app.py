@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import http.client
 import re
-import signal
 import statistics
 import subprocess
 import sys
@@ -70,7 +69,7 @@ def served(run: Path, source: str) -> Iterator[str]:
         try:
             yield urlsplit(found[0]).netloc
         finally:
-            process.send_signal(signal.SIGINT)
+            process.terminate()
 
 
 def measured(address: str, path: str, seconds: float, num_clients: int) -> tuple[list[float], float, int]:

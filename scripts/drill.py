@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,8 @@ SIZES = ("small", "usual", "long")
 
 def main() -> int:
     options = parse(sys.argv[1:])
+    # A shell makes what it starts in the background deaf to Ctrl-C, and that goes on to its children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     size = "long" if options.long else "small" if options.small else "usual"
     chosen = [one for one in DRILLS if SIZES.index(one.size) <= SIZES.index(size)]
     chosen = [

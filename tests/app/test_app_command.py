@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deaf import DEAF
 from typer.testing import CliRunner
 
 from v8.app.server import listening
@@ -22,15 +23,18 @@ from v8.commands.app import app
 from v8.errors import ProfileError
 
 REPOSITORY = Path(__file__).parents[2]
+MARKET = ("--source", "demo", "--port", "0")
 
 
 @pytest.fixture
-def process(fleet_run: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def process(
+    fleet_run: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[subprocess.Popen[str]]:
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "V8_HOME": str(tmp_path / "home")}
     env |= {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
     env.pop("TF_CPP_MIN_LOG_LEVEL", None)
     with subprocess.Popen(
-        [sys.executable, "-u", "-m", "v8", "app", str(fleet_run), "--source", "demo", "--port", "0"],
+        [*getattr(request, "param", ()), sys.executable, "-u", "-m", "v8", "app", str(fleet_run), *MARKET],
         env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -53,6 +57,17 @@ def test_it_serves_the_demo_market_offline_until_ctrl_c(process: Any, fetch: Any
     # By itself: a process that does not stop is ended after a few seconds, with other last words.
     assert process.stderr.read() == "stopped: the page is not served any more.\n"
     assert process.stdout.read() == ""
+
+
+@pytest.mark.parametrize("process", [DEAF], indirect=True, ids=["deaf"])
+def test_a_server_in_the_background_of_a_script_ends_by_sigterm_alone(process: Any, fetch: Any) -> None:
+    url = process.stderr.readline().split()[2]
+    process.send_signal(signal.SIGINT)
+    assert fetch(f"{url}api/forecast/BTCUSDT-15m").status == 200
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 130
+    assert process.stderr.read() == "stopped: the page is not served any more.\n"
 
 
 @pytest.mark.parametrize(

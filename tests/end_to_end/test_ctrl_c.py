@@ -8,11 +8,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from deaf import DEAF
 
 from v8.profile import Profile
 
@@ -44,11 +45,11 @@ def dripping() -> Iterator[str]:
         is_over.set()
 
 
-def start(folder: Path, *words: str, archive: str = "") -> subprocess.Popen[str]:
-    """Start a command in a folder of its own, all its output in one pipe."""
+def start(folder: Path, *words: str, archive: str = "", before: Sequence[str] = ()) -> subprocess.Popen[str]:
+    """Start a command in a folder of its own, all its output in one pipe; words may come before Python's."""
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "V8_HOME": str(folder / "home"), "NO_PROXY": "*"}
     return subprocess.Popen(
-        [sys.executable, "-u", "-m", "v8", *words],
+        [*before, sys.executable, "-u", "-m", "v8", *words],
         cwd=folder,
         env={**env, "V8_VISION_URL": archive},
         text=True,
@@ -57,13 +58,16 @@ def start(folder: Path, *words: str, archive: str = "") -> subprocess.Popen[str]
     )
 
 
-def interrupt(process: subprocess.Popen[str], after: str) -> tuple[int, str]:
-    """Send Ctrl-C when a line comes; return exit status and what was said since."""
+def interrupt(
+    process: subprocess.Popen[str], after: str, numbers: Sequence[int] = (signal.SIGINT,)
+) -> tuple[int, str]:
+    """Send Ctrl-C, or each signal given, when a line comes; return exit status and what was said since."""
     assert process.stdout is not None
     try:
-        while after not in (line := process.stdout.readline()):
-            assert line, f"ended without {after!r}"
-        process.send_signal(signal.SIGINT)
+        for number in numbers:
+            while after not in (line := process.stdout.readline()):
+                assert line, f"ended without {after!r}"
+            process.send_signal(number)
         rest, _ = process.communicate(timeout=HANG_S)
     finally:
         process.kill()
@@ -97,6 +101,17 @@ def test_a_command_that_waits_for_a_dripping_archive_counts_and_ends(
     assert "Traceback" not in output
 
 
+def test_a_command_that_was_started_deaf_to_ctrl_c_ends_by_sigterm_alone(
+    tmp_path: Path, dripping: str
+) -> None:
+    """It counts on after a Ctrl-C that was meant for another program."""
+    process = start(tmp_path, "data", "--series", "BTCUSDT-15m", archive=dripping, before=DEAF)
+    status, output = interrupt(process, "waiting for BTCUSDT-15m-", (signal.SIGINT, signal.SIGTERM))
+    assert status == 130, output
+    assert output.count("interrupted: ") == 1
+    assert "Traceback" not in output
+
+
 def test_a_run_that_compiles_ends(tmp_path: Path) -> None:
     """The compiler is no place where Python looks for signals."""
     words = ("run", "--profile", "aligned", "--source", "demo", "--series", "BTCUSDT-15m", "--workers", "1")
@@ -117,3 +132,12 @@ def test_workers_end_with_their_run(tmp_path: Path, make_profile: Callable[..., 
     status, output = interrupt(process, "ETHUSDT-1h: started")
     assert status == 130, output
     assert output.count("interrupted: runs/tiny is saved.") == 1
+
+
+def test_the_tests_hear_ctrl_c_however_they_were_started() -> None:
+    """At 4d1868b a suite in the background waited for every Ctrl-C in vain, and left processes behind."""
+    words = ("-m", "pytest", "-q", "-k", "noted_and_raised", "tests/engine/test_interruption.py")
+    done = subprocess.run(
+        [*DEAF, sys.executable, *words], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

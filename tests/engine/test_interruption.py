@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+from deaf import DEAF
 
 from v8.engine.interruption import LEAVE_S, deferred_interrupts
 
@@ -39,6 +40,20 @@ def test_a_second_signal_ends_the_process_at_once() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (130, "")
+
+
+def test_a_ctrl_c_that_is_ignored_on_purpose_is_not_held_back_either() -> None:
+    code = (
+        "import os, signal\n"
+        "from v8.engine.interruption import deferred_interrupts\n"
+        "with deferred_interrupts() as check:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    check()\n"
+        "    print('still here')\n"
+    )
+    done = subprocess.run([*DEAF, sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "still here\n", "")
 
 
 def test_another_thread_leaves_the_signals_alone() -> None:

@@ -11,7 +11,8 @@ import hashlib
 import math
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import uvicorn
@@ -31,6 +32,7 @@ from v8.app.openapi import description
 from v8.app.page import page, said
 from v8.app.part import Shown, record_part
 from v8.app.places import Fleet
+from v8.engine.interruption import stop_signals_answered_by
 from v8.errors import ProfileError, V8Error
 from v8.market.series import Series
 from v8.reports.markup import Html, join
@@ -192,6 +194,15 @@ def _listening(family: int, kind: int, protocol: int, _: str, address: Any) -> s
     return listener
 
 
+class _Server(uvicorn.Server):
+    """Ends at the signals that end every command, and at no others."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        with stop_signals_answered_by(self.handle_exit):
+            yield
+
+
 def server_of(app: ASGIApp) -> uvicorn.Server:
     """Return what serves an application on sockets: `run(sockets=[...])`, until `should_exit`."""
     config = uvicorn.Config(
@@ -207,7 +218,7 @@ def server_of(app: ASGIApp) -> uvicorn.Server:
         timeout_keep_alive=15,
         timeout_graceful_shutdown=math.ceil(LEAVE_S),
     )
-    return uvicorn.Server(config)
+    return _Server(config)
 
 
 async def _finished(kept: Kept) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -104,7 +103,6 @@ def judge_seasons(path: Path, wanted: Asked, source: CandleSource, train_all: Tr
     """Carry out a back-test in its folder, or what is left of it, and show what it found."""
     from v8.artifacts.backtest_folder import BacktestLock
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is a Ctrl-C
     with BacktestLock(path):
         set_last_words(f"interrupted: {path} is saved. Continue with: {wanted.command}")
         return _show(path, *_carry_out(path, wanted, source, train_all))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -169,7 +168,6 @@ def compare_profiles(
         "fleet_size": placement.fleet_size if fleet_size != "auto" else None,
         "needs_gpu": device == "gpu",
     }
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is a Ctrl-C
     _show(compare(planned, chosen, source=opened, out=out, training=training, tell=print_lines), out)
 
 

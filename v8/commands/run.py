@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
@@ -206,7 +205,6 @@ def _carry_out(
     from v8.engine.tracking.following import open_trackers
     from v8.engine.tracking.tracker import TrackedRun
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is a Ctrl-C
     words = _words_to_continue()
     begun = RunRecord.begin(plan.profile, source.name, source.is_publishable, words)
     tracked = TrackedRun(plan.path, plan.profile.model_dump(mode="json"), source.name)

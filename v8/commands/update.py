@@ -6,7 +6,6 @@ Interrupted, the old models serve on, and the same command goes on where it was.
 from __future__ import annotations
 
 import math
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -164,7 +163,6 @@ def _renew(renewal: Renewal, chosen: Sequence[Series], train_all: TrainAll) -> b
     from v8.engine.outputs import write_outputs
     from v8.lock import FolderLock
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is a Ctrl-C
     set_last_words(f"interrupted: what served in {renewal.run} serves on. Go on with: {renewal.words}")
     with FolderLock(renewal.run):
         came = []

@@ -8,6 +8,10 @@ A main thread inside a compiler or a library runs no signal handler of Python, a
 end for its threads, which may wait for the network. `watch_interrupts` lets a thread of its own see the
 signals too and end the process when all that takes too long. That loses nothing: every file is whole or
 absent, checkpoints included, and worker processes end with their parent.
+
+SIGTERM, with which schedulers and `kill` stop a process, does all that Ctrl-C does. Who starts a process with
+SIGINT ignored wants it to live on when Ctrl-C is pressed for something else (a script's `nohup ... &`, cron):
+there Ctrl-C does nothing at any time, and SIGTERM ends the command.
 """
 
 from __future__ import annotations
@@ -40,7 +44,8 @@ _speaking = threading.Lock()
 
 
 def watch_interrupts() -> None:
-    """End this process within `LEAVE_S` of a Ctrl-C, and at once at a second one, whatever it is doing."""
+    """End this process within `LEAVE_S` of a stop signal, and at once at a second, whatever it is doing."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     seen, noted = socket.socketpair()
     noted.setblocking(False)
     signal.set_wakeup_fd(noted.fileno(), warn_on_full_buffer=False)
@@ -48,7 +53,8 @@ def watch_interrupts() -> None:
     threading.Thread(target=_leave_in_time, args=(seen, noted), daemon=True).start()
     # While Python takes itself down it hands signals back to the system, which would end a process that has
     # done all its work as one that was killed. Registered first, this is called last.
-    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    for number in STOP_SIGNALS:
+        atexit.register(signal.signal, number, signal.SIG_IGN)
 
 
 def set_last_words(sentence: str) -> None:
@@ -96,8 +102,7 @@ def deferred_interrupts(
 ) -> Iterator[Callable[[], None]]:
     """Hold back Ctrl-C and SIGTERM; a second one ends the process where it stands.
 
-    That is safe too, because every file is whole or absent, only less tidy. Signals belong to the main
-    thread; in any other the block does nothing.
+    That is safe too, because every file is whole or absent, only less tidy.
 
     Args:
         said: Written to standard error when a signal is held back.
@@ -117,12 +122,21 @@ def deferred_interrupts(
         if held:
             raise KeyboardInterrupt
 
-    if threading.current_thread() is not threading.main_thread():
+    with stop_signals_answered_by(note):
         yield check
-        return
-    before = {number: signal.signal(number, note) for number in STOP_SIGNALS}
+
+
+@contextmanager
+def stop_signals_answered_by(answer: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Let a function answer the stop signals within the block; one that is ignored on purpose stays so.
+
+    Signals belong to the main thread; in any other the block does nothing.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    heard = [number for number in STOP_SIGNALS if is_main and signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, answer) for number in heard}
     try:
-        yield check
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

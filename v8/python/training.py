@@ -49,8 +49,8 @@ TABLES: Final = "tables"
 FRAMES: Final = "frames"
 """Source name under which frames are judged and recorded: they are files of the user."""
 
-_INTERRUPT: Final = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGINT)
-"""Ctrl-C for a group of processes; Windows has a signal of its own for it."""
+_INTERRUPT: Final = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGTERM)
+"""Obeyed as Ctrl-C is, also where that is ignored; Windows has a signal of its own for it."""
 
 _SENTENCE: Final = re.compile(r"error: (?P<where>.*?): (?P<rule>.*); got (?P<got>.*)\. (?P<fix>.*)\.")
 _BY_EXIT_CODE: Final[dict[int, type[V8Error]]] = {
