@@ -69,6 +69,21 @@ def test_installing_happens_once_and_again_only_when_setup_cfg_changes(
     assert (tmp_path / "asked").read_text().count("pip install") == 2
 
 
+def test_the_very_last_lines_of_all_tests_name_what_is_flaky(bare_path: Path, tmp_path: Path) -> None:
+    # Stand-ins again: of Python, which runs the tests, and of what checks beside them.
+    programs = tmp_path / "venv" / "bin"
+    programs.mkdir(parents=True)
+    for name, does in (
+        ("python", 'case "$1" in *once_more.py) echo "flaky: a::b" > "$2"; exit 1;; esac'),
+        *((name, f"echo checked by {name}") for name in ("ruff", "mypy", "lint-imports")),
+    ):
+        (programs / name).write_text(f"#!/bin/sh\n{does}\n")
+        (programs / name).chmod(0o755)
+    done = call("test", bare_path, programs.parent)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-2:] == ["checked by lint-imports", "flaky: a::b"]
+
+
 @pytest.mark.parametrize("script", ["scripts/v8", "scripts/run", "scripts/test", "scripts/check", ".ci/run"])
 def test_scripts_can_be_started(script: str) -> None:
     assert os.access(REPOSITORY / script, os.X_OK)
