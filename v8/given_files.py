@@ -1,6 +1,7 @@
-"""Files that a user names: only regular ones are read, and never more of them than fits.
+"""Files that a user names, and those that somebody may have replaced: only regular ones are opened.
 
-A name can lead to a pipe on which nobody writes, to a device without an end, or to a hundred gigabytes.
+A name can lead to a pipe on which nobody writes, to a device without an end, or to a hundred gigabytes. Who
+opens one through here never waits and never reads more than fits.
 """
 
 from __future__ import annotations
@@ -8,6 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 
 
@@ -21,26 +25,49 @@ def read_given(path: Path, most_bytes: int) -> bytes:
     Raises:
         OSError: If it cannot be read, is no regular file, or is longer; `strerror` says which.
     """
-    try:
-        number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    except ValueError as error:  # a NUL, or a letter that the file system cannot write
-        raise OSError(errno.EINVAL, "a name that no file can have") from error
-    try:
-        size_bytes = _size_bytes(number, most_bytes)
-        with os.fdopen(number, "rb", closefd=False) as stream:
-            content = stream.read(size_bytes + 1)
-    finally:
-        os.close(number)
+    with open_given(path) as stream:
+        size_bytes = os.fstat(stream.fileno()).st_size
+        if size_bytes > most_bytes:
+            raise OSError(
+                errno.EFBIG, f"{size_bytes:,} bytes, where at most {most_bytes:,} are read", str(path)
+            )
+        content = stream.read(size_bytes + 1)
     if len(content) != size_bytes:
         raise OSError(errno.EBUSY, "a file whose length changes while it is read")
     return content
 
 
-def _size_bytes(number: int, most_bytes: int) -> int:
-    found = os.fstat(number)
+@contextmanager
+def open_given(path: Path) -> Iterator[BufferedReader]:
+    """Open a regular file to read it, without ever waiting for a writer.
+
+    Args:
+        path: What the user named; a link is followed.
+
+    Raises:
+        OSError: If it cannot be read or is no regular file; `strerror` says which.
+    """
+    try:
+        _require_regular(path.stat(), path)  # opening a device may move it
+        number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except ValueError as error:  # a NUL, or a letter that the file system cannot write
+        raise OSError(errno.EINVAL, "a name that no file can have") from error
+    with os.fdopen(number, "rb") as stream:
+        _require_regular(os.fstat(number), path)
+        yield stream
+
+
+def require_replaceable(path: Path) -> None:
+    """Refuse to put a file in the place of what is none: a pipe, a socket, a device, a folder.
+
+    Raises:
+        OSError: If there is one; `strerror` says so.
+    """
+    with suppress(FileNotFoundError):
+        _require_regular(path.stat(), path)
+
+
+def _require_regular(found: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(found.st_mode):
         kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a pipe, a socket or a device"
-        raise OSError(errno.EINVAL, f"{kind} in the place of a file")
-    if found.st_size > most_bytes:
-        raise OSError(errno.EFBIG, f"{found.st_size:,} bytes, where at most {most_bytes:,} are read")
-    return found.st_size
+        raise OSError(errno.EINVAL, f"{kind} in the place of a file", str(path))

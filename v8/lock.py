@@ -12,10 +12,13 @@ from typing import Self
 from filelock import FileLock, Timeout
 
 from v8.errors import ArtifactError, StorageError
+from v8.given_files import read_given, require_replaceable
 
 LOCK_NAME = ".lock"
 HOLDER_NAME = ".lock-holder"
 """Names the process that holds the lock; Windows lets nobody read the locked file itself."""
+
+_MAX_HOLDER_BYTES = 20
 
 
 class _Lock:
@@ -37,7 +40,9 @@ class _Lock:
         self._lock = FileLock(lock, timeout=0, thread_local=False)
         try:
             lock.parent.mkdir(parents=True, exist_ok=True)
+            require_replaceable(lock)
             self._lock.acquire()
+            require_replaceable(holder)
             holder.write_text(f"{os.getpid()}\n", "ascii")
         except Timeout as error:
             raise ArtifactError(
@@ -45,7 +50,7 @@ class _Lock:
             ) from error
         except OSError as error:
             self.release()
-            raise StorageError.of(place, error) from error
+            raise StorageError.of(error.filename or place, error) from error
 
     def __enter__(self) -> Self:
         return self
@@ -63,7 +68,7 @@ class _Lock:
 def _named(holder: Path) -> str:
     """Name the process that holds a lock, as far as its file can be read: it may be another user's, or go."""
     try:
-        pid = holder.read_bytes()[:20].decode("ascii").strip()
+        pid = read_given(holder, _MAX_HOLDER_BYTES).decode("ascii").strip()
     except (OSError, UnicodeDecodeError):
         pid = ""
     return f"process {pid}" if pid.isdecimal() else "another process"
@@ -123,6 +128,7 @@ def waited_lock(path: Path, most_s: float) -> Iterator[bool]:
     lock = FileLock(path, timeout=most_s, thread_local=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        require_replaceable(path)
         lock.acquire()
     except Timeout:
         yield False

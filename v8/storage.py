@@ -22,6 +22,7 @@ from typing import Any, Final
 import psutil
 
 from v8.errors import StorageError
+from v8.given_files import open_given, read_given, require_replaceable
 from v8.untrusted import shown
 
 _MAKER: Final = r"(?P<pid>[1-9][0-9]{0,9})(-(?P<machine>[0-9a-f]{6}))?"
@@ -60,6 +61,7 @@ def write_with(path: Path, write: Callable[[Path], object]) -> None:
     aside = aside_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        require_replaceable(path)
         try:
             write(aside)
             _keep(aside)
@@ -117,7 +119,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def _is_there(path: Path, content: bytes) -> bool:
     with suppress(OSError):  # what cannot be read is written anew
-        return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
+        return read_given(path, len(content)) == content
     return False
 
 
@@ -218,7 +220,7 @@ def digest_git_blob(content: bytes) -> str:
 
 def digest_file(path: Path) -> str:
     """Return the sha256 of a file as 64 hex digits, read in pieces."""
-    with path.open("rb") as stream:
+    with open_given(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +202,44 @@ def test_what_somebody_changed_past_the_triggers_is_refused(
             ledger.newest(PLACE, series)
             ledger.pending(PLACE, series)
     assert len(str(caught.value)) <= 600
+
+
+def test_a_byte_that_is_no_text_is_damage_wherever_it_stands(tmp_path: Path, make_entry: Made) -> None:
+    path, changed = tmp_path / "ledger.sqlite", tmp_path / "changed.sqlite"
+    with Ledger.open_to_write(path) as ledger:
+        ledger.add(make_entry())
+    content = path.read_bytes()
+    texts = [
+        b"CREATE ",
+        b"a ledger is only",
+        b"BTCUSDT-15m",
+        b"./tiny",
+        b"roll_forward",
+        b"2" * 64,
+        b"tracks",
+    ]
+    places = [found.start() + 3 for text in texts for found in re.finditer(re.escape(text), content)]
+    for place in places:
+        changed.write_bytes(content[:place] + b"\xff" + content[place + 1 :])
+        with suppress(ArtifactError):  # an index that is not read may be damaged
+            read_all(changed)
+    assert len(places) > 50
+
+
+def read_all(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        for place in ledger.places():
+            for series in ledger.series(place):
+                ledger.pending(place, series)
+
+
+def test_a_forecast_whose_issuer_is_gone_is_damage(tmp_path: Path, make_entry: Made) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with Ledger.open_to_write(path) as ledger:
+        ledger.add(make_entry())
+    change_anyway(path, "DELETE FROM issuers")
+    with pytest.raises(ArtifactError, match=r"must be a ledger as v8 wrote it; got issuer 1 with"):
+        read_all(path)
 
 
 def change_anyway(path: Path, statement: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from v8.given_files import open_given
 from v8.ledger.database import Ledger
 from v8.ledger.record import Record, live_record
 
@@ -52,8 +53,8 @@ def _stamp(file: Path) -> tuple[int | bytes, ...]:
     """
     about = file.stat()
     try:
-        with file.with_name(f"{file.name}-shm").open("rb") as index:
+        with open_given(file.with_name(f"{file.name}-shm")) as index:
             header = index.read(_HEADER_BYTES)
-    except FileNotFoundError:  # nobody has the ledger open: all is in the file
+    except OSError:  # nobody has the ledger open: all is in the file; or opening the ledger will tell
         header = b""
     return about.st_ino, about.st_mtime_ns, about.st_size, header

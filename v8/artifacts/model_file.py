@@ -36,6 +36,7 @@ from typing import Any, Final
 import h5py
 
 from v8.errors import ArtifactError, V8Error, listed
+from v8.given_files import open_given
 from v8.models.forecasting import FORECAST_BATCH
 from v8.untrusted import shown
 
@@ -118,7 +119,7 @@ def check_keras_file(file: Path) -> None:
             stock Keras objects and plain numbers.
     """
     try:
-        with file.open("rb") as stream:
+        with open_given(file) as stream:
             is_zip = stream.read(len(_ZIP_START)) == _ZIP_START and zipfile.is_zipfile(stream)
         if not is_zip:
             raise _foreign(file, "a file of another kind")

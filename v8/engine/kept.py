@@ -14,10 +14,14 @@ from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from v8.given_files import read_given
 from v8.machine import identity
 from v8.storage import digest_json, home, write_cache
 
 KEPT_FORMAT: Final = 1
+
+_MAX_BYTES: Final = 1 << 20
+"""A larger file is none of ours."""
 
 Found = TypeVar("Found")
 
@@ -40,7 +44,7 @@ def kept(kind: TypeAdapter[Found], name: str, key: Mapping[str, Any], measure: C
     file = home() / "machine" / f"{name}-{digest_json(whole_key)[:16]}.json"
     # ValidationError is a ValueError: text that is no JSON, or is something else.
     with suppress(OSError, ValueError, ValidationError, KeyError, TypeError):
-        return kind.validate_python(json.loads(file.read_text("utf-8"))["found"])
+        return kind.validate_python(json.loads(read_given(file, _MAX_BYTES))["found"])
     found = measure()
     content = {"key": whole_key, "found": kind.dump_python(found, mode="json")}
     write_cache(file, json.dumps(content, indent=2).encode("utf-8"))

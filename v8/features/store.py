@@ -63,6 +63,7 @@ from v8.columns import OPEN_TIME
 from v8.features.computing import Column, Computed, Runs, compute_columns, continue_columns
 from v8.features.indicators import FEATURES, check_columns, definition_digest, is_of_package
 from v8.features.table import FeatureTable, assemble, table_digest, valid_rows
+from v8.given_files import open_given, read_given
 from v8.market.candles import Candles
 from v8.storage import digest_bytes
 
@@ -81,6 +82,7 @@ LONGEST_TAIL_SHARE: Final = 1 / 16
 _INDEX_KEY = "v8_features"
 _FORMAT_KEY = "v8_features_format"
 _INDEX_START = f'{{"{_FORMAT_KEY}":'.encode("ascii")
+_MAX_BYTES = 1 << 34
 _BLOCK_BYTES = 8192
 _BLOCK_WORDS = _BLOCK_BYTES // 8
 _FLOAT = np.dtype("<f4")
@@ -285,8 +287,8 @@ def _checksum(runs: bytes | memoryview, index: bytes) -> str:
 
 def _mapped(path: Path) -> mmap | bytes:
     if os.name == "nt":  # Windows lets nobody replace a file that is mapped
-        return path.read_bytes()
-    with path.open("rb", buffering=0) as file:
+        return read_given(path, _MAX_BYTES)
+    with open_given(path) as file:
         try:
             return mmap(file.fileno(), 0, access=ACCESS_READ)
         except ValueError as error:

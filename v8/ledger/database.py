@@ -23,6 +23,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from v8.errors import ArtifactError, ProfileError, StorageError, V8Error
+from v8.given_files import require_replaceable
 from v8.invocation import command
 from v8.ledger import schema
 from v8.ledger.entries import Entry, Issuer, Known, Score, Scored, Tally
@@ -37,6 +38,9 @@ BUSY_S: Final = 30.0
 
 _ISSUER: Final = TypeAdapter(Issuer)
 _TIMES: Final = TypeAdapter(tuple[OpenTime, OpenTime, Sha256])
+_BESIDE: Final = ("-wal", "-shm", "-journal")
+"""What SQLite opens beside a database."""
+
 _FIX: Final = "Restore the file from a copy, or begin another ledger with --ledger"
 _OF_THE_PLACE: Final = {
     sqlite3.SQLITE_FULL,
@@ -252,9 +256,10 @@ class Ledger:
         )
         issuers = {number: self._issuer(number) for number in {row[0] for row in found}}
         by_issuer: dict[int, list[tuple[bytes, bytes]]] = {}
-        for number, issued_for_s, written_s, *packed in found:
-            if written_s < issued_for_s + issuers[number].bar_s and issuers[number].has_quantiles:
-                by_issuer.setdefault(number, []).append(tuple(packed))
+        with self._as_written("scores"):
+            for number, issued_for_s, written_s, *packed in found:
+                if written_s < issued_for_s + issuers[number].bar_s and issuers[number].has_quantiles:
+                    by_issuer.setdefault(number, []).append(tuple(packed))
         return [self._known_truths(issuers[number], rows) for number, rows in by_issuer.items()]
 
     def _known_truths(self, issuer: Issuer, rows: list[tuple[bytes, bytes]]) -> Known:
@@ -280,12 +285,13 @@ class Ledger:
             return Entry(issuer, *times, unpack(packed, (len(issuer.forecasters), issuer.num_values)))
 
     def _issuer(self, number: int) -> Issuer:
-        ((place, series, about),) = self._rows(
+        found = self._rows(
             "SELECT place, series, about FROM issuers JOIN tracks ON tracks.id = track WHERE issuers.id = ?",
             number,
         )
         where = f"{self.path}, issuer {number}"
         with self._as_written(f"issuer {number}"):
+            ((place, series, about),) = found
             content = {**json.loads(about), "place": place, "series": series}
         return checked(_ISSUER, content, where=where, fix=_FIX, rule=AS_WRITTEN)
 
@@ -297,8 +303,10 @@ class Ledger:
         """Return the number of a row that is added where it is not there yet."""
         self._insert_new(table, " AND ".join(f"{name} = :{name}" for name in row), row)
         key = " AND ".join(f"{name} = ?" for name in row)
-        ((number,),) = self._rows(f"SELECT id FROM {table} WHERE {key}", *row.values())  # noqa: S608
-        return int(number)
+        found = self._rows(f"SELECT id FROM {table} WHERE {key}", *row.values())  # noqa: S608
+        with self._as_written(table):
+            ((number,),) = found
+            return int(number)
 
     def _insert_new(self, table: str, key: str, row: Mapping[str, Any]) -> bool:
         names, values = ", ".join(row), ", ".join(f":{name}" for name in row)
@@ -361,9 +369,11 @@ def _mode(path: Path, *, is_writer: bool) -> str:
     """Say how SQLite must open a file: as one that cannot change where nobody can write it."""
     try:
         _require_file(path)
+        for ending in _BESIDE:
+            require_replaceable(path.with_name(path.name + ending))
         has_log = _has_log(path)
     except OSError as error:
-        raise StorageError.of(path, error) from error
+        raise StorageError.of(error.filename or path, error) from error
     if is_writer or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         return "mode=rw"
     if has_log:
@@ -409,15 +419,15 @@ def _set_up(connection: sqlite3.Connection, path: Path, *, is_writer: bool) -> N
 
 @contextmanager
 def _spoken(path: Path) -> Iterator[None]:
-    """Turn what SQLite says into an error of ours."""
+    """Turn what SQLite says, and text that is no UTF-8, into an error of ours."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         raise _refused(path, error) if code in _OF_THE_PLACE else _damaged(path, str(error)) from error
 
 
-def _refused(path: Path, error: sqlite3.Error) -> V8Error:
+def _refused(path: Path, error: Exception) -> V8Error:
     return StorageError(
         where=str(path),
         rule="must be written and read",

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 from v8 import storage
 from v8.columns import OHLCV
+from v8.given_files import read_given
 from v8.lock import waited_lock
 from v8.market.history import (
     OTHER,
@@ -45,6 +46,7 @@ MOST_LOCKED_S: Final = 10.0
 """Whoever reads and writes a file needs far less than a second."""
 
 _KEY: Final = "v8_candles"
+_MAX_BYTES: Final = 1 << 32
 _TEXTS: Final = ("served_from", "other_from")
 _BROKEN: Final = (OSError, ValueError, KeyError, TypeError, pa.ArrowException)
 
@@ -141,7 +143,7 @@ class CandleStore:
         self, path: Path, series: Series, *, is_held: bool
     ) -> tuple[pd.DataFrame, dict[str, Any]] | None:
         try:
-            return _read(path.read_bytes(), series)
+            return _read(read_given(path, _MAX_BYTES), series)
         except (FileNotFoundError, NotADirectoryError):  # writing it will tell where no folder can be
             return None
         except (OSError, _DamagedError) as damage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import io
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +18,11 @@ from v8.engine.outputs import REPORT_FILE
 from v8.errors import ArtifactError, listed
 from v8.evaluation.judgement import Judgement
 from v8.evaluation.quantile_judgement import QuantileJudgement
+from v8.invocation import command
 from v8.python.arguments import in_python
 from v8.python.forecaster import Forecaster
 from v8.python.tidy import sureness, tidy
+from v8.records import read_plain
 from v8.registry import nearest
 from v8.reports.leaderboard import LEADERBOARD_FILE
 from v8.reports.results import read_history
@@ -98,7 +101,10 @@ class Run(Mapping[str, TrainedSeries]):
     @property
     def leaderboard(self) -> pd.DataFrame:
         """One row a finished series, best first: errors beside naive and the best baseline."""
-        return pd.read_csv(self.path / LEADERBOARD_FILE, index_col="series")
+        content = read_plain(
+            self.path / LEADERBOARD_FILE, fix=f"Draw it again: {command('report', str(self.path))}"
+        )
+        return pd.read_csv(io.BytesIO(content), index_col="series")
 
     @property
     def quantiles(self) -> pd.DataFrame:

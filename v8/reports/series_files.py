@@ -19,6 +19,8 @@ from urllib.parse import quote
 
 from v8.artifacts.forecast_sample import FORECASTS_FILE
 from v8.artifacts.series_artifact import HISTORY_FILE, METADATA_FILE
+from v8.given_files import open_given, read_given
+from v8.records import MAX_FILE_BYTES
 from v8.reports.markup import Html
 from v8.storage import digest_bytes, write_text
 from v8.version import VERSION
@@ -28,6 +30,9 @@ SECTIONS_FOLDER: Final = "report/series"
 
 MOST_IN_ONE_FILE: Final = 40
 """A page of so many series, those of the default universe, is one file that can be sent as it is."""
+
+_MAX_STAMP: Final = 200
+"""Letters of the first line, and more."""
 
 
 def section_file(series: str) -> str:
@@ -66,13 +71,13 @@ def _stamp(served: Path) -> str:
     parts = [VERSION.encode("ascii")]
     for name in (METADATA_FILE, HISTORY_FILE, FORECASTS_FILE):
         with suppress(FileNotFoundError):  # older models have no forecasts beside them
-            parts.append((served / name).read_bytes())
+            parts.append(read_given(served / name, MAX_FILE_BYTES))
     return f"// drawn from {digest_bytes(*parts)}"
 
 
 def _is_stamped(file: Path, stamp: str) -> bool:
-    with suppress(OSError, UnicodeDecodeError), file.open(encoding="utf-8") as stream:
-        return stream.readline() == f"{stamp}\n"
+    with suppress(OSError), open_given(file) as stream:
+        return stream.readline(_MAX_STAMP) == f"{stamp}\n".encode()
     return False
 
 

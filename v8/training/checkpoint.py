@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from v8.errors import ArtifactError
+from v8.given_files import read_given
 from v8.profile import TrainingSettings
 from v8.storage import write_with
 from v8.training.epoch_record import EpochRecord
@@ -128,7 +129,7 @@ class Checkpoint:
             raise ArtifactError(
                 where=str(path),
                 rule="must be a checkpoint that can be read",
-                got=str(error) or type(error).__name__,
+                got=getattr(error, "strerror", None) or str(error) or type(error).__name__,
                 fix="Remove it to train this series from its first epoch",
             ) from error
         if note["format"] not in (FORMAT_OF_ARRAYS, CHECKPOINT_FORMAT) or note["identity"] != identity:
@@ -161,9 +162,7 @@ class Checkpoint:
 
 
 def _whole(path: Path) -> bytes:
-    if path.stat().st_size > MAX_BYTES:
-        raise ValueError("more bytes than a checkpoint has")
-    content = path.read_bytes()
+    content = read_given(path, MAX_BYTES)
     content, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
     if hashlib.sha256(content).digest() != digest:
         raise ValueError("damage: it does not match its sha256")

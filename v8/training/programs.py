@@ -27,6 +27,7 @@ from typing import Final
 
 from packaging.version import Version
 
+from v8.given_files import read_given
 from v8.machine import identity, processor_flags
 from v8.storage import digest_bytes, digest_json, home, passing_folder, write_cache
 
@@ -54,6 +55,7 @@ _PLAIN: Final = re.compile(r"[\w./:+@-]+")
 """What a path may hold: TensorFlow takes its flags apart at blanks."""
 
 _DIGEST_BYTES: Final = 64
+_MAX_BYTES: Final = 1 << 30
 
 _open: list[_Programs] = []
 _until_exit: Final = ExitStack()
@@ -108,7 +110,7 @@ class _Programs:
         """Copy what was kept; a file that is damaged or cannot be copied is compiled anew."""
         for file in self._newest()[:MOST_PROGRAMS]:
             with suppress(OSError):
-                content = file.read_bytes()
+                content = read_given(file, _MAX_BYTES)
                 digest, program = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
                 if digest == digest_bytes(program).encode("ascii"):
                     aside = self._passing / f"{file.name}.aside"

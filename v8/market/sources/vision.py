@@ -43,6 +43,7 @@ import pandas as pd
 from v8 import storage
 from v8.columns import OPEN_TIME
 from v8.errors import DataError
+from v8.given_files import read_given
 from v8.market.candles import Candles, check_candles, require_num_bars
 from v8.market.open_times import US_PER_S, iso, read_open_times
 from v8.market.series import Series
@@ -213,7 +214,8 @@ class _SeriesZips:
         """Return a zip from disk if it is whole; a damaged one is as good as none."""
         path, beside = self._places(period)
         try:
-            content, promise = path.read_bytes(), beside.read_text("ascii")
+            content = read_given(path, MAX_ZIP_BYTES)
+            promise = read_given(beside, MAX_CHECKSUM_BYTES).decode("ascii")
         except (OSError, UnicodeDecodeError):
             return None
         return content if storage.digest_bytes(content) == promise.strip() else None
