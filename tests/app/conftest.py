@@ -170,8 +170,8 @@ def serve(
             options |= {"present": Present(source.now_s), "tell": told.append}
             desk = Desk(RunPlace(run, served_folder), Tools(**options), shown)
             desk.begin(60)
-            listener = listening("127.0.0.1", 0)
-            server = server_of(application(Site(desk, source.name), policy or Policy()))
+            listener = listening("127.0.0.1", 0, told.append)
+            server = server_of(application(Site(desk, source.name), policy or Policy()), listener.crowd)
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
             thread.start()
             try:

@@ -25,6 +25,8 @@ MOST_AT_ONCE: Final = 128
 _MOST_ADDRESS: Final = 2_048
 """Letters of a path or a query."""
 
+_LENGTHS: Final = frozenset({b"content-length", b"transfer-encoding"})
+
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors "
@@ -57,17 +59,20 @@ class Guard:
     Args:
         app: What answers.
         policy: Who may ask, and who may frame.
+
+    Attributes:
+        headers: What every answer carries.
     """
 
     def __init__(self, app: ASGIApp, policy: Policy) -> None:
         self._app, self._hosts, self._num_open = app, policy.hosts, 0
         frames = " ".join(policy.frames) or "'none'"
-        self._headers = [
+        self.headers: Final = (
             (b"content-security-policy", f"{_POLICY}{frames}".encode("ascii")),
             (b"x-content-type-options", b"nosniff"),
             (b"referrer-policy", b"no-referrer"),
             (b"cross-origin-resource-policy", b"same-origin"),
-        ]
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or hand it on."""
@@ -76,7 +81,7 @@ class Guard:
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *self._headers]
+                message["headers"] = [*message.get("headers", ()), *self.headers]
             await send(message)
 
         self._num_open += 1
@@ -89,6 +94,10 @@ class Guard:
         if self._num_open > MOST_AT_ONCE:
             content = fault("the server", f"answers {MOST_AT_ONCE} requests at once", "more", "Ask again")
             return json_answer(content, 503, retry_after="2")
+        if {name for name, _ in scope["headers"]} >= _LENGTHS:
+            # Somebody before us may have seen another end of it, and another request after that.
+            content = fault("header Content-Length", "stands beside no Transfer-Encoding", "both", "Send one")
+            return json_answer(content, 400, connection="close")
         if scope["method"] not in ("GET", "HEAD"):
             content = fault("method", "is GET or HEAD", shown(scope["method"], 20), "Ask with GET")
             return json_answer(content, 405, allow="GET, HEAD")

@@ -13,6 +13,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import uvicorn
@@ -21,10 +22,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
 
 from v8.app import answers
 from v8.app.assets import ICON, SCRIPT, STYLE_SHEET
+from v8.app.connections import PATIENCE_S, Connection, Crowd, Listener, Tell
 from v8.app.desk import Desk
 from v8.app.guard import Guard, Policy, json_answer
 from v8.app.once import RETRY_S, Kept
@@ -136,7 +137,7 @@ class Site:
         return f"max-age={max(1, math.ceil(left_s))}"
 
 
-def application(site: Site, policy: Policy) -> ASGIApp:
+def application(site: Site, policy: Policy) -> Guard:
     """Return all routes of a site behind the guard."""
     pages = {"/": site.page, "/part/{series}": site.part}
     api = {
@@ -161,14 +162,14 @@ def application(site: Site, policy: Policy) -> ASGIApp:
     return Guard(inner, policy)
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; port 0 takes any that is free.
+def listening(host: str, port: int, tell: Tell = lambda text: None) -> Listener:
+    """Return a socket that listens; port 0 takes any that is free. Of a crowd is told now and then.
 
     Raises:
         ProfileError: If it cannot.
     """
     try:
-        return _listening(*socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0])
+        return _listening(Crowd(tell), *socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0])
     except (OSError, OverflowError) as error:
         got = getattr(error, "strerror", None) or type(error).__name__
         raise ProfileError(
@@ -179,15 +180,15 @@ def listening(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def _listening(family: int, kind: int, protocol: int, _: str, address: Any) -> socket.socket:
+def _listening(crowd: Crowd, family: int, kind: int, protocol: int, _: str, address: Any) -> Listener:
     # The protocol is named: asyncio sends at once only on sockets that say they are TCP; on others every
     # answer of two parts waits 40 ms for the reader's acknowledgement of the first.
-    listener = socket.socket(family, kind, protocol)
+    listener = Listener(family, kind, protocol, crowd)
     try:
         if os.name == "posix":
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(256)
+        listener.listen()
     except OSError:
         listener.close()
         raise
@@ -203,19 +204,27 @@ class _Server(uvicorn.Server):
             yield
 
 
-def server_of(app: ASGIApp) -> uvicorn.Server:
-    """Return what serves an application on sockets: `run(sockets=[...])`, until `should_exit`."""
+def server_of(app: Guard, crowd: Crowd) -> uvicorn.Server:
+    """Return what serves an application on sockets: `run(sockets=[...])`, until `should_exit`.
+
+    Args:
+        app: The application.
+        crowd: Of the sockets. Of what strangers send nothing else is told.
+    """
+    connection: Any = partial(Connection, crowd=crowd, headers=app.headers)
     config = uvicorn.Config(
         app,
         loop="asyncio",
-        http="h11",
+        http=connection,
         ws="none",
         lifespan="off",
         log_config=None,
+        log_level="error",
         access_log=False,
         server_header=False,
         h11_max_incomplete_event_size=16_384,
-        timeout_keep_alive=15,
+        backlog=crowd.at_once,
+        timeout_keep_alive=math.ceil(PATIENCE_S),
         timeout_graceful_shutdown=math.ceil(LEAVE_S),
     )
     return _Server(config)

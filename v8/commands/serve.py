@@ -73,13 +73,13 @@ def serve(
     take_tables(tables)
     candles = open_source(source, data_dir=data_dir)
     place = _place(where, revision, is_offline=offline)
-    listener = listening(host or LOOPBACK, port)
+    listener = listening(host or LOOPBACK, port, _tell)
     set_last_words("stopped: the page is not served any more.")
     desk = _begun(place, candles, Tracks(ledger, where))
     policy = Policy(None if host else LOOPBACK_NAMES, (HUB_PAGE,) if "SPACE_ID" in os.environ else ())
     _tell(f"{desk.fleet.label}: http://{_address(listener)}/ (Ctrl-C stops it)")
     try:
-        server_of(application(Site(desk, candles.name), policy)).run(sockets=[listener])
+        server_of(application(Site(desk, candles.name), policy), listener.crowd).run(sockets=[listener])
     finally:
         desk.close()
     # Only a signal ends it; it ends as every other command that is interrupted, whoever started it.
