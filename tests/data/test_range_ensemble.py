@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from v8.data.dataset import SeriesData
-from v8.data.ensemble_shares import fit_shares
+from v8.data.dataset import SeriesData, prepare_series, table_columns
+from v8.data.ensemble_shares import fit_shares, mix
 from v8.data.range_ensemble import (
     MEMBERS,
     KnownRanges,
@@ -18,7 +18,9 @@ from v8.data.range_ensemble import (
     known_ranges,
 )
 from v8.data.span import Span
-from v8.features.table import FeatureTable
+from v8.features.table import FeatureTable, compute_table
+from v8.market.series import Series
+from v8.market.sources.demo import DemoSource
 from v8.profile import Profile, load_profile
 
 
@@ -102,18 +104,67 @@ def test_no_range_beyond_those_of_the_train_span_is_forecast(
     assert wild.ranges(train).max() == pytest.approx(np.log(high / low).max())
 
 
+def said_by(span: Span, best: str, others: float, its: float) -> dict[str, dict[str, np.ndarray]]:
+    """Let a member err by one share of the truth, and the others by another."""
+    errors = {name: its if name == best else others for name in MEMBERS}
+    return {
+        name: {task: values + error * np.abs(values) for task, values in span.truth.items()}
+        for name, error in errors.items()
+    }
+
+
 @pytest.mark.parametrize("best", MEMBERS)
-def test_the_one_that_was_right_has_the_most_say(data: SeriesData, best: str) -> None:
+def test_the_one_that_was_nearer_has_the_most_say(data: SeriesData, best: str) -> None:
     span = data.spans["validation"]
-    wrong = {task: values + 0.01 * np.abs(values) for task, values in span.truth.items()}
-    right = dict(span.truth.items())
-    said = {name: right if name == best else wrong for name in MEMBERS}
-    shares = fit_shares(span, said)
+    shares = fit_shares(span, said_by(span, best, 0.01, 0.0099))
     for shares_MH in shares.values():
         np.testing.assert_allclose(shares_MH.sum(axis=0), 1.0)
         share_H = shares_MH[MEMBERS.index(best)]
-        # Half of the way: a network that is right gets half, a formula three quarters of what is left.
+        # Half of the way: the nearer network gets half, a formula three quarters of what is left.
         np.testing.assert_allclose(share_H, 0.5 if best == "network" else 0.75)
+
+
+@pytest.mark.parametrize("best", MEMBERS)
+@pytest.mark.parametrize("its", [0.0, 0.0002])
+def test_what_loses_to_one_of_its_members_leaves_the_word_to_that_one(
+    data: SeriesData, best: str, its: float
+) -> None:
+    span = data.spans["validation"]
+    said = said_by(span, best, 0.01, its)
+    shares = fit_shares(span, said)
+    for task, shares_MH in shares.items():
+        np.testing.assert_array_equal(shares_MH[MEMBERS.index(best)], 1.0)
+        np.testing.assert_array_equal(shares_MH.sum(axis=0), 1.0)
+        np.testing.assert_array_equal(mix(shares, said)[task], said[best][task])
+
+
+def test_a_season_that_the_train_span_does_not_hold_four_times_is_not_fitted() -> None:
+    """3,000 bars of 1m hold a day twice: fitted to it, volatility erred 20 times as much as roll-forward."""
+    data = frontier_data("ETHUSDT-1m", 3_000)
+    train, span = data.spans["train"], data.spans["test"]
+    ensemble = fit_ensemble(train)
+    num_ranges = known_ranges(data.profile).num_ranges
+    np.testing.assert_array_equal(ensemble.path_LH[1 + num_ranges :], 0.0)
+    assert (ensemble.path_LH[: 1 + num_ranges] != 0).all()
+    for forecast in (ensemble.regress(span), ensemble.walk(span)):
+        for task, truth in span.truth.items():
+            assert np.abs(forecast[task] - truth).mean() < np.abs(span.rolled[task] - truth).mean()
+
+
+def test_waves_that_the_train_span_holds_are_fitted_as_ever() -> None:
+    """Of 3,000 bars of 15m the train span holds 19 days, thus no four weeks; of 1h it holds 80 days."""
+    known = known_ranges(load_profile("frontier"))
+    day, week = slice(1 + known.num_ranges, 7 + known.num_ranges), slice(7 + known.num_ranges, None)
+    path_LH = fit_ensemble(frontier_data("ETHUSDT-15m", 3_000).spans["train"]).path_LH
+    assert (path_LH[day] != 0).all()
+    np.testing.assert_array_equal(path_LH[week], 0.0)
+    assert (fit_ensemble(frontier_data("ETHUSDT-1h", 3_000).spans["train"]).path_LH != 0).all()
+
+
+def frontier_data(series: str, num_bars: int) -> SeriesData:
+    profile = load_profile("frontier").with_budget(newest_bars=num_bars)
+    candles = DemoSource().candles(Series.parse(series), num_bars)
+    return prepare_series(compute_table(candles, table_columns(profile)), profile)
 
 
 def test_the_level_is_known_to_what_the_shipped_profile_of_ranges_reads() -> None:

@@ -91,6 +91,25 @@ def test_ranged_prices_are_the_roll_forward_ones_moved_by_recent_ranges(
     np.testing.assert_allclose(np.asarray(served["volatility"]), volatility, rtol=1e-3, atol=1e-7)
 
 
+@pytest.mark.parametrize("way", [*WAYS, "ranged"])
+def test_the_hour_says_nothing_to_a_network_whose_train_span_holds_too_few_days(
+    way: str, make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+) -> None:
+    """940 bars of 1m, 239 of which warm up, are half a day; of 15m they are seven."""
+    data = make_data(make_ranged_profile(scaling=way), series="BTCUSDT-1m")
+    place = data.profile.features.index("day_sin_1")
+    assert (np.float32(0.001) + data.inputs_NF[:, place] == np.float32(0.001)).all()
+    assert (np.delete(data.inputs_NF, place, axis=1).std(axis=0) > 0.01).all()
+    serving = build_serving(data.profile, data.scaling, wild_network(data.profile))
+    windows = first_windows(data, 32).raw_windows()
+    served = serving(windows)
+    windows[:, :, place] = np.random.default_rng(1).uniform(-1, 1, windows.shape[:2])
+    for task, values in serving(windows).items():
+        np.testing.assert_array_equal(np.asarray(values), np.asarray(served[task]))
+    held = make_data(make_ranged_profile(scaling=way))
+    assert held.inputs_NF[:, place].std() > 0.3
+
+
 def test_an_untrained_ranged_model_moves_the_roll_forward_prices_by_a_constant_number_of_recent_ranges(
     make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
 ) -> None:

@@ -1,7 +1,8 @@
 """Two formulas that say how far the coming bars range: `calibration: ensemble` adds them to a network.
 
 Both begin with one regression: for each step the log range of that bar, by least squares on the log ranges
-behind and, where the profile has them, on the waves of the day and of the week. Then
+behind and, where the profile has them and the train span holds them often enough, on the waves of the day and
+of the week (`v8.data.span.unheld_waves`). Then
 
 * the *regression* gives each step and column two coefficients, fitted to the smallest absolute error in
   returns: for candles of the walk that these ranges make and of the bar's own range, for bands and volatility
@@ -51,8 +52,8 @@ from v8.data.range_paths import (
     path_quantiles,
     walk_windows,
 )
-from v8.data.regression import least_absolute_errors
-from v8.data.span import Floats, Span
+from v8.data.regression import fit_without, least_absolute_errors, least_squares
+from v8.data.span import Floats, Span, unheld_waves
 from v8.profile import Profile
 from v8.tasks import TASKS
 from v8.tasks.closes import RANGE_TO_VARIANCE, Closes, variance_weights
@@ -148,7 +149,10 @@ def fit_ensemble(train: Span) -> RangeEnsemble:
     ranges_WH = log_ranges(train.truth[TASK_OHLC])
     floor = least_deviation(ranges_WH)
     logs_WH = np.log(np.maximum(ranges_WH, floor))
-    path_LH = fit_log_ranges(_log_terms(train, floor), logs_WH, known_ranges(train.profile))
+    known = known_ranges(train.profile)
+    unheld = [1 + known.num_ranges + place for place in unheld_waves(train, known.waves)]
+    terms_WL = _log_terms(train, floor)
+    path_LH = fit_without(unheld, lambda held_WK: fit_log_ranges(held_WK, logs_WH, known), terms_WL)
     most = float(logs_WH.max())
     unlent = np.empty((0, train.horizon_bars, len(OHLC)))
     forecast_WH = RangeEnsemble(floor, most, path_LH, {}, unlent).ranges(train)
@@ -162,14 +166,14 @@ def fit_log_ranges(terms_WL: Floats, logs_WH: Floats, known: KnownRanges) -> Flo
     """Fit the coefficients of the log range of each coming bar.
 
     Args:
-        terms_WL: One, the log ranges behind, the longest last, and the waves.
+        terms_WL: One, the log ranges behind, the longest last, and the waves, if they are not left out.
         logs_WH: The log ranges that followed.
         known: What the terms are.
 
     Returns:
         Shape (L, H).
     """
-    fitted_LH = _least_squares(terms_WL, logs_WH)
+    fitted_LH = least_squares(terms_WL, logs_WH)
     if known.has_level:
         return fitted_LH
     return (fitted_LH + _fit_without_level(terms_WL, logs_WH, known.num_ranges)) / 2
@@ -181,12 +185,8 @@ def _fit_without_level(terms_WL: Floats, logs_WH: Floats, num_ranges: int) -> Fl
     # What any other range has, the longest one lacks.
     basis_LK = np.delete(identity_LL, num_ranges, axis=1)
     basis_LK[num_ranges, 1:num_ranges] = -1.0
-    free_KH = _least_squares(terms_WL @ basis_LK, logs_WH - terms_WL[:, [num_ranges]])
+    free_KH = least_squares(terms_WL @ basis_LK, logs_WH - terms_WL[:, [num_ranges]])
     return np.asarray(identity_LL[:, [num_ranges]] + basis_LK @ free_KH)
-
-
-def _least_squares(terms_WK: Floats, asked_WH: Floats) -> Floats:
-    return np.linalg.lstsq(terms_WK, asked_WH, rcond=None)[0].astype(np.float64)
 
 
 def move_terms(xp: Any, standing: Closes, ranges: Any) -> dict[bool, Any]:

@@ -1,7 +1,8 @@
 """A regression that forecasts how far the coming bars will range, on a profile's own features.
 
 First the path: for each step the log range of that bar, by least squares on the log ranges behind and,
-where the profile has them, on the waves of the day and of the week. Then what follows, per task:
+where the profile has them and the train span holds them often enough (`v8.data.span.unheld_waves`), on the
+waves of the day and of the week. Then what follows, per task:
 
 * Candles: a random walk with these steps reaches as far, in proportion, as the root of their summed squares,
   and the bar itself as far as its own step. Open and close stay where they are.
@@ -37,8 +38,8 @@ from v8.columns import (
     deviation_columns,
 )
 from v8.data.dataset import SeriesData
-from v8.data.regression import least_absolute_errors
-from v8.data.span import Floats, Span
+from v8.data.regression import fit_without, least_absolute_errors, least_squares
+from v8.data.span import Floats, Span, unheld_waves
 from v8.features.ranges import FLOOR_SHARE
 from v8.profile import Profile
 from v8.tasks import TASKS
@@ -81,7 +82,9 @@ def fit_regression(data: SeriesData) -> RangeRegression:
     in_recent_WH = np.sqrt(RANGE_TO_VARIANCE) * ahead_WH / recent_W[:, None]
     floor = FLOOR_SHARE * (float(np.median(in_recent_WH)) or 1.0)
     logs_WH = np.log(np.maximum(in_recent_WH, floor))
-    path_LH = np.linalg.lstsq(_log_terms(train), logs_WH, rcond=None)[0].astype(np.float64)
+    first = 1 + len(REGRESSED_RANGES)
+    unheld = [first + place for place in unheld_waves(train, wave_features(data.profile))]
+    path_LH = fit_without(unheld, lambda held_WK: least_squares(held_WK, logs_WH), _log_terms(train))
     weight_W1 = data.weight_N[train.anchors].astype(np.float64)[:, None]
     tasks = {}
     for task, terms_WHR in regression_terms(train, path_LH).items():

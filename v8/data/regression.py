@@ -5,7 +5,7 @@ Legend: N rows or values, P terms, M targets.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -58,6 +58,28 @@ def least_absolute_errors(x_NP: Floats, y_NM: Floats) -> Floats:
         weights = 1.0 / np.maximum(np.abs(y_NM - np.einsum("np,pm->nm", x_NP, fitted_PM)), smallest)
         weights /= weights.max(axis=0)  # only their ratios matter; small ones cannot overflow
     return fitted_PM.astype(np.float64)
+
+
+def least_squares(x_NP: Floats, y_NM: Floats) -> Floats:
+    """Fit each target by the terms with the smallest sum of squared errors, shape (P, M)."""
+    return np.linalg.lstsq(x_NP, y_NM, rcond=None)[0].astype(np.float64)
+
+
+def fit_without(left_out: Sequence[int], fit: Callable[[Floats], Floats], terms_NP: Floats) -> Floats:
+    """Fit coefficients of terms of which some are left out: theirs are zero.
+
+    Args:
+        left_out: Places of those among the terms.
+        fit: Maps terms, (N, K), to coefficients, (K, M).
+        terms_NP: All terms.
+
+    Returns:
+        Shape (P, M).
+    """
+    if not left_out:
+        return fit(terms_NP)
+    fitted_KM = fit(np.delete(terms_NP, left_out, axis=1))
+    return np.insert(fitted_KM, np.array(left_out) - np.arange(len(left_out)), 0.0, axis=0)
 
 
 def weighted_median(values: Floats, weights: Floats) -> Floats:

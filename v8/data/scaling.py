@@ -21,7 +21,7 @@ Shape legend: N rows, W windows, F features, H horizon, C columns of a task.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from v8.columns import CLOSE, RECENT_RANGE, VOLATILITY
 from v8.data.regression import weighted_median
-from v8.data.span import Floats, Span
+from v8.data.span import Floats, Span, unheld_waves
 from v8.errors import SeriesError
 from v8.features.covariates import beside, parted
 from v8.features.feature import Kind
@@ -49,6 +49,10 @@ RANGE_FLOOR_SHARE = 0.05
 
 LOG_FLOOR_SHARE = 1e-3
 """Likewise for logged inputs: the smallest value that is told apart, as a share of the train median."""
+
+SILENT_SCALE: Final = 3e38
+"""Scale of an input that is to say nothing: waves over it are no number that single precision adds to others.
+What it is made of stays as it is, so that the published models of one profile remain one network."""
 
 WINDOWS_AT_ONCE: Final = 65_536
 """Windows whose logarithms are taken at once: of a million they would fill gigabytes on the way."""
@@ -278,7 +282,7 @@ def fit_scaling(train: Span, rows: tuple[int, int], columns: Sequence[str]) -> S
             fix=_FIX,
         )
     return Scaling(
-        columns=tuple(_fit_column(profile, name, raw) for name in profile.features),
+        columns=_fit_columns(train, raw),
         tasks=tuple(_fit_task(train, task, floor, range_floor) for task in profile.tasks),
         reference_price=float(np.median(close)),
         volatility_floor=floor,
@@ -303,6 +307,15 @@ def _range_distance(task: str, span: Span, values_WHC: Floats, range_floor: floa
     """Return the distance from roll-forward in recent ranges, shape (W, H, C)."""
     unit_W = TASKS[task].size(span.last_close, np.maximum(span.recent_range, range_floor))
     return (values_WHC - span.rolled[task]) / np.asarray(unit_W)[:, None, None]
+
+
+def _fit_columns(train: Span, raw: Mapping[str, Floats]) -> tuple[ColumnScaling, ...]:
+    """Fit every input column; one that tells the time of too long a period is as good as zero."""
+    profile = train.profile
+    columns = [_fit_column(profile, name, raw) for name in profile.features]
+    for place in unheld_waves(train, profile.features):
+        columns[place] = replace(columns[place], scale=SILENT_SCALE)
+    return tuple(columns)
 
 
 def _fit_column(profile: Profile, name: str, raw: Mapping[str, Floats]) -> ColumnScaling:

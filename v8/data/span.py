@@ -8,6 +8,7 @@ Legend: R rows of the table, W windows, T lookback, F features, H horizon, C col
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -16,8 +17,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from v8.columns import BAND_PERIOD_BARS, BAND_WIDTH_STDS, CLOSE, HIGH, LOW, RECENT_RANGE
+from v8.columns import BAND_PERIOD_BARS, BAND_WIDTH_STDS, CLOSE, HIGH, LOW, RECENT_RANGE, WAVE_COLUMNS
 from v8.data.per_task import PerTask
+from v8.features.covariates import parted
+from v8.features.ranges import DAY_S, WEEK_S
 from v8.features.table import FeatureTable
 from v8.profile import Profile
 from v8.tasks import TASKS
@@ -26,6 +29,12 @@ from v8.tasks.closes import RANGE_TO_VARIANCE, Closes, standing_closes
 
 EWMA_DECAY: Final = 0.94
 """What is left of a bar's weight one bar later; RiskMetrics Technical Document (1996), section 5.3."""
+
+LEAST_PERIODS: Final = 4
+"""Times that a train span must hold a day or a week before anything is fitted to the time of it: of fewer,
+what happened once is taken for what always happens then."""
+
+_PERIODS_S: Final = {"day": DAY_S, "week": WEEK_S}
 
 Floats = NDArray[np.float64]
 
@@ -146,6 +155,24 @@ class Span:
         """Sum of the log ranges of all bars before each row, shape (R + 1,)."""
         high, low = (self.table.column(name).astype(np.float64) for name in (HIGH, LOW))
         return np.concatenate([[0.0], np.cumsum(np.log(high / low))])
+
+
+def unheld_waves(train: Span, names: Sequence[str]) -> list[int]:
+    """List the places of columns that tell the time of a period too long for a train span.
+
+    Args:
+        train: Its windows.
+        names: Of columns; those that do not tell the time are never listed.
+
+    Returns:
+        Ascending places in `names`; empty where the span holds every period `LEAST_PERIODS` times.
+    """
+    held_s, plain = len(train) * train.table.series.bar_s, [parted(name)[1] for name in names]
+    return [
+        place
+        for place, name in enumerate(plain)
+        if name in WAVE_COLUMNS and held_s < LEAST_PERIODS * _PERIODS_S[name.partition("_")[0]]
+    ]
 
 
 def recent_range(table: FeatureTable, profile: Profile) -> Floats:
