@@ -72,7 +72,7 @@ def test_one_server_error_anywhere_costs_one_pause(
 
 def test_each_of_several_requests_tells_why_the_call_was_given_up() -> None:
     """Files are sent at once; whose request begins after another's failed may be heard before it."""
-    call = transport._Call()
+    call = transport._Call(1.0)
     call.check(is_beginning=True)
     call.trouble = transport.PassingTroubleError("status 503", 7.0)
     call.check()

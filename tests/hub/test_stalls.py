@@ -103,6 +103,18 @@ def test_trouble_that_lasts_ends_within_the_stated_time(hub: Any, staged: Staged
     assert int(said[2]) >= 9
 
 
+@pytest.mark.usefixtures("quick")
+def test_no_try_is_silent_beyond_the_stated_time(hub: Any, staged: Staged) -> None:
+    """A try that begins late, or could be silent for long, has only what is left."""
+    hub.stall("lfs-put", times=FOR_EVER)
+    told: list[str] = []
+    with pytest.raises(PublishError, match=r"waits at most 5 s for the Hub; got no answer \("):
+        sent(staged, told, timeout_s=10_000.0, waits_s=(0.0,) * 1_000, longest_wait_s=5.0)
+    limits = [float(line.split()[-2]) for line in told if " s of at most " in line]
+    assert limits
+    assert max(limits) <= 4.0
+
+
 @pytest.mark.parametrize("has_xet", [True, False])
 def test_a_client_with_xet_moves_models_by_plain_requests(
     hub: Any, make_run: Any, tmp_path: Path, has_xet: bool

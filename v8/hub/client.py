@@ -69,8 +69,8 @@ class RetryPolicy:
         timeout_s: Longest silence of one request, in seconds.
         waits_s: Pauses between tries when the Hub does not say how long, in seconds; as many as there
             are, so often is tried again. A try that moved something starts the count anew.
-        longest_wait_s: No try begins later than this after the last that moved something, in seconds, and
-            the Hub may ask for a pause up to this.
+        longest_wait_s: So long after the last try that moved something all tries end that move nothing, in
+            seconds, and the Hub may ask for a pause up to this.
         sleep: What waits, in seconds.
         tell: What is told about each pause, and about silence.
     """
@@ -81,8 +81,10 @@ class RetryPolicy:
     sleep: Callable[[float], None] = time.sleep
     tell: Callable[[str], None] = lambda text: None
 
-    def insist(self, where: str, ask: Callable[[], Found], progress: Callable[[], int] = lambda: 0) -> Found:
-        """Call `ask` until it returns; a `PassingTroubleError` of it means trying again.
+    def insist(
+        self, where: str, ask: Callable[[], Found], traffic: Traffic, progress: Callable[[], int]
+    ) -> Found:
+        """Call `ask`, which uses `traffic`, until it returns; a `PassingTroubleError` of it means once more.
 
         Messages name `where`, the repository; `progress` counts what was moved for good so far.
 
@@ -92,7 +94,8 @@ class RetryPolicy:
         num_failed, moved, since = 0, progress(), time.monotonic()
         while True:
             try:
-                return ask()
+                with traffic.ending_within(since + self.longest_wait_s - time.monotonic()):
+                    return ask()
             except PassingTroubleError as error:
                 trouble = error
             if progress() > moved:
@@ -151,7 +154,11 @@ class HubRepo(ABC):
 
     def insist(self, ask: Callable[[], Found]) -> Found:
         """Call the client again and again as `RetryPolicy.insist` does."""
-        return self._retries.insist(self.name, lambda: self.ask(ask))
+        return self.insist_on(lambda: self.ask(ask))
+
+    def insist_on(self, work: Callable[[], Found], progress: Callable[[], int] = lambda: 0) -> Found:
+        """Do work that asks the Hub several times, again and again as `RetryPolicy.insist` does."""
+        return self._retries.insist(self.name, work, self._traffic, progress)
 
     def ask(self, ask: Callable[[], Found]) -> Found:
         """Call the client once, and turn everything it can raise into an error of ours."""

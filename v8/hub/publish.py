@@ -119,7 +119,7 @@ def publish(
     with strict_client(retries.timeout_s, retries.tell, shows_progress=sys.stderr.isatty()) as traffic:
         remote = WritableRepo(repo, retries, traffic)
         commit = RunCommit(remote, announce, staged, is_pruning)
-        revision = commit.carry_out(retries, lambda: traffic.succeeded["PUT"], is_private=is_private)
+        revision = commit.carry_out(lambda: traffic.succeeded["PUT"], is_private=is_private)
         return Published(f"{remote.endpoint}/{repo}/commit/{revision}", revision, commit.sent)
 
 
@@ -144,7 +144,7 @@ def preview(
         remote = PublishedRepo(repo, retries, traffic)
         if not remote.exists():
             return staged, None
-        seen = retries.insist(repo, remote.look)
+        seen = remote.insist_on(remote.look)
         if is_private:
             remote.require_private(seen)
         staged = remote.beside_kept(staged, seen, is_pruning=is_pruning)
@@ -159,11 +159,10 @@ class SingleCommit(ABC):
     announce: Callable[[Difference], None]
     sent: Difference | None = field(default=None, init=False)
 
-    def carry_out(self, retries: RetryPolicy, progress: Callable[[], int], *, is_private: bool) -> str:
+    def carry_out(self, progress: Callable[[], int], *, is_private: bool) -> str:
         """Make the repository where there is none, insist on the commit, and return the one that holds all.
 
         Args:
-            retries: How long to insist.
             progress: Counts what was moved for good so far.
             is_private: Whether strangers must not see the repository.
         """
@@ -171,8 +170,8 @@ class SingleCommit(ABC):
         remote.check_access()
         remote.create(is_private=is_private)
         if is_private:
-            remote.require_private(retries.insist(remote.name, remote.look))
-        return retries.insist(remote.name, self.attempt, progress)
+            remote.require_private(remote.insist_on(remote.look))
+        return remote.insist_on(self.attempt, progress)
 
     def attempt(self) -> str:
         """Look, send what differs, look again; return the commit that holds all."""

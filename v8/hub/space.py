@@ -93,7 +93,7 @@ def publish_space(
     with strict_client(retries.timeout_s, retries.tell, shows_progress=sys.stderr.isatty()) as traffic:
         remote = WritableSpace(space, retries, traffic)
         commit = SpaceCommit(remote, announce, staged)
-        revision = commit.carry_out(retries, lambda: traffic.succeeded["PUT"], is_private=is_private)
+        revision = commit.carry_out(lambda: traffic.succeeded["PUT"], is_private=is_private)
         return Published(f"{remote.endpoint}/spaces/{space}", revision, commit.sent)
 
 
@@ -112,7 +112,7 @@ def preview_space(
         remote = PublishedSpace(space, retries, traffic)
         if not remote.exists():
             return None
-        seen = retries.insist(space, remote.look)
+        seen = remote.insist_on(remote.look)
         _require_ours(remote, seen)
         return staged.difference(seen)
 

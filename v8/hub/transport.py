@@ -17,6 +17,7 @@ It speaks `httpx` in its first major version and `httpx2` in its second, and nei
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import time
@@ -39,6 +40,9 @@ TOLD_EVERY_S: Final = 10
 
 _GRACE_S: Final = 3.0
 """A request that ends by its own limit says more than a call that is left."""
+
+_SHORTEST_S: Final = 1.0
+"""Every try may be silent for this long, in seconds, however late it begins."""
 
 _TO_LEAVE_S: Final = 5.0
 """A call that is left ends within this, in seconds, unless it waits for another process."""
@@ -84,7 +88,17 @@ class Traffic:
 
     def __init__(self, timeout_s: float, tell: Callable[[str], None]) -> None:
         self.timeout_s, self.succeeded = timeout_s, Counter[str]()
-        self._tell, self._call = tell, _Call()
+        self._tell, self._end_s = tell, math.inf
+        self._call = _Call(timeout_s)
+
+    @contextmanager
+    def ending_within(self, seconds: float) -> Iterator[None]:
+        """Shorten the silence of the calls in the block, so that one that is silent ends within this time."""
+        before, self._end_s = self._end_s, time.monotonic() + seconds
+        try:
+            yield
+        finally:
+            self._end_s = before
 
     def call(self, where: str, ask: Callable[[], Found]) -> Found:
         """Return or raise what `ask` does in a thread of its own; one call at a time.
@@ -95,17 +109,18 @@ class Traffic:
             PassingTroubleError: If next to nothing moves for too long.
             StuckError: If it cannot be left either.
         """
-        call = self._call = _Call()
+        left_s = self._end_s - time.monotonic() - _GRACE_S
+        call = self._call = _Call(min(self.timeout_s, max(_SHORTEST_S, left_s)))
         answer = _in_thread(ask)
         try:
             while not wait([answer], timeout=1).done:
-                if call.silent_s() >= self.timeout_s + _GRACE_S:
+                if call.silent_s() >= call.timeout_s + _GRACE_S:
                     call.leave()
                     if not wait([answer], timeout=_TO_LEAVE_S).done:
                         raise StuckError
-                    raise PassingTroubleError(f"{call.silence()} for {self.timeout_s:g} s")
+                    raise PassingTroubleError(f"{call.silence()} for {call.timeout_s:.3g} s")
                 if told := call.next_told():
-                    self._tell(f"{where}: {call.silence()} for {told} s of at most {self.timeout_s:g} s")
+                    self._tell(f"{where}: {call.silence()} for {told} s of at most {call.timeout_s:.3g} s")
         finally:
             call.leave()  # after an interruption nothing of it may go on
         return answer.result()
@@ -119,7 +134,7 @@ class Traffic:
         call = self._call
         call.check(is_beginning=True)
         # Some calls of the Hub's client ask for no limit; there is one for them, too.
-        limits = dict.fromkeys(("connect", "read", "write", "pool"), self.timeout_s)
+        limits = dict.fromkeys(("connect", "read", "write", "pool"), call.timeout_s)
         request.extensions = {**request.extensions, "timeout": limits}
         request.stream = _Watched(request.stream, call)
 
@@ -153,9 +168,14 @@ class Traffic:
 
 
 class _Call:
-    """One call: when something last moved, what failed of it, and whether it was left."""
+    """One call: when something last moved, what failed of it, and whether it was left.
 
-    def __init__(self) -> None:
+    Args:
+        timeout_s: Longest silence, in seconds.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
         self.is_left: Future[None] = Future()
         self.trouble: PassingTroubleError | None = None
         self._moved_at = self._heard_at = time.monotonic()
