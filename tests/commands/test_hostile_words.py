@@ -56,6 +56,10 @@ def require_one_line(done: Result) -> str:
         (["forecast"], "forecast: needs one place of models: a run folder, or --repo; got neither"),
         (["forecast", "a", "--repo", "b/c"], "needs one place of models: a run folder, or --repo; got both"),
         (["forecast", "a", *DEMO], "a ledger is about the future; got a simulated market"),
+        (
+            ["forecast", "a", "--ledger", "no/such/l.sqlite"],
+            "--ledger: is a file in a folder that exists; got no folder no/such. Make it first: mkdir",
+        ),
         (["track", "a", "--format", "xml"], "--format: is one of table, json, csv; got 'xml'"),
         (["predict", "a", "--bars", "0"], "got invalid value for '--bars': "),
         (["compare-profiles", "--bars", "0"], "got invalid value for '--bars': "),
@@ -90,6 +94,7 @@ def test_a_word_without_a_meaning_is_one_line_and_exits_2(words: list[str], said
     done = call(*words)
     assert said in require_one_line(done)
     assert done.exit_code == 2
+    assert not [*Path().iterdir()], "nothing is made"
 
 
 @pytest.mark.parametrize(

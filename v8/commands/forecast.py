@@ -25,6 +25,7 @@ from v8.commands.options import (
     TablesOption,
     asked_series,
     one_place,
+    require_folder_of,
     take_tables,
 )
 from v8.errors import ProfileError, V8Error
@@ -67,6 +68,8 @@ def forecast(
     from v8.market.sources.source import open_source
 
     take_tables(tables)
+    if ledger != DEFAULT_LEDGER:
+        require_folder_of("--ledger", ledger)
     _require_present(open_source(source, data_dir=data_dir))
     set_last_words(f"interrupted: {ledger} is whole. Continue with: {command(*sys.argv[1:])}")
     models = _found(where, names, revision, is_offline=offline)

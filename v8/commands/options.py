@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -125,6 +126,21 @@ def require_tables(profile: Profile) -> None:
 
     if profile.covariates:
         Companions.of(profile).tables()
+
+
+def require_folder_of(flag: str, file: Path) -> None:
+    """Refuse a file that a flag names where there is no folder for it: v8 makes none at a misspelt place.
+
+    Raises:
+        ProfileError: If its folder does not exist.
+    """
+    if not file.parent.is_dir():
+        raise ProfileError(
+            where=flag,
+            rule="is a file in a folder that exists",
+            got=f"no folder {file.parent}",
+            fix=f"Make it first: mkdir -p {shlex.quote(str(file.parent))}",
+        )
 
 
 def one_place(name: str, run: Path | None, repo: str | None) -> Path | str:

@@ -23,6 +23,7 @@ from v8.commands.options import (
     TablesOption,
     UniverseOption,
     asked_series,
+    require_folder_of,
     take_tables,
 )
 from v8.commands.printed_forecasts import PRINTERS
@@ -153,17 +154,17 @@ def _check_plot(plot: Path | None, *, is_many: bool) -> None:
 
 def _check_picture(plot: Path) -> None:
     """Refuse a picture's place: no folder is made for it, and no file of the user's replaced."""
-    rule = got = None
     if plot.suffix.lower() != ".png":
-        rule, got, fix = "is a file that ends in .png", repr(plot.name), "Add the ending"
-    elif not plot.parent.is_dir():
-        rule, got = "is a file in a folder that exists", f"no folder {plot.parent}"
-        fix = f"Make it first: mkdir -p {shlex.quote(str(plot.parent))}"
-    elif (plot.is_symlink() or plot.exists()) and not _is_own_picture(plot):
-        rule, got = "is a new file or a picture that v8 drew", f"another file at {plot}"
-        fix = "Choose another name, or move that file away"
-    if rule and got:
-        raise ProfileError(where="--plot", rule=rule, got=got, fix=fix)
+        rule = "is a file that ends in .png"
+        raise ProfileError(where="--plot", rule=rule, got=repr(plot.name), fix="Add the ending")
+    require_folder_of("--plot", plot)
+    if (plot.is_symlink() or plot.exists()) and not _is_own_picture(plot):
+        raise ProfileError(
+            where="--plot",
+            rule="is a new file or a picture that v8 drew",
+            got=f"another file at {plot}",
+            fix="Choose another name, or move that file away",
+        )
 
 
 def _is_own_picture(plot: Path) -> bool:
