@@ -214,6 +214,8 @@ def issue(
     candles = forecaster.companions().newest(source, forecaster.series, num_bars)
     issued_at_s = present_of(source) if now_s is None else now_s
     is_any_age = is_any_age or not source.is_publishable
+    if not is_any_age:
+        _require_past(forecaster, issued_at_s)
     forecast = forecaster.predict(
         candles, now_s=issued_at_s, max_age_bars=None if is_any_age else forecaster.horizon_bars - 1
     )
@@ -291,6 +293,18 @@ def _require_same_market(forecaster: Forecaster, source: CandleSource) -> None:
             rule="a model of the demo market forecasts the demo market only",
             got=f"candles from {source.name}",
             fix="Use --source demo, or a model that was trained on real candles",
+        )
+
+
+def _require_past(forecaster: Forecaster, now_s: int) -> None:
+    """Refuse a present that a model has already seen: then the clock is wrong, or the model from elsewhere."""
+    if forecaster.seen_until_s > now_s:
+        raise DataError(
+            where=str(forecaster.series),
+            rule="a model was trained before it forecasts the present",
+            got=f"{iso(now_s)} as the present, and a model that has seen candles until "
+            f"{iso(forecaster.seen_until_s)}",
+            fix="Check the clock of this machine and of the source; --allow-old forecasts the past",
         )
 
 

@@ -15,10 +15,14 @@ import pytest
 from exchange_api import NOW_S, ApiFault, ExchangeApi, blocked, code, too_many
 
 from v8.errors import DataError, ProfileError
+from v8.market.open_times import iso
 from v8.market.series import Series
+from v8.market.sources import rest
 from v8.market.sources.downloads import Downloader, Patience, TimeLimits
+from v8.market.sources.exchange_clock import ExchangeClock
 from v8.market.sources.klines_api import ApiEtiquette, KlinesApi, read_addresses
-from v8.market.sources.rest import RestSource
+from v8.market.sources.live import LiveSource
+from v8.market.sources.rest import MOST_APART_S, RestSource
 from v8.market.sources.source import KeepsTime, open_source, present_of
 from v8.market.sources.waiting import told_of_waiting
 
@@ -287,6 +291,58 @@ def test_a_time_that_is_none_is_one_sentence(exchange, opened, body) -> None:
     exchange.faults = [ApiFault(body=body, of="/api/v3/time")] * 6
     with pytest.raises(DataError, match="the time from the exchange's API: must be answered"):
         opened().candles(SERIES, 10)
+
+
+DAY_S = 86_400
+
+
+@pytest.fixture
+def clocked(exchange, opened, monkeypatch) -> Callable[..., RestSource]:
+    """Open a source with its real tolerance where the two clocks are off by so many seconds."""
+    monkeypatch.setattr(rest, "MOST_APART_S", MOST_APART_S)
+
+    def open_at(exchange_off_s: float = 0, machine_off_s: float = 0) -> RestSource:
+        source = opened()
+        machine_s = exchange.now_s + machine_off_s
+        told = {"serverTime": int((exchange.now_s + exchange_off_s) * 1_000)}
+        exchange.faults = [ApiFault(body=json.dumps(told).encode(), of="/api/v3/time")]
+        clock = ExchangeClock(source.api.time_s, monotonic=lambda: 0.0, wall=lambda: machine_s)
+        return RestSource(source.api, clock)
+
+    return open_at
+
+
+@pytest.mark.parametrize(
+    ("exchange_off_s", "machine_off_s"),
+    [(-30 * DAY_S, 0), (-1_000, 0), (-30 * DAY_S, 5 * DAY_S), (30 * DAY_S, 0), (600, 0), (DAY_S, -DAY_S)],
+)
+def test_a_time_of_the_exchange_that_its_candles_contradict_is_refused_with_all_three(
+    exchange, clocked, exchange_off_s, machine_off_s, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("V8_HOME", str(tmp_path))
+    exchange_s, machine_s = NOW_S + exchange_off_s, NOW_S + machine_off_s
+    three = rf"got {iso(exchange_s)} from the exchange, {iso(machine_s)} here, .* 2024-09-04T12:00:00Z\. Name"
+    with pytest.raises(DataError, match=three):
+        clocked(exchange_off_s, machine_off_s).candles(SERIES, 10)
+    source = LiveSource(clocked(exchange_off_s, machine_off_s))
+    with pytest.raises(DataError, match=three):
+        source.candles(SERIES, 10)
+    assert source.store.read(SERIES) is None
+
+
+@pytest.mark.parametrize("machine_off_s", [-3_000 * DAY_S, -61, -59, 0, 59, 61, 700, 3_000 * DAY_S])
+def test_a_machine_with_a_wrong_clock_goes_by_the_exchanges_which_its_candle_bears_out(
+    exchange, clocked, machine_off_s
+) -> None:
+    source = clocked(0, machine_off_s)
+    assert [source.candles(SERIES, 10).open_time_s[-1] for _ in range(2)] == [LAST_S] * 2
+    is_asked = abs(machine_off_s) > 60
+    assert len(exchange.klines_requests()) == 2 + is_asked  # once for an answer of the clock
+
+
+def test_a_symbol_that_is_no_longer_traded_does_not_contradict_the_time(exchange_api, clocked, valid_frame):
+    exchange_api.put("OLDUSDT-15m", valid_frame(50, BAR_S, start_s=LAST_S - 9_000 * BAR_S))
+    assert len(clocked(0, DAY_S).candles(Series("OLDUSDT", "15m"), 9_001)) == 50
 
 
 def test_a_blocked_host_is_left_for_the_next_which_is_asked_first_from_then_on(exchange, opened) -> None:

@@ -198,7 +198,7 @@ class LiveSource:
 
     def _want(self, series: Series, num_bars: int, end_s: int | None) -> Want:
         require_listed(series, self.name)
-        now_s = self.now_s()
+        now_s = self.rest.confirmed_now_s(series)
         newest_s = last_closed_s(series, now_s)
         last_s = newest_s if end_s is None else min(newest_s, last_closed_s(series, end_s + series.bar_s))
         return Want(series, num_bars, last_s, newest_s, now_s)

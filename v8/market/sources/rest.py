@@ -1,14 +1,16 @@
 """The source `rest`: the exchange's public API, the newest closed candles first.
 
 What is closed is decided by the exchange's own time, so the clock of this machine may be wrong, and the
-running candle is never asked for. `v8.market.sources.klines` says what an answer must be,
+running candle is never asked for. But a proxy may answer with an old time: where the two clocks are more than
+`MOST_APART_S` apart, the newest candle of the exchange must not contradict its time, or nothing is served.
+`v8.market.sources.klines` says what an answer must be,
 `v8.market.sources.klines_api` how the exchange is asked, and of whom.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import pandas as pd
 
@@ -20,6 +22,10 @@ from v8.market.sources.exchange_clock import ExchangeClock
 from v8.market.sources.klines import MOST_ROWS, Span
 from v8.market.sources.klines_api import KlinesApi
 from v8.market.sources.listing import require_listed
+
+
+MOST_APART_S: Final = 60.0
+"""The exchange's time and this machine's may differ by so much; beyond it a candle is asked which is wrong."""
 
 
 class RestSource:
@@ -36,10 +42,38 @@ class RestSource:
     def __init__(self, api: KlinesApi | None = None, clock: ExchangeClock | None = None) -> None:
         self.api = api or KlinesApi()
         self.clock = clock or ExchangeClock(self.api.time_s)
+        self._confirmed_ahead_s: float | None = None
 
     def now_s(self) -> int:
         """Return the exchange's time; see `KeepsTime`."""
         return self.clock.now_s()
+
+    def confirmed_now_s(self, series: Series) -> int:
+        """Return the exchange's time, which its newest candle does not contradict.
+
+        The candle is asked for once for each answer of the exchange's clock, and only where this machine's
+        differs: one that opens later proves the answer old. One that is over proves nothing by itself, for
+        the symbol may no longer be traded, but against a time that this machine's has not reached either.
+
+        Args:
+            series: Whose candle.
+
+        Raises:
+            DataError: If it is contradicted, or the exchange does not tell.
+        """
+        now_s, ahead_s = self.now_s(), self.clock.ahead_s
+        if abs(ahead_s) <= MOST_APART_S or ahead_s == self._confirmed_ahead_s:
+            return now_s
+        machine_s = int(now_s + ahead_s)
+        latest_s = last_closed_s(series, max(now_s, machine_s)) + series.bar_s
+        newest_s = self.api.newest_open_s(Span(series, latest_s, latest_s))
+        if newest_s is not None:
+            is_behind = now_s + MOST_APART_S < newest_s
+            is_ahead = now_s - MOST_APART_S > newest_s + series.bar_s and machine_s < now_s
+            if is_behind or is_ahead:
+                raise _contradicted(series, now_s, machine_s, newest_s)
+        self._confirmed_ahead_s = ahead_s
+        return now_s
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles of the exchange; see `CandleSource`.
@@ -49,7 +83,7 @@ class RestSource:
         """
         require_num_bars(num_bars, series)
         require_listed(series, self.name)
-        now_s = self.now_s()
+        now_s = self.confirmed_now_s(series)
         newest_s = last_closed_s(series, now_s)
         last_s = newest_s if end_s is None else min(newest_s, last_closed_s(series, end_s + series.bar_s))
         found = self._collected(series, num_bars, last_s, now_s).newest(num_bars, last_s)
@@ -89,6 +123,17 @@ class RestSource:
 def _pages(series: Series, last_s: int, num_bars: int, begin_s: int | None) -> list[Span]:
     """Part the newest bars up to a time into spans that one answer holds, newest first."""
     return Span(series, max(last_s - (num_bars - 1) * series.bar_s, begin_s or 0), last_s).pages()
+
+
+def _contradicted(series: Series, now_s: int, machine_s: int, newest_s: int) -> DataError:
+    return DataError(
+        where=f"{series} from the exchange's API",
+        rule=f"the exchange's time and this machine's agree within {MOST_APART_S:.0f} s, or the newest candle "
+        "bears out the exchange's",
+        got=f"{iso(now_s)} from the exchange, {iso(machine_s)} here, and a newest candle that opens at "
+        f"{iso(newest_s)}",
+        fix="Name an address in V8_REST_URL that keeps no old answers, as a proxy may, or set this machine's clock",
+    )
 
 
 def last_closed_s(series: Series, now_s: int) -> int:
