@@ -86,6 +86,19 @@ def test_every_way_to_write_the_same_candles_gives_the_same_forecast(
     )
 
 
+def test_a_band_below_zero_is_refused_and_never_printed(loaded: Forecaster, raw: pd.DataFrame) -> None:
+    wild = raw.copy()
+    wild.loc[wild.index[-1], ["open", "high", "low", "close"]] *= 10
+    # Of nineteen closes at 1 and one at 10 the mean is 1.45 and the deviation 2.01.
+    refusal = (
+        r"above zero, .* got bb_lower -0\.002[0-9]+ for the bar at 2024-12-31T23:45:00Z\. .* --accept-re"
+    )
+    with pytest.raises(DataError, match=refusal):
+        loaded.predict(wild)
+    with pytest.raises(DataError, match="above zero"):
+        loaded.forecast_history(wild, start="2024-12-31T23:00")
+
+
 def test_the_judged_numbers_of_the_run_come_back_to_the_bit(loaded: Forecaster, trained_run: Any) -> None:
     """The run's judgement is rebuilt from the loaded file: sums of errors differ by any single bit."""
     profile = trained_run.profile

@@ -47,6 +47,19 @@ def test_an_update_says_what_came_what_was_revised_and_what_is_missing(exchange:
     assert re.search(r"ETHUSDT-1h +1,002 +2024-09-04T13:00:00Z +2 +1 +1 +0", again.output)
 
 
+@pytest.mark.parametrize("word", ["update", None])
+def test_what_the_api_says_now_can_be_accepted(exchange: ExchangeApi, word: str | None) -> None:
+    update("--bars", "900")
+    changed_s = NOW_S // 900 * 900 - 50 * 900
+    exchange.revise(NAMES[0], changed_s, volume=1.0)
+    assert re.search(r"BTCUSDT-15m +1,000 .* +0 +0 +0 +0", update("--bars", "900").output)
+    words = [word] if word else []
+    done = CliRunner().invoke(app, ["data", *words, "--series", NAMES[0], "--accept-revision"])
+    assert re.search(r"BTCUSDT-15m +1,000 +2024-09-04T11:45:00Z +0 +1 +1 +0", done.output)
+    candles = open_source("live").candles(Series.parse(NAMES[0]), 900)
+    assert candles.column("volume")[candles.open_time_s == changed_s] == 1.0
+
+
 def test_a_series_that_fails_exits_3_and_the_others_are_updated(exchange: ExchangeApi) -> None:
     done = update("--bars", "900", names=("NOPEUSDT-1h", NAMES[0]))
     assert done.exit_code == 3

@@ -41,6 +41,7 @@ from v8.features.indicators import (
     warmup_bars,
 )
 from v8.features.table import FeatureTable, compute_table
+from v8.invocation import command
 from v8.levels import MEDIAN, fault_of, quantile_column, quantile_output
 from v8.market.candles import Candles
 from v8.market.companions import Companions
@@ -307,7 +308,7 @@ class Forecaster:
 
         Raises:
             DataError: If the candles are of another series or timeframe, too old, or too few of them are
-                unbroken at the end.
+                unbroken at the end; or a price or band would not be above zero.
         """
         known = self.joined(candles, covariates, now_s)
         require_unbroken(known, self.lookback_bars, self.warmup_bars)
@@ -344,7 +345,7 @@ class Forecaster:
             `predict` gives them.
 
         Raises:
-            DataError: If the candles cannot be used or no window fits.
+            DataError: If the candles cannot be used, no window fits, or a price would not be above zero.
         """
         if stride < 1:
             raise DataError(
@@ -415,18 +416,39 @@ class Forecaster:
         chunks = []
         for first in range(0, len(anchors), _CHUNK_WINDOWS):
             rows = anchors[first : first + _CHUNK_WINDOWS, None] + np.arange(1 - self.lookback_bars, 1)
-            chunks.append(self._by_column(self.forecast_all(table.select(self.features)[rows])))
+            windows_NTF = table.select(self.features)[rows]
+            read = dict(zip(self.features, np.moveaxis(windows_NTF, -1, 0), strict=True))
+            self._require_above_zero(read, table.open_time_s[rows])
+            chunks.append(self._by_column(self.forecast_all(windows_NTF)))
         columns = {
             name: np.concatenate([chunk[name] for chunk in chunks]).astype(np.float64).ravel()
             for name in chunks[0]
         }
         steps = np.arange(1, self.horizon_bars + 1)
         opens_NH = table.open_time_s[anchors][:, None] + steps * self.series.bar_s
+        self._require_above_zero(columns, opens_NH.ravel())
         opens = pd.to_datetime(opens_NH.ravel(), unit="s", utc=True)
         issued = opens[:: self.horizon_bars].repeat(self.horizon_bars)
         names = [ISSUED_AT, STEP, OPEN_TIME]
         index = pd.MultiIndex.from_arrays([issued, np.tile(steps, len(anchors)), opens], names=names)
         return pd.DataFrame(columns, index=index)
+
+    def _require_above_zero(
+        self, columns: Mapping[str, NDArray[Any]], open_time_s: NDArray[np.int64]
+    ) -> None:
+        """Refuse prices and bands that nothing can have, read or forecast: leaps of candles lead there."""
+        prices = [name for task in TASKS.values() if task.is_price for name in task.columns]
+        for name, values in columns.items():
+            is_price = any(name == each or name.startswith(f"{each}_q") for each in prices)
+            if is_price and (values <= 0).any():
+                row = np.unravel_index(np.argmin(values), values.shape)
+                raise DataError(
+                    where=str(self.series),
+                    rule="prices and bands lie above zero, those that are read and those that are forecast",
+                    got=f"{name} {values[row]:.7g} for the bar at {iso(int(open_time_s[row]))}",
+                    fix="Look for a leap in the candles before it; what the exchange's API told wrongly, "
+                    f"`{command('data', 'update', '--accept-revision')}` asks for again",
+                )
 
     def _by_column(self, forecasts: Forecasts) -> dict[str, NDArray[np.float32]]:
         """Return what a frame shows by the names of its columns, each (N, H): points, then quantiles."""

@@ -52,8 +52,16 @@ def data(
     bars: Annotated[
         int, typer.Option("--bars", metavar="N", min=1, max=MAX_BARS, help="Newest candles per series.")
     ] = DEFAULT_BARS,
+    accept_revision: Annotated[
+        bool,
+        typer.Option(
+            "--accept-revision",
+            help="Update, and take what the API says now of candles instead of what it said first.",
+        ),
+    ] = False,
 ) -> None:
     """Download and check candles; print what was found, repaired and dropped."""
+    action = UPDATE if accept_revision and action is None else action
     asked = asked_series(series, universe)
     if action is not None:
         _require_update(action, source, data_dir)
@@ -65,7 +73,7 @@ def data(
     candle_source = open_source(source, data_dir=data_dir)
     chosen = asked or served_series(candle_source)
     if action and isinstance(candle_source, LiveSource):
-        failures = _update(candle_source, chosen, bars)
+        failures = _update(candle_source, chosen, bars, accepts=accept_revision)
     else:
         failures = _check(candle_source, chosen, bars)
     if failures:
@@ -105,11 +113,13 @@ def _check(source: CandleSource, chosen: Sequence[Series], bars: int) -> list[tu
     return failures
 
 
-def _update(source: LiveSource, chosen: Sequence[Series], bars: int) -> list[tuple[str, str]]:
+def _update(
+    source: LiveSource, chosen: Sequence[Series], bars: int, *, accepts: bool
+) -> list[tuple[str, str]]:
     """Print what was done for each series, and return the reasons of those that are not up to date."""
     from v8.commands.printing import print_lines, print_table
 
-    updated = source.update(chosen, bars)
+    updated = source.update(chosen, bars, accepts=accepts)
     rows = [row for one in updated if (row := _row(one))]
     if rows:
         header = ("series", "candles", "newest", "fetched", "revised now", "in all", "holes")

@@ -297,7 +297,7 @@ def _require_same_market(forecaster: Forecaster, source: CandleSource) -> None:
 
 
 def _require_past(forecaster: Forecaster, now_s: int) -> None:
-    """Refuse a present that a model has already seen: then the clock is wrong, or the model from elsewhere."""
+    """Refuse a present that a model has already seen: a clock is wrong, or the model from elsewhere."""
     if forecaster.seen_until_s > now_s:
         raise DataError(
             where=str(forecaster.series),

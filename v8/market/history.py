@@ -5,8 +5,12 @@ means equal to a billionth of the value: archive and API print the same decimals
 corrected by 0.001 % was corrected. Which of two versions serves:
 
 * The archive's word over the API's: it has a published sha256 and is final.
-* Else what was seen first: forecasts were issued and scored with it, runs are pinned to it by digest, and an
-  answer that nobody can check a second time must not change the past.
+* Of the API's two, what was seen first: forecasts were issued and scored with it, runs are pinned to it by
+  digest, and an answer that nobody can check a second time must not change the past. But not what contradicts
+  its neighbours as well as the later answer, and not a newest candle that was told before it was over.
+* A price that jumps from one version to the other (`v8.market.jumps`), where none of this decides, refuses
+  the piece: who says so tells something else now, and what is newest in it cannot be trusted either.
+* The later of the API's two where the user accepts that.
 * A candle that only the later piece has is taken, one that only the earlier has stays; both are revisions.
 
 So nothing is lost and nothing changes in silence: both versions go into the list of revisions.
@@ -24,11 +28,19 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from v8.columns import OHLCV, OPEN_TIME
+from v8.errors import DataError
+from v8.invocation import command
 from v8.market.candles import Candles
+from v8.market.jumps import LEAST_JUMP, are_doubted, distances, jump_of
+from v8.market.open_times import iso
 from v8.market.series import Series
+from v8.wording import plural
 
 SAME_SHARE: Final = 1e-9
 """Two values that differ by less, as a share of the larger, are the same number printed twice."""
+
+_NUM_BESIDE: Final = 100
+"""Newest candles that say how far a price of theirs may be from the close before."""
 
 ARCHIVE, API, NOBODY = "archive", "API", "nobody"
 
@@ -71,6 +83,11 @@ class History:
         """Bars without a candle between the first and the last."""
         return (self.last_s - int(self.open_time_s[0])) // self.series.bar_s + 1 - len(self)
 
+    @property
+    def is_doubted(self) -> bool:
+        """Whether the newest candle jumps from the one before it, as only the API says."""
+        return not self.is_final[-1] and bool(are_doubted(self.values[-_NUM_BESIDE:])[-1])
+
     def num_until(self, last_s: int) -> int:
         """Count the candles that open at or before a time."""
         return int(np.searchsorted(self.open_time_s, last_s, side="right"))
@@ -101,26 +118,87 @@ def from_api(series: Series, first_s: int, rows: pd.DataFrame) -> History:
     return History(series, first_s, open_time_s, rows[list(OHLCV)].to_numpy(np.float64), is_final)
 
 
-def joined(known: History, piece: History) -> tuple[History, pd.DataFrame]:
+def joined(known: History, piece: History, *, accepts: bool = False) -> tuple[History, pd.DataFrame]:
     """Join what is known with a later answer that touches it.
+
+    Args:
+        known: What is known.
+        piece: The later answer.
+        accepts: Whether the API's later word serves, where both are the API's.
 
     Returns:
         Both together, and the revisions: columns of `REVISION_COLUMNS` without `seen_s`, R rows.
+
+    Raises:
+        DataError: If a price jumps from one to the other and nothing tells which is true.
     """
     times_s = np.union1d(known.open_time_s, piece.open_time_s)
     at_known, has_known = _places(times_s, known)
     at_piece, has_piece = _places(times_s, piece)
-    is_taken = has_piece & (~has_known | (piece.is_final[at_piece] & ~known.is_final[at_known]))
-    values = np.where(is_taken[:, None], piece.values[at_piece], known.values[at_known])
+    theirs, ours = piece.values[at_piece], known.values[at_known]
+    differs = ~_same(ours, theirs) & has_known & has_piece
+    is_open = ~known.is_final[at_known]
+    is_taken = has_piece & (~has_known | (is_open & piece.is_final[at_piece]))
+    if (is_open & differs & ~is_taken).any():
+        later = accepts | _is_unfinished(ours, theirs, times_s == known.last_s)
+        is_taken |= is_open & differs & (later | _is_mended(ours, theirs, differs, has_known))
+    _require_no_jump(known.series, times_s, ours, theirs, differs & ~is_taken)
+    values = np.where(is_taken[:, None], theirs, ours)
     is_final = np.where(is_taken, piece.is_final[at_piece], known.is_final[at_known])
     is_whole = known.is_whole or piece.is_whole
     whole = History(known.series, min(known.first_s, piece.first_s), times_s, values, is_final, is_whole)
     is_common = (times_s >= max(known.first_s, piece.first_s)) & (times_s <= min(known.last_s, piece.last_s))
-    differs = ~_same(known.values[at_known], piece.values[at_piece])
-    chosen = is_common & ((has_known != has_piece) | (has_known & has_piece & differs))
+    chosen = is_common & ((has_known != has_piece) | differs)
     known_said = (*_version(known, at_known, has_known, chosen),)
     piece_said = (*_version(piece, at_piece, has_piece, chosen),)
     return whole, _revisions(times_s[chosen], known_said, piece_said, is_taken[chosen])
+
+
+def _is_unfinished(
+    ours: NDArray[np.float64], theirs: NDArray[np.float64], is_newest: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Tell whether the newest candle grew since it was told, shape (N,): then it was told too early."""
+    opened, high, low, _, volume = ours.T
+    grew = (theirs[:, 1] >= high) & (theirs[:, 2] <= low) & (theirs[:, 4] > volume) & (theirs[:, 0] == opened)
+    return np.asarray(grew & is_newest)
+
+
+def _is_mended(
+    ours: NDArray[np.float64],
+    theirs: NDArray[np.float64],
+    differs: NDArray[np.bool_],
+    has_known: NDArray[np.bool_],
+) -> NDArray[np.bool_]:
+    """Tell where what is known jumps from the last candle nobody disputes and the later answer does not."""
+    agreed = np.where(has_known[:, None], ours, theirs)
+    rows = np.arange(len(differs))
+    before = np.maximum.accumulate(np.where(differs, -1, rows))
+    after = np.minimum.accumulate(np.where(differs, len(rows), rows)[::-1])[::-1]
+    padded = np.vstack([agreed, np.full((1, len(OHLCV)), np.nan)])
+    reference = np.where(before >= 0, padded[before, 3], padded[after, 0])
+    jump = jump_of(ours[has_known])
+    return np.asarray((distances(ours, reference) > jump) & (distances(theirs, reference) <= jump))
+
+
+def _require_no_jump(
+    series: Series,
+    times_s: NDArray[np.int64],
+    ours: NDArray[np.float64],
+    theirs: NDArray[np.float64],
+    is_disputed: NDArray[np.bool_],
+) -> None:
+    away = np.abs(np.log(theirs[is_disputed, :4] / ours[is_disputed, :4])).max(axis=1)
+    is_far = away > LEAST_JUMP
+    if is_far.any():
+        row = np.flatnonzero(is_disputed)[np.argmax(away)]
+        raise DataError(
+            where=str(series),
+            rule="a price is told again as before, or one of the two versions does not fit its neighbours",
+            got=f"a close of {theirs[row, 3]:g} at {iso(int(times_s[row]))} that was {ours[row, 3]:g} before "
+            f"({plural(int(is_far.sum()), 'such candle')})",
+            fix="Try again later; where what is told now is true, take it with "
+            f"`{command('data', 'update', '--series', str(series), '--accept-revision')}`",
+        )
 
 
 def _places(times_s: NDArray[np.int64], history: History) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:

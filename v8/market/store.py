@@ -107,7 +107,14 @@ class CandleStore:
         return Merged(_history(series, *table), _no_revisions() if revised is None else revised[0])
 
     def merge(
-        self, series: Series, known: Merged | None, pieces: Sequence[History], now_s: int, *, is_whole: bool
+        self,
+        series: Series,
+        known: Merged | None,
+        pieces: Sequence[History],
+        now_s: int,
+        *,
+        is_whole: bool,
+        accepts: bool = False,
     ) -> Merged:
         """Add pieces to what is known, and that to what is kept by now.
 
@@ -117,11 +124,15 @@ class CandleStore:
             pieces: At least one if nothing is known; each touches what is known by then.
             now_s: The present, seconds since the epoch.
             is_whole: Whether it is known by now that the exchange has nothing older.
+            accepts: Whether the API's later word serves.
+
+        Raises:
+            DataError: If a piece cannot be joined; see `v8.market.history`.
         """
-        own = _added(known, pieces, now_s, is_whole=is_whole)
+        own = _added(known, pieces, now_s, is_whole=is_whole, accepts=accepts)
         with waited_lock(self.folder / f".{series}.lock", MOST_LOCKED_S) as is_free:
             kept = self.read(series, is_held=is_free)
-            merged = own if kept is None else _with_kept(kept, own, now_s)
+            merged = own if kept is None else _with_kept(kept, own, now_s, accepts=accepts)
             if merged and is_free:
                 self._write(series, merged, kept)
         merged = merged or own
@@ -152,31 +163,33 @@ class CandleStore:
             return None
 
 
-def _added(known: Merged | None, pieces: Sequence[History], now_s: int, *, is_whole: bool) -> Merged:
+def _added(
+    known: Merged | None, pieces: Sequence[History], now_s: int, *, is_whole: bool, accepts: bool
+) -> Merged:
     """Join pieces to what is known, one after the other; what does not touch it is left out."""
     own = replace(known, num_added=0, num_revised=0) if known else None
     for piece in pieces:
         if own is None:
             own = Merged(piece, _no_revisions(), num_added=len(piece))
         elif own.history.touches(piece):
-            own = _with_piece(own, piece, now_s)
+            own = _with_piece(own, piece, now_s, accepts=accepts)
     if own is None:
         raise ValueError("nothing is known and nothing was added")
     return replace(own, history=replace(own.history, is_whole=own.history.is_whole or is_whole))
 
 
-def _with_piece(merged: Merged, piece: History, now_s: int) -> Merged:
-    history, found = joined(merged.history, piece)
+def _with_piece(merged: Merged, piece: History, now_s: int, *, accepts: bool) -> Merged:
+    history, found = joined(merged.history, piece, accepts=accepts)
     new = without_known(found, merged.revisions).assign(seen_s=now_s)[list(REVISION_COLUMNS)]
     num_added = merged.num_added + len(history) - len(merged.history)
     return Merged(history, _both(merged.revisions, new), num_added, merged.num_revised + len(new))
 
 
-def _with_kept(kept: Merged, own: Merged, now_s: int) -> Merged | None:
+def _with_kept(kept: Merged, own: Merged, now_s: int, *, accepts: bool) -> Merged | None:
     """Join what another process may have kept with what this one has; None if a bar lies between."""
     if not kept.history.touches(own.history):
         return None
-    whole = _with_piece(replace(kept, num_added=0, num_revised=0), own.history, now_s)
+    whole = _with_piece(replace(kept, num_added=0, num_revised=0), own.history, now_s, accepts=accepts)
     new = without_known(own.revisions, whole.revisions)
     num_revised = whole.num_revised + len(new)
     return Merged(whole.history, _both(whole.revisions, new), own.num_added, num_revised)

@@ -13,10 +13,11 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from exchange_api import NOW_S, ExchangeApi
+from exchange_api import NOW_S, ApiFault, ExchangeApi
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from v8.columns import OHLC
 from v8.errors import DataError
 from v8.market.series import Series
 from v8.market.sources.live import LiveSource
@@ -201,6 +202,100 @@ def test_a_revision_by_the_api_is_named_counted_and_kept_while_the_first_version
     caplog.clear()
     assert LiveSource().candles(SERIES, 501).report.num_revised == 1
     assert caplog.text == ""  # the same revision is told once
+
+
+def times(factor: float, num_rows: int = 1) -> Any:
+    """Return what multiplies the prices of the newest rows of an answer."""
+
+    def changed(rows: Any) -> Any:
+        for row in rows[-num_rows:]:
+            row[1:5] = [f"{float(price) * factor:.8f}" for price in row[1:5]]
+        return rows
+
+    return changed
+
+
+@pytest.mark.parametrize("factor", [900.0, 1.5, 0.01])
+@pytest.mark.parametrize("is_cold", [True, False], ids=["cold", "a bar later"])
+def test_a_wild_newest_candle_counts_only_when_it_is_told_twice(exchange, is_cold, factor) -> None:
+    if not is_cold:
+        LiveSource().candles(SERIES, 500)
+        exchange.now_s += BAR_S
+    exchange.faults = [ApiFault(rows=times(factor))]
+    require_cold(LiveSource().candles(SERIES, 500), exchange, 500)
+    assert len(exchange.klines_requests()) == 2 + (not is_cold)
+
+
+def test_a_wild_candle_that_was_told_twice_serves_until_it_is_told_otherwise(exchange, home, caplog) -> None:
+    exchange.faults = [ApiFault(rows=times(900.0))] * 2
+    wild = LiveSource().candles(SERIES, 500)
+    assert wild.report.largest_log_return > 6
+    require_cold(LiveSource().candles(SERIES, 500), exchange, 500)  # asked again although none is missing
+    assert "1 candle was told differently before (2024-09-04T11:45:00Z)" in caplog.text
+    (row,) = pq.read_table(stored(home, "revised.parquet")[0]).to_pylist()
+    assert (row["served_from"], row["other_from"]) == ("API", "API")
+    assert row["other_close"] == pytest.approx(900 * row["served_close"])
+    asked = len(exchange.requests)
+    require_cold(LiveSource().candles(SERIES, 500), exchange, 500)
+    assert len(exchange.requests) == asked + 1  # the time alone
+
+
+def test_a_known_price_that_is_suddenly_told_otherwise_refuses_the_newest_beside_it(exchange) -> None:
+    exchange.now_s -= BAR_S
+    LiveSource().candles(SERIES, 500)
+    exchange.now_s += BAR_S
+    exchange.faults = [ApiFault(rows=times(900.0, num_rows=4))]
+    with pytest.raises(DataError, match=r"BTCUSDT-15m: a price is told again as before, .* got a close"):
+        LiveSource().candles(SERIES, 500)
+    require_cold(LiveSource().candles(SERIES, 500), exchange, 500)
+
+
+def test_an_exchange_that_tells_all_prices_otherwise_is_refused_until_that_is_accepted(
+    exchange, home
+) -> None:
+    true = exchange.frame(str(SERIES), NOW_S + BAR_S)
+    exchange.put(str(SERIES), true.assign(**{name: true[name] * 900 for name in OHLC}))
+    wild = LiveSource().candles(SERIES, 1_000)
+    exchange.put(str(SERIES), true)
+    exchange.now_s += BAR_S
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"\(3 such candles\)\. Try again later; .* --accept-revision`"):
+            LiveSource().candles(SERIES, 500)
+    (updated,) = LiveSource().update([SERIES], 1_000, accepts=True)
+    assert updated.found.num_revised == 1_000
+    require_cold(LiveSource().candles(SERIES, 1_001), exchange, 1_001)
+    assert wild.report.num_revised == 0
+    assert len(pq.read_table(stored(home, "revised.parquet")[0])) == 1_000
+
+
+def test_what_is_accepted_is_the_apis_word_and_never_against_the_archives(exchange, home) -> None:
+    LiveSource().candles(SERIES, 3_500)
+    final_s, open_s = NOW_S // DAY_S * DAY_S - 5 * BAR_S, LAST_S - 9 * BAR_S
+    for at in (final_s, open_s):
+        exchange.revise(str(SERIES), at, volume=7.0)
+    exchange.now_s += BAR_S
+    before = LiveSource().candles(SERIES, 500)  # neither is asked for again
+    assert before.report.num_revised == 0
+    (updated,) = LiveSource().update([SERIES], 500, accepts=True)
+    assert updated.found.num_revised == 1
+    after = LiveSource().candles(SERIES, 500)
+    volumes = dict(zip(after.open_time_s.tolist(), after.column("volume").tolist(), strict=True))
+    assert volumes[open_s] == 7.0
+    assert volumes[final_s] != 7.0
+    (again,) = LiveSource().update([SERIES], 500, accepts=True)
+    assert again.found.num_revised == 0
+
+
+def test_a_newest_candle_that_was_told_before_it_was_over_is_told_to_the_end(exchange, caplog) -> None:
+    def halved(rows: Any) -> Any:
+        rows[-1][5] = str(float(rows[-1][5]) / 2)
+        return rows
+
+    exchange.faults = [ApiFault(rows=halved)]
+    LiveSource().candles(SERIES, 500)
+    exchange.now_s += BAR_S
+    require_cold(LiveSource().candles(SERIES, 500), exchange, 500)
+    assert "1 candle was told differently before" in caplog.text
 
 
 def test_the_archives_word_serves_and_the_apis_is_kept(exchange, home) -> None:

@@ -22,6 +22,7 @@ import pandas as pd
 from v8.columns import OHLCV, OPEN_TIME
 from v8.errors import DataError
 from v8.market.candles import MAX_VALUE
+from v8.market.jumps import are_doubted
 from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.untrusted import shown
@@ -66,11 +67,13 @@ class Span:
         first_s = [max(self.first_s, stop_s - page_s + self.series.bar_s) for stop_s in stops_s]
         return [Span(self.series, *each) for each in zip(first_s, stops_s, strict=True)]
 
-    def missing(self, rows: pd.DataFrame) -> Span | None:
-        """Return the shortest span that holds every bar without a row; None when none is missing."""
+    def doubtful(self, rows: pd.DataFrame) -> Span | None:
+        """Return the shortest span that holds every bar without a row and every doubted one; None without."""
         grid = np.arange(self.first_s, self.last_s + 1, self.series.bar_s)
-        absent = np.setdiff1d(grid, rows[OPEN_TIME].to_numpy(np.int64) // 1_000, assume_unique=True)
-        return Span(self.series, int(absent[0]), int(absent[-1])) if len(absent) else None
+        open_time_s = rows[OPEN_TIME].to_numpy(np.int64) // 1_000
+        absent = np.setdiff1d(grid, open_time_s, assume_unique=True)
+        asked = np.union1d(absent, open_time_s[are_doubted(rows[list(OHLCV)].to_numpy(np.float64))])
+        return Span(self.series, int(asked[0]), int(asked[-1])) if len(asked) else None
 
 
 def read_klines(content: bytes, span: Span, most: int, where: str) -> pd.DataFrame:

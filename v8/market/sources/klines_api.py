@@ -61,7 +61,7 @@ _NUM_READS: Final = 2
 """How often a host may answer wrongly before the next is asked."""
 
 _NUM_AGREEING: Final = 4
-"""How often what is missing is asked for until two answers agree."""
+"""How often what is missing or doubted is asked for until two answers agree."""
 
 _MOST_TROUBLE: Final = 320
 """Letters for the reasons of all hosts together; each host shall be named."""
@@ -193,22 +193,22 @@ class KlinesApi:
         return None if rows.empty else int(rows[OPEN_TIME].iloc[0]) // 1_000
 
     def klines(self, span: Span) -> pd.DataFrame:
-        """Fetch at most 1,000 candles within the calling thread; what is missing is asked for again.
+        """Fetch at most 1,000 candles within the calling thread; what is missing or jumps is asked for again.
 
         Returns:
             Columns `open_time` (milliseconds) and `OHLCV`, ascending; fewer rows than bars where the exchange
-            says twice that it has none.
+            says twice that it has none, and a price far from its neighbours' where it says that twice.
 
         Raises:
             DataError: If no host gives them, or they contradict each other.
         """
         rows = self._page(span, span.num_bars)
         for _ in range(_NUM_AGREEING):
-            missing = span.missing(rows)
-            if missing is None:
+            asked = span.doubtful(rows)
+            if asked is None:
                 return rows
-            again = self._page(missing, missing.num_bars)
-            known = rows[OPEN_TIME].between(missing.first_s * 1_000, missing.last_s * 1_000)
+            again = self._page(asked, asked.num_bars)
+            known = rows[OPEN_TIME].between(asked.first_s * 1_000, asked.last_s * 1_000)
             if again.equals(rows[known].reset_index(drop=True)):
                 return rows
             rows = pd.concat([rows[~known], again]).sort_values(OPEN_TIME, ignore_index=True)

@@ -2,7 +2,7 @@
 
 What is missing decides who is asked:
 
-* Nothing, because the store has the last closed candle: nobody.
+* Nothing, because the store has the last closed candle: nobody, unless its price jumps there.
 * Less than 1,000 candles at the end: the API, one request. It begins with the last candles that the store
   has, so that a revision of them is seen.
 * More at the end, or older candles than the store has: the archive, up to the last day that is over, and the
@@ -72,7 +72,8 @@ class Want:
             num_back = self.num_bars + self._num_bars(self.last_s, self.newest_s)
             return self.back_from(self.newest_s, MOST_ROWS) if num_back <= MOST_ROWS else None
         num_missing = self._num_bars(known.last_s, self.newest_s)
-        if num_missing > MOST_ROWS - 1 or self.last_s <= known.last_s:
+        is_met = self.last_s <= known.last_s and not (self.newest_s == known.last_s and known.is_doubted)
+        if num_missing > MOST_ROWS - 1 or is_met:
             return None
         return self.back_from(self.newest_s, min(num_missing + NUM_REASKED, MOST_ROWS))
 
@@ -96,6 +97,12 @@ class Want:
         stop_s = int(now.astype("datetime64[M]").astype("datetime64[s]").astype(np.int64))
         opens_s = known.open_time_s[~known.is_final]
         opens_s = opens_s[opens_s + self.series.bar_s <= stop_s]
+        return Span(self.series, int(opens_s[0]), int(opens_s[-1])) if len(opens_s) else None
+
+    def revisable(self, known: History) -> Span | None:
+        """Return the span of those of the newest candles that only the API told; None without."""
+        opens_s = known.open_time_s[-self.num_bars :][~known.is_final[-self.num_bars :]]
+        opens_s = opens_s[opens_s <= self.newest_s]
         return Span(self.series, int(opens_s[0]), int(opens_s[-1])) if len(opens_s) else None
 
     def is_met(self, known: History) -> bool:
@@ -165,12 +172,13 @@ class LiveSource:
         wants = self._wants(series, num_bars)
         self._brought_up([want for want in wants if isinstance(want, Want)])
 
-    def update(self, series: Sequence[Series], num_bars: int) -> list[Updated]:
+    def update(self, series: Sequence[Series], num_bars: int, *, accepts: bool = False) -> list[Updated]:
         """Bring series up to date, many at once, and compare months that are over with the archive.
 
         Args:
             series: Which.
             num_bars: Candles that each shall have at least, if there are so many.
+            accepts: Whether all of them that only the API told is asked for again and serves as told now.
 
         Returns:
             What was done for each, in their order.
@@ -179,7 +187,9 @@ class LiveSource:
             DataError: If the exchange does not tell its time.
         """
         wants = self._wants(series, num_bars)
-        brought = iter(self._brought_up([want for want in wants if isinstance(want, Want)]))
+        open_wants = [want for want in wants if isinstance(want, Want)]
+        accepted = [self._accepted(want) if accepts else None for want in open_wants]
+        brought = iter(map(_in_all, accepted, self._brought_up(open_wants)))
         return [
             self._compared(want, next(brought)) if isinstance(want, Want) else Updated(one, want)
             for one, want in zip(series, wants, strict=True)
@@ -298,6 +308,18 @@ class LiveSource:
         merged = self.store.merge(want.series, known, pieces, want.now_s, is_whole=is_whole)
         return merged.after(known) if known else merged
 
+    def _accepted(self, want: Want) -> Merged | DataError | None:
+        """Take what the API says now of the newest candles that only the API has told; None without any."""
+        known = self.store.read(want.series)
+        span = want.revisable(known.history) if known else None
+        try:
+            pieces = self._from_rest(span) if span else []
+        except DataError as error:
+            return error
+        if not pieces:
+            return None
+        return self.store.merge(want.series, known, pieces, want.now_s, is_whole=False, accepts=True)
+
     def _compared(self, want: Want, found: Merged | DataError) -> Updated:
         """Compare what only the API said with the archive, once their month is over."""
         if isinstance(found, DataError) or (span := want.unconfirmed(found.history)) is None:
@@ -308,6 +330,13 @@ class LiveSource:
             return Updated(want.series, found, f"not compared with the archive: {error}")
         piece = from_candles(archived, is_final=True, is_whole=False)
         return Updated(want.series, self._merged(want, found, [piece]))
+
+
+def _in_all(accepted: Merged | DataError | None, found: Merged | DataError) -> Merged | DataError:
+    """Return what an update found, with the revisions that were accepted before, or why these were not."""
+    if isinstance(accepted, DataError) or isinstance(found, DataError) or accepted is None:
+        return accepted if isinstance(accepted, DataError) else found
+    return found.after(accepted)
 
 
 def _served(want: Want, merged: Merged) -> Candles:

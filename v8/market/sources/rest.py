@@ -23,9 +23,8 @@ from v8.market.sources.klines import MOST_ROWS, Span
 from v8.market.sources.klines_api import KlinesApi
 from v8.market.sources.listing import require_listed
 
-
 MOST_APART_S: Final = 60.0
-"""The exchange's time and this machine's may differ by so much; beyond it a candle is asked which is wrong."""
+"""The exchange's time and this machine's may differ by so much; beyond it a candle is asked."""
 
 
 class RestSource:
@@ -128,11 +127,11 @@ def _pages(series: Series, last_s: int, num_bars: int, begin_s: int | None) -> l
 def _contradicted(series: Series, now_s: int, machine_s: int, newest_s: int) -> DataError:
     return DataError(
         where=f"{series} from the exchange's API",
-        rule=f"the exchange's time and this machine's agree within {MOST_APART_S:.0f} s, or the newest candle "
-        "bears out the exchange's",
+        rule=f"the exchange's time is within {MOST_APART_S:.0f} s of this machine's, or its newest candle "
+        "bears it out",
         got=f"{iso(now_s)} from the exchange, {iso(machine_s)} here, and a newest candle that opens at "
         f"{iso(newest_s)}",
-        fix="Name an address in V8_REST_URL that keeps no old answers, as a proxy may, or set this machine's clock",
+        fix="Name an address in V8_REST_URL whose answers no proxy keeps, or set this machine's clock",
     )
 
 
