@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ import yaml
 from v8.commands.compare import all_profiles
 from v8.engine.comparison import turns
 from v8.evaluation.judgement import Judgement
-from v8.profile import Profile, profile_names
+from v8.profile import Profile, load_profile, profile_names
 
 REPOSITORY = Path(__file__).parents[2]
 BARS = 700
@@ -41,9 +42,9 @@ def place(make_profile: Callable[..., Profile], tmp_path_factory: pytest.TempPat
     return folder
 
 
-def words(place: Path, *profiles: str, out: str = "out") -> list[str]:
+def words(place: Path, *profiles: str, out: str = "out", bars: int = BARS) -> list[str]:
     files = [str(place / f"{name}.yaml") for name in profiles]
-    market = ["--source", "demo", "--bars", str(BARS), "--series", "BTCUSDT-15m", "--out", str(place / out)]
+    market = ["--source", "demo", "--bars", str(bars), "--series", "BTCUSDT-15m", "--out", str(place / out)]
     return [sys.executable, "-m", "v8", "compare-profiles", "--profiles", *files, *market]
 
 
@@ -58,7 +59,7 @@ def call(place: Path, arguments: list[str], **variables: str) -> subprocess.Comp
         env=environment(place, **variables),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=3_600,  # against a hang; it bounds no machine's pace
         check=False,
     )
 
@@ -202,6 +203,52 @@ def test_two_profiles_of_one_name_are_refused(place: Path) -> None:
 def test_all_shipped_profiles_are_compared_unless_told_which_and_aligned_is_what_ratios_refer_to() -> None:
     assert sorted(all_profiles()) == profile_names()
     assert all_profiles()[-1] == "aligned"
+
+
+@pytest.fixture(scope="module")
+def shipped(place: Path, make_profile: Callable[..., Profile]) -> Path:
+    """The place with every shipped profile in it; those that have a network have a tiny one."""
+    for name in all_profiles():
+        profile = load_profile(name)
+        content = json.loads(profile.model_dump_json())
+        if not profile.family.is_formula:
+            network = make_profile(profile.network.family).network
+            content |= {"network": json.loads(network.model_dump_json()), "lookback_bars": 20}
+            content["training"] |= {"batch_size": 128, "cpu_batch_size": None, "precision": "float32"}
+        (place / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    return place
+
+
+def test_all_shipped_profiles_are_compared_in_table_page_json_and_csv(shipped: Path) -> None:
+    names = all_profiles()
+    # The windows of `range_paths` are the longest: 2,174 rows after 19 bars of warm-up hold one in each span.
+    done = call(shipped, words(shipped, *names, out="all", bars=2_193))
+    assert done.returncode == 0, done.stderr
+    files = [shipped / "all" / f"compare.{kind}" for kind in ("json", "csv", "html")]
+    assert done.stdout.endswith(f"Written: {', '.join(map(str, files))}\n")
+    for title in ("As multiples of aligned", "Cost and skill", "claimed: one model"):
+        assert title in done.stdout
+    content, lines = json.loads(files[0].read_text("utf-8")), files[1].read_text("utf-8").splitlines()
+    assert (content["baseline"], content["failures"]) == ("aligned", {})
+    assert list(content["figures"]) == names
+    told = {
+        name: {line["figure"] for line in csv.DictReader(lines) if line["profile"] == name} for name in names
+    }
+    assert told == {name: {*figures} for name, figures in content["figures"].items()}
+    # What is fitted by a formula has no epochs and compiles nothing: a dash stands there, never a zero.
+    unknown = {
+        "compile_s",
+        "build_s",
+        "validate_s",
+        "epoch_s",
+        "windows_per_s",
+        "ceiling_pct",
+        "epochs_to_best",
+    }
+    assert {*content["figures"]["aligned"]} - {*content["figures"]["range_paths"]} == unknown
+    page = files[2].read_text("utf-8")
+    assert "<td>fitted</td>" in page
+    assert all(f">{name}</t" in page for name in names)
 
 
 def test_each_repeat_starts_with_another_profile(make_profile: Callable[..., Profile]) -> None:

@@ -82,9 +82,7 @@ def contents(comparison: Comparison) -> Iterator[tuple[str, list[str | TextTable
     if comparison.measurements:
         label = "Seconds of one model, with the import and compilation its process pays once; medians over"
         yield "Time", [plot(_stage_figure(comparison), f"{label} repeats."), ratio_table(comparison)]
-        label = (
-            "Mean absolute error on the test span ÷ that of {}, each series and task: left of 1 is better."
-        )
+        label = "Mean absolute error on the test span ÷ that of {}, each series and task: left of 1 is less."
         yield "Skill", [plot(_skill_figure(comparison, other), label.format(other)) for other in _OTHERS]
     downloaded = (
         f"Candles of {len(comparison.series)} series from {comparison.source}: "
@@ -154,7 +152,7 @@ def _stage_figure(comparison: Comparison) -> go.Figure:
     names = [f"{stage}_s" for stage in _STAGES]
     return stage_figure(
         {
-            profile: {FIGURES[name].title: figures[name].median for name in names}
+            profile: {FIGURES[name].title: figures[name].median for name in names if name in figures}
             for profile, figures in found.items()
         }
     )
@@ -193,11 +191,11 @@ def _measurements(comparison: Comparison) -> Html:
 
 
 def _speeds(one: Measurement, model: ModelMeasurement) -> list[str]:
+    stages = (model.seconds.get(stage) for stage in ("train", "validate"))
+    of_epochs = (f"{model.windows_per_s:,.0f}", str(model.epochs_run), str(model.best_epoch))
     return [
-        *(f"{model.seconds[stage]:.2f}" for stage in ("train", "validate")),
-        f"{model.windows_per_s:,.0f}",
-        str(model.epochs_run),
-        str(model.best_epoch),
+        *(ABSENT if seconds is None else f"{seconds:.2f}" for seconds in stages),
+        *(of_epochs if model.epochs_run else (ABSENT, "fitted", ABSENT)),
         f"{one.matmul_gflop_per_s:,.0f}",
         one.precision,
         one.device,

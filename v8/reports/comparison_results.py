@@ -42,7 +42,8 @@ class ModelMeasurement:
         epoch_s: One epoch, validation included, median over its epochs; in a fleet this model's share.
             The first validation compiles its program before the first epoch, so it is not in here.
         windows_per_s: Training speed, median over epochs; in a fleet this model's share.
-        epochs_run: Epochs trained.
+        epochs_run: Epochs trained; 0 of a profile without a network, which has neither their times nor a
+            best one, nor every stage.
         best_epoch: Epoch whose weights were kept; 0 is the untrained network.
         multiples: Per task, mean absolute error over the naive forecast's; None if naive made none.
         multiples_of_best: The same over the best baseline's.
@@ -223,45 +224,52 @@ def projected_s(one: Measurement, num_workers: int) -> float:
     fixed_s = median(model.stages_s - model.epochs_run * model.epoch_s for model in one.models)
     epoch_s = fmean(model.epoch_s for model in one.models)
     rounds = PROJECTED_MODELS / (1 if one.device.startswith("GPU") else num_workers)
-    return one.import_s + _compile_s(one) + rounds * (fixed_s + one.own_epochs * epoch_s)
+    return (
+        one.import_s + (_COMPILE_S(one, num_workers) or 0.0) + rounds * (fixed_s + one.own_epochs * epoch_s)
+    )
 
 
-def _compile_s(one: Measurement, _: int = 0) -> float:
-    return fsum(model.seconds.get(COMPILE, 0.0) for model in one.models)
+def _over_models(
+    middle: Callable[[Iterable[float]], float], of: Callable[[ModelMeasurement], float | None]
+) -> Reading:
+    def reading(one: Measurement, _: int) -> float | None:
+        known = [value for model in one.models if (value := of(model)) is not None]
+        return middle(known) if known else None
+
+    return reading
 
 
-def _ceiling_pct(one: Measurement, _: int) -> float:
-    windows_per_s = one.fleet_size * median(model.windows_per_s for model in one.models)
-    return ceiling_pct(windows_per_s, one.flop_per_window, one.matmul_gflop_per_s)
+def _stage(name: str, middle: Callable[[Iterable[float]], float] = fmean) -> Reading:
+    return _over_models(middle, lambda model: model.seconds.get(name))
+
+
+def _of_epochs(middle: Callable[[Iterable[float]], float], name: str) -> Reading:
+    return _over_models(middle, lambda model: getattr(model, name) if model.epochs_run else None)
+
+
+def _multiple(task: str, kind: str) -> Reading:
+    return _over_models(median, lambda model: getattr(model, kind).get(task))
 
 
 def _its(name: str) -> Reading:
     return lambda one, _: float(getattr(one, name))
 
 
-def _over_models(middle: Callable[[Iterable[float]], float], name: str) -> Reading:
-    return lambda one, _: middle(getattr(model, name) for model in one.models)
+def _ceiling_pct(one: Measurement, num_workers: int) -> float | None:
+    windows_per_s = _WINDOWS_PER_S(one, num_workers)
+    if windows_per_s is None:
+        return None
+    return ceiling_pct(one.fleet_size * windows_per_s, one.flop_per_window, one.matmul_gflop_per_s)
 
 
-def _stage(name: str) -> Reading:
-    return lambda one, _: fmean(model.seconds.get(name, 0.0) for model in one.models)
-
-
+_COMPILE_S: Final = _stage(COMPILE, fsum)
+_WINDOWS_PER_S: Final = _of_epochs(median, "windows_per_s")
 _ratioed = partial(FigureKind, is_ratioed=True)
-
-
-def _multiple(task: str, kind: str) -> Reading:
-    def of(one: Measurement, _: int) -> float | None:
-        found = (getattr(model, kind).get(task) for model in one.models)
-        known = [value for value in found if value is not None]
-        return median(known) if known else None
-
-    return of
 
 
 FIGURES: Final[dict[str, FigureKind]] = {
     "import_s": _ratioed("import, once a process", "s", _its("import_s")),
-    "compile_s": _ratioed("compile, once a process", "s", _compile_s),
+    "compile_s": _ratioed("compile, once a process", "s", _COMPILE_S),
     "candles_s": FigureKind("candles, from the cache", "s", _stage("candles")),
     "features_cold_s": FigureKind("features, cold", "s", _stage("features")),
     "features_warm_s": FigureKind("features, warm", "s", _stage(WARM)),
@@ -271,11 +279,13 @@ FIGURES: Final[dict[str, FigureKind]] = {
     "validate_s": FigureKind("validate", "s", _stage("validate")),
     "judge_s": FigureKind("evaluate", "s", _stage("judge")),
     "save_s": FigureKind("save", "s", _stage("save")),
-    "model_s": _ratioed("one model, without import and compile", "s", _over_models(fmean, "stages_s")),
-    "epoch_s": _ratioed("one epoch, validation included", "s", _over_models(fmean, "epoch_s")),
-    "windows_per_s": _ratioed("training windows", "/s", _over_models(median, "windows_per_s")),
+    "model_s": _ratioed(
+        "one model, without import and compile", "s", _over_models(fmean, lambda model: model.stages_s)
+    ),
+    "epoch_s": _ratioed("one epoch, validation included", "s", _of_epochs(fmean, "epoch_s")),
+    "windows_per_s": _ratioed("training windows", "/s", _WINDOWS_PER_S),
     "ceiling_pct": _ratioed("of the matmul ceiling", "%", _ceiling_pct),
-    "epochs_to_best": FigureKind("epochs to best", "epochs", _over_models(median, "best_epoch")),
+    "epochs_to_best": FigureKind("epochs to best", "epochs", _of_epochs(median, "best_epoch")),
     "horizon_bars": FigureKind("steps ahead", "", _its("horizon_bars")),
     "num_parameters": _ratioed("parameters", "", _its("num_parameters")),
     "flop_per_window": _ratioed("operations per window", "flop", _its("flop_per_window")),
