@@ -13,7 +13,6 @@ import pytest
 from v8.commands.printing import MAX_BARS, open_display, print_leaderboard
 from v8.engine.events import EpochEnded, Event, Note, Outcome, SeriesStarted, StageStarted, Waiting
 from v8.engine.plan import Plan, PlannedSeries
-from v8.evaluation.judgement import Outcome as Verdict
 from v8.market.series import Series
 from v8.reports.leaderboard import Against, LeaderboardRow, TaskScore
 from v8.training.epoch_record import EpochRecord
@@ -150,12 +149,10 @@ def test_a_terminal_shows_one_bar_per_series_at_work_up_to_a_limit(
     assert "1/10 9 still training, about 2 s left" in " ".join(last.replace("\x1b[0m", "").split())
 
 
-def score(outcome: Verdict, *numbers: float | None, beside: str = "roll_forward") -> TaskScore:
-    """Numbers: multiple, p-value, corrected p-value, of naive and, twice as far off, of another baseline."""
-    multiple, p_value, corrected = (*numbers, None, None, None)[:3]
-    naive = Against("roll_forward", multiple, outcome, p_value, corrected)
-    doubled = None if multiple is None else 2 * multiple
-    return TaskScore(naive, naive if beside == "roll_forward" else Against(beside, doubled, "loses to"))
+def score(multiple: float, *p_values: float, beside: str = "roll_forward") -> TaskScore:
+    """P-values: as it is and corrected, of naive and of another baseline, which errs half as much."""
+    naive = Against("roll_forward", multiple, 1.0, *p_values)
+    return TaskScore(naive, naive if beside == "roll_forward" else Against(beside, multiple, 0.5, *p_values))
 
 
 def board_row(name: str, **scores: TaskScore) -> LeaderboardRow:
@@ -164,34 +161,37 @@ def board_row(name: str, **scores: TaskScore) -> LeaderboardRow:
 
 def test_a_mark_says_which_multiples_differ_by_more_than_chance(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
-        board_row("AUSDT-1h", ohlc=score("beats", 0.9, 0.01, 0.02)),
-        board_row("BUSDT-1h", ohlc=score("beats", 0.95, 0.04, 0.06)),
-        board_row("CUSDT-1h", ohlc=score("loses to", 1.2, 1e-5, 3e-5)),
-        board_row("DUSDT-1h", ohlc=score("equals", 1.0)),
+        board_row("AUSDT-1h", ohlc=score(0.9, 0.01, 0.02)),
+        board_row("BUSDT-1h", ohlc=score(0.95, 0.04, 0.06)),
+        board_row("CUSDT-1h", ohlc=score(1.2, 1e-5, 3e-5)),
+        board_row("DUSDT-1h", ohlc=score(1.0)),
     ]
     print_leaderboard(rows)
     lines = capsys.readouterr().out.splitlines()
     marks = {line.split()[0]: line.split()[1] for line in lines if "USDT" in line}
+    assert any(" ".join(line.split()) == "ohlc naive 4 × 0.975 1 1 2" for line in lines)
     assert marks == {"AUSDT-1h": "0.900*", "BUSDT-1h": "0.950", "CUSDT-1h": "1.200*", "DUSDT-1h": "1.000"}
     assert lines[-1] == (
-        "Below 1 the model is better. * differs by more than chance: Diebold-Mariano test, p < 0.05, "
+        "Below 1 the model errs less. * differs by more than chance: Diebold-Mariano test, p < 0.05, "
         "corrected for 4 series at once (Benjamini-Hochberg)."
     )
 
 
 def test_the_board_stands_beside_naive_and_the_best_baseline(capsys: pytest.CaptureFixture[str]) -> None:
-    one, two = (score("beats", multiple, 0.01, 0.02, beside="har") for multiple in (0.8, 0.6))
+    one, two = (score(multiple, 0.01, 0.02, beside="har") for multiple in (0.8, 0.6))
     print_leaderboard([board_row("AUSDT-1h", bands=one), board_row("BUSDT-1h", bands=two)])
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert any(line.startswith("series bands × naive bands × har direction") for line in lines)
-    assert any(line.startswith("AUSDT-1h 0.800* 1.600 50.0 %") for line in lines)
-    # Median, beat it, of them significantly, lose to it, of them significantly.
-    assert "bands naive 2 × 0.700 2 2 0 0" in lines
-    assert "bands har 2 × 1.400 0 0 2 0" in lines
+    assert any(line.startswith("AUSDT-1h 0.800* 1.600* 50.0 %") for line in lines)
+    # Median, beat it, lose to it, no real difference.
+    assert "bands naive 2 × 0.700 2 0 0" in lines
+    assert "bands har 2 × 1.400 0 2 0" in lines
 
 
 def test_a_board_of_spans_too_short_to_test_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    print_leaderboard([board_row("AUSDT-1h", ohlc=score("beats", 0.9))])
+    print_leaderboard([board_row("AUSDT-1h", ohlc=score(0.9))])
     lines = capsys.readouterr().out.splitlines()
     assert "*" not in "".join(lines)
-    assert lines[-1] == ("Below 1 the model is better. No significance: the test spans hold too few windows.")
+    assert lines[-1] == (
+        "Below 1 the model errs less. Nothing is known yet: the test spans hold too few windows to test."
+    )

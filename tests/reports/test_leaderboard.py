@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from judging import let_baselines_err
 
 from v8.evaluation.judgement import Judgement
-from v8.reports.leaderboard import LeaderboardRow, median, rank_results, summarise, write_leaderboard_csv
+from v8.reports.leaderboard import (
+    Against,
+    LeaderboardRow,
+    TaskScore,
+    median,
+    rank_results,
+    summarise,
+    write_leaderboard_csv,
+)
 from v8.reports.results import read_results
 
 
@@ -28,8 +36,8 @@ def test_a_row_says_how_the_errors_compare_with_naive(make_metadata) -> None:
     for score in row.tasks.values():
         assert score.naive.multiple == pytest.approx(0.75)
         assert score.naive.skill == pytest.approx(0.25)
-        assert score.naive.verdict == "beats naive"
         # Six windows are too few to tell more than that.
+        assert score.naive.verdict == "not yet known"
         for against in (score.naive, score.best):
             assert (against.p_value, against.corrected_p_value, against.is_significant) == (None, None, False)
     assert list(row.tasks) == ["ohlc", "bands", "volatility"]
@@ -41,8 +49,17 @@ def test_a_row_says_how_the_errors_compare_with_naive(make_metadata) -> None:
     ("share", "verdict"), [(0.5, "beats naive"), (0.0, "equals naive"), (-0.1, "loses to naive")]
 )
 def test_verdicts_are_honest_words(make_metadata, share: float, verdict: str) -> None:
-    (row,) = leaderboard([make_metadata(share=share)])
+    (row,) = leaderboard([make_metadata(share=share, num_windows=90)])
     assert row.tasks["ohlc"].naive.verdict == verdict
+
+
+@pytest.mark.parametrize("ours", [0.9, 1.1])
+def test_what_many_looks_may_have_found_by_chance_is_no_real_difference(ours: float) -> None:
+    alone, among_many = Against("har", ours, 1.0, 0.04, 0.04), Against("har", ours, 1.0, 0.04, 0.06)
+    assert alone.verdict == ("beats har" if ours < 1 else "loses to har")
+    assert among_many.verdict == "no real difference from har"
+    assert (alone.is_significant, among_many.is_significant) == (True, False)
+    assert TaskScore(among_many, among_many).lost == []
 
 
 def test_a_model_that_repeats_the_last_close_has_no_hit_rate(make_metadata) -> None:
@@ -88,7 +105,7 @@ def test_p_values_are_corrected_per_task_over_all_series_of_the_leaderboard(make
     assert by_name["B"].verdict == "loses to naive"
     assert by_name["D"].corrected_p_value is None
     summary = summarise(rows)["ohlc"].naive
-    assert (summary.num_significantly_beating, summary.num_significantly_losing) == (2, 1)
+    assert (summary.num_beating, summary.num_losing, summary.num_undecided) == (2, 1, 1)
 
 
 def test_every_score_stands_beside_naive_and_the_best_baseline(make_metadata) -> None:
@@ -101,18 +118,19 @@ def test_every_score_stands_beside_naive_and_the_best_baseline(make_metadata) ->
     assert [score.best.name for score in scores] == ["last_close"] * 3
     assert [score.naive.multiple for score in scores] == pytest.approx([0.75] * 3)
     assert [score.best.multiple for score in scores] == pytest.approx([0.75 / 0.9, 0.75 / 0.7, 0.75 / 0.7])
-    assert [score.best.verdict for score in scores] == [
-        "beats last_close",
-        "loses to last_close",
-        "loses to last_close",
+    real = [score.best.is_significant for score in scores]
+    words = [
+        one if is_real else "no real difference from"
+        for one, is_real in zip(("beats", "loses to", "loses to"), real, strict=True)
     ]
-    assert [score.lost for score in scores] == [[], ["last_close"], ["last_close"]]
+    assert [score.best.verdict for score in scores] == [f"{one} last_close" for one in words]
+    assert [score.lost for score in scores] == [["last_close"] if one == "loses to" else [] for one in words]
     summary = summarise(rows)["bands"]
     naive, best = summary.shown
     assert (naive.name, naive.num_beating, naive.num_losing) == ("naive", 3, 0)
-    assert (best.name, best.num_beating, best.num_losing) == ("last_close", 1, 2)
+    told = best.num_beating, best.num_losing, best.num_undecided
+    assert told == tuple(map(words.count, ("beats", "loses to", "no real difference from")))
     assert best.median_multiple == pytest.approx(0.75 / 0.7)
-    assert best.num_significantly_beating <= 1
 
 
 def test_p_values_are_corrected_per_baseline(make_metadata) -> None:
@@ -158,7 +176,9 @@ def test_one_series_alone_needs_no_correction(make_metadata) -> None:
 def test_the_summary_holds_medians_over_series(make_metadata) -> None:
     # Multiples 0.5, 0.8 and 1.2: median 0.8, skill 0.2; two of three beat naive.
     shares = {"A": 0.5, "B": 0.2, "C": -0.2}
-    rows = leaderboard([make_metadata(f"{name}USDT-1h", share=share) for name, share in shares.items()])
+    rows = leaderboard(
+        [make_metadata(f"{name}USDT-1h", share=share, num_windows=90) for name, share in shares.items()]
+    )
     summary = summarise(rows)
     assert list(summary) == ["ohlc", "bands", "volatility"]
     naive = summary["bands"].naive
@@ -180,7 +200,9 @@ def test_the_summary_of_no_series_has_no_medians() -> None:
 
 def test_the_csv_has_one_line_per_series_and_names_its_columns(make_metadata, tmp_path: Path) -> None:
     path = tmp_path / "leaderboard.csv"
-    write_leaderboard_csv(path, leaderboard([make_metadata("AUSDT-1h", share=0.25, source="demo")]))
+    write_leaderboard_csv(
+        path, leaderboard([make_metadata("AUSDT-1h", share=0.25, source="demo", num_windows=90)])
+    )
     (line,) = csv.DictReader(path.read_text("utf-8").splitlines())
     assert list(line) == [
         "series",

@@ -221,4 +221,4 @@ def _quality(quality: Mapping[str, Mapping[str, Any]]) -> Html:
     )
     head = ["task", "× naive", "verdict", "× best baseline", "verdict"]
     caption = "Mean absolute error on the test span as a multiple of the naive forecast's and of the best "
-    return table(head, rows, caption=f"{caption}baseline's: below 1 is better")
+    return table(head, rows, caption=f"{caption}baseline's: below 1 is less")

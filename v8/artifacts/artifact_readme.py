@@ -13,6 +13,7 @@ from typing import Any, Final
 from v8.errors import listed
 from v8.evaluation.baselines import called
 from v8.evaluation.judgement import Judgement
+from v8.evaluation.significance import ALPHA
 from v8.features.covariates import neighbours
 from v8.features.indicators import warmup_bars
 from v8.levels import percent_of, quantile_output
@@ -63,8 +64,9 @@ def _quality(metadata: Mapping[str, Any]) -> str:
         "## How good it is",
         f"Mean absolute error on the {judgement.num_windows:,} windows of the test span, which training "
         "never saw, as a multiple of the error of the naive forecast: the close stays where it is, bands and "
-        "volatility follow from that. Below 1 is better than naive. Beside it stands the forecast without a "
-        "network that erred least here.",
+        "volatility follow from that. Below 1 it errs less. Beside it stands the forecast without a network "
+        "that erred least here. It beats the other or loses to it where "
+        f"that is more than chance (Diebold-Mariano, p below {ALPHA:g}); else there is no real difference.",
         markdown_table(header, rows),
     ]
     if judgement.loses:

@@ -110,6 +110,6 @@ def _about(one: Issued) -> list[str]:
         f"Models: {one.place}{revision}, profile {one.profile}. Candles: {one.candles.source}.",
         *one.demo_lines(),
         "low, high: of all bars; close: of the last bar, and its change from the last close.",
-        f"× best: error of {task} on the test span as a multiple of the best baseline's; below 1 is better.",
+        f"× best: error of {task} on the test span as a multiple of the best baseline's; below 1 it is less.",
         "age: how long before the forecast the newest candle closed that training has seen.",
     ]

@@ -157,7 +157,7 @@ def print_newer(newer: Sequence[NewerCandles], update: str, fresh: str) -> None:
 
 
 def print_leaderboard(rows: Sequence[LeaderboardRow]) -> None:
-    """Print errors as multiples of the naive forecast's and the best baseline's: below 1 is better."""
+    """Print errors as multiples of the naive forecast's and the best baseline's: below 1 is less."""
     if not rows:
         print_lines("No series is finished.")
         return
@@ -181,24 +181,25 @@ def _board_cells(row: LeaderboardRow, summaries: Mapping[str, TaskSummary]) -> l
 
 
 def _print_wins(summaries: Mapping[str, TaskSummary]) -> None:
-    """Print how many models beat the naive forecast and the best baseline, and how many lose to them."""
+    """Print how many models beat the naive forecast and the best baseline, lose to them, or neither."""
     title = "Beside the naive forecast and the best baseline of each task over these series"
-    header = ("task", "beside", "series", "median", "beat it", "significantly", "lose to it", "significantly")
+    header = ("task", "beside", "series", "median", "beat it", "lose to it", "no real difference")
     cells = []
     for task, summary in summaries.items():
         for wins in summary.shown:
-            better = wins.num_beating, wins.num_significantly_beating
-            worse = wins.num_losing, wins.num_significantly_losing
+            counts = wins.num_beating, wins.num_losing, wins.num_undecided
             median = f"× {number(wins.median_multiple)}"
-            cells.append((task, wins.name, wins.num_series, median, *better, *worse))
+            cells.append((task, wins.name, wins.num_series, median, *counts))
     print_table(title, header, cells)
 
 
 def _significance(rows: Sequence[LeaderboardRow]) -> str:
     if all(score.naive.p_value is None for row in rows for score in row.tasks.values()):
-        return "Below 1 the model is better. No significance: the test spans hold too few windows."
+        return (
+            "Below 1 the model errs less. Nothing is known yet: the test spans hold too few windows to test."
+        )
     return (
-        "Below 1 the model is better. * differs by more than chance: Diebold-Mariano test, p < "
+        "Below 1 the model errs less. * differs by more than chance: Diebold-Mariano test, p < "
         f"{ALPHA:g}, corrected for {len(rows)} series at once (Benjamini-Hochberg)."
     )
 

@@ -43,8 +43,8 @@ def publish(
         bool,
         typer.Option(
             "--only-skilled",
-            help="Hold back models that lose to the naive forecast. Those that only a better baseline beats "
-            "are published and say so.",
+            help="Hold back models that lose to the naive forecast, by more than chance. Those that only a "
+            "better baseline beats are published and say so.",
         ),
     ] = False,
     partial: Annotated[

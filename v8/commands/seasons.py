@@ -21,11 +21,15 @@ if TYPE_CHECKING:
     from v8.market.sources.source import CandleSource
     from v8.reports.backtest_results import BacktestResults
 
-HEAD: Final = ("profile", "folds", "task", "model", "best baseline", "its error", "× best", "better", "p")
+HEAD: Final = (
+    *("profile", "folds", "task", "model", "best baseline", "its error", "× best", "smaller", "p"),
+    "verdict",
+)
 
 NOTE: Final = (
     "Errors are multiples of naive's. Profiles that look differently far back or ahead judge other windows, "
-    "and near bars are easier: compare × best."
+    "and near bars are easier: compare × best. Smaller: series and folds in which the error is the smaller "
+    "one, be it by chance."
 )
 
 
@@ -69,4 +73,5 @@ def rows_of(found: Mapping[str, BacktestResults]) -> Iterator[list[str]]:
                     number(told.against_best),
                     f"{told.num_better} of {told.num_cells}",
                     p_value(told.p_best),
+                    told.verdict,
                 ]

@@ -181,11 +181,7 @@ def _multiple(against: Against) -> str:
 
 def _sentence(task: str, live: LiveTask, beside: Against) -> str:
     """Say how a task did over all series beside a baseline."""
-    from v8.ledger.record import verdict
-
-    known = (
-        f"{verdict(beside)}, p {p_value(beside.p_value)}" if beside.p_value is not None else verdict(beside)
-    )
+    known = beside.verdict if beside.p_value is None else f"{beside.verdict}, p {p_value(beside.p_value)}"
     of = plural(live.num_scored, "forecast")
     days = plural(live.num_days, "day")
     return f"{task}: {number(beside.multiple)} of {beside.name} over {of} of {days}: {known}."
@@ -196,7 +192,7 @@ def _explained(record: Record) -> str:
     from v8.ledger.record import MIN_DAYS
 
     return (
-        f"Below 1 the model is better. * differs by more than chance: Diebold-Mariano test, p < {ALPHA:g}, "
+        f"Below 1 the model errs less. * differs by more than chance: Diebold-Mariano test, p < {ALPHA:g}, "
         f"corrected for {len(record.series)} series at once; from {MIN_DAYS} days on."
     )
 
@@ -216,13 +212,11 @@ def _print_csv(record: Record) -> None:
 
 
 def _rows(one: LiveSeries, intervals: Sequence[str]) -> Iterator[list[object]]:
-    from v8.ledger.record import verdict
-
     for task, live in one.tasks.items():
         about: list[object] = [one.series, task, live.num_scored, live.num_days, live.error]
         for against in (live.naive, live.best):
             about += [] if against is live.naive else [against.name]
-            about += [live.errors[against.baseline], against.multiple, verdict(against)]
+            about += [live.errors[against.baseline], against.multiple, against.verdict]
             about += [against.p_value, against.corrected_p_value]
         shares = live.coverage.shares if live.coverage else {}
         yield [*about, *([live.crps, *map(shares.get, intervals)] if intervals else [])]

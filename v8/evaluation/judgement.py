@@ -4,6 +4,10 @@ A judgement keeps errors per step and column, counts, and what its tests start f
 and p-values are computed from them whenever they are asked for, and stand in no file: so the report, the
 metadata and the card cannot disagree.
 
+One rule decides what is said of two errors, everywhere (`outcome_of`): the smaller one *beats* the other, the
+larger one *loses to* it, where a test finds that they differ by more than chance. Where it does not, there is
+*no real difference*, however the numbers lie; while the windows are too few for a test, nothing is known.
+
 Skill is 1 - error / baseline error: 1 is perfect, 0 is the baseline, below 0 is worse than it. Where the
 baseline makes no error there is no skill to speak of: None, never infinity.
 
@@ -35,7 +39,7 @@ from v8.evaluation.metrics import (
     measure_direction,
     measure_errors,
 )
-from v8.evaluation.significance import Significance, diebold_mariano
+from v8.evaluation.significance import ALPHA, Significance, diebold_mariano
 from v8.records import Count, Word, check_format, checked
 from v8.tasks import TASKS
 
@@ -45,11 +49,13 @@ JUDGEMENT_FORMAT: Final = 3
 MODEL: Final = "model"
 """Name of the judged forecaster beside the names of the baselines."""
 
-Outcome = Literal["beats", "equals", "loses to"]
-"""How a model's mean absolute error compares with a baseline's; no significance is implied."""
+Outcome = Literal["beats", "equals", "no real difference from", "not yet known", "loses to"]
+"""How a model's mean absolute error compares with a baseline's, by the rule of `outcome_of`."""
 
 BEATS: Final = "beats"
 EQUALS: Final = "equals"
+NO_DIFFERENCE: Final = "no real difference from"
+UNKNOWN: Final = "not yet known"
 LOSES: Final = "loses to"
 
 ROUNDING_SHARE: Final = 1e-6
@@ -126,16 +132,21 @@ class Judgement:
         0 to 1, two-sided, not corrected for judging many series; None where nothing can be said, and where
         the errors are equal.
         """
-        is_equal = self.outcome(task, baseline) == EQUALS
-        return None if is_equal else self.tasks[task].significance[baseline].p_value
+        if self.is_equal(task, baseline):
+            return None
+        return self.tasks[task].significance[baseline].p_value
+
+    def is_equal(self, task: str, baseline: str = NAIVE) -> bool:
+        """Tell whether the mean absolute error is that of a baseline."""
+        return is_equal(*self._errors(task, baseline))
 
     def outcome(self, task: str, baseline: str = NAIVE) -> Outcome:
-        """Compare the mean absolute error with a baseline's; `p_value` tells what may be chance."""
-        return outcome_of(self.error(task).overall, self.error(task, baseline).overall)
+        """Compare the mean absolute error with a baseline's by the one rule: see `outcome_of`."""
+        return outcome_of(*self._errors(task, baseline), self.p_value(task, baseline))
 
     def verdict(self, task: str, baseline: str = NAIVE) -> str:
         """Say in words how the mean absolute error compares with a baseline's: "beats naive"."""
-        return f"{self.outcome(task, baseline)} {called(baseline)}"
+        return verdict_of(self.outcome(task, baseline), baseline)
 
     def best_baseline(self, task: str) -> str:
         """Return the baseline that errs least on a task of this series alone; see `best_baseline`."""
@@ -143,15 +154,19 @@ class Judgement:
 
     @property
     def loses(self) -> list[str]:
-        """Tasks on which the naive forecast is better, in the order of the tasks."""
+        """Tasks on which the naive forecast is better by more than chance, in the order of the tasks."""
         return [task for task in self.tasks if self.outcome(task) == LOSES]
 
     @property
     def beaten_by(self) -> dict[str, str]:
-        """Per task on which the best baseline of this series is better, and is not naive: its name."""
+        """Per task on which the best baseline of this series, not naive, is better: its name."""
         best = {task: self.best_baseline(task) for task in self.tasks}
         lost = {task: name for task, name in best.items() if self.outcome(task, name) == LOSES}
         return {task: name for task, name in lost.items() if name != NAIVE}
+
+    def _errors(self, task: str, baseline: str) -> tuple[float, float]:
+        """Return the mean absolute errors, in returns, of the model and of a baseline."""
+        return self.error(task).overall, self.error(task, baseline).overall
 
     def to_json(self) -> dict[str, Any]:
         """Return cells, counts and test inputs as plain JSON values; no NaN, no infinity."""
@@ -179,15 +194,41 @@ class Judgement:
 _JUDGEMENT: Final = TypeAdapter(Judgement)
 
 
-def outcome_of(ours: float, theirs: float) -> Outcome:
-    """Say how an error compares with another, both of the same unit.
+def is_equal(ours: float, theirs: float) -> bool:
+    """Tell whether two errors of the same unit are one and the same, up to rounding."""
+    return math.isclose(ours, theirs, rel_tol=ROUNDING_SHARE)
 
-    >>> outcome_of(1.0, 1.0000001), outcome_of(1.0, 1.1)
-    ('equals', 'beats')
+
+def outcome_of(ours: float, theirs: float, p_value: float | None) -> Outcome:
+    """Say how an error compares with another: the one rule that every verdict follows.
+
+    Args:
+        ours: Mean error of the model.
+        theirs: That of the other forecast, in the same unit.
+        p_value: Chance of a difference this large if both were as good, 0 to 1, corrected where several
+            series are judged at once; None where the windows are too few to test.
+
+    >>> outcome_of(1.0, 1.0000001, None), outcome_of(1.0, 1.1, 0.01), outcome_of(1.2, 1.1, 0.01)
+    ('equals', 'beats', 'loses to')
+    >>> outcome_of(1.2, 1.1, 0.85), outcome_of(1.2, 1.1, None)
+    ('no real difference from', 'not yet known')
     """
-    if math.isclose(ours, theirs, rel_tol=ROUNDING_SHARE):
+    if is_equal(ours, theirs):
         return EQUALS
+    if p_value is None:
+        return UNKNOWN
+    if p_value >= ALPHA:
+        return NO_DIFFERENCE
     return BEATS if ours < theirs else LOSES
+
+
+def verdict_of(outcome: Outcome, baseline: str) -> str:
+    """Say an outcome in words, with the name that readers know the baseline by.
+
+    >>> verdict_of("no real difference from", "roll_forward"), verdict_of("not yet known", "har")
+    ('no real difference from naive', 'not yet known')
+    """
+    return UNKNOWN if outcome == UNKNOWN else f"{outcome} {called(baseline)}"
 
 
 def best_baseline(judgements: Sequence[Judgement], task: str) -> str:

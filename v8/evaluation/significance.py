@@ -39,7 +39,7 @@ from scipy.special import stdtr
 from v8.records import Count, Number
 
 ALPHA: Final = 0.05
-"""Corrected p-values below this are called significant."""
+"""P-values below this, corrected where several series are judged at once, are called significant."""
 
 LAG_FACTOR: Final = 1.3
 """Lag over the root of the number of windows, after Lazarus et al. (2018)."""

@@ -48,8 +48,8 @@ class Choice:
 
     Args:
         is_partial: Whether a run with failed or unfinished series may be published.
-        is_only_skilled: Whether models that lose to the naive forecast in any task are held back; those that
-            only a better baseline beats are published, and labelled.
+        is_only_skilled: Whether models that lose to the naive forecast in any task, by more than chance,
+            are held back; those that only a better baseline beats are published, and labelled.
         series: Names of those that are meant; all of the run when empty.
     """
 

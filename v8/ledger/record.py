@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.evaluation.baselines import NAIVE
-from v8.evaluation.judgement import EQUALS, MODEL, outcome_of
+from v8.evaluation.judgement import MODEL, is_equal
 from v8.evaluation.significance import Significance, corrected_p_values, diebold_mariano
 from v8.ledger.baselines import DAY_S
 from v8.ledger.coverage import Coverage, Covered, coverage_by_issuer, together
@@ -44,8 +44,6 @@ Floats = NDArray[np.float64]
 
 MIN_DAYS: Final = 7
 """Days (UTC) with scored forecasts from which a difference is tested."""
-
-UNKNOWN: Final = "not yet known"
 
 
 @dataclass(frozen=True)
@@ -363,10 +361,9 @@ def _crps(losses: _Losses) -> float | None:
 
 def _against(losses: _Losses, baseline: str) -> Against:
     ours, theirs = losses.means[MODEL], losses.means[baseline]
-    outcome = outcome_of(ours, theirs)
-    is_tested = outcome != EQUALS and losses.num_days >= MIN_DAYS
+    is_tested = not is_equal(ours, theirs) and losses.num_days >= MIN_DAYS
     p_value = _test(losses, baseline).p_value if is_tested else None
-    return Against(baseline, ours / theirs if theirs > 0 else None, outcome, p_value, p_value)
+    return Against(baseline, ours, theirs, p_value, p_value)
 
 
 def _test(losses: _Losses, baseline: str) -> Significance:
@@ -404,16 +401,11 @@ def _tally_json(tally: Tally) -> dict[str, int]:
     return {**asdict(tally), "num_pending": tally.num_pending}
 
 
-def verdict(against: Against) -> str:
-    """Say how the model compares with a baseline in the leaderboard's words, if anything is known yet."""
-    return UNKNOWN if against.corrected_p_value is None else against.verdict
-
-
 def _against_json(against: Against) -> dict[str, Any]:
     return {
         "baseline": against.name,
         "multiple": against.multiple,
-        "verdict": verdict(against),
+        "verdict": against.verdict,
         "p_value": against.p_value,
         "corrected_p_value": against.corrected_p_value,
         "is_significant": against.is_significant,

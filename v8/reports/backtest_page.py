@@ -40,11 +40,12 @@ QUANTILE_NOTE: Final = (
 )
 
 NOTE: Final = (
-    "Medians over series of the mean absolute error, in returns, as a multiple of naive's; less is better. "
-    "The best baseline is the one with the smallest median of these series and folds. p: chance of such a "
-    "difference from it if both were as good (Diebold-Mariano on the closes that all series share, "
-    f"Benjamini-Hochberg over the table); below {ALPHA} is more than chance. Better: series and folds with "
-    "the smaller error. Held: true closes between forecast low and high, one and all steps ahead."
+    "Medians over series of the mean absolute error, in returns, as a multiple of naive's. The best baseline "
+    "is the one with the smallest median of these series and folds. p: chance of such a difference from it "
+    "if both were as good (Diebold-Mariano on the closes that all series share, Benjamini-Hochberg over the "
+    f"table); from {ALPHA:g} on there is no real difference. Smaller: series and folds in which the error is "
+    "the smaller one, be it by chance. Held: true closes between forecast low and high, one and all steps "
+    "ahead."
 )
 
 BREAK_RULE: Final = (
@@ -131,7 +132,7 @@ def series_table(results: BacktestResults) -> TextTable:
     """Return one row a series, over all its folds."""
     head = ["series"]
     for task in results.tasks:
-        head += [task, f"{task} × best", "p"]
+        head += [task, f"{task} × best", "p", "verdict"]
     rows = [
         [name, *(cell for task in results.tasks for cell in _short(found.get(task)))]
         for name, found in results.series.items()
@@ -179,8 +180,9 @@ def _short_table(title: str, stretches: Sequence[Stretch]) -> TextTable:
         "best baseline",
         "its error",
         "× best",
-        "better",
+        "smaller",
         "p",
+        "verdict",
     ]
     rows = [
         [
@@ -194,6 +196,7 @@ def _short_table(title: str, stretches: Sequence[Stretch]) -> TextTable:
             number(result.against_best),
             f"{result.num_better} of {result.num_cells}",
             p_value(result.p_best),
+            result.verdict,
         ]
         for one in stretches
         for task, result in one.tasks.items()
@@ -203,7 +206,7 @@ def _short_table(title: str, stretches: Sequence[Stretch]) -> TextTable:
 
 def _table(title: str, stretches: Sequence[Stretch]) -> TextTable:
     baselines = _baselines(stretches)
-    head = ["fold", "task", "model", *map(called, baselines), "× best", "better", "p"]
+    head = ["fold", "task", "model", *map(called, baselines), "× best", "smaller", "p", "verdict"]
     head += ["judged from", "to", "shock", "held"]
     rows = []
     for one in stretches:
@@ -220,15 +223,17 @@ def _cells(result: TaskResult, baselines: Sequence[str]) -> Iterator[str]:
     yield f"{number(result.against_best)} {spaced(called(result.best))}"
     yield f"{result.num_better} of {result.num_cells}"
     yield p_value(result.p_best)
+    yield result.verdict
 
 
 def _short(result: TaskResult | None) -> list[str]:
     if result is None:
-        return [ABSENT] * 3
+        return [ABSENT] * 4
     return [
         number(result.ours),
         f"{number(result.against_best)} {spaced(called(result.best))}",
         p_value(result.p_best),
+        result.verdict,
     ]
 
 
@@ -247,7 +252,7 @@ def _maps(results: BacktestResults) -> Iterator[Html]:
         for task in results.tasks:
             label = (
                 f"{TASKS[task].title}, {timeframe}: skill against the best baseline of the fold, in %; "
-                "blue is better than it, orange worse"
+                "blue where the error is smaller, orange where it is larger, be it by chance"
             )
             yield plot(_map(results.cells, folds, task), label)
 

@@ -30,7 +30,7 @@ from v8.artifacts.backtest_folder import BacktestPlan, Fold
 from v8.artifacts.run_folder import RUN_FILE, read_run
 from v8.artifacts.series_artifact import read_metadata
 from v8.evaluation.baselines import NAIVE
-from v8.evaluation.judgement import BEATS, EQUALS, MODEL, Judgement, best_baseline
+from v8.evaluation.judgement import MODEL, Judgement, Outcome, best_baseline, is_equal, outcome_of, verdict_of
 from v8.evaluation.quantile_judgement import QuantileJudgement
 from v8.evaluation.season import BREAK_FACTOR, SEASON_FILE, Season
 from v8.evaluation.significance import corrected_p_values, diebold_mariano
@@ -79,6 +79,8 @@ class TaskResult:
         num_better: Cells in which the model's error is the smaller one.
         p_naive: Chance of a difference from naive this large if both were as good, corrected; or None.
         p_best: The same of the best baseline.
+        difference: Mean of what that test compares, model less best baseline, as a share of naive's error;
+            below 0 the model errs less.
         crps: Per baseline with quantiles, median of the model's CRPS over its; empty without quantiles.
         coverage: Per central interval, such as "90 %", median share of truths within it.
     """
@@ -90,8 +92,19 @@ class TaskResult:
     num_better: int
     p_naive: float | None
     p_best: float | None
+    difference: float
     crps: Mapping[str, float] = field(default_factory=dict)
     coverage: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the test beside the best baseline comes to."""
+        return outcome_of(1.0 + self.difference, 1.0, self.p_best)
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in words: "beats har"."""
+        return verdict_of(self.outcome, self.best)
 
     @property
     def ours(self) -> float | None:
@@ -284,7 +297,9 @@ def _task(cells: Sequence[Cell], task: str) -> TaskResult:
     }
     best = best_baseline(judgements, task)
     ratios = [one.multiple(task, baseline=best) for one in judgements]
-    outcomes = [one.outcome(task, best) for one in judgements]
+    is_less = [ratio is not None and ratio < 1.0 and not is_equal(ratio, 1.0) for ratio in ratios]
+    p_naive, _ = _tested(cells, task, NAIVE)
+    p_best, difference = _tested(cells, task, best)
     return TaskResult(
         num_cells=len(cells),
         multiples={
@@ -292,9 +307,10 @@ def _task(cells: Sequence[Cell], task: str) -> TaskResult:
         },
         best=best,
         against_best=_median(ratios),
-        num_better=outcomes.count(BEATS),
-        p_naive=_p_value(cells, task, NAIVE),
-        p_best=_p_value(cells, task, best),
+        num_better=sum(is_less),
+        p_naive=p_naive,
+        p_best=p_best,
+        difference=difference,
         **_interval_medians([cell.quantiles for cell in cells if cell.quantiles], task),
     )
 
@@ -321,14 +337,18 @@ def _median(values: Iterable[float | None]) -> float | None:
     return median(known) if known else None
 
 
-def _p_value(cells: Sequence[Cell], task: str, baseline: str) -> float | None:
-    """Test the model against a baseline over cells of one timeframe; None where nothing can be said."""
-    if all(cell.judgement.outcome(task, baseline) == EQUALS for cell in cells):
-        return None
+def _tested(cells: Sequence[Cell], task: str, baseline: str) -> tuple[float | None, float]:
+    """Test the model against a baseline over cells of one timeframe.
+
+    Returns:
+        The p-value, None where nothing can be said; and the mean difference, as a share of naive's error.
+    """
+    if all(cell.judgement.is_equal(task, baseline) for cell in cells):
+        return None, 0.0
     bar_s, horizon = cells[0].series.bar_s, cells[0].judgement.horizon_bars
     closes_s, differences = shared_differences(cells, task, baseline)
     test = diebold_mariano(differences, horizon_bars=horizon, bar_numbers=closes_s // bar_s)
-    return test.p_value
+    return test.p_value, test.mean_difference
 
 
 def shared_differences(

@@ -53,8 +53,8 @@ network, the one with the smallest error, median over these series.
 ## How good they are
 
 Mean absolute error in returns over all steps, on the test span, which nothing was fitted on. The multiple
-is the model's error over that of the forecast it stands beside: below 1, the model is better. Skill is 1
-minus that. In brackets: how many differ from it by more than chance.
+is the model's error over that of the forecast it stands beside: below 1, it is the smaller one. Skill is 1
+minus that. A model beats the other or loses to it by more than chance; otherwise there is no real difference.
 
 {summary}
 
@@ -277,10 +277,10 @@ def _summary(rows: Sequence[LeaderboardRow]) -> str:
     for task, summary in summarise(rows).items():
         for wins in summary.shown:
             medians = number(wins.median_multiple), number(wins.median_skill)
-            better = f"{wins.num_beating} ({wins.num_significantly_beating})"
-            worse = f"{wins.num_losing} ({wins.num_significantly_losing})"
-            cells.append((TASKS[task].title, wins.name, count(wins.num_series), *medians, better, worse))
-    header = ("task", "beside", "models", "median multiple", "median skill", "beat it", "lose to it")
+            outcomes = map(count, (wins.num_beating, wins.num_losing, wins.num_undecided))
+            cells.append((TASKS[task].title, wins.name, count(wins.num_series), *medians, *outcomes))
+    medians_of = ("models", "median multiple", "median skill")
+    header = ("task", "beside", *medians_of, "beat it", "lose to it", "no real difference")
     return markdown_table(header, cells)
 
 
@@ -307,7 +307,7 @@ def _cells(row: LeaderboardRow, summaries: Mapping[str, TaskSummary], *, is_test
 
 
 def _labelled(row: LeaderboardRow) -> str:
-    """Name a series, and what is better than its model."""
+    """Name a series, and what is better than its model by more than chance."""
     losses: dict[str, list[str]] = {}
     for task, score in row.tasks.items():
         for name in score.lost:

@@ -10,7 +10,7 @@ over the series.
 
 P-values are those of the Diebold-Mariano test against a baseline. Many series are judged at once, so the
 p-values of each task and baseline are corrected together over the series of the leaderboard (Benjamini and
-Hochberg); "significant" always means the corrected ones. See `v8.evaluation.significance`.
+Hochberg); verdicts follow the corrected ones. See `v8.evaluation.significance`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from typing import Final
 
 from v8.columns import TASK_OHLC
 from v8.evaluation.baselines import NAIVE, called
-from v8.evaluation.judgement import BEATS, LOSES, Outcome, best_baseline
-from v8.evaluation.significance import ALPHA, corrected_p_values
+from v8.evaluation.judgement import BEATS, LOSES, MODEL, Outcome, best_baseline, outcome_of, verdict_of
+from v8.evaluation.significance import corrected_p_values
 from v8.reports.results import SeriesResult
 from v8.storage import write_text
 from v8.tasks import TASKS
@@ -69,16 +69,16 @@ class Against:
 
     Args:
         baseline: A key of `BASELINES`.
-        multiple: Model error over the baseline's, unitless, below 1 is better; None if it made none.
-        outcome: `beats`, `equals` or `loses to`.
+        ours: Mean absolute error of the model.
+        theirs: That of the baseline, in the same unit.
         p_value: Chance of a difference this large if there were none, 0 to 1, two-sided; None when the span
             is too short to say, or the forecasts are the same.
         corrected_p_value: The same, corrected over all series of the leaderboard; None likewise.
     """
 
     baseline: str
-    multiple: float | None
-    outcome: Outcome
+    ours: float
+    theirs: float
     p_value: float | None = None
     corrected_p_value: float | None = None
 
@@ -88,6 +88,17 @@ class Against:
         return called(self.baseline)
 
     @property
+    def multiple(self) -> float | None:
+        """Model error over the baseline's, unitless, below 1 is less; None if the baseline made none."""
+        multiple = self.ours / self.theirs if self.theirs > 0 else math.inf
+        return multiple if math.isfinite(multiple) else None
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the errors and the corrected p-value come to, by the one rule of `outcome_of`."""
+        return outcome_of(self.ours, self.theirs, self.corrected_p_value)
+
+    @property
     def skill(self) -> float | None:
         """1 - multiple: 1 is perfect, 0 the baseline, negative worse; None without a multiple."""
         return None if self.multiple is None else 1.0 - self.multiple
@@ -95,12 +106,12 @@ class Against:
     @property
     def verdict(self) -> str:
         """The outcome in words: "beats naive"."""
-        return f"{self.outcome} {self.name}"
+        return verdict_of(self.outcome, self.baseline)
 
     @property
     def is_significant(self) -> bool:
-        """Whether it differs from the baseline, in the direction of the outcome, by more than chance."""
-        return self.corrected_p_value is not None and self.corrected_p_value < ALPHA
+        """Whether it differs from the baseline by more than chance."""
+        return self.outcome in (BEATS, LOSES)
 
 
 @dataclass(frozen=True)
@@ -117,7 +128,7 @@ class TaskScore:
 
     @property
     def lost(self) -> list[str]:
-        """Names of those of the two that are better than the model."""
+        """Names of those of the two that are better than the model by more than chance."""
         return [one.name for one in self.shown if one.outcome == LOSES]
 
 
@@ -153,20 +164,21 @@ class Wins:
     Args:
         name: What readers know the baseline by.
         num_series: Series with this task.
-        num_beating: Series among them that beat the baseline.
-        num_significantly_beating: Series among those whose difference is significant.
-        num_losing: Series that lose to it.
-        num_significantly_losing: Series among those whose difference is significant.
+        num_beating: Series among them that beat the baseline, by more than chance.
+        num_losing: Series that lose to it, by more than chance.
         median_multiple: Median over the series with such a number, unitless; None without any.
     """
 
     name: str
     num_series: int
     num_beating: int
-    num_significantly_beating: int
     num_losing: int
-    num_significantly_losing: int
     median_multiple: float | None
+
+    @property
+    def num_undecided(self) -> int:
+        """Series between which and the baseline there is no real difference, or none that is known yet."""
+        return self.num_series - self.num_beating - self.num_losing
 
     @property
     def median_skill(self) -> float | None:
@@ -245,8 +257,8 @@ def _compare(results: Sequence[SeriesResult], task: str, baseline: str) -> list[
     return [
         Against(
             baseline=baseline,
-            multiple=one.multiple(task, baseline=baseline),
-            outcome=one.outcome(task, baseline),
+            ours=one.error(task, MODEL).overall,
+            theirs=one.error(task, baseline).overall,
             p_value=p_value,
             corrected_p_value=corrected,
         )
@@ -274,14 +286,12 @@ def _rank(row: LeaderboardRow) -> tuple[float, str]:
 
 
 def _wins(scores: Sequence[Against]) -> Wins:
-    better, worse = ([one for one in scores if one.outcome == outcome] for outcome in (BEATS, LOSES))
+    outcomes = [one.outcome for one in scores]
     return Wins(
         name=scores[0].name,
         num_series=len(scores),
-        num_beating=len(better),
-        num_significantly_beating=sum(one.is_significant for one in better),
-        num_losing=len(worse),
-        num_significantly_losing=sum(one.is_significant for one in worse),
+        num_beating=outcomes.count(BEATS),
+        num_losing=outcomes.count(LOSES),
         median_multiple=median(one.multiple for one in scores),
     )
 

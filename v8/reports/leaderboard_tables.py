@@ -17,8 +17,9 @@ MARK: Final = "●"
 
 LEADERBOARD_NOTE: Final = (
     "The model's mean absolute error on the test span, over all steps and columns, in returns, as a "
-    "multiple of that of the forecast named above it: below 1, in blue, the model is better. Ordered by "
-    f"the candles' multiple of naive, best first. {MARK}: differs by more than chance. The best baseline "
+    "multiple of that of the forecast named above it: below 1 it is the smaller one. Ordered by the "
+    f"candles' multiple of naive, best first. {MARK}, in blue or orange: better or worse by more than "
+    "chance; without it there is no real difference. The best baseline "
     "of a task is the forecast without a network whose multiple of naive has the smallest median over "
     "these series."
 )
@@ -77,8 +78,8 @@ def _card_lines(wins: Wins) -> Iterator[Html]:
     yield element("p", element("b", f"× {number(wins.median_multiple)}"), _named(wins.name), class_="lead")
     yield element(
         "p",
-        f"{wins.num_beating} of {wins.num_series} beat it, {wins.num_significantly_beating} by more than "
-        f"chance; {wins.num_losing} lose to it, {wins.num_significantly_losing} by more than chance.",
+        f"Of {wins.num_series}, {wins.num_beating} beat it and {wins.num_losing} lose to it by more than "
+        f"chance; {wins.num_undecided} without a real difference.",
     )
 
 
@@ -106,7 +107,7 @@ def _cells(row: LeaderboardRow, summaries: Mapping[str, TaskSummary], link: str)
 
 
 def _multiple_cell(against: Against) -> Html:
-    """Show a multiple, coloured by its side of 1, with a mark when it is no luck; a pointer finds p."""
+    """Show a multiple, coloured and marked where it is better or worse and no luck; a pointer finds p."""
     style = {BEATS: "better", LOSES: "worse"}.get(against.outcome)
     mark = element("span", MARK if against.is_significant else "", class_="mark")
     said = f"{against.verdict}, corrected p {p_value(against.corrected_p_value)}"

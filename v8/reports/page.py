@@ -145,7 +145,7 @@ def series_body(result: SeriesResult, history: History, sample: ForecastSample |
 def _verdicts(judgement: Judgement, task: str) -> str:
     """Compare one series with naive and with the baseline that is best on this series alone."""
     baselines = dict.fromkeys((NAIVE, judgement.best_baseline(task)))
-    return ", ".join(judgement.verdict(task, baseline) for baseline in baselines)
+    return ", ".join(dict.fromkeys(judgement.verdict(task, baseline) for baseline in baselines))
 
 
 def _folded(title: str, *content: Html, is_folded: bool) -> Html:
@@ -155,7 +155,7 @@ def _folded(title: str, *content: Html, is_folded: bool) -> Html:
 
 def _leaderboard(rows: Sequence[LeaderboardRow], *, is_folded: bool) -> list[str]:
     label = (
-        "Mean absolute error as a multiple of that of {}: left of 1 is better. Filled dots differ "
+        "Mean absolute error as a multiple of that of {}: left of 1 is less. Filled dots differ "
         f"from 1 by more than chance (corrected p below {ALPHA:g}), hollow ones may be luck."
     )
     charts = [
@@ -190,10 +190,11 @@ def _reading_guide(results: Iterable[SeriesResult]) -> list[Html]:
         ),
         element(
             "p",
-            "“Beats naive” compares two averages on one test span; p says how often chance alone would "
-            "part them as far. Windows overlap, so the test reckons with errors that move together, "
-            "and with many tests at once. Direction counts windows in which both forecast and truth "
-            "moved; its 95 % interval takes them for the fewer independent ones they are worth. "
+            "“Beats” and “loses to” compare two averages on one test span, and are said only where chance "
+            f"alone would part them as far in fewer than {ALPHA:.0%} of the cases (p); otherwise there is no "
+            "real difference. Windows overlap, so the test reckons with errors that move together, and with "
+            "many tests at once. Direction counts windows in which both forecast and truth moved; its 95 % "
+            "interval takes them for the fewer independent ones they are worth. "
             "None of this is advice to trade.",
         ),
         baselines,

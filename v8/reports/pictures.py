@@ -98,7 +98,7 @@ def write_pictures(
             for other, is_best in (("naive error", False), ("error of the best baseline", True))
         ]
         size = 12.0, 1.6 + 0.22 * len(best_rows)
-        said = "below 1 is better; filled: differs from 1 by more than chance"
+        said = "below 1 is less; filled: differs from 1 by more than chance"
         if len(rows) > MOST_ROWS:
             said += f"; the best {MOST_ROWS} of {len(rows):,} series"
         pictures["skill.png"] = said, skill, size
