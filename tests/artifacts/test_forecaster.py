@@ -188,6 +188,23 @@ def test_the_running_bar_is_not_known_yet(loaded: Forecaster, raw: pd.DataFrame)
     pd.testing.assert_frame_equal(loaded.predict(raw, now_s=almost_closed_s), cut, check_exact=True)
 
 
+def test_a_newest_candle_that_cannot_be_used_is_refused_by_its_row_and_values(
+    loaded: Forecaster, raw: pd.DataFrame
+) -> None:
+    broken = raw.copy()
+    broken.loc[len(raw) - 1, "high"] = 1e-6
+    for call in (loaded.predict, loaded.forecast_history):
+        with pytest.raises(
+            DataError,
+            match=r"BTCUSDT-15m from a frame: a forecast begins behind the newest candle, .* got row 700 of "
+            r"2024-12-31T23:45:00Z: low <= open, close <= high broken \(open .*, high 1e-06, low ",
+        ):
+            call(broken)
+    inner = raw.copy()
+    inner.loc[100, "high"] = 1e-6
+    assert len(loaded.predict(inner)) == 3
+
+
 def test_the_age_of_the_newest_candle_is_checked_when_asked_for(
     loaded: Forecaster, raw: pd.DataFrame
 ) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from v8.errors import DataError
-from v8.market.candles import check_candles
+from v8.market.candles import check_candles, require_newest
 from v8.market.open_times import iso
 from v8.market.series import Series
 
@@ -342,3 +342,45 @@ def test_the_summary_names_everything_that_is_not_zero(valid_frame):
         "40 of 100 rows kept, 2024-01-21T17:00:00Z to 2024-01-23T08:00:00Z; "
         "60 from before the re-listing; listed anew at 2024-01-21T17:00:00Z"
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"close": np.nan}, "values that are missing, no numbers or beyond 1e18"),
+        ({"volume": np.nan}, "values that are missing"),
+        ({"low": 0.0}, "prices not above zero"),
+        ({"high": 1.0}, "low <= open, close <= high broken"),
+        ({"open_time": (START_S + 99 * 3_600 + 7) * 1_000}, "opens between two bars"),
+    ],
+)
+def test_a_newest_row_that_is_dropped_is_told_and_begins_no_forecast(valid_frame, changes, why):
+    frame = valid_frame(100, 3_600)
+    frame.loc[99, list(changes)] = list(changes.values())
+    for rows, row in ((frame, 100), (frame.iloc[::-1], 1)):
+        candles = check(rows)
+        assert f"the newest dropped: row {row} of 2024-01-05T03:00:0" in candles.report.summary()
+        written = json.loads(json.dumps(candles.report.to_json()))
+        assert written["newest_lost"]["open_s"] == START_S + 99 * 3_600
+        with pytest.raises(DataError, match=rf"newest candle, .* got row {row} of 2024-01-05T03:00:0.*{why}"):
+            require_newest(candles)
+        with pytest.raises(DataError, match="from 2024-01-05T02:00:00Z all the same, take it out"):
+            require_newest(candles.newest(10))
+        require_newest(candles.newest(10, end_s=START_S + 98 * 3_600))
+        # Its bar is still running: it would be dropped in any case.
+        require_newest(check(rows, now_s=START_S + 100 * 3_600 - 1))
+
+
+def test_a_newest_bar_in_two_versions_begins_no_forecast(valid_frame):
+    frame = valid_frame(100, 3_600)
+    twice = pd.concat([frame, frame.tail(1).assign(volume=1e6)])
+    with pytest.raises(DataError, match=r"row 100 of .*: listed more than once with different values"):
+        require_newest(check(twice))
+
+
+def test_an_unusable_row_before_the_newest_or_within_its_bar_is_no_newest(valid_frame):
+    frame = valid_frame(100, 3_600)
+    between = frame.tail(1).assign(open_time=frame.open_time.iloc[-1] + 600_000)
+    require_newest(check(pd.concat([frame, between])))
+    frame.loc[98, "close"] = np.nan
+    assert check(frame).report.newest_lost is None

@@ -97,6 +97,22 @@ def test_what_could_mean_something_else_is_refused(folder: Path, text: str, why:
         read_user_table(settings())
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        # Read leniently, the second value counts from the first time on, eight hours early.
+        '1717200000,"x,1\n1717228800,y",2\n',
+        '1717200000,x"",1\n1717228800,"y,2\n1717257600,z",3\n',
+        '1717200000,"x"y,1\n',
+        '1717200000,"x,1\r1717228800,y",2\r',
+    ],
+)
+def test_a_quote_never_reaches_into_another_row(folder: Path, rows: str) -> None:
+    (folder / "funding.csv").write_text(f"time,note,rate\n{rows}", newline="")
+    with pytest.raises(DataError, match=r"a quote closes on its own line.* in line [23]\. Close or"):
+        read_user_table(settings())
+
+
 def test_a_table_that_is_not_there_names_the_flag(folder: Path) -> None:
     with pytest.raises(DataError, match=r"funding.csv: must be a CSV .* no such file.* with --tables FOLDER"):
         read_user_table(settings())

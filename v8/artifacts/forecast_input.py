@@ -1,7 +1,8 @@
 """What a user hands to a forecaster, turned into checked candles of its series, or refused.
 
 Nothing is guessed: a frame that says or shows that it is of another series or timeframe is refused, a
-hole in the rows that a forecast needs is never filled in, and the bar that is still running is dropped.
+hole in the rows that a forecast needs is never filled in, the bar that is still running is dropped, and a
+newest candle that has closed and cannot be used is not left out in silence.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pandas as pd
 
 from v8.columns import OPEN_TIME
 from v8.errors import DataError
-from v8.market.candles import Candles, check_candles
+from v8.market.candles import Candles, check_candles, require_newest
 from v8.market.frames import GivenCandles, candle_table, of_another_series
 from v8.market.open_times import US_PER_S, iso, read_open_times
 from v8.market.series import TIMEFRAME_S, Series
@@ -35,8 +36,15 @@ def checked_candles(candles: Candles | GivenCandles, series: Series, now_s: int 
             running bar depends on it.
 
     Raises:
-        DataError: If they are of another series or timeframe, or cannot be repaired without guessing.
+        DataError: If they are of another series or timeframe, cannot be repaired without guessing, or their
+            newest row that has closed cannot be used.
     """
+    checked = _checked(candles, series, now_s)
+    require_newest(checked)
+    return checked
+
+
+def _checked(candles: Candles | GivenCandles, series: Series, now_s: int | None) -> Candles:
     if isinstance(candles, Candles):
         if candles.series != series:
             raise of_another_series(series, str(candles.series))

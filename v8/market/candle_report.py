@@ -25,6 +25,19 @@ class Gap:
 
 
 @dataclass(frozen=True)
+class LostRow:
+    """The newest row of all, where it was dropped: the candle before it is not the newest that there is.
+
+    Args:
+        open_s: When its bar opens, seconds since the epoch, UTC.
+        told: Its number, counted from 1, what is wrong with it, and what it holds.
+    """
+
+    open_s: int
+    told: str
+
+
+@dataclass(frozen=True)
 class CandleReport:
     """Counts of rows, unitless, except where a line says otherwise.
 
@@ -59,6 +72,7 @@ class CandleReport:
         largest_log_return: Largest |log(close / close before)| within a segment, unitless.
         has_volume: Whether the source told a volume.
         num_revised: Candles kept of which the exchange told another version, too.
+        newest_lost: The newest row, if its bar has closed and it was dropped because it could not be true.
         priced_as: What was priced, where that is not what the series names: BTC-USD is not BTCUSDT.
     """
 
@@ -90,6 +104,7 @@ class CandleReport:
     largest_log_return: float = 0.0
     has_volume: bool = True
     num_revised: int = 0
+    newest_lost: LostRow | None = None
     priced_as: str = ""
 
     @property
@@ -134,6 +149,8 @@ class CandleReport:
         parts += [f"{count} bars lack {name}" for name, count in self.lacking.items()]
         if not self.has_volume:
             parts.append("no volume")
+        if self.newest_lost:
+            parts.append(f"the newest dropped: {self.newest_lost.told}")
         if self.priced_as:
             parts.append(f"prices of {self.priced_as}")
         if self.num_revised:

@@ -2,7 +2,8 @@
 
 What `check_candles` does, in this order; every row it does not keep is counted in the report:
 
-1. Open times of any unit become UTC seconds; a row without a readable time refuses the series.
+1. Open times of any unit become UTC seconds; a row without a readable time refuses the series. What tells
+   another symbol or timeframe does, too, and so does what `v8.market.contradictions` finds.
 2. Rows that cannot be true are dropped: unreadable values, prices not above zero, volume below zero, values
    beyond 1e18, `low <= open, close <= high` broken, opens between two bars of the grid. The grid is the one
    on which most rows lie: weeks begin on Monday, and hours may begin at half past.
@@ -22,6 +23,9 @@ volume that only some rows lack is a fault of these rows.
 Flat candles without volume are kept: the exchange writes them in quiet markets as in outages, and
 they say truthfully that nothing traded. The report counts them and their longest run.
 
+Where the newest bar that has closed is among those dropped, the report names it, and `require_newest` refuses
+such candles wherever a forecast is made: it would be of a bar that has closed.
+
 Shapes: N candles, R raw rows.
 """
 
@@ -40,8 +44,10 @@ from numpy.typing import NDArray
 
 from v8.columns import CLOSE, OHLC, OHLCV, OPEN_TIME, VOLUME
 from v8.errors import MAX_LISTED, DataError, listed
-from v8.market.candle_report import NUM_GAPS_LISTED, CandleReport, Gap
+from v8.market.candle_report import NUM_GAPS_LISTED, CandleReport, Gap, LostRow
 from v8.market.closing import closed_hours
+from v8.market.contradictions import is_coarse, require_continuity, require_opens, too_coarse
+from v8.market.frames import require_named
 from v8.market.open_times import US_PER_S, is_real, iso, read_open_times
 from v8.market.series import Series
 from v8.storage import digest_bytes
@@ -148,10 +154,13 @@ class Candles:
             )
         span = slice(max(0, stop - num_bars), stop)
         outside, newer = len(self) - (span.stop - span.start), len(self) - stop
+        lost = self.report.newest_lost
+        is_asked = lost is not None and newer == 0 and (end_s is None or lost.open_s <= end_s)
         report = replace(
             self.report,
             num_outside=self.report.num_outside + outside,
             num_newer=self.report.num_newer + newer,
+            newest_lost=lost if is_asked else None,
         )
         beside = {name: values[span] for name, values in self.beside.items()}
         return _assembled(
@@ -197,6 +206,7 @@ def check_candles(frame: pd.DataFrame, series: Series, *, source: str, now_s: in
     where = f"{series} from {source}"
     _require_columns(frame, where)
     _require_rows(len(frame), len(frame), where)
+    require_named(frame, series)
     times = read_open_times(frame[OPEN_TIME])
     _require_readable(frame[OPEN_TIME], times.is_readable, where)
     report = CandleReport(
@@ -204,15 +214,33 @@ def check_candles(frame: pd.DataFrame, series: Series, *, source: str, now_s: in
         time_units=dict(sorted(times.units.items())),
         num_unsorted=int(np.count_nonzero(np.diff(times.open_us) < 0)),
     )
-    values = np.stack([_numbers(frame[name]) for name in _known_columns(frame)], axis=1)
+    values = np.stack([_numbers(frame[name], where) for name in _known_columns(frame)], axis=1)
     values += 0.0  # turns -0.0 into 0.0, so that equal candles have equal digests
-    rows = _without_faults(_Rows(series, where, times.open_us, values, report))
-    rows = _without_repetition(_without_unclosed(rows, now_s))
+    raw = _Rows(series, where, times.open_us, values, report)
+    rows = _without_repetition(_without_unclosed(_without_faults(raw), now_s))
     _require_rows(len(rows.open_us), len(frame), where)
+    require_opens(rows.open_us, series.bar_s, where)
     _require_timeframe(rows)
     rows = _newest_life(rows)
     _require_open_market(rows)
+    require_continuity(rows.open_us, rows.values, series.bar_s, where)
+    rows = rows.at(slice(None), newest_lost=_newest_lost(raw, rows.open_us[-1], now_s))
     return _assembled(series, rows.open_us // US_PER_S, _with_volume(rows.values), rows.report, source)
+
+
+def require_newest(candles: Candles) -> None:
+    """Refuse candles of which the newest was dropped: a bar that has closed would be forecast as the future.
+
+    Raises:
+        DataError: If the newest row could not be true.
+    """
+    if lost := candles.report.newest_lost:
+        raise DataError(
+            where=f"{candles.series} from {candles.source}",
+            rule="a forecast begins behind the newest candle, which must be usable",
+            got=lost.told,
+            fix=f"Mend it; to forecast from {candles.report.last_open} all the same, take it out",
+        )
 
 
 def require_num_bars(num_bars: int, series: Series) -> None:
@@ -330,8 +358,10 @@ def _with_volume(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.pad(values, ((0, 0), (0, num_missing)), constant_values=np.nan) if num_missing else values
 
 
-def _numbers(column: pd.Series) -> NDArray[np.float64]:
+def _numbers(column: pd.Series, where: str) -> NDArray[np.float64]:
     """Read a column of any type as numbers; nan where a row holds none (a date or true is none)."""
+    if is_coarse(column):
+        raise too_coarse(where, str(column.name))
     if is_real(column):
         return column.to_numpy(dtype=np.float64, na_value=np.nan)
     return np.array([_number(item) for item in column.astype(object)], dtype=np.float64)
@@ -380,16 +410,9 @@ _FAULTS = (
 
 def _without_faults(rows: _Rows) -> _Rows:
     """Drop and count the rows that cannot be true, each under its first fault; refuse when they are many."""
-    opened, high, low, close, *volume = rows.values.T
-    masks = [
-        ~(np.abs(rows.values) <= MAX_VALUE).all(axis=1),
-        (np.minimum.reduce([opened, high, low, close]) < 1 / MAX_VALUE) | (sum(volume) < 0),
-        (low > np.minimum(opened, close)) | (high < np.maximum(opened, close)),
-        ~_is_on_grid(rows),
-        np.ones(len(close), dtype=np.bool_),
-    ]
-    first = np.argmax(masks, axis=0)
-    counts = np.bincount(first, minlength=len(masks))[: len(_FAULTS)]
+    phases_us, num_rows = np.unique(rows.open_us % (rows.series.bar_s * US_PER_S), return_counts=True)
+    first = _first_faults(rows, int(phases_us[num_rows.argmax()]))
+    counts = np.bincount(first, minlength=len(_FAULTS) + 1)[: len(_FAULTS)]
     worst = int(counts.argmax())
     reason = f"mostly {_FAULTS[worst][1]} ({rows.opens(first == worst)})"
     _require_few(int(counts.sum()), rows, reason)
@@ -397,12 +420,33 @@ def _without_faults(rows: _Rows) -> _Rows:
     return rows.at(first == len(_FAULTS), **found)
 
 
-def _is_on_grid(rows: _Rows) -> NDArray[np.bool_]:
-    """Tell which rows open on the grid on which most rows do."""
-    phases_us, place, counts = np.unique(
-        rows.open_us % (rows.series.bar_s * US_PER_S), return_inverse=True, return_counts=True
-    )
-    return np.asarray(phases_us[place] == phases_us[counts.argmax()])
+def _first_faults(rows: _Rows, phase_us: int) -> NDArray[np.intp]:
+    """Tell which of `_FAULTS` each row has first, shape (R,); one more than there are for a sound row."""
+    opened, high, low, close, *volume = rows.values.T
+    masks = [
+        ~(np.abs(rows.values) <= MAX_VALUE).all(axis=1),
+        (np.minimum.reduce([opened, high, low, close]) < 1 / MAX_VALUE) | (sum(volume) < 0),
+        (low > np.minimum(opened, close)) | (high < np.maximum(opened, close)),
+        rows.open_us % (rows.series.bar_s * US_PER_S) != phase_us,
+        np.ones(len(close), dtype=np.bool_),
+    ]
+    return np.argmax(masks, axis=0)
+
+
+def _newest_lost(raw: _Rows, last_us: np.int64, now_s: int | None) -> LostRow | None:
+    """Tell of the newest row, if it was dropped and lies in a bar that has closed after the last one kept."""
+    bar_us = raw.series.bar_s * US_PER_S
+    bars_us = raw.open_us - (raw.open_us - last_us) % bar_us
+    is_closed = np.full(len(bars_us), True) if now_s is None else bars_us + bar_us <= now_s * US_PER_S
+    lost = np.flatnonzero(is_closed & (bars_us > last_us))
+    if not len(lost):
+        return None
+    row = int(lost[raw.open_us[lost].argmax()])
+    fault = _first_faults(raw.at(slice(row, row + 1)), int(last_us % bar_us))[0]
+    why = [reason for _, reason in _FAULTS] + ["listed more than once with different values"]
+    held = ", ".join(f"{name} {value:.10g}" for name, value in zip(OHLCV, raw.values[row], strict=False))
+    told = f"row {row + 1:,} of {iso(raw.open_us[row] / US_PER_S)}: {why[fault]} ({held})"
+    return LostRow(int(bars_us[row]) // US_PER_S, told)
 
 
 def _require_few(num_bad: int, rows: _Rows, reason: str) -> None:

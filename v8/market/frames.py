@@ -6,16 +6,20 @@ Columns are found by name, without regard to case, blanks, underscores and brack
   because text loses the time zone. In a frame the index holds it where no column does.
 - The volume is `volume`, or `volume_` and the base asset of the symbol ("Volume BTC" for BTCUSDT); a quote
   volume ("Volume USDT") is never taken for it. Without one the candles have no volume.
+- A column that tells symbol, timeframe or series (`TELLING_NAMES`) must tell those of the candles, in every
+  row that has a value.
+- A time at which bars close is none at which they open.
 - Of columns that name a ticker beside the price, as `yfinance.download` returns them, those of the series'
   symbol are taken.
 
 Rows without names are those of exchange libraries: open time, open, high, low, close, then the volume if
-there is a sixth value.
+there is a sixth value. Their prices tell whether they come in that order (`v8.market.contradictions`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -23,6 +27,7 @@ import pandas as pd
 
 from v8.columns import CLOSE, HIGH, LOW, OHLC, OHLCV, OPEN, OPEN_TIME, VOLUME
 from v8.errors import DataError, listed
+from v8.market.contradictions import too_coarse
 from v8.market.series import Series
 from v8.symbols import plain_symbol
 from v8.untrusted import shown
@@ -40,6 +45,8 @@ TIME_NAMES: Final = (
     OPEN_TIME,
     "opentime",
     "open_timestamp",
+    "time_open",
+    "timeopen",
     "timestamp",
     "unix",
     "unix_timestamp",
@@ -51,6 +58,32 @@ TIME_NAMES: Final = (
     "date",
 )
 """What tables call the open time, in plain form; what usually holds numbers comes first."""
+
+CLOSE_TIME_NAMES: Final = (
+    *("close_time", "closetime", "close_timestamp", "time_close", "timeclose"),
+    *("end_time", "endtime", "close_date", "closedate"),
+)
+"""What tables call the time at which a bar closes, in plain form."""
+
+TELLING_NAMES: Final = {
+    **dict.fromkeys(("symbol", "ticker", "pair", "instrument"), "symbol"),
+    **dict.fromkeys(("timeframe", "time_frame", "interval", "granularity", "resolution"), "timeframe"),
+    "series": "series",
+}
+"""Which part of a series a column tells, by its plain name."""
+
+_UNIT_S: Final = {
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes", "t"), 60),
+    **dict.fromkeys(("h", "hr", "hour", "hours"), 3_600),
+    **dict.fromkeys(("d", "day", "days"), 86_400),
+    **dict.fromkeys(("w", "wk", "week", "weeks"), 604_800),
+}
+_SPAN: Final = re.compile(r"(?P<number>\d{1,9})(?:\.0)? ?(?P<unit>[A-Za-z]*)")
+_BARE_UNITS_S: Final = (1.0, 60.0, 0.001)
+"""What a number without a unit counts: seconds, minutes or milliseconds."""
+
+_FEWEST_QUOTE_LETTERS: Final = 3
 
 _NAMES: Final = {
     OPEN_TIME: TIME_NAMES,
@@ -67,12 +100,13 @@ def candle_table(given: Any, series: Series, where: str) -> pd.DataFrame:
 
     Args:
         given: See `GivenCandles`.
-        series: Whose candles these are to be. A column, or an entry of a frame's `attrs`, that names another
-            symbol, timeframe or series refuses the table.
+        series: Whose candles these are to be. An entry of a frame's `attrs` that names another symbol,
+            timeframe or series refuses the table.
         where: Name of the table, for errors.
 
     Returns:
-        Columns `open_time` and `OHLCV`, without the volume where there is none; rows as they were given.
+        Columns `open_time` and `OHLCV`, without the volume where there is none, and those of
+        `TELLING_NAMES`, for `require_named`; rows as they were given.
 
     Raises:
         DataError: If it is no table, of another series, or a column cannot be found by name.
@@ -85,10 +119,11 @@ def candle_table(given: Any, series: Series, where: str) -> pd.DataFrame:
     num_levels = frame.columns.nlevels
     levels = [[str(name) for name in frame.columns.get_level_values(level)] for level in range(num_levels)]
     names = flat_names(levels, series, where)
-    _require_names(frame, names, series)
+    for name in TELLING_NAMES.keys() & frame.attrs.keys():
+        _require_told(name, [frame.attrs[name]], series)
     columns = [frame.iloc[:, number] for number in range(len(names))]
-    if _is_time_index(frame.index, names):
-        names, columns = [*names, OPEN_TIME], [*columns, frame.index.to_series()]
+    if name := _index_name(frame.index, names):
+        names, columns = [*names, name], [*columns, frame.index.to_series()]
     wanted = wanted_columns(names, series, where)
     return pd.DataFrame({name: columns[number].reset_index(drop=True) for number, name in wanted.items()})
 
@@ -97,7 +132,8 @@ def wanted_columns(names: Sequence[str], series: Series, where: str) -> dict[int
     """Find the columns that are needed among the names that a table gives its columns.
 
     Returns:
-        Our name by the number of each column; the volume may be missing.
+        Our name by the number of each column; the volume may be missing. What tells a part of the series
+        has its plain name.
 
     Raises:
         DataError: If a column is missing or there more than once.
@@ -105,21 +141,48 @@ def wanted_columns(names: Sequence[str], series: Series, where: str) -> dict[int
     plain, symbol = [plain_name(name) for name in names], series.symbol.lower()
     assets = {f"{VOLUME}_{symbol[:stop]}" for stop in range(1, len(symbol))}
     volumes = tuple(name for name in plain if name in assets)
-    wanted = {}
+    wanted: dict[int, str] = {}
+    if not set(TIME_NAMES) & set(plain) and (closes := [name for name in CLOSE_TIME_NAMES if name in plain]):
+        raise DataError(
+            where=where,
+            rule="a candle is placed by when it opens",
+            got=f"{closes[0]}, which is when it closes, and no open time",
+            fix="Add a column open_time: the close time, less a bar and what it lies before the next full "
+            "minute",
+        )
     for column, known in {**_NAMES, VOLUME: (*_NAMES[VOLUME], *volumes)}.items():
         found = next((name for name in known if name in plain), None)
         if found is None and column == VOLUME:
             continue
         if found is None or plain.count(found) > 1:
-            raise DataError(
-                where=where,
-                rule=f"needs one column {column}"
-                + (f" (or {', '.join(known[1:])})" if column == OPEN_TIME else ""),
-                got=f"{plain.count(found) if found else 'none'} among {', '.join(names)}",
-                fix="Rename the columns; prices without open, high, low and close are no candles",
-            )
+            others = f" (or {', '.join(known[1:])})" if column == OPEN_TIME else ""
+            raise _not_once(column, others, plain.count(found) if found else 0, names, where)
         wanted[plain.index(found)] = column
+    for name in TELLING_NAMES.keys() & set(plain):
+        if plain.count(name) > 1:
+            raise _not_once(name, "", plain.count(name), names, where)
+        wanted[plain.index(name)] = name
     return wanted
+
+
+def require_named(frame: pd.DataFrame, series: Series) -> None:
+    """Refuse a table with a column that tells another symbol, timeframe or series.
+
+    Raises:
+        DataError: If one does, in any row.
+    """
+    for name in frame.columns:
+        if name in TELLING_NAMES:
+            _require_told(name, frame[name].dropna(), series)
+
+
+def _not_once(column: str, others: str, num_found: int, names: Sequence[str], where: str) -> DataError:
+    return DataError(
+        where=where,
+        rule=f"needs one column {column}{others}",
+        got=f"{num_found or 'none'} among {', '.join(names)}",
+        fix="Rename the columns; prices without open, high, low and close are no candles",
+    )
 
 
 def plain_name(name: str) -> str:
@@ -177,6 +240,10 @@ def _as_frame(given: Any, where: str) -> pd.DataFrame:
     if isinstance(given, Mapping):
         return _frame_of(given, where)
     if isinstance(given, np.ndarray):
+        if given.dtype.names:
+            return _frame_of(given, where)
+        if given.dtype == np.float16:
+            raise too_coarse(where, "the array")
         given = given.tolist()
     if not isinstance(given, list | tuple) or not 0 < len(given) <= MAX_ROWS:
         raise _no_table(where, _told(given))
@@ -185,6 +252,8 @@ def _as_frame(given: Any, where: str) -> pd.DataFrame:
     lengths = {len(row) if isinstance(row, list | tuple) else 0 for row in given}
     if len(lengths) > 1 or not _LEAST_ROW_VALUES <= min(lengths) <= MOST_ROW_VALUES:
         raise _no_table(where, f"rows of {listed(sorted(lengths))} values")
+    if any(isinstance(value, np.float16) for row in given for value in row):
+        raise too_coarse(where, "its rows")
     names = (OPEN_TIME, *OHLCV)[: min(lengths)]
     return _frame_of([row[: len(names)] for row in given], where).set_axis(list(names), axis=1)
 
@@ -214,21 +283,47 @@ def _told(given: Any) -> str:
     )
 
 
-def _is_time_index(index: pd.Index, names: Sequence[str]) -> bool:
-    """Tell whether the index of a frame holds its open times: dates do, and what is named so."""
-    is_named = index.nlevels == 1 and plain_name(str(index.name)) in TIME_NAMES
-    is_told = OPEN_TIME in map(plain_name, names)
-    return not is_told and (isinstance(index, pd.DatetimeIndex) or is_named)
+def _index_name(index: pd.Index, names: Sequence[str]) -> str:
+    """Name the index of a frame as a column, if it holds times and no column those at which bars open.
+
+    Dates are the open times, and so is what is named so, unless the name says that bars close then.
+    """
+    plain, name = [plain_name(each) for each in names], plain_name(str(index.name))
+    if index.nlevels > 1 or OPEN_TIME in plain:
+        return ""
+    if name in CLOSE_TIME_NAMES:
+        return name
+    return OPEN_TIME if isinstance(index, pd.DatetimeIndex) or name in TIME_NAMES else ""
 
 
-def _require_names(frame: pd.DataFrame, names: Sequence[str], series: Series) -> None:
-    expected = {"symbol": series.symbol, "timeframe": series.timeframe, "series": str(series)}
-    for key, name in expected.items():
-        columns = [number for number, column in enumerate(names) if column == key]
-        told = [
-            shown(value) for number in columns for value in dict.fromkeys(map(str, frame.iloc[:, number]))
-        ]
-        told += [shown(frame.attrs[key])] if key in frame.attrs else []
-        others = [value for value in told if (plain_symbol(value) if key == "symbol" else value) != name]
-        if others:
-            raise of_another_series(series, f"{key} {listed(others)}")
+def _require_told(name: str, values: Iterable[object], series: Series) -> None:
+    told = dict.fromkeys(map(str, values))
+    if others := [shown(value) for value in told if not _tells(TELLING_NAMES[name], value, series)]:
+        raise of_another_series(series, f"{name} {listed(others)}")
+
+
+def _tells(part: str, value: str, series: Series) -> bool:
+    """Tell whether a value means a part of the series, in any usual way to write it."""
+    if part == "timeframe":
+        return _means_timeframe(value.strip(), series)
+    if part == "series":
+        return value == str(series)
+    symbol = plain_symbol(value.strip())
+    # The coin alone, such as BTC of BTCUSDT; BTCUSD is another pair.
+    is_base = len(series.symbol) - len(symbol) >= _FEWEST_QUOTE_LETTERS and series.symbol.startswith(symbol)
+    return symbol == series.symbol or (bool(symbol) and is_base)
+
+
+def _means_timeframe(text: str, series: Series) -> bool:
+    """Tell whether a text means the timeframe of a series.
+
+    >>> series = Series("BTCUSDT", "15m")
+    >>> [_means_timeframe(text, series) for text in ("15m", "15min", "900", "15", "1h", "15M", "")]
+    [True, True, True, True, False, False, False]
+    """
+    found = _SPAN.fullmatch(text)
+    if not found or found["unit"] == "M":  # a month
+        return False
+    unit, number = found["unit"].lower(), int(found["number"])
+    units_s = _BARE_UNITS_S if not unit else (_UNIT_S.get(unit, 0),)
+    return any(number * unit_s == series.bar_s for unit_s in units_s)

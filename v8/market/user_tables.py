@@ -26,6 +26,7 @@ from v8.errors import DataError, listed
 from v8.given_files import read_given
 from v8.market.candles import MAX_VALUE
 from v8.market.open_times import US_PER_S, read_open_times
+from v8.market.separated import require_closed_quotes, uneven
 from v8.profile import TABLES_PLACE, TableSettings
 from v8.untrusted import shown
 
@@ -122,25 +123,18 @@ def _frame(text: str, settings: TableSettings, where: str) -> pd.DataFrame:
     wanted = [settings.time, *settings.columns]
     header = text.partition("\n")[0].strip()
     separator = max(_SEPARATORS, key=header.count)
+    require_closed_quotes(text, separator, where)
+    lines = io.StringIO(text, newline=None)
     try:
-        names, *rows = [row for row in csv.reader(io.StringIO(text), delimiter=separator) if row] or [[]]
+        names, *rows = [row for row in csv.reader(lines, delimiter=separator) if row] or [[]]
     except csv.Error as error:
-        raise _uneven(where, str(error)) from error
+        raise uneven(where, str(error)) from error
     names = [name.strip() for name in names]
     if any(names.count(name) != 1 for name in wanted):
         raise _unlike(where, wanted, [shown(name, 40) for name in names])
-    if uneven := next((number for number, row in enumerate(rows, 1) if len(row) != len(names)), None):
-        raise _uneven(where, f"{len(rows[uneven - 1])} values in row {uneven}, and {len(names)} columns")
+    if found := next((number for number, row in enumerate(rows, 1) if len(row) != len(names)), None):
+        raise uneven(where, f"{len(rows[found - 1])} values in row {found}, and {len(names)} columns")
     return pd.DataFrame({name: [row[names.index(name)] for row in rows] for name in wanted}, dtype=object)
-
-
-def _uneven(where: str, got: str) -> DataError:
-    return DataError(
-        where=where,
-        rule="must be a CSV with as many values a row as columns",
-        got=got,
-        fix="Mend the file",
-    )
 
 
 def _with_time(given: Any, settings: TableSettings, where: str) -> pd.DataFrame:

@@ -103,6 +103,34 @@ def test_a_csv_that_is_none_is_one_sentence(tmp_path: Path, content: bytes, reas
     assert said.isprintable()
 
 
+@pytest.mark.parametrize("quoted", ['"x', 'x"', '"x"y', '"'])
+def test_a_quote_in_a_column_that_nobody_reads_hides_no_row(
+    tmp_path: Path, frame: pd.DataFrame, quoted: str
+) -> None:
+    lines = frame.assign(note='"a, ""b"""').to_csv(index=False, quoting=3, escapechar="~").replace("~", "")
+    (tmp_path / "BTCUSDT-1h.csv").write_text(lines)
+    assert read(tmp_path) == digest_of(frame)
+    changed = lines.splitlines()
+    changed[40] = f"{changed[40].partition(chr(34))[0]}{quoted}"
+    changed[60] = f"{changed[60].partition(chr(34))[0]}{quoted[::-1]}"
+    (tmp_path / "BTCUSDT-1h.csv").write_text("\n".join(changed))
+    if quoted.startswith('"'):
+        assert "got unexpected end of data in line 41" in sentence(tmp_path) or "in line 41" in sentence(
+            tmp_path
+        )
+    else:
+        assert "in line 61" in sentence(tmp_path)
+
+
+def test_a_row_with_more_values_than_columns_is_refused(tmp_path: Path, frame: pd.DataFrame) -> None:
+    lines = frame.to_csv(index=False).splitlines()
+    (tmp_path / "BTCUSDT-1h.csv").write_text("\n".join(f"{line},," for line in lines))
+    assert read(tmp_path) == digest_of(frame)
+    lines[50] = lines[50].replace(",", ",1,", 1)  # a thousand's comma
+    (tmp_path / "BTCUSDT-1h.csv").write_text("\n".join(lines))
+    assert "got 7 values in line 51, and 6 columns" in sentence(tmp_path)
+
+
 def test_what_is_no_file_is_never_opened_or_never_waited_for(tmp_path: Path) -> None:
     (tmp_path / "BTCUSDT-1h.parquet").mkdir()
     os.mkfifo(tmp_path / "BTCUSDT-1h.csv")

@@ -4,6 +4,7 @@
   `sep=;` in front decides. Lines end in LF, CR LF or CR. A line in front of the header that holds a single
   field (the address of a site) is skipped. `v8.market.frames` says what names of columns mean.
 - A header of two levels, prices and tickers, ends in a line that names the times only, as pandas writes it.
+- A row is a line, and no longer than its header (`v8.market.separated`).
 - Rows without a header are open time, open, high, low, close and volume, perhaps with the number of trades
   behind, or the twelve columns of the exchange archive in its order.
 """
@@ -23,6 +24,7 @@ from v8.columns import CLOSE, HIGH, LOW, OPEN, OPEN_TIME, VOLUME
 from v8.errors import DataError, listed
 from v8.market.frames import TIME_NAMES, flat_names, plain_name, wanted_columns
 from v8.market.open_times import read_open_times
+from v8.market.separated import require_closed_quotes, require_no_more_values
 from v8.market.series import Series
 
 ARCHIVE_COLUMNS = (
@@ -78,6 +80,8 @@ def read_csv_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
         raise unreadable(where, "UTF-8 text", error) from error
     stream, separator, names = _open_table(text, series, where)
     wanted = wanted_columns(names, series, where)
+    require_closed_quotes(text, separator, where)
+    require_no_more_values(text, separator, len(names), where)
     try:
         frame = pd.read_csv(
             stream,
