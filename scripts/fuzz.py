@@ -1,14 +1,16 @@
 #!/usr/bin/env python
-"""Hand changed profiles, candle files, archives, frames, saved runs and command lines to v8, and judge each.
+"""Hand changed profiles, candles, archives, frames, tables, runs and command lines to v8, and judge each.
 
     python scripts/fuzz.py [--inputs 10000] [--seed 0] [--kinds KIND ...] [--jobs 2] [--run FOLDER]
                            [--failures fuzz-failures] [--replay FILE]
 
 An input is good when v8 accepts it or refuses it in one sentence of ours: no traceback, no warning, at most
 2 s of processor time (20 s of the clock, where nothing computes), at most 600 characters without line breaks
-or control characters, at most 1 GB of memory, and nothing written outside its folder. Child processes carry
-the inputs out; one that hangs is killed. Each failing input is saved, and `--replay` tries it again. Saved
-runs are made from `--run`, a finished run folder; without it, one is trained first. Exit code 1 on failures.
+or control characters, at most 1 GB of memory, and nothing written outside its folder. Candles `told` in
+another way must be the same, and refused where something is wrong with them; every line of a table beside
+them is a row. Child processes carry the inputs out; one that hangs is killed. Each failing input is saved, and
+`--replay` tries it again. Saved runs are made from `--run`, a finished run folder; without it, one is trained
+first. Exit code 1 on failures.
 """
 
 # ruff: noqa: E402 - the package lies beside this folder
@@ -38,7 +40,16 @@ from fuzzing.targets import Verdict, serve
 
 from v8.market.sources.source import open_source
 
-SHARES = {"profiles": 25, "candles": 30, "archives": 8, "frames": 10, "records": 20, "words": 7}
+SHARES = {
+    "profiles": 20,
+    "candles": 25,
+    "archives": 8,
+    "frames": 10,
+    "told": 7,
+    "covariates": 5,
+    "records": 18,
+    "words": 7,
+}
 """Percent of the inputs; command lines take the longest."""
 
 HANG_S = 20.0

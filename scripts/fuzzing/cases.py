@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+from fuzzing.given import TABLE, candles_told, covariates
 from v8.hub.staging import Choice, stage_run
 from v8.market.series import Series
 from v8.market.sources.source import open_source
@@ -277,7 +278,7 @@ def _changed_text(random: Random, text: str, *, by_line: bool) -> str:
 @functools.cache
 def _candles() -> pd.DataFrame:
     frame = open_source("demo").candles(SERIES, 200).to_frame().reset_index()
-    return frame.assign(open_time=frame["open_time"].astype("int64") // 10**6)
+    return frame.assign(open_time=frame["open_time"].astype("datetime64[ms, UTC]").astype("int64"))
 
 
 def _cells(random: Random) -> list[list[str]]:
@@ -409,6 +410,21 @@ def _frame(random: Random, run: Path) -> Case:
     return Case("frames", "frame", words=(str(random.randrange(2**31)),))
 
 
+def told(random: Random) -> tuple[Any, str, pd.DataFrame]:
+    """Return candles as they are handed over, what is wrong with them, and what they are."""
+    return *candles_told(random, _candles(), SERIES), _candles()
+
+
+def _told(random: Random, run: Path) -> Case:
+    return Case("told", "told", words=(str(random.randrange(2**31)),))
+
+
+def _covariates(random: Random, run: Path) -> Case:
+    content = covariates(random)
+    content = changed_bytes(random, content) if random.random() < 0.3 else content
+    return Case("covariates", "csv", {TABLE.file: content})
+
+
 # --- what v8 wrote ---------------------------------------------------------------------------------------
 
 
@@ -516,6 +532,8 @@ MAKERS: dict[str, Callable[[Random, Path], Case]] = {
     "candles": _candle_file,
     "archives": _archive,
     "frames": _frame,
+    "told": _told,
+    "covariates": _covariates,
     "records": _record,
     "words": _words,
 }

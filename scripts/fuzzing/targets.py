@@ -19,7 +19,8 @@ from random import Random
 
 import pandas as pd
 
-from fuzzing.cases import MONTH, SERIES, Case, make_case, odd_frame
+from fuzzing.cases import MONTH, SERIES, Case, make_case, odd_frame, told
+from fuzzing.given import TABLE
 from v8.artifacts.forecast_input import checked_candles
 from v8.artifacts.forecast_sample import read_sample
 from v8.artifacts.run_folder import read_run
@@ -31,8 +32,10 @@ from v8.hub.manifest import read_manifest
 from v8.hub.staging import Choice, stage_run
 from v8.market.series import load_universe
 from v8.market.sources.files import FilesSource
+from v8.market.sources.tables import read_csv_table
 from v8.market.sources.vision import _read_zip
-from v8.profile import load_profile
+from v8.market.user_tables import read_user_table
+from v8.profile import TABLES_PLACE, load_profile
 from v8.reports.results import read_history, read_results
 
 CPU_LIMIT_S = 2.0
@@ -66,6 +69,33 @@ def _archives(case: Case) -> None:
 
 def _frames(case: Case) -> None:
     checked_candles(odd_frame(Random(int(case.words[0]))), SERIES)
+
+
+def _told(case: Case) -> None:
+    """Read candles as they were handed over: what is wrong is refused, what is right is what it was."""
+    given, wrong, frame = told(Random(int(case.words[0])))
+    known = checked_candles(frame, SERIES).digest
+    try:
+        table = read_csv_table(given, SERIES, "a CSV") if isinstance(given, bytes) else given
+        digest = checked_candles(table, SERIES).digest
+    except V8Error as error:
+        if wrong:
+            raise
+        raise AssertionError(f"refused, although nothing is wrong: {error}") from error
+    if wrong:
+        raise AssertionError(f"accepted, {wrong}")
+    if digest != known:
+        raise AssertionError("accepted as other candles than they are")
+
+
+def _covariates(case: Case) -> None:
+    """Read a table of the user's: every line but the header is a row of its own."""
+    os.environ[TABLES_PLACE] = str(Path.cwd())
+    num_rows = len(read_user_table(TABLE).time_us)
+    lines = io.StringIO(case.files[TABLE.file].decode("utf-8-sig"), newline=None)
+    num_lines = sum(line != "\n" for line in lines)
+    if num_rows != num_lines - 1:
+        raise AssertionError(f"{num_rows} rows of {num_lines} lines")
 
 
 def _records(case: Case) -> None:
@@ -108,6 +138,8 @@ TARGETS: dict[str, Callable[[Case], None]] = {
     "candles": _candles,
     "archives": _archives,
     "frames": _frames,
+    "told": _told,
+    "covariates": _covariates,
     "records": _records,
     "words": _words,
 }
