@@ -8,9 +8,9 @@ An input is good when v8 accepts it or refuses it in one sentence of ours: no tr
 2 s of processor time (20 s of the clock, where nothing computes), at most 600 characters without line breaks
 or control characters, at most 1 GB of memory, and nothing written outside its folder. Candles `told` in
 another way must be the same, and refused where something is wrong with them; every line of a table beside
-them is a row. Child processes carry the inputs out; one that hangs is killed. Each failing input is saved, and
-`--replay` tries it again. Saved runs are made from `--run`, a finished run folder; without it, one is trained
-first. Exit code 1 on failures.
+them is a row. Child processes carry the inputs out; one that hangs is killed. Each failing input is saved,
+and `--replay` tries it again. Saved runs are made from `--run`, a finished run folder; without it, one is
+trained first. Exit code 1 on failures.
 """
 
 # ruff: noqa: E402 - the package lies beside this folder

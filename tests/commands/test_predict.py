@@ -45,6 +45,16 @@ def files(run: Any, *more: str) -> list[str]:
     return [str(run.folder), "--source", "files", "--data-dir", str(run.candles_dir), "--allow-old", *more]
 
 
+def test_a_newest_row_that_cannot_be_used_begins_no_forecast(trained_run: Any, tmp_path: Path) -> None:
+    frame = trained_run.candles.to_frame()
+    frame.iloc[-1, frame.columns.get_loc("low")] *= 2
+    frame.to_csv(tmp_path / "BTCUSDT-15m.csv")
+    refused = call(str(trained_run.folder), "--source", "files", "--data-dir", str(tmp_path), "--allow-old")
+    assert (refused.exit_code, refused.stdout) == (3, "")
+    told = "got row 700 of 2024-12-31T23:45:00Z: low <= open, close <= high broken (open "
+    assert "BTCUSDT-15m from files: a forecast begins behind" in refused.stderr and told in refused.stderr
+
+
 @pytest.fixture(scope="module")
 def forecast(trained_run: Any) -> pd.DataFrame:
     return Forecaster.load(trained_run.folder).predict(trained_run.candles)

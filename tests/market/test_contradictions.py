@@ -156,5 +156,5 @@ def test_a_whole_table_in_another_unit_is_one_of_candles(frame: pd.DataFrame) ->
 
 def test_too_few_candles_to_tell_pass(frame: pd.DataFrame) -> None:
     swapped = frame.rename(columns={"open": "close", "close": "open"})
-    table = candle_table(swapped.head(10), HOURLY, "here")
-    assert len(check_candles(table, HOURLY, source="a frame")) == 10
+    table = candle_table(swapped.head(20), HOURLY, "here")
+    assert len(check_candles(table, HOURLY, source="a frame")) == 20

@@ -15,7 +15,7 @@ import pandas as pd
 
 from v8.columns import OPEN_TIME
 from v8.errors import DataError
-from v8.market.candles import Candles, check_candles, require_newest
+from v8.market.candles import Candles, check_candles, require_newest, require_one_unit
 from v8.market.frames import GivenCandles, candle_table, of_another_series
 from v8.market.open_times import US_PER_S, iso, read_open_times
 from v8.market.series import TIMEFRAME_S, Series
@@ -51,7 +51,9 @@ def _checked(candles: Candles | GivenCandles, series: Series, now_s: int | None)
         return candles
     frame = candle_table(candles, series, f"{series} from {FRAME}")
     _require_spacing(frame, series)
-    return check_candles(frame, series, source=FRAME, now_s=present_s(now_s))
+    checked = check_candles(frame, series, source=FRAME, now_s=present_s(now_s))
+    require_one_unit(checked)
+    return checked
 
 
 def require_unbroken(candles: Candles, lookback_bars: int, warmup_bars: int) -> None:

@@ -42,7 +42,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from v8.columns import CLOSE, OHLC, OHLCV, OPEN_TIME, VOLUME
+from v8.columns import CLOSE, OHLC, OHLCV, OPEN, OPEN_TIME, VOLUME
 from v8.errors import MAX_LISTED, DataError, listed
 from v8.market.candle_report import NUM_GAPS_LISTED, CandleReport, Gap, LostRow
 from v8.market.closing import closed_hours
@@ -73,6 +73,10 @@ hours (2018-02-08); LUNA was away for 437 hours."""
 RELISTING_LOG_RETURN = 2.0
 """The close must change by more than a factor of 7.4 across that hole. Ordinary coins moved by 0.27 at
 most across a hole of 56 days; LUNA came back at +12.05, and a token split of 1 to 10 is 2.3."""
+
+MAX_LEAP = 2.0
+"""Log of an open over the close before it, which ended in the same instant. In two years of 20 coins the
+largest is 0.016; cents in the place of dollars make 4.6."""
 
 _MOST_DECIMALS = 12
 _FEWEST_STEPS_TO_JUDGE = 10
@@ -240,6 +244,24 @@ def require_newest(candles: Candles) -> None:
             rule="a forecast begins behind the newest candle, which must be usable",
             got=lost.told,
             fix=f"Mend it; to forecast from {candles.report.last_open} all the same, take it out",
+        )
+
+
+def require_one_unit(candles: Candles) -> None:
+    """Refuse candles of a user's whose prices change their unit, such as from dollars to cents.
+
+    Raises:
+        DataError: If a bar opens far from where the one before closed.
+    """
+    opened, close = candles.column(OPEN), candles.column(CLOSE)
+    leaps = np.where(np.diff(candles.segment) == 0, np.abs(np.log(opened[1:] / close[:-1])), 0.0)
+    if leaps.max(initial=0.0) > MAX_LEAP:
+        row = int(leaps.argmax())
+        raise DataError(
+            where=f"{candles.series} from {candles.source}",
+            rule=f"no bar opens {np.exp(MAX_LEAP):.2g} times above or below the close before it",
+            got=f"{opened[row + 1]:.10g} after {close[row]:.10g} at {iso(candles.open_time_s[row + 1])}",
+            fix="Write all prices in one unit, and mend what is no price",
         )
 
 

@@ -18,7 +18,7 @@ import pandas as pd
 
 from v8.errors import DataError, ProfileError, listed
 from v8.given_files import read_given
-from v8.market.candles import Candles, check_candles
+from v8.market.candles import Candles, check_candles, require_one_unit
 from v8.market.series import Series
 from v8.market.sources.file_kinds import FILE_KINDS, MAX_FILE_BYTES, read_table, split_ending
 from v8.market.sources.file_names import holds_name, named_series, names_series
@@ -72,6 +72,7 @@ class FilesSource:
         tables = [_table(path, ending, series) for path, ending in self._matching(series)]
         frame = pd.concat(tables, ignore_index=True)
         checked = check_candles(frame, series, source=self.name, now_s=int(self.now()))
+        require_one_unit(checked)
         return checked.newest(num_bars, end_s)
 
     def _matching(self, series: Series) -> list[tuple[Path, str]]:
