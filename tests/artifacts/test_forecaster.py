@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -358,6 +359,34 @@ def test_metadata_that_contradict_themselves_are_refused(
 ) -> None:
     with pytest.raises(ArtifactError, match=match):
         Forecaster.load(changed_copy(trained_run.folder, tmp_path / "bad", **changes))
+
+
+OTHER = {"series": "ETHUSDT-1h", "bar_s": 3_600}
+
+
+def test_a_model_under_another_name_is_refused_whatever_its_metadata_say(
+    tmp_path: Path, trained_run: Any
+) -> None:
+    renamed = changed_copy(trained_run.folder, tmp_path / "ETHUSDT-1h", **OTHER)
+    told = r"model\.keras: must be a model of ETHUSDT-1h, .* got one that was made for BTCUSDT-15m\."
+    with pytest.raises(ArtifactError, match=told):
+        Forecaster.load(renamed)
+
+
+def test_a_model_from_before_files_named_their_series_is_still_one(tmp_path: Path, trained_run: Any) -> None:
+    folder = changed_copy(trained_run.folder, tmp_path / "old")
+    file = folder / "model.keras"
+    with zipfile.ZipFile(file) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    about = json.loads(members["metadata.json"])
+    assert about.pop("series") == "BTCUSDT-15m"
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in (members | {"metadata.json": json.dumps(about).encode()}).items():
+            archive.writestr(name, content)
+    content = json.loads((folder / "metadata.json").read_text()) | {"model_sha256": digest_file(file)}
+    (folder / "metadata.json").write_text(json.dumps(content))
+    old, new = (Forecaster.load(each).predict(trained_run.candles) for each in (folder, trained_run.folder))
+    pd.testing.assert_frame_equal(old, new)
 
 
 def poisoned(trained_run: Any, folder: Path, value: float) -> Path:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from keras.src.backend.common import global_state
 
-from v8.artifacts.model_file import KERAS_MEMBERS, check_keras_file, load_keras_model
+from v8.artifacts.model_file import KERAS_MEMBERS, check_keras_file, load_keras_model, require_made_for
 from v8.errors import ArtifactError
 from v8.models.networks import build_network
 from v8.models.serving import build_serving
@@ -230,6 +230,19 @@ def test_a_symbolic_link_and_a_foreign_packing_are_refused(tmp_path: Path) -> No
     refused(link, r"got the member 'config\.json', which is no plain file")
     packed = archive_of(tmp_path / "b.keras", (member("config.json", packing=zipfile.ZIP_LZMA), b"{}"))
     refused(packed, "which is packed as Keras never does")
+
+
+@pytest.mark.parametrize("about", [b"{", b"[]", b'{"series": ["BTCUSDT-15m"]}', b'{"series": "\\u001b[31m"}'])
+def test_a_file_that_names_its_series_in_no_way_of_ours_is_refused(
+    plain: Path, tmp_path: Path, about: bytes
+) -> None:
+    with zipfile.ZipFile(plain) as archive, zipfile.ZipFile(tmp_path / "m.keras", "w") as changed:
+        for name in archive.namelist():
+            changed.writestr(name, about if name == "metadata.json" else archive.read(name))
+    require_made_for(plain, "BTCUSDT-15m")
+    with pytest.raises(ArtifactError, match=r"m\.keras: must be") as caught:
+        require_made_for(tmp_path / "m.keras", "BTCUSDT-15m")
+    assert str(caught.value).isprintable()
 
 
 def test_archive_bombs_are_refused_before_they_are_unpacked(tmp_path: Path) -> None:

@@ -31,10 +31,10 @@ def small_network(seed: int, units: int = 5) -> keras.Model:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Three files of one description, and one of another."""
+    """Three files of one description, of three series, and one of another."""
     folder = tmp_path_factory.mktemp("models")
     for number in range(3):
-        save_portable(small_network(number), folder / f"{number}.keras")
+        save_portable(small_network(number), folder / f"{number}.keras", f"BTCUSDT-{number + 1}h")
     save_portable(small_network(3, units=6), folder / "3.keras")
     return sorted(folder.iterdir())
 

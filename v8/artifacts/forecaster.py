@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from v8.artifacts.forecast_input import checked_candles, require_recent, require_unbroken
-from v8.artifacts.model_file import check_keras_file, one_fault
+from v8.artifacts.model_file import check_keras_file, one_fault, require_made_for
 from v8.artifacts.series_artifact import METADATA_FILE, MODEL_FILE, read_metadata, verify_model_file
 from v8.artifacts.shared_models import SharedModels
 from v8.columns import OPEN_TIME
@@ -214,6 +214,7 @@ class Forecaster:
         model = (models or SharedModels()).load(file)
         forecaster = cls(metadata, model, where=where, revision=revision)
         forecaster._require_fit(str(file))
+        require_made_for(file, str(forecaster.series))
         forecaster.folder = folder
         return forecaster
 

@@ -15,6 +15,8 @@ so it is looked at before Keras opens it:
 5. Before Keras takes any memory for it, the network is built without its numbers: it must not have more
    of them than the file holds, nor work on more than `MAX_WORKED_NUMBERS` a window.
 
+The series that it was made for, if it names one, must be the one that it is said to be of.
+
 The file is loaded by plain Keras in safe mode all the same. Whatever Keras says about layers that do not
 fit together, at loading or at the first window, is one `ArtifactError`.
 """
@@ -43,6 +45,8 @@ from v8.untrusted import shown
 CONFIG_MEMBER: Final = "config.json"
 DATE_MEMBER: Final = "metadata.json"
 WEIGHTS_MEMBER: Final = "model.weights.h5"
+SERIES_KEY: Final = "series"
+"""Of `DATE_MEMBER`: which series the model was made for."""
 KERAS_MEMBERS: Final = frozenset({CONFIG_MEMBER, DATE_MEMBER, WEIGHTS_MEMBER})
 """What a native Keras 3 file of ours holds; anything else is refused."""
 
@@ -138,6 +142,26 @@ def check_keras_file(file: Path) -> None:
     _check_weights(file, members[WEIGHTS_MEMBER])
 
 
+def require_made_for(file: Path, series: str) -> None:
+    """Refuse a checked file that says it was made for another series; older files name none.
+
+    Raises:
+        ArtifactError: If so.
+    """
+    try:
+        about = json.loads(_read_member(file, DATE_MEMBER))
+    except (ValueError, RecursionError) as error:
+        raise _foreign(file, f"a {DATE_MEMBER} that is no JSON") from error
+    named = about.get(SERIES_KEY, series) if isinstance(about, dict) else None
+    if named != series:
+        raise ArtifactError(
+            where=str(file),
+            rule=f"must be a model of {series}, whose metadata it lies beside",
+            got=f"one that was made for {shown(named)}",
+            fix="Restore the artefact's folder, download it again, or train the series",
+        )
+
+
 def load_keras_model(file: Path) -> Any:
     """Load a checked Keras file in safe mode; no code in it can run, and it takes no more than its size.
 
@@ -153,8 +177,12 @@ def load_keras_model(file: Path) -> Any:
 
 def read_description(file: Path) -> bytes:
     """Read the description of the network in a checked Keras file."""
+    return _read_member(file, CONFIG_MEMBER)
+
+
+def _read_member(file: Path, name: str) -> bytes:
     with zipfile.ZipFile(file) as archive:
-        return archive.read(CONFIG_MEMBER)
+        return archive.read(name)
 
 
 def require_enough_weights(file: Path, model: Any) -> None:

@@ -225,7 +225,7 @@ class _PreparedSeries:
             if self._job.profile.quantiles:
                 quantiles = judge_quantiles(self._data, forecasts.quantiles)
         with self._stage("save"):
-            write_with(self._job.folder / MODEL_FILE, model.save)
+            write_with(self._job.folder / MODEL_FILE, partial(model.save, series=str(self.series)))
             if self._job.keeps_season:
                 season_of(self._data, forecasts.points, losses).save(self._job.folder / SEASON_FILE)
         finished = Finished(

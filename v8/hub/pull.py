@@ -25,7 +25,7 @@ from typing import Final
 from huggingface_hub import hf_hub_url, try_to_load_from_cache
 from huggingface_hub.hf_api import RepoFile
 
-from v8.artifacts.model_file import MAX_TEXT_BYTES, MAX_UNPACKED_BYTES, check_keras_file
+from v8.artifacts.model_file import MAX_TEXT_BYTES, MAX_UNPACKED_BYTES, check_keras_file, require_made_for
 from v8.artifacts.series_artifact import MODEL_FILE
 from v8.errors import ArtifactError, PullError, V8Error, listed
 from v8.hub.client import HubRepo, Refusal, RetryPolicy, UnreachableError, is_listed
@@ -99,7 +99,8 @@ def pull(
     """
     pulled = _brought(repo, series or None, revision, is_offline, retries)
     for name in pulled.series:
-        check_keras_file(pulled.artifact(name) / MODEL_FILE)
+        check_keras_file(file := pulled.artifact(name) / MODEL_FILE)
+        require_made_for(file, name)
     return pulled
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from v8.artifacts.artifact_readme import README_FILE, artifact_readme
 from v8.artifacts.generations import Decision, read_serving
-from v8.artifacts.model_file import MAX_UNPACKED_BYTES, check_keras_file
+from v8.artifacts.model_file import MAX_UNPACKED_BYTES, check_keras_file, require_made_for
 from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import (
     HISTORY_FILE,
@@ -260,5 +260,6 @@ def _stage_artifact(source: Path, target: Path, metadata: Mapping[str, Any]) -> 
         most = MAX_UNPACKED_BYTES if name == MODEL_FILE else MAX_FILE_BYTES
         write_bytes(target / name, read_plain(source / name, fix=fix, most_bytes=most))
     read_history(target / HISTORY_FILE)
-    check_keras_file(verify_model_file(target, dict(metadata)))
+    check_keras_file(file := verify_model_file(target, dict(metadata)))
+    require_made_for(file, metadata["series"])
     write_text(target / README_FILE, artifact_readme(metadata))

@@ -54,9 +54,9 @@ class FormulaModel:
         """Forecast raw windows, as every published model does."""
         return split_outputs(forecast_windows(self._model, windows_NTF))
 
-    def save(self, file: Path) -> None:
-        """Write the Keras file, which every Keras from 3.10 on loads."""
-        save_portable(self._model, file)
+    def save(self, file: Path, series: str | None = None) -> None:
+        """Write the Keras file, which every Keras from 3.10 on loads, and which names the series."""
+        save_portable(self._model, file, series)
 
     @property
     def _model(self) -> keras.Model:

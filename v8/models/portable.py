@@ -6,7 +6,8 @@ files. So whatever equals its default is left out. Initializers, regularizers an
 they matter to training alone, and the weights follow in the file.
 
 Nor does it tell when it was written, so that the same network with the same weights is the same file, whose
-digest says that it is.
+digest says that it is. It tells whose candles it was made from, beside the description of the network, where
+Keras does not look: models of one profile remain one description.
 """
 
 from __future__ import annotations
@@ -41,18 +42,22 @@ OPERATIONS: Final = "keras.src.ops."
 """Where operations live. Keras up to 3.10 names them itself and takes no name."""
 
 
-def save_portable(model: keras.Model, file: Path) -> None:
+def save_portable(model: keras.Model, file: Path, series: str | None = None) -> None:
     """Write a model of stock layers so that every Keras from 3.10 on loads it.
 
     Args:
         model: Built, with its weights.
         file: Ends in `.keras`; written over.
+        series: Which it was made for, such as "BTCUSDT-15m"; None where the file is to name none.
     """
     model.save(file)
     with zipfile.ZipFile(file) as written:
         members = {name: written.read(name) for name in written.namelist()}
     members[CONFIG_MEMBER] = json.dumps(portable_config(json.loads(members[CONFIG_MEMBER]))).encode()
-    members[ABOUT_MEMBER] = json.dumps(json.loads(members[ABOUT_MEMBER]) | {"date_saved": NO_DATE}).encode()
+    about = (
+        json.loads(members[ABOUT_MEMBER]) | {"date_saved": NO_DATE} | ({"series": series} if series else {})
+    )
+    members[ABOUT_MEMBER] = json.dumps(about).encode()
     with zipfile.ZipFile(file, "w") as portable:
         for name, content in members.items():
             portable.writestr(zipfile.ZipInfo(name), content)

@@ -138,9 +138,9 @@ class ServingModel:
         """Make it move its quantiles: per task, shape (H, L, C), scaled units."""
         serving_quantiles.fold_shifts(self._model, shifts)
 
-    def save(self, file: Path) -> None:
-        """Write the Keras file, which every Keras from 3.10 on loads."""
-        save_portable(self._model, file)
+    def save(self, file: Path, series: str | None = None) -> None:
+        """Write the Keras file, which every Keras from 3.10 on loads, and which names the series."""
+        save_portable(self._model, file, series)
 
     @property
     def _model(self) -> keras.Model:
