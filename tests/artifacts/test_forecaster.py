@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import keras
 import numpy as np
 import pandas as pd
 import pytest
+from renamed_models import name_model
 
 from v8.artifacts.forecaster import Forecaster
 from v8.data.dataset import prepare_series, table_columns
@@ -375,16 +375,7 @@ def test_a_model_under_another_name_is_refused_whatever_its_metadata_say(
 
 def test_a_model_from_before_files_named_their_series_is_still_one(tmp_path: Path, trained_run: Any) -> None:
     folder = changed_copy(trained_run.folder, tmp_path / "old")
-    file = folder / "model.keras"
-    with zipfile.ZipFile(file) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    about = json.loads(members["metadata.json"])
-    assert about.pop("series") == "BTCUSDT-15m"
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, content in (members | {"metadata.json": json.dumps(about).encode()}).items():
-            archive.writestr(name, content)
-    content = json.loads((folder / "metadata.json").read_text()) | {"model_sha256": digest_file(file)}
-    (folder / "metadata.json").write_text(json.dumps(content))
+    name_model(folder, None)
     old, new = (Forecaster.load(each).predict(trained_run.candles) for each in (folder, trained_run.folder))
     pd.testing.assert_frame_equal(old, new)
 

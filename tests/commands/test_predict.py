@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 import typer
 from exchange_api import ExchangeApi
+from renamed_models import name_model
 from typer.testing import CliRunner, Result
 
 from v8.artifacts.forecaster import Forecaster
@@ -180,8 +181,7 @@ def many(trained_run: Any, tmp_path_factory: pytest.TempPathFactory) -> list[str
         shutil.copy(trained_run.candles_dir / "BTCUSDT-15m.csv", candles / f"{name}.csv")
         if name in MORE:
             shutil.copytree(run / "BTCUSDT-15m", run / name)
-        metadata = json.loads((run / name / "metadata.json").read_text()) | {"series": name}
-        (run / name / "metadata.json").write_text(json.dumps(metadata))
+        name_model(run / name, name)
         record["series"][name] = record["series"]["BTCUSDT-15m"]
     (run / "run.json").write_text(json.dumps(record))
     return [str(run), "--source", "files", "--data-dir", str(candles), "--allow-old"]
