@@ -34,6 +34,7 @@ def test_no_part_can_be_forgotten(missing: str) -> None:
     ("kind", "exit_code"),
     [
         (errors.ProfileError, 2),
+        (errors.ArgumentError, 2),
         (errors.DataError, 3),
         (errors.ArtifactError, 3),
         (errors.SeriesError, 4),
@@ -48,6 +49,24 @@ def test_an_error_keeps_its_parts_on_the_way_between_processes() -> None:
     error = errors.DivergedError(where="a", rule="b", got="c", fix="d")
     rebuilt = pickle.loads(pickle.dumps(error))
     assert (type(rebuilt), str(rebuilt), rebuilt.fix) == (errors.DivergedError, str(error), "d")
+
+
+def test_what_a_caller_gave_wrongly_is_a_value_error_too() -> None:
+    for kind in (errors.ProfileError, errors.ArgumentError, errors.DataError):
+        with pytest.raises(ValueError, match=r"a: b; got c\. d\."):
+            raise kind(where="a", rule="b", got="c", fix="d")
+    assert issubclass(errors.ArgumentError, TypeError)
+    for kind in (errors.ArtifactError, errors.SeriesError, errors.StorageError, errors.PullError):
+        assert not issubclass(kind, ValueError)
+
+
+def test_a_part_that_ends_with_a_stop_does_not_make_two() -> None:
+    error = errors.V8Error(
+        where="a", rule="b.", got="what was finished is kept.", fix="Mend that and repeat."
+    )
+    assert str(error) == "a: b; got what was finished is kept. Mend that and repeat."
+    error = errors.V8Error(where="a", rule="b", got="1, 2, 3 ...", fix="c")
+    assert str(error) == "a: b; got 1, 2, 3 .... c."
 
 
 def test_a_list_shows_five_offenders_and_the_count() -> None:

@@ -152,6 +152,11 @@ def test_a_user_s_own_file_works_from_any_folder(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
+        ({"learnin_rate": 1e-3}, r"key learnin_rate: .*unknown key.*Did you mean training\.learning_rate\."),
+        (
+            {"bogus": 1},
+            r"key bogus: .*unknown key 'bogus'\. Remove it; configs/aligned\.yaml shows every key",
+        ),
         ({"lookbak_bars": 3}, r"mine\.yaml, key lookbak_bars: .*unknown key.*Did you mean lookback_bars"),
         ({"seed": None}, r"key seed: .*got no such key\. Add it"),
         ({"lookback_bars": 0}, r"key lookback_bars: .*greater than or equal to 2; got 0"),
@@ -169,7 +174,10 @@ def test_a_user_s_own_file_works_from_any_folder(tmp_path: Path, monkeypatch: py
         ({"calibration": None}, r"key calibration: .*got no such key\. Add it"),
         ({"split": {"train": 0.7, "validation": 0.2, "test": 0.2}}, "must add up to 1"),
         ({"split": {"train": 0.7, "validation": 0.3, "test": 0.0}}, r"key split\.test: .*greater than 0"),
-        ({"tasks": {"ohlcv": {"weight": 1.0, "loss": "mae"}}}, "'ohlcv' is no task; did you mean ohlc"),
+        (
+            {"tasks": {"ohlcv": {"weight": 1.0, "loss": "mae"}}},
+            "'ohlcv' is no task, which are ohlc, bands, volatility; did you mean ohlc",
+        ),
         ({"tasks": {"bands": {"weight": 1.0, "loss": "mae"}}}, "must hold ohlc"),
         ({"lookback_bars": 10}, "lookback_bars must be at least 20 with bands or volatility"),
         ({"horizon_bars": 19}, "horizon_bars must be at most 18 with bands or volatility"),
@@ -194,6 +202,16 @@ def test_a_blend_names_the_features_that_its_regression_misses(tmp_path: Path) -
     path = tmp_path / "mine.yaml"
     path.write_text(yaml.safe_dump(content), "utf-8")
     with pytest.raises(ProfileError, match=r"range_60, rolled_deviation_7 with calibration: blend"):
+        load_profile(str(path))
+
+
+def test_a_misspelt_key_is_told_and_not_that_the_right_one_is_missing(tmp_path: Path) -> None:
+    content = yaml.safe_load(config_path("aligned").read_text("utf-8"))
+    content["training"]["batchsize"] = content["training"].pop("batch_size")
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(content), "utf-8")
+    told = r"key training.batchsize: .*got the unknown key 'batchsize'\. Did you mean batch_size\.$"
+    with pytest.raises(ProfileError, match=told):
         load_profile(str(path))
 
 

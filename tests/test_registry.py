@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from v8.errors import ProfileError
-from v8.registry import Registry
+from v8.registry import Registry, advice, nearest
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,12 @@ def test_entries_keep_their_order_and_are_found_by_name() -> None:
 def test_an_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(ProfileError, match=r"--fruit aple: a fruit is one of pear, apple; got 'aple'.*apple"):
         Registry("fruit", [Fruit("pear"), Fruit("apple")]).find("aple", where="--fruit aple")
+
+
+def test_what_is_like_no_name_suggests_none() -> None:
+    assert nearest("learnin_rate", ["covariates", "learning_rate"]) == "learning_rate"
+    assert nearest("learnin_rate", ["covariates"]) is None
+    assert advice("sweet", ["pear"], "Choose one") == "Choose one"
 
 
 def test_a_name_is_given_once() -> None:

@@ -5,8 +5,9 @@ name, so none can be forgotten, and the command line turns the class into an exi
 quote, the sentence is one line of at most `MAX_MESSAGE` characters without control characters or passwords.
 
     V8Error                      1   anything of ours
-    |-- ProfileError             2   a profile, a universe file or a flag
-    |-- DataError                3   candles, features, or a changed input
+    |-- ProfileError             2   a profile, a universe file or a flag; a ValueError, too
+    |   `-- ArgumentError        2   what a call from Python was given; a TypeError, too
+    |-- DataError                3   candles, features, or a changed input; a ValueError, too
     |-- SeriesError              4   one series of a run cannot go on; the others can
     |   `-- DivergedError        4   a loss that is no longer a number
     |-- ArtifactError            3   a run folder or saved model that cannot be trusted
@@ -44,7 +45,7 @@ class V8Error(Exception):
 
     def __init__(self, *, where: str, rule: str, got: str, fix: str) -> None:
         parts = (where, rule, got, fix)
-        self.where, self.rule, self.got, self.fix = (shown(part, _MAX_PART) for part in parts)
+        self.where, self.rule, self.got, self.fix = (_without_stop(shown(part, _MAX_PART)) for part in parts)
         super().__init__(self._sentence())
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -60,13 +61,17 @@ class V8Error(Exception):
         return "{where}: {rule}; got {got}. {fix}.".format(**parts)
 
 
-class ProfileError(V8Error):
+class ProfileError(V8Error, ValueError):
     """A profile, universe or flag that cannot mean anything."""
 
     exit_code = 2
 
 
-class DataError(V8Error):
+class ArgumentError(ProfileError, TypeError):
+    """An argument of a call from Python that is of another kind, out of its range, or that nobody knows."""
+
+
+class DataError(V8Error, ValueError):
     """Candles or features that are missing, broken or not what they were."""
 
     exit_code = 3
@@ -117,6 +122,11 @@ class PullError(V8Error):
     """
 
     exit_code = 5
+
+
+def _without_stop(part: str) -> str:
+    """Take the final stop from a part, which may be a sentence by itself; three of them stand for more."""
+    return part if part.endswith("..") else part.removesuffix(".")
 
 
 def listed(items: Sequence[object]) -> str:

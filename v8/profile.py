@@ -9,7 +9,7 @@ the command line choose where and how far a profile runs; they never change what
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
@@ -48,8 +48,8 @@ from v8.features.indicators import (
 )
 from v8.given_files import read_given
 from v8.levels import fault_of, outer
-from v8.records import Settings, first_fault, under_key
-from v8.registry import nearest
+from v8.records import Settings, first_error, first_fault, under_key
+from v8.registry import advice, nearest
 from v8.storage import digest_json
 from v8.tasks import TASKS
 from v8.untrusted import shown
@@ -123,8 +123,7 @@ def _of_its_family(network: Any) -> Any:
         raise ValueError(f"must name its family, one of {', '.join(FAMILIES)}")
     if str(name) not in FAMILIES:
         raise ValueError(
-            f"{name!r} is no network family, which are {', '.join(FAMILIES)}; "
-            f"did you mean {nearest(str(name), FAMILIES)}"
+            f"{name!r} is no network family, which are {', '.join(FAMILIES)}{_or_rather(str(name), FAMILIES)}"
         )
     of_family: TypeAdapter[Any] = TypeAdapter(dict[str, FAMILIES[name].settings])  # type: ignore[arg-type,misc]
     # As a mapping, so that errors name the family too: key network.lstm_dense.dropout.
@@ -274,7 +273,9 @@ class Profile(Settings):
     def _tasks_are_known(cls, tasks: dict[str, TaskSettings]) -> dict[str, TaskSettings]:
         for name in tasks:
             if name not in TASKS:
-                raise ValueError(f"{name!r} is no task; did you mean {nearest(name, TASKS)}")
+                raise ValueError(
+                    f"{name!r} is no task, which are {', '.join(TASKS)}{_or_rather(name, TASKS)}"
+                )
         if TASK_OHLC not in tasks:
             raise ValueError("must hold ohlc: the candles are what everything else is drawn on")
         return tasks
@@ -467,7 +468,8 @@ def load_profile(name_or_path: str) -> Profile:
                 where=f"--profile {name_or_path}",
                 rule=f"a shipped profile is one of {', '.join(names)}",
                 got=repr(name_or_path),
-                fix=f"Did you mean {nearest(name_or_path, names)}; a file of your own needs its .yaml ending",
+                fix=advice(name_or_path, names, "Choose one of these")
+                + "; a file of your own needs its .yaml ending",
             )
         path = config_path(name_or_path)
     return _validated(read_yaml(path), where=str(path))
@@ -642,8 +644,7 @@ def _validated(content: dict[str, Any], *, where: str) -> Profile:
         return Profile.model_validate(_tuples(content))
     except ValidationError as error:
         key, rule, got = first_fault(error)
-        fix = _fix(error.errors()[0], error.error_count())
-        raise ProfileError(where=under_key(where, key), rule=rule, got=got, fix=fix) from error
+        raise ProfileError(where=under_key(where, key), rule=rule, got=got, fix=_fix(error)) from error
 
 
 def _tuples(value: Any) -> Any:
@@ -653,15 +654,43 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
 
 
-def _fix(first: Any, num_errors: int) -> str:
-    others = f" ({num_errors - 1} more to mend after this one)" if num_errors > 1 else ""
+def _fix(error: ValidationError) -> str:
+    first, meant = first_error(error), None
+    if first["type"] == "extra_forbidden":
+        *location, unknown = map(str, first["loc"])
+        meant = nearest(unknown, _section(location).model_fields)
+    others = [one for one in error.errors() if one["loc"] not in (first["loc"], (*first["loc"][:-1], meant))]
+    more = f" ({len(others)} more to mend after this one)" if others else ""
     if first["type"] == "missing":
-        return f"Add it; configs/aligned.yaml shows every key{others}"
+        return f"Add it; configs/aligned.yaml shows every key{more}"
     if first["type"] != "extra_forbidden":
-        return f"Change it in the profile{others}"
-    *location, unknown = map(str, first["loc"])
-    sections: dict[str, type[Settings]] = {"split": SplitSettings, "tasks": TaskSettings}
-    sections["covariates"] = TableSettings
-    sections |= {"training": TrainingSettings, **{one.name: one.settings for one in FAMILIES.values()}}
-    section = next((sections[part] for part in reversed(location) if part in sections), Profile)
-    return f"Did you mean {nearest(unknown, section.model_fields)}{others}"
+        return f"Change it in the profile{more}"
+    meant = meant or key_places().get(nearest(unknown, key_places()) or "")
+    return f"{f'Did you mean {meant}' if meant else 'Remove it; configs/aligned.yaml shows every key'}{more}"
+
+
+def _section(location: Sequence[str]) -> type[Settings]:
+    """Return what describes the keys of a section, by the keys that lead to it."""
+    sections = _SECTIONS | {one.name: one.settings for one in FAMILIES.values()}
+    return next((sections[part] for part in reversed(location) if part in sections), Profile)
+
+
+_SECTIONS: Final[dict[str, type[Settings]]] = {
+    "split": SplitSettings,
+    "training": TrainingSettings,
+    "tasks": TaskSettings,
+    "covariates": TableSettings,
+}
+
+
+def key_places() -> dict[str, str]:
+    """Say of every key of a profile where it stands, such as `training.learning_rate`."""
+    places = {key: f"network.{key}" for one in FAMILIES.values() for key in one.settings.model_fields}
+    for section, settings in _SECTIONS.items():
+        places |= {key: f"{section}.{key}" for key in settings.model_fields}
+    return places | {key: key for key in Profile.model_fields}
+
+
+def _or_rather(name: str, known: Iterable[str]) -> str:
+    near = nearest(name, known)
+    return f"; did you mean {near}" if near else ""

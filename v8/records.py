@@ -89,6 +89,9 @@ _MAX_LINE: Final = 10_000
 
 _MAX_SHOWN = 120
 
+_UNKNOWN: Final = ("extra_forbidden", "unexpected_keyword_argument")
+"""What pydantic calls keys that nobody knows."""
+
 Record = TypeVar("Record")
 
 
@@ -203,16 +206,22 @@ def under_key(where: str, key: str) -> str:
 
 def first_fault(error: ValidationError) -> tuple[str, str, str]:
     """Return of the first fault that pydantic found: its key, the rule it broke, and what was got."""
-    first = error.errors()[0]
+    first = first_error(error)
     rule = first["msg"].removeprefix("Value error, ")
     if first["type"] == "missing":
         got = MISSING
-    elif first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+    elif first["type"] in _UNKNOWN:
         got = f"the unknown key {first['loc'][-1]!r}"
     else:
         shown = repr(_meant(first["input"], rule))
         got = shown if len(shown) <= _MAX_SHOWN else f"{shown[: _MAX_SHOWN - 3]}..."
     return ".".join(str(part) for part in first["loc"]), f"{rule[:1].lower()}{rule[1:]}", got
+
+
+def first_error(error: ValidationError) -> Any:
+    """Return the first fault: an unknown key before what is missing, for it may be that, misspelt."""
+    faults = error.errors()
+    return next((one for one in faults if one["type"] in _UNKNOWN), faults[0])
 
 
 def _meant(content: Any, rule: str) -> Any:

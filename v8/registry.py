@@ -52,6 +52,9 @@ T = TypeVar("T", bound=Named)
 _MOST_COMPARED: Final = 100
 """Letters of a name that are compared with the known ones: the effort grows with their square."""
 
+_CLOSE: Final = 0.7
+"""Likeness of a slip of the pen, 0 to 1; unlike words that share a few letters have less."""
+
 
 class Registry(dict[str, T], Generic[T]):
     """Things of one kind by name, in the order in which they were registered.
@@ -105,21 +108,35 @@ class Registry(dict[str, T], Generic[T]):
     def _advice(self, name: str) -> str:
         """Suggest what is written almost so, or what tells of itself in that word; else all there are."""
         word = name[:_MOST_COMPARED].lower()
-        near = difflib.get_close_matches(word, self, n=1)
-        near = near or [
-            each.name for each in self.values() if len(word) > 2 and word in each.sentence.lower()
-        ]
-        return f"Did you mean {near[0]}" if near else "Choose one of these"
+        told = (each.name for each in self.values() if len(word) > 2 and word in each.sentence.lower())
+        near = nearest(name, self) or next(told, None)
+        return f"Did you mean {near}" if near else "Choose one of these"
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name most like `name`; the first one when none is close.
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that somebody meant who wrote `name`, as far as can be told; else None.
 
-    >>> nearest("lookbak", ["horizon", "lookback"])
-    'lookback'
+    >>> nearest("lookbak", ["horizon", "lookback"]), nearest("batchSize", ["batch_size"])
+    ('lookback', 'batch_size')
+    >>> nearest("learning_rate", ["covariates"])
     """
-    names = list(known)
-    return (difflib.get_close_matches(name[:_MOST_COMPARED], names, n=1, cutoff=0.0) or names)[0]
+    words = {_plain(each): each for each in known}
+    near = difflib.get_close_matches(_plain(name[:_MOST_COMPARED]), words, n=1, cutoff=_CLOSE)
+    return words[near[0]] if near else None
+
+
+def advice(name: str, known: Iterable[str], otherwise: str) -> str:
+    """Suggest the known name that was meant, or what else to do where none is close.
+
+    >>> advice("lookbak", ["lookback"], "Choose one of these"), advice("x", ["lookback"], "Leave it out")
+    ('Did you mean lookback', 'Leave it out')
+    """
+    near = nearest(name, known)
+    return f"Did you mean {near}" if near else otherwise
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_")
 
 
 def later(place: str) -> Callable[..., Any]:

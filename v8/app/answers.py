@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from v8.app.places import Fleet
 from v8.errors import DataError, V8Error
 from v8.market.open_times import iso
-from v8.market.series import Series
-from v8.registry import nearest
+from v8.market.series import Series, series_advice
 from v8.reports.leaderboard import Against, TaskScore
 from v8.untrusted import shown
 from v8.version import VERSION
@@ -161,5 +160,5 @@ def unknown_series(name: str, known: Iterable[Series]) -> dict[str, Any]:
         "series",
         f"is one of the {len(names)} that /api/series lists",
         shown(repr(name), 80),
-        f"Did you mean {nearest(name, names)}",
+        series_advice(name, names, "Choose one of these"),
     )

@@ -50,7 +50,7 @@ from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.models.forecasting import FORECAST_BATCH, Forecasts, forecast_windows, split_outputs
 from v8.profile import ProfileName, recorded_tables
-from v8.records import AS_WRITTEN, ColumnName, Moment, Positive, Text, Word, checked
+from v8.records import AS_WRITTEN, ColumnName, Count, Moment, OpenTime, Positive, Text, Word, checked
 from v8.tasks import TASKS
 
 ISSUED_AT = "issued_at"
@@ -171,6 +171,9 @@ class Forecaster:
             otherwise.
     """
 
+    _stacklevel = 3
+    """Of warnings: where `forecast_history` was called."""
+
     def __init__(
         self, metadata: dict[str, Any], model: Any, *, where: str = METADATA_FILE, revision: str | None = None
     ) -> None:
@@ -282,8 +285,8 @@ class Forecaster:
         candles: Candles | GivenCandles,
         *,
         covariates: Mapping[str, Any] | None = None,
-        now_s: int | None = None,
-        max_age_bars: int | None = None,
+        now_s: OpenTime | None = None,
+        max_age_bars: Count | None = None,
     ) -> pd.DataFrame:
         """Forecast the bars that follow the newest candle.
 
@@ -323,10 +326,10 @@ class Forecaster:
         candles: Candles | GivenCandles,
         *,
         covariates: Mapping[str, Any] | None = None,
-        stride: int = 1,
-        start: str | pd.Timestamp | None = None,
-        end: str | pd.Timestamp | None = None,
-        now_s: int | None = None,
+        stride: Positive = 1,
+        start: str | datetime | None = None,
+        end: str | datetime | None = None,
+        now_s: OpenTime | None = None,
     ) -> pd.DataFrame:
         """Forecast from every candle of a history, for a back-test; each sees only its past.
 
@@ -348,13 +351,6 @@ class Forecaster:
         Raises:
             DataError: If the candles cannot be used, no window fits, or a price would not be above zero.
         """
-        if stride < 1:
-            raise DataError(
-                where=str(self.series),
-                rule="a stride is at least 1 window",
-                got=str(stride),
-                fix="Leave it out to take every window",
-            )
         table = compute_table(self.joined(candles, covariates, now_s, reaches=False), self.features)
         anchors = window_anchors(table.segment, (0, len(table)), self.lookback_bars, 0)
         issued_s = table.open_time_s[anchors] + self.series.bar_s
@@ -391,7 +387,7 @@ class Forecaster:
         self,
         candles: Candles | GivenCandles,
         covariates: Mapping[str, Any] | None = None,
-        now_s: int | None = None,
+        now_s: OpenTime | None = None,
         *,
         reaches: bool = True,
     ) -> Candles:
@@ -471,7 +467,7 @@ class Forecaster:
                 f"{self.series}: {num_seen:,} of {len(open_time_s):,} forecasts are issued before "
                 f"{iso(self.seen_until_s)}, in candles that training has seen; their errors promise nothing",
                 SeenCandlesWarning,
-                stacklevel=3,
+                stacklevel=self._stacklevel,
             )
 
     def _require_fit(self, where: str) -> None:
@@ -506,9 +502,20 @@ class Forecaster:
             )
 
 
-def seconds_of(moment: str | pd.Timestamp | None, default: int) -> int:
-    """Return a moment in seconds since the epoch; without a zone it is UTC."""
+def seconds_of(moment: str | datetime | None, default: int) -> int:
+    """Return a moment in seconds since the epoch; without a zone it is UTC.
+
+    Raises:
+        DataError: If it is none, or before 1678 or after 2261.
+    """
     if moment is None:
         return default
-    stamp = pd.Timestamp(moment)
-    return int((stamp.tz_localize("UTC") if stamp.tz is None else stamp).timestamp())
+    try:
+        return int(pd.to_datetime(moment, utc=True).timestamp())
+    except (ValueError, OverflowError, TypeError) as error:  # NaT has no timestamp
+        raise DataError(
+            where="start or end",
+            rule="is a time, such as 2024-08-01 or 2024-08-01T12:00+02:00",
+            got=repr(moment),
+            fix="Write it in ISO 8601; without a zone it is UTC",
+        ) from error

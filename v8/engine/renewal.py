@@ -39,10 +39,9 @@ from v8.errors import ArtifactError, listed
 from v8.ledger.database import Ledger
 from v8.market.candles import Candles
 from v8.market.companions import Companions
-from v8.market.series import Series
+from v8.market.series import Series, series_advice
 from v8.market.sources.source import CandleSource
 from v8.profile import Profile, recorded_profile
-from v8.registry import nearest
 from v8.storage import sweep
 
 CONTINUED = "an earlier call began to train it anew"
@@ -135,7 +134,7 @@ class Renewal:
                 where=str(self.run),
                 rule="what is updated is a finished series of the run",
                 got=listed(strange) if wanted else "a run without any",
-                fix=f"Did you mean {nearest(strange[0], done)}"
+                fix=series_advice(strange[0], done, f"The run has {listed(done)}")
                 if wanted and done
                 else "Finish the run first",
             )

@@ -135,7 +135,8 @@ def why_unknown(name: str) -> str:
     if origin:
         return f"{name!r} is no feature of {origin}: {why_unknown(plain)}"
     if not is_package_name(name):
-        return f"{name!r} is no feature; did you mean {_alike(name)}"
+        near = _alike(name)
+        return f"{name!r} is no feature" + (f"; did you mean {near}" if near else ", which `features` lists")
     try:
         package_feature(name)
     except RefusedError as error:
@@ -143,7 +144,7 @@ def why_unknown(name: str) -> str:
     return f"{name} is a feature"
 
 
-def _alike(name: str) -> str:
+def _alike(name: str) -> str | None:
     symbol, _, plain = name.partition(".")
     if plain in FEATURES and is_symbol(plain_symbol(symbol)):
         return beside(plain_symbol(symbol), plain)

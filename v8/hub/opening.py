@@ -21,8 +21,7 @@ from v8.errors import ArtifactError, PullError, listed
 from v8.hub.manifest import MODELS_FOLDER
 from v8.hub.pull import Pulled, published, pull
 from v8.invocation import command
-from v8.market.series import is_series_name
-from v8.registry import nearest
+from v8.market.series import is_series_name, series_advice
 
 _REPO = re.compile(r"[^/\\\s]+/[^/\\\s]+")
 
@@ -134,7 +133,7 @@ class _Folder(ModelPlace):
     def _missing(self, series: str | None, finished: Sequence[str]) -> ArtifactError:
         fix = "Choose one of them with --series" if finished else f"Train one with `{command('run')}`"
         if finished and series is not None:
-            fix = f"Did you mean {nearest(series, finished)}"
+            fix = series_advice(series, finished, "Choose one of them")
         return ArtifactError(
             where=self.name,
             rule="needs a series that is finished in this folder",

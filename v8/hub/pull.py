@@ -32,7 +32,7 @@ from v8.hub.client import HubRepo, Refusal, RetryPolicy, UnreachableError, is_li
 from v8.hub.endpoint import TOKEN_PAGE
 from v8.hub.manifest import MANIFEST_FILE, ListedFile, Manifest, read_manifest, series_folder
 from v8.hub.transport import Traffic, strict_client
-from v8.registry import nearest
+from v8.market.series import series_advice
 from v8.storage import digest_file
 
 PULL_RETRIES: Final = RetryPolicy(timeout_s=30.0, waits_s=(1.0, 2.0, 4.0), longest_wait_s=60.0)
@@ -182,7 +182,7 @@ def _missing(
                 where=source.name,
                 rule=f"a series is one of the {len(manifest.series)} published: {listed(manifest.series)}",
                 got=repr(name)[:80],
-                fix=f"Did you mean {nearest(name, manifest.series)}",
+                fix=series_advice(name, manifest.series, "Choose one of these"),
             )
     names = manifest.series if series is None else tuple(dict.fromkeys(series))
     files = [file for name in names for file in manifest.files_of(name)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from v8.artifacts.forecaster import Forecaster
 from v8.errors import ArtifactError, listed
 from v8.hub.opening import open_place
-from v8.registry import nearest
+from v8.market.series import series_advice
 
 
 class PresentModels:
@@ -49,7 +49,7 @@ class PresentModels:
                 where=place.name,
                 rule="must have a finished model of every series that is forecast",
                 got=f"none of {listed(missing) if missing else 'any series'}",
-                fix=f"Did you mean {nearest(missing[0], found)}" if missing and found else "Train one first",
+                fix=series_advice(missing[0], found, "Train it first") if missing else "Train one first",
             )
         self._place, self.series = place, tuple(self._wanted or found)
 

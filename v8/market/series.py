@@ -10,14 +10,16 @@ default one lies under `configs/`.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from v8.errors import ProfileError, listed
 from v8.profile import config_path, read_yaml
-from v8.registry import nearest
+from v8.registry import advice
 from v8.symbols import SYMBOL_RULE, is_symbol, plain_symbol
 from v8.untrusted import shown
 
@@ -104,6 +106,37 @@ class Series:
         return f"{self.symbol}-{self.timeframe}"
 
 
+def series_advice(name: str, known: Sequence[str], otherwise: str) -> str:
+    """Suggest the series that was meant: of the same coin, for another one is another market.
+
+    Args:
+        name: What was asked for and is not there.
+        known: What is there.
+        otherwise: What to do where none of that is meant.
+
+    >>> series_advice("BTCUSD-15m", ["ETHUSDT-15m", "BTCUSDT-1h", "BTCUSDT-15m"], "Fetch it")
+    'Did you mean BTCUSDT-15m'
+    >>> series_advice("SOLUSDT-15m", ["BTCUSDT-15m"], "Fetch it")
+    'Fetch it'
+    """
+    asked = _coin(name)
+    return advice(name, [one for one in known if asked and _coin(one) == asked], otherwise)
+
+
+def _coin(name: str) -> str:
+    """Return what a symbol is of: all before the currency that it is priced in, however that is misspelt.
+
+    >>> [_coin(name) for name in ("BTCUSDT-15m", "btcusd", "BTCUSTD-1h", "ETHBTC-1h", "AAPL-1d")]
+    ['BTC', 'BTC', 'BTC', 'ETH', 'AAPL']
+    """
+    symbol = plain_symbol(name.partition("-")[0])
+    found = _PAIR.fullmatch(symbol)
+    return found[1] if found else symbol
+
+
+_PAIR: Final = re.compile(r"(.{2,})(?:U[SDT]{1,4}|USDC|BTC|ETH|BNB|EUR|TRY)")
+
+
 def is_series_name(name: str) -> bool:
     """Tell whether a text is the one way to write a series, which is safe as the name of a folder.
 
@@ -158,7 +191,7 @@ def _require_keys(path: Path, content: dict[str, Any]) -> None:
                 where=f"{path}, key {key}",
                 rule="a universe has the keys symbols and timeframes, or the key series",
                 got=repr(key),
-                fix=f"Did you mean {nearest(key, [*_CROSSED, 'series'])}",
+                fix=advice(key, [*_CROSSED, "series"], "Remove it"),
             )
     if "series" in content and len(content) > 1:
         raise ProfileError(

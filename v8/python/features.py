@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +28,7 @@ UNNAMED: Final = "CANDLES"
 @in_python
 def features(
     candles: Candles | GivenCandles,
-    profile: str | Profile,
+    profile: str | Path | Profile,
     *,
     series: str | None = None,
     covariates: Mapping[str, Any] | None = None,
@@ -53,7 +54,7 @@ def features(
     >>> window.shape, window.columns[:4].tolist()
     ((60, 12), ['open', 'high', 'low', 'close'])
     """
-    loaded = profile if isinstance(profile, Profile) else load_profile(profile)
+    loaded = profile if isinstance(profile, Profile) else load_profile(str(profile))
     names = loaded.features
     named = Series.parse(series) if series else _series_of(candles)
     own = checked_candles(candles, named, None)

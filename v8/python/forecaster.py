@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -22,7 +23,7 @@ from v8.errors import DataError, PublishError
 from v8.evaluation.judgement import Judgement, judge_span
 from v8.evaluation.quantile_judgement import QuantileJudgement
 from v8.features.table import compute_table
-from v8.hub.opening import open_forecaster as open_forecaster_of
+from v8.hub.opening import open_forecaster
 from v8.hub.pull import pull
 from v8.market.candles import Candles
 from v8.market.frames import GivenCandles
@@ -42,9 +43,26 @@ _SCALING: Final = TypeAdapter(Scaling)
 
 
 @in_python
-def open_forecaster(source: str | Path, series: str | None, *, revision: str | None) -> Forecaster:
-    """Open a forecaster of a run or the Hub, see `v8.load`."""
-    return cast(Forecaster, open_forecaster_of(source, series, revision=revision, kind=Forecaster))
+def load(source: str | Path, series: str | None = None, *, revision: str | None = None) -> Forecaster:
+    """Load a forecaster from a run of this machine or from the Hugging Face Hub.
+
+    Args:
+        source: A run folder such as "runs/aligned", the folder of one series, or "user/name" on the
+            Hub. A folder that exists is taken before a repository of the same name.
+        series: Such as "BTCUSDT-15m"; may be left out where the folder holds one only.
+        revision: Branch, tag or commit on the Hub; the newest commit when None.
+
+    Returns:
+        The forecaster; its `revision` is the commit that was used, None for a local one.
+
+    Raises:
+        v8.errors.V8Error: If it does not exist or cannot be trusted; the sentence says what to do.
+
+    >>> import v8
+    >>> v8.load("runs/tiny", "BTCUSDT-15m").horizon_bars
+    3
+    """
+    return cast(Forecaster, open_forecaster(source, series, revision=revision, kind=Forecaster))
 
 
 class Forecaster(artifacts.Forecaster):
@@ -55,6 +73,17 @@ class Forecaster(artifacts.Forecaster):
     >>> forecaster.predict(candles).columns.tolist()
     ['open', 'high', 'low', 'close', 'bb_upper', 'bb_lower', 'volatility']
     """
+
+    _stacklevel = artifacts.Forecaster._stacklevel + 1
+
+    __init__ = in_python(artifacts.Forecaster.__init__)
+    load = classmethod(in_python(vars(artifacts.Forecaster)["load"].__func__))
+    predict = in_python(artifacts.Forecaster.predict)
+    forecast_history = in_python(artifacts.Forecaster.forecast_history)
+    forecast = in_python(artifacts.Forecaster.forecast)
+    forecast_all = in_python(artifacts.Forecaster.forecast_all)
+    companions = in_python(artifacts.Forecaster.companions)
+    joined = in_python(artifacts.Forecaster.joined)
 
     @classmethod
     @in_python
@@ -100,7 +129,7 @@ class Forecaster(artifacts.Forecaster):
         self,
         candles: Candles | GivenCandles,
         *,
-        start: str | pd.Timestamp | None = None,
+        start: str | datetime | None = None,
         covariates: Mapping[str, Any] | None = None,
     ) -> pd.DataFrame:
         """Judge the model on candles it has not seen, beside every baseline.
@@ -131,7 +160,7 @@ class Forecaster(artifacts.Forecaster):
         self,
         candles: Candles | GivenCandles,
         *,
-        start: str | pd.Timestamp | None = None,
+        start: str | datetime | None = None,
         covariates: Mapping[str, Any] | None = None,
     ) -> Judgement:
         """Do the same and return the judgement, which knows skills, verdicts and p-values."""

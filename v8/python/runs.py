@@ -19,13 +19,14 @@ from v8.errors import ArtifactError, listed
 from v8.evaluation.judgement import Judgement
 from v8.evaluation.quantile_judgement import QuantileJudgement
 from v8.invocation import command
+from v8.market.series import series_advice
 from v8.python.arguments import in_python
 from v8.python.forecaster import Forecaster
 from v8.python.tidy import sureness, tidy
 from v8.records import read_plain
-from v8.registry import nearest
 from v8.reports.leaderboard import LEADERBOARD_FILE
 from v8.reports.results import read_history
+from v8.untrusted import shown
 from v8.wording import plural
 
 
@@ -61,6 +62,12 @@ class TrainedSeries:
 
     def __repr__(self) -> str:
         return f"<{self.name}, trained, in {self.folder}>"
+
+
+class _NoSeriesError(ArtifactError, KeyError):
+    """What is not in a run, so that `in` and `get` work as for every mapping."""
+
+    __str__ = Exception.__str__
 
 
 class Run(Mapping[str, TrainedSeries]):
@@ -117,13 +124,15 @@ class Run(Mapping[str, TrainedSeries]):
         return pd.concat(found, names=["series"]) if found else pd.DataFrame()
 
     @in_python
-    def __getitem__(self, series: str) -> TrainedSeries:
-        if series not in self.series:
-            raise ArtifactError(
-                where=f"{self.path}, series {series!r}",
+    def __getitem__(self, series: object) -> TrainedSeries:
+        if not isinstance(series, str) or series not in self.series:
+            raise _NoSeriesError(
+                where=f"{self.path}, series {shown(repr(series), 60)}",
                 rule="must be finished in this run",
                 got=f"{listed(self.series) or 'no finished series'}",
-                fix=f"Did you mean {nearest(series, self.series)}" if self.series else "Train it first",
+                fix=series_advice(str(series), self.series, "Choose one of these")
+                if self.series
+                else "Train it first",
             )
         return TrainedSeries(served_folder(self.path, series))
 

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TextIO, TypeAlias
+from typing import Any, Final, TextIO, TypeAlias, TypedDict, Unpack
 
 import pandas as pd
 import yaml
@@ -52,11 +52,32 @@ FRAMES: Final = "frames"
 _INTERRUPT: Final = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGTERM)
 """Obeyed as Ctrl-C is, also where that is ignored; Windows has a signal of its own for it."""
 
-_SENTENCE: Final = re.compile(r"error: (?P<where>.*?): (?P<rule>.*); got (?P<got>.*)\. (?P<fix>.*)\.")
+_SENTENCE: Final = re.compile(r"(?P<where>.*?): (?P<rule>.*); got (?P<got>.*)\. (?P<fix>.*)\.")
 _BY_EXIT_CODE: Final[dict[int, type[V8Error]]] = {
     kind.exit_code: kind
     for kind in (V8Error, ProfileError, DataError, SeriesError, PublishError, StorageError)
 }
+
+
+class Flags(TypedDict, total=False):
+    """What else `train` takes: options of the command `run`, which its help explains; None is its default."""
+
+    bars: int | None
+    epochs: int | None
+    precision: str | None
+    no_mixed_precision: bool | None
+    device: str | None
+    workers: int | str | None
+    fleet_size: int | str | None
+    engine: str | None
+    address: str | None
+    universe: str | Path | None
+    tables: str | Path | None
+    redo: str | Sequence[str] | None
+    track: str | Sequence[str] | None
+    publish: str | None
+    smoke: bool | None
+    resume: bool | None
 
 
 @in_python
@@ -69,7 +90,7 @@ def train(
     runs: str | Path = "runs",
     fresh: bool = False,
     progress: bool = True,
-    **flags: Any,
+    **flags: Unpack[Flags],
 ) -> Run:
     """Train, judge and save a model for every series; the same call again continues or skips.
 
@@ -84,7 +105,8 @@ def train(
         runs: Folder of all run folders.
         fresh: Whether to start a new run beside the old ones.
         progress: Whether to print what happens.
-        flags: Other options of `run`: bars, epochs, precision, device, workers, fleet_size, smoke.
+        flags: Other options of `run`, see `Flags`: bars, epochs, precision, device, workers, smoke ... What
+            else there is to change is a key of the profile.
 
     Returns:
         The run; series that failed are in its `failures`.
@@ -213,9 +235,10 @@ def _words(flag: str, value: Any) -> list[str]:
     (['--fleet-size', '4'], ['--smoke'], [], [])
     """
     name = f"--{flag.replace('_', '-')}"
-    if value is None or value is False:
-        return []
-    return [name] if value is True else [name, str(value)]
+    if value is None or isinstance(value, bool):
+        return [name] if value else []
+    values = [value] if isinstance(value, str | Path | int) else value
+    return [word for one in values for word in (name, str(one))]
 
 
 def _call(words: Sequence[str], *, shows: bool) -> tuple[int, str]:
@@ -266,7 +289,9 @@ def _follow(lines: TextIO | None, tell: Callable[[str], object] | None) -> None:
 def _told(exit_code: int, errors: str, failures: Mapping[str, str] | None = None) -> V8Error:
     """Turn how the process ended into the error that it printed, or into its first failure."""
     kind = _BY_EXIT_CODE.get(exit_code, V8Error)
-    if found := _SENTENCE.search(errors):
+    printed = next((line for line in errors.splitlines() if line.startswith("error: ")), "")
+    reason = printed.removeprefix("error: ") or next(iter((failures or {}).values()), "")
+    if found := _SENTENCE.fullmatch(reason):
         return kind(**found.groupdict())
-    told = next(iter((failures or {}).values()), " ".join(errors.split()[-60:]) or f"exit code {exit_code}")
+    told = reason or " ".join(errors.split()[-60:]) or f"exit code {exit_code}"
     return kind(where="v8.train", rule="must end with a trained series", got=told, fix="Mend that and repeat")

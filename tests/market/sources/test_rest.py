@@ -270,7 +270,7 @@ def test_an_answer_that_is_wrong_once_changes_nothing(exchange, opened, fault) -
 
 
 def test_a_symbol_that_the_exchange_does_not_list_is_refused_at_once(exchange, opened) -> None:
-    with pytest.raises(DataError, match=r"lists; got status 400, -1121 Invalid symbol\.. Check the symbol"):
+    with pytest.raises(DataError, match=r"lists; got status 400, -1121 Invalid symbol\. Check the symbol"):
         opened(f"{exchange.url},{NOWHERE}").candles(Series("NOPEUSDT", "15m"), 10)
     assert len(exchange.requests) == 2
     with pytest.raises(DataError, match="symbols are letters and digits"):

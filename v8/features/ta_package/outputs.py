@@ -130,14 +130,16 @@ def read_wish(name: str) -> Wish:
             "line of its own or quotation marks"
         )
     if found[1] not in outputs():
-        raise RefusedError(f"{name!r} is no output of the package ta; did you mean ta.{_alike(found[1])}")
+        near = _alike(found[1])
+        rather = f"; did you mean ta.{near}" if near else ""
+        raise RefusedError(f"{name!r} is no output of the package ta{rather}")
     output = outputs()[found[1]]
     given = dict(_given(name, part) for part in (found[3] or "").split(",") if part.strip())
     for unknown in given.keys() - output.defaults.keys():
         known = ", ".join(output.defaults)
         raise RefusedError(
-            f"{unknown!r} is no parameter of ta.{output.name}, which has {known}; "
-            f"did you mean {nearest(unknown, output.defaults)}"
+            f"{unknown!r} is no parameter of ta.{output.name}, which has {known}"
+            + (f"; did you mean {near}" if (near := nearest(unknown, output.defaults)) else "")
         )
     return Wish(output, {key: _value(output, key, given) for key in output.defaults})
 
@@ -179,7 +181,7 @@ def _written(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) or value is None else f"{value:.12g}"
 
 
-def _alike(word: str) -> str:
+def _alike(word: str) -> str | None:
     """Return the output whose initials a word is, such as atr, or else the one most like it."""
     initials = {"".join(part[0] for part in name.split("_")): name for name in reversed(outputs())}
     return initials.get(word.lower()) or nearest(word, outputs())

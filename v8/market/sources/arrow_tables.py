@@ -57,6 +57,8 @@ def read_parquet_table(content: bytes, series: Series, where: str) -> pd.DataFra
         file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts)
         table = file.read(columns=[field.name for field in fields.values()])
         columns = {name: _column(table[field.name], where) for name, field in fields.items()}
+    except DataError:
+        raise
     except _FAULTS as error:
         raise unreadable(where, "a Parquet file", error) from error
     return pd.DataFrame(columns)
@@ -79,6 +81,8 @@ def read_feather_table(content: bytes, series: Series, where: str) -> pd.DataFra
         table.validate(full=True)  # a text of a damaged file may lie outside its memory
         numbers = {number: at for at, number in enumerate(sorted(wanted))}
         columns = {name: _column(table.column(numbers[number]), where) for number, name in wanted.items()}
+    except DataError:
+        raise
     except _FAULTS as error:
         raise unreadable(where, "a Feather file (of version 2)", error) from error
     return pd.DataFrame(columns)

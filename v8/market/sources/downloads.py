@@ -302,6 +302,8 @@ class Downloader:
                 got=str(error),
                 fix=f"Check {self._etiquette.variable}",
             ) from error
+        except DataError:
+            raise
         except _BROKEN as error:
             raise PassingTroubleError(f"a broken connection ({type(error).__name__})") from error
 

@@ -19,10 +19,9 @@ import pandas as pd
 from v8.errors import DataError, ProfileError, listed
 from v8.given_files import read_given
 from v8.market.candles import Candles, check_candles, require_one_unit
-from v8.market.series import Series
+from v8.market.series import Series, series_advice
 from v8.market.sources.file_kinds import FILE_KINDS, MAX_FILE_BYTES, read_table, split_ending
 from v8.market.sources.file_names import holds_name, named_series, names_series
-from v8.registry import nearest
 
 MAX_ENTRIES: Final = 50_000
 """Files and folders that are looked through; a system's root has millions."""
@@ -94,7 +93,7 @@ class FilesSource:
         if near:
             fix = f"Save {near[0]} as one of these; a spreadsheet, for instance, can be saved as CSV"
         elif told:
-            fix = f"Did you mean {nearest(str(series), told)}"
+            fix = series_advice(str(series), list(told), fix)
         there = near or [str(path.relative_to(self.folder)) for path, _, _ in self._tables]
         return DataError(
             where=f"{series} from {self.name}",

@@ -427,13 +427,15 @@ def _member(content: bytes, expected: str, where: str) -> bytes:
     limit = min(MAX_CSV_BYTES, MAX_EXPANSION * len(content))
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            if (names := archive.namelist()) != [expected]:
-                raise _foreign(where, f"must hold the one file {expected}", f"{names[:5]}")
-            with archive.open(expected) as stream:
-                # Read by our limit, not by the size in the header: a bomb lies there.
-                text = stream.read(limit + 1)
+            names, text = archive.namelist(), b""
+            if names == [expected]:
+                with archive.open(expected) as stream:
+                    # Read by our limit, not by the size in the header: a bomb lies there.
+                    text = stream.read(limit + 1)
     except _ZIP_FAULTS as error:
         raise _foreign(where, "must be a sound zip", " ".join(str(error).split())) from error
+    if names != [expected]:
+        raise _foreign(where, f"must hold the one file {expected}", f"{names[:5]}")
     if len(text) > limit:
         raise _foreign(where, f"must unpack to at most {limit} bytes", "more")
     return text
