@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Hand changed profiles, candles, archives, frames, tables, runs and command lines to v8, and judge each.
+"""Hand changed profiles, candles, archives, frames, tables, runs, plans and command lines to v8; judge each.
 
     python scripts/fuzz.py [--inputs 10000] [--seed 0] [--kinds KIND ...] [--jobs 2] [--run FOLDER]
                            [--failures fuzz-failures] [--replay FILE]
@@ -47,7 +47,8 @@ SHARES = {
     "frames": 10,
     "told": 7,
     "covariates": 5,
-    "records": 18,
+    "records": 13,
+    "plans": 5,
     "words": 7,
 }
 """Percent of the inputs; command lines take the longest."""

@@ -13,7 +13,7 @@ import io
 import json
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -26,11 +26,14 @@ import pyarrow.parquet as pq
 import yaml
 
 from fuzzing.given import TABLE, candles_told, covariates
+from v8.artifacts.backtest_folder import PLAN_FILE
+from v8.engine.backtest import Asked
+from v8.engine.folds import History, lay_folds
 from v8.hub.staging import Choice, stage_run
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.market.sources.tables import ARCHIVE_COLUMNS
-from v8.profile import config_path
+from v8.profile import config_path, load_profile
 
 SERIES = Series("BTCUSDT", "15m")
 MONTH = "2024-12"
@@ -452,6 +455,33 @@ def _record(random: Random, run: Path) -> Case:
     return Case("records", ending, files)
 
 
+# --- plans of back-tests ---------------------------------------------------------------------------------
+
+
+@functools.cache
+def _plan() -> bytes:
+    """Return the plan of a back-test of three folds, as one writes it."""
+    series, profile = (SERIES, Series("ETHUSDT", "1h")), load_profile("range_paths")
+    asked = Asked(profile, series, 3, None, "python -m v8 backtest").plan(open_source("demo"))
+    histories = {one: History(0, 40_000 * one.bar_s) for one in series}
+    return json.dumps(asdict(replace(asked, folds=lay_folds(histories, profile, 3), missing={}))).encode()
+
+
+def _backtest(random: Random, run: Path) -> Case:
+    content = _plan()
+    if random.random() < 0.3:
+        return Case("plans", "bytes", {PLAN_FILE: changed_bytes(random, content)})
+    tree = json.loads(content)
+    folds, way = tree["folds"], random.choice(("tree", "tree", "fold", "profile"))
+    if way == "fold":
+        folds.insert(random.randrange(4), json.loads(json.dumps(random.choice(folds))))
+    elif way == "profile":
+        tree["profile"] = changed_tree(random, tree["profile"])
+    else:
+        tree = changed_tree(random, tree)
+    return Case("plans", way, {PLAN_FILE: json.dumps(tree).encode("utf-8", "surrogatepass")})
+
+
 # --- command lines ---------------------------------------------------------------------------------------
 
 
@@ -535,5 +565,6 @@ MAKERS: dict[str, Callable[[Random, Path], Case]] = {
     "told": _told,
     "covariates": _covariates,
     "records": _record,
+    "plans": _backtest,
     "words": _words,
 }

@@ -21,6 +21,7 @@ import pandas as pd
 
 from fuzzing.cases import MONTH, SERIES, Case, make_case, odd_frame, told
 from fuzzing.given import TABLE
+from v8.artifacts.backtest_folder import read_plan
 from v8.artifacts.forecast_input import checked_candles
 from v8.artifacts.forecast_sample import read_sample
 from v8.artifacts.run_folder import read_run
@@ -36,6 +37,8 @@ from v8.market.sources.tables import read_csv_table
 from v8.market.sources.vision import _read_zip
 from v8.market.user_tables import read_user_table
 from v8.profile import TABLES_PLACE, load_profile
+from v8.reports.backtest_page import backtest_page
+from v8.reports.backtest_results import read_results as read_results_of
 from v8.reports.results import read_history, read_results
 
 CPU_LIMIT_S = 2.0
@@ -114,6 +117,15 @@ def _records(case: Case) -> None:
     stage_run(Path.cwd(), Path("../staged"), "user/name", Choice())
 
 
+def _plans(case: Case) -> None:
+    plan = read_plan(Path.cwd())
+    if case.name == "fold":
+        raise AssertionError("a fold counted twice")
+    if case.name == "profile" and load_profile("range_paths").model_dump(mode="json") != plan.profile:
+        raise AssertionError("an edited profile under its old digest")
+    backtest_page(read_results_of(Path.cwd(), plan))
+
+
 def _words(case: Case) -> None:
     told, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(told), contextlib.redirect_stderr(errors):
@@ -141,6 +153,7 @@ TARGETS: dict[str, Callable[[Case], None]] = {
     "told": _told,
     "covariates": _covariates,
     "records": _records,
+    "plans": _plans,
     "words": _words,
 }
 
