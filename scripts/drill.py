@@ -4,11 +4,11 @@
     python scripts/drill.py [--only KIND] [--long | --small] [--seed 0] [--archive DIR] [--markdown]
 
 Kinds: kills (SIGKILL at random times and at each write), interrupts (Ctrl-C once and twice),
-archive (a candle archive whose one month misbehaves), hub (publishing and pulling), disk (full, read-only
-and damaged folders), ledger (forecasts at each close), updates (kills at each write of an update). Everything
-is loopback, real processes and real disks below the folder for temporary files. A fault that this machine
-does not allow, such as mounting a disk without being root, says so. Exit code 1 when anything was lost,
-silent, a hang or a traceback.
+archive (a candle archive whose one month misbehaves), api (an exchange whose API does), hub (publishing and
+pulling), disk (full, read-only and damaged folders), ledger (forecasts at each close), updates (kills at
+each write of an update). Everything is loopback, real processes and real disks below the folder for temporary
+files. A fault that this machine does not allow, such as mounting a disk without being root, says so. Exit
+code 1 when anything was lost, silent, a hang or a traceback.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from drills import archive, disk, hub, interrupts, kills, ledger, updates
+from drills import archive, disk, exchange, hub, interrupts, kills, ledger, updates
 from drills.ground import DRILLS, REPOSITORY, Drill, Ground, Outcome, carry_out
 
-KINDS = tuple(module.KIND for module in (kills, interrupts, archive, hub, disk, ledger, updates))
+KINDS = tuple(module.KIND for module in (kills, interrupts, archive, exchange, hub, disk, ledger, updates))
 SIZES = ("small", "usual", "long")
 
 

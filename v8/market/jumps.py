@@ -49,9 +49,18 @@ def jump_of(values: NDArray[np.float64]) -> float:
 
 
 def are_doubted(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Tell which candles jump, or lie before one that does, shape (N,): either may be the wrong one."""
+    """Tell which candles jump, or lie before one that does, shape (N,): either may be the wrong one.
+
+    >>> are_doubted(np.full((4, 5), [[1.0], [1.0], [9.0], [9.0]])).tolist()
+    [False, True, True, False]
+    >>> are_doubted(np.empty((0, 5))).tolist()
+    []
+    """
     is_jump = _from_close_before(values) > jump_of(values)
-    return np.append(is_jump, False) | np.append(False, is_jump)
+    is_doubted = np.zeros(len(values), dtype=np.bool_)
+    is_doubted[1:] |= is_jump
+    is_doubted[:-1] |= is_jump
+    return is_doubted
 
 
 def _from_close_before(values: NDArray[np.float64]) -> NDArray[np.float64]:

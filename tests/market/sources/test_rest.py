@@ -314,7 +314,15 @@ def clocked(exchange, opened, monkeypatch) -> Callable[..., RestSource]:
 
 @pytest.mark.parametrize(
     ("exchange_off_s", "machine_off_s"),
-    [(-30 * DAY_S, 0), (-1_000, 0), (-30 * DAY_S, 5 * DAY_S), (30 * DAY_S, 0), (600, 0), (DAY_S, -DAY_S)],
+    [
+        (-30 * DAY_S, 0),
+        (-1_000, 0),
+        (-30 * DAY_S, 5 * DAY_S),
+        (30 * DAY_S, 0),
+        (600, 0),
+        (DAY_S, -DAY_S),
+        (-DAY_S, -9 * DAY_S),
+    ],
 )
 def test_a_time_of_the_exchange_that_its_candles_contradict_is_refused_with_all_three(
     exchange, clocked, exchange_off_s, machine_off_s, tmp_path, monkeypatch

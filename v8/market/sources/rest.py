@@ -26,6 +26,9 @@ from v8.market.sources.listing import require_listed
 MOST_APART_S: Final = 60.0
 """The exchange's time and this machine's may differ by so much; beyond it a candle is asked."""
 
+_FAR_S: Final = 20 * 365 * 86_400
+"""Both clocks may be behind: up to so long after them the newest candle is looked for."""
+
 
 class RestSource:
     """Candles from the exchange's API.
@@ -64,7 +67,7 @@ class RestSource:
         if abs(ahead_s) <= MOST_APART_S or ahead_s == self._confirmed_ahead_s:
             return now_s
         machine_s = int(now_s + ahead_s)
-        latest_s = last_closed_s(series, max(now_s, machine_s)) + series.bar_s
+        latest_s = last_closed_s(series, max(now_s, machine_s) + _FAR_S)
         newest_s = self.api.newest_open_s(Span(series, latest_s, latest_s))
         if newest_s is not None:
             is_behind = now_s + MOST_APART_S < newest_s
