@@ -1,16 +1,18 @@
-"""SIGKILL: at random times to everything, to the parent or to a worker, and at each write of a run.
+"""SIGKILL: at random times and after checkpoints to everything, the parent or a worker, and at each write.
 
 The same command again and again must end with the weights of a run that nobody disturbed, to the bit.
 """
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import psutil
@@ -27,6 +29,10 @@ NUM_WRITES_OF_SIZE = {"small": 3, "usual": NEVER, "long": NEVER}
 
 PAIR = ("BTCUSDT-1h", "ETHUSDT-1h")
 PROFILES = {"aligned": ("--bars", "850", "--epochs", "2"), "frontier": ("--bars", "1500", "--epochs", "6")}
+MANY_EPOCHS = ("--bars", "850", "--epochs", "10")
+"""Of `aligned`, with the fewest bars that it takes: a checkpoint comes every few seconds."""
+
+CHECKPOINTS = "*/.training/checkpoint.npz"
 KILLS_OF_SIZE = {"small": 1, "usual": 4, "long": 20}
 KILLS_PER_RUN = 5
 """A run that is killed so often goes on undisturbed, is compared, and the next begins in a new folder."""
@@ -34,38 +40,88 @@ KILLS_PER_RUN = 5
 WHOM = ("everything", "everything", "the parent", "a worker")
 
 
-def profile_words(profile: str, place: Place, source: Sequence[str], folder: str) -> list[str]:
+Moment = Callable[[subprocess.Popen[bytes], float], None]
+"""Waits until a call is to be killed, or has ended; it is told what the longest call took, in seconds."""
+
+
+def job(profile: str, budget: Sequence[str], source: Sequence[str], runs: Path) -> list[str]:
     """Return the main job of two series under a shipped profile on a small budget."""
     chosen = [word for name in PAIR for word in ("--series", name)]
-    words = ["run", "--profile", profile, *chosen, *PROFILES[profile], *source, "--precision", "float32"]
-    return [*words, "--workers", "2", "--device", "cpu", "--runs", str(place.folder / folder)]
+    words = ["run", "--profile", profile, *chosen, *budget, *source, "--precision", "float32"]
+    return [*words, "--workers", "2", "--device", "cpu", "--runs", str(runs)]
 
 
 def kill_at_random(profile: str, ground: Ground, place: Place) -> str:
     """Kill runs of a profile at random times until there were enough kills."""
-    with serving_folder(ground.archive, place) as source:
-        straight = place.call(profile_words(profile, place, source, "straight"))
-        if straight.status != 0:
-            raise RuntimeError(f"the run that nobody disturbs ended with {straight.status}: {straight.said}")
-        expected = weights_of(place.folder / "straight" / profile)
-        wanted, num_kills, number, longest_s = KILLS_OF_SIZE[ground.size], 0, 0, straight.seconds
-        while num_kills < wanted:
-            number += 1
-            words = profile_words(profile, place, source, f"killed-{number}")
-            for _ in range(min(KILLS_PER_RUN, wanted - num_kills)):
-                ended = kill_once(place, words, longest_s)
-                if ended:  # by itself: the machine is faster now than it was
-                    longest_s = min(longest_s, ended.seconds)
-                    break
-                num_kills += 1
-            place.continued(words, expected, place.folder / f"killed-{number}" / profile)
+
+    def moment(run: Path) -> Moment:
+        return lambda process, longest_s: _wait(process, place.chance.uniform(0.05, 1.0) * longest_s)
+
+    num_kills, _ = kill_often(profile, PROFILES[profile], ground, place, moment)
     return f"{num_kills} kills, the same weights to the bit"
 
 
-def kill_once(place: Place, words: Sequence[str], seconds: float) -> Ended | None:
-    """Start a call and kill it, or a part of it, at a random time; return how it ended if it was faster."""
+@drill(KIND, "two series of `aligned`, not shortened, killed after a checkpoint was written")
+def kill_after_checkpoints(ground: Ground, place: Place) -> str:
+    """Kill runs that have got on since they began, each time anew: the next call continues them."""
+
+    def moment(run: Path) -> Moment:
+        seen = _checkpoints(run)  # of the calls before
+
+        def wait(process: subprocess.Popen[bytes], longest_s: float) -> None:
+            while process.poll() is None and not _have_got_on(run, seen):
+                time.sleep(0.05)
+            _wait(process, place.chance.uniform(0.0, 2.0))
+
+        return wait
+
+    num_kills, runs = kill_often("aligned", MANY_EPOCHS, ground, place, moment)
+    epochs = [_resumed_from(run) for run in runs]
+    place.require(all(map(any, epochs)), f"no series of a run went on from its checkpoint: {epochs}")
+    told = ", ".join(map(str, sorted({epoch for found in epochs for epoch in found})))
+    return f"{num_kills} kills, continued at last after epoch {told}, the same weights to the bit"
+
+
+def kill_often(
+    profile: str, budget: Sequence[str], ground: Ground, place: Place, moment: Callable[[Path], Moment]
+) -> tuple[int, list[Path]]:
+    """Kill runs of a profile until there were enough kills, and compare each with one that nobody disturbed.
+
+    Args:
+        profile: Name of a shipped one.
+        budget: Words that shorten its run.
+        ground: Says how many kills are enough.
+        place: Where the runs lie.
+        moment: Returns for a run folder what waits until its next call is to be killed.
+
+    Returns:
+        How many kills there were, and the folders of the runs that were killed.
+    """
+    with serving_folder(ground.archive, place) as source:
+        straight = place.call(job(profile, budget, source, place.folder / "straight"))
+        if straight.status != 0:
+            raise RuntimeError(f"the run that nobody disturbs ended with {straight.status}: {straight.said}")
+        expected = weights_of(place.folder / "straight" / profile)
+        wanted, killed, longest_s = KILLS_OF_SIZE[ground.size], list[Path](), straight.seconds
+        for number in count(1):
+            run = place.folder / f"killed-{number}" / profile
+            words = job(profile, budget, source, run.parent)
+            for _ in range(min(KILLS_PER_RUN, wanted - len(killed))):
+                ended = kill_once(place, words, moment(run), longest_s)
+                if ended:  # by itself: the machine is faster now than it was
+                    longest_s = min(longest_s, ended.seconds)
+                    break
+                killed.append(run)
+            place.continued(words, expected, run)
+            if len(killed) >= wanted:
+                break
+    return len(killed), sorted(set(killed))
+
+
+def kill_once(place: Place, words: Sequence[str], moment: Moment, longest_s: float) -> Ended | None:
+    """Start a call and kill it, or a part of it, at a moment; return how it ended if it was faster."""
     started, process = time.monotonic(), place.start(words)
-    _wait(process, place.chance.uniform(0.05, 1.0) * seconds)
+    moment(process, longest_s)
     if process.poll() is not None:
         return replace(place.finish(process), seconds=time.monotonic() - started)
     whom = place.chance.choice(WHOM)
@@ -85,6 +141,27 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end and process.poll() is None:
         time.sleep(0.05)
+
+
+def _checkpoints(run: Path) -> set[tuple[str, int]]:
+    """Return the checkpoints of a run, each with its time of writing in ns."""
+    found = set()
+    for path in run.glob(CHECKPOINTS):
+        with suppress(FileNotFoundError):  # it goes when its series is finished
+            found.add((str(path), path.stat().st_mtime_ns))
+    return found
+
+
+def _have_got_on(run: Path, seen: set[tuple[str, int]]) -> bool:
+    """Whether every series that is not finished has written another checkpoint."""
+    names = {Path(path).parents[1].name for path, _ in _checkpoints(run) - seen}
+    return all(name in names or (run / name / "metadata.json").exists() for name in PAIR)
+
+
+def _resumed_from(run: Path) -> list[int]:
+    """Return the epoch after which each series of a finished run was continued the last time."""
+    files = sorted(run.glob("*/metadata.json"))
+    return [json.loads(file.read_text())["training"]["resumed_from_epoch"] for file in files]
 
 
 def _kill_a_worker(place: Place, process: subprocess.Popen[bytes]) -> bool:
