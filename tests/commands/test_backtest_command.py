@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked import called
 
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
@@ -25,8 +25,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def call(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "V8_HOME": str(place / "home")}
-    line = [sys.executable, "-m", "v8", "backtest", *words]
-    return subprocess.run(line, cwd=place, env=env, capture_output=True, text=True, timeout=300, check=False)
+    return called("backtest", *words, cwd=place, env=env)
 
 
 def test_a_back_test_says_what_it_found_and_is_continued_only_as_it_was_begun(place: Path) -> None:

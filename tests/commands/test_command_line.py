@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
+from forked import called
 
 from v8.commands.app import app
 from v8.version import VERSION
@@ -17,10 +19,14 @@ REPOSITORY = Path(__file__).parents[2]
 SURFACE = Path(__file__).with_name("surface.txt")
 
 
-def call(*words: str, cwd: Path | None = None, module: str = "v8") -> subprocess.CompletedProcess[str]:
+call = partial(called, cwd=REPOSITORY)
+
+
+def start(*words: str, module: str = "v8") -> subprocess.CompletedProcess[str]:
+    """Start Python anew."""
     return subprocess.run(
         [sys.executable, "-m", module, *words],
-        cwd=cwd or REPOSITORY,
+        cwd=REPOSITORY,
         capture_output=True,
         text=True,
         timeout=120,
@@ -43,7 +49,7 @@ def test_the_surface_is_the_one_that_was_agreed() -> None:
 
 
 def test_both_ways_to_the_main_job_are_one() -> None:
-    long, short = call("run", "--help"), call("--help", module="v8.run")
+    long, short = start("run", "--help"), start("--help", module="v8.run")
     assert long.returncode == short.returncode == 0
     assert long.stdout == short.stdout
     assert "--dry-run" in long.stdout

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from forked import called
 from typer.testing import CliRunner, Result
 
 from v8.artifacts.run_folder import SeriesState
@@ -63,7 +64,8 @@ def test_a_client_that_is_asked_to_tell_everything_keeps_the_token(
 ) -> None:
     hub.lose_answer("lfs-put")
     hub.answer("commit", 403)
-    done = start("publish", make_run(), "--repo", REPO, HF_DEBUG="1", HF_HUB_VERBOSITY="debug")
+    env = {**os.environ, "HF_DEBUG": "1", "HF_HUB_VERBOSITY": "debug"}
+    done = called("publish", make_run(), "--repo", REPO, env=env)
     assert done.returncode == 5
     assert "Send: " in done.stderr  # the client's own record of every request
     assert tokens.write not in done.stdout + done.stderr

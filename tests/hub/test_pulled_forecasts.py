@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from forked import called
 from typer.testing import CliRunner
 
 import v8
@@ -43,15 +44,7 @@ def newest(hub: Any) -> str:
 
 def call(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """Run `python -m v8` as a user of the loopback Hub would."""
-    return subprocess.run(
-        [sys.executable, "-m", "v8", *words],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **env},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return called(*words, cwd=cwd, env={**os.environ, **env})
 
 
 def test_a_pulled_model_is_judged_as_the_run_judged_it(published: Any, trained_run: Any) -> None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import called
 
 from v8.artifacts.run_folder import RunFolder, RunRecord, read_run
 from v8.engine.outputs import write_outputs
@@ -50,16 +49,6 @@ def rewrite(run: Path, change: Callable[[dict[str, Any]], None]) -> None:
     content = json.loads((run / "run.json").read_text())
     change(content)
     (run / "run.json").write_text(json.dumps(content))
-
-
-def called(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "v8", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 def everything_below(folder: Path) -> set[str]:
@@ -161,14 +150,8 @@ def test_a_file_without_end_is_not_read_to_its_end(run: Path, name: str) -> None
 def test_a_refused_run_leaves_no_staging_folder(run: Path, tmp_path: Path) -> None:
     (run / SERIES / "history.csv").write_text("root:x:0:0:root:/root:/bin/bash\n")
     (tmp_path / "temporary").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "v8", "publish", str(run), "--repo", "someone/fleet", "--dry-run"],
-        env={**os.environ, "TMPDIR": str(tmp_path / "temporary")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    env = {**os.environ, "TMPDIR": str(tmp_path / "temporary")}
+    done = called("publish", run, "--repo", "someone/fleet", "--dry-run", env=env)
     assert done.returncode == 3
     assert "history.csv: must be CSV with the numbers epoch, train_loss, validation_loss" in done.stderr
     assert not everything_below(tmp_path / "temporary")
