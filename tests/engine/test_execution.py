@@ -26,6 +26,7 @@ from v8.engine.isolation import isolated
 from v8.engine.loop_design import FLAGS, STEPWISE
 from v8.engine.outputs import write_outputs
 from v8.engine.plan import Job, Plan, make_plan
+from v8.engine.run_cost import known_cost
 from v8.errors import DataError, StorageError
 from v8.market.candles import Candles
 from v8.market.series import Series
@@ -130,6 +131,17 @@ def test_g13_results_are_on_disk_after_each_series(plan: Plan) -> None:
     with opened(plan) as folder:
         execute(plan, folder, Market(), looking, ignore)
     assert seen == [["BTCUSDT-15m"], ["BTCUSDT-15m", "ETHUSDT-1h"]]
+
+
+def test_what_a_run_took_is_kept_for_the_next_plan(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("V8_HOME", str(tmp_path / "home"))
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), Workshop(broken=[ONE]), ignore)
+    cost = known_cost(plan.profile)
+    assert cost is not None
+    assert cost.num_series == 1  # what failed is no measure
 
 
 def test_outputs_written_series_by_series_are_those_written_at_once(plan: Plan) -> None:

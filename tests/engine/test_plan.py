@@ -50,9 +50,9 @@ def test_time_grows_with_epochs_and_shrinks_with_cores(make_profile: Any) -> Non
     short = estimate_work(make_profile(training={"epochs": 1}), num_cores=1)
     long = estimate_work(make_profile(training={"epochs": 11}), num_cores=1)
     wide = estimate_work(make_profile(training={"epochs": 11}), num_cores=2)
-    assert long.seconds > short.seconds
-    assert long.seconds - 2 == pytest.approx(11 * (short.seconds - 2))
-    assert long.seconds - 2 == pytest.approx(2 * (wide.seconds - 2))
+    assert long.training_s > short.training_s
+    assert long.training_s == pytest.approx(11 * short.training_s)
+    assert long.training_s == pytest.approx(2 * wide.training_s)
 
 
 def test_flop_of_a_dense_network_follow_the_formula(make_profile: Any) -> None:

@@ -32,14 +32,15 @@ from v8.engine.events import (
 )
 from v8.engine.execution import NewerCandles, Summary
 from v8.engine.outputs import REPORT_FILE
-from v8.engine.plan import ASSUMED_FLOP_PER_S_PER_CORE, Plan, estimate_work
+from v8.engine.plan import ASSUMED_FLOP_PER_S_PER_CORE, Plan, Work, estimate_work
 from v8.engine.quiet import quiet_start
+from v8.engine.run_cost import RunCost, known_cost
 from v8.evaluation.significance import ALPHA
 from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.reports.leaderboard import Against, LeaderboardRow, TaskSummary, summarise
-from v8.wording import duration, epochs, number, percent
+from v8.wording import ABSENT, duration, epochs, number, percent, plural
 
 PLAIN_WIDTH = 160
 """Columns of tables that go to a file or pipe, which has no width of its own."""
@@ -94,6 +95,7 @@ def print_plan(plan: Plan, source: CandleSource) -> None:
         DataError: If the profile's newest bars are too few.
     """
     profile, work = plan.profile, estimate_work(plan.profile)
+    cost = known_cost(profile)
     with quiet_start():
         from v8.models.formula import num_fitted
         from v8.models.networks import build_network, num_parameters
@@ -103,7 +105,8 @@ def print_plan(plan: Plan, source: CandleSource) -> None:
     windows = "/".join(f"{number:,}" for number in work.num_windows.values())
     rows = []
     for one in plan.series:
-        takes = duration(0 if one.status == "done" else work.seconds, is_estimate=True)
+        about = duration(cost.series_s, is_estimate=True) if cost else ABSENT
+        takes = duration(0, is_estimate=True) if one.status == "done" else about
         rows.append((one.series, one.status, one.seed, f"{work.num_rows:,}", windows, takes))
     header = ("series", "state", "seed", "rows", "windows train/validation/test", "estimated time")
     print_table(f"Plan of {plan.path} (nothing is done)", header, rows)
@@ -112,9 +115,23 @@ def print_plan(plan: Plan, source: CandleSource) -> None:
         f"Each of {len(plan.todo)} series: {' -> '.join(STAGES)}.",
         f"Network: {parameters:,} parameters, {work.flop_per_window / 1e6:,.0f} MFLOP per training window.",
         f"Rows and windows are for {work.num_bars:,} unbroken candles; gaps and young coins have fewer.",
-        f"Estimated time: at most {duration(work.seconds * len(plan.todo), is_estimate=True)} for "
-        f"{profile.training.epochs} epochs each, assuming {ASSUMED_FLOP_PER_S_PER_CORE / 1e9:.0f} GFLOP/s "
-        "per core; early stopping often ends sooner.",
+        _estimate(plan, work, cost),
+    )
+
+
+def _estimate(plan: Plan, work: Work, cost: RunCost | None) -> str:
+    """Say how long a plan takes, from what runs of its profile took here; without one, what is not known."""
+    num, each = len(plan.todo), plural(plan.profile.training.epochs, "epoch")
+    if cost:
+        whole = duration(cost.series_s * num, is_estimate=True)
+        took = f"{plural(cost.num_series, 'model')} took {duration(cost.seconds, is_estimate=True)} here"
+        return f"Estimated time: about {whole}, judging and saving included: {took}, of at most {each} each."
+    training = duration(work.training_s * num, is_estimate=True)
+    return (
+        f"Estimated time: not known. Training itself takes at most {training} for {each} each, assuming "
+        f"{ASSUMED_FLOP_PER_S_PER_CORE / 1e9:.0f} GFLOP/s per core. Compiling, features, judging (every "
+        "baseline is fitted for each series) and saving come on top, often longer than that; the first run "
+        "of this profile on this machine measures them."
     )
 
 

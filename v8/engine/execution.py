@@ -9,6 +9,7 @@ a note.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,6 +23,7 @@ from v8.engine.loop_design import choose_loops, compile_loops
 from v8.engine.outputs import RunOutputs, read_finished
 from v8.engine.plan import Job, Plan, PlannedSeries, make_plan
 from v8.engine.precision import choose_precision
+from v8.engine.run_cost import RunCost, keep_cost
 from v8.errors import ArtifactError, StorageError
 from v8.machine import may_have_gpu
 from v8.market.candles import Candles
@@ -112,6 +114,7 @@ def execute(
     failures = [*damaged.values(), *read.failures]
     jobs = [replace(job, keeps_season=is_fold) for job in _settled(read.jobs, folder, listen)]
     num_trained, outputs = 0, RunOutputs(folder.path, lambda error: listen(Note(str(error))))
+    started = time.perf_counter()
     try:
         for outcome in train_all(jobs, _recording(folder, listen)) if jobs else ():
             _record(outcome, folder, listen)
@@ -123,6 +126,8 @@ def execute(
                 outputs.write()
     finally:
         folder.release_running()
+    if num_trained:
+        keep_cost(plan.profile, RunCost(num_trained, round(time.perf_counter() - started, 3)))
     refused = {failure.series for failure in failures}
     finished = [one for one in plan.series if one.status == "done" and one.series not in refused]
     return Summary(num_trained, len(finished), tuple(failures), tuple(read.newer))

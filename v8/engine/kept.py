@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -35,17 +36,35 @@ def kept(kind: TypeAdapter[Found], name: str, key: Mapping[str, Any], measure: C
         key: What it depends on beside the machine, plain JSON values.
         measure: Takes it.
     """
+    found = recall(kind, name, key)
+    if found is None:
+        found = measure()
+        keep(kind, name, key, found)
+    return found
+
+
+def recall(kind: TypeAdapter[Found], name: str, key: Mapping[str, Any]) -> Found | None:
+    """Return a measurement of an earlier call, as for `kept`; None where there is none."""
+    file, _ = _place(name, key)
+    # ValidationError is a ValueError: text that is no JSON, or is something else.
+    with suppress(OSError, ValueError, ValidationError, KeyError, TypeError):
+        return kind.validate_python(json.loads(read_given(file, _MAX_BYTES))["found"])
+    return None
+
+
+def keep(kind: TypeAdapter[Found], name: str, key: Mapping[str, Any], found: Found) -> None:
+    """Keep a measurement for later calls, in the place of an earlier one; arguments as for `kept`."""
+    file, whole_key = _place(name, key)
+    content = {"key": whole_key, "found": kind.dump_python(found, mode="json")}
+    write_cache(file, json.dumps(content, indent=2).encode("utf-8"))
+
+
+def _place(name: str, key: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
+    """Return the file of a measurement, and all that it depends on."""
     whole_key = {
         "format": KEPT_FORMAT,
         **identity(),
         "backend": os.environ.get("KERAS_BACKEND", "tensorflow"),
         **key,
     }
-    file = home() / "machine" / f"{name}-{digest_json(whole_key)[:16]}.json"
-    # ValidationError is a ValueError: text that is no JSON, or is something else.
-    with suppress(OSError, ValueError, ValidationError, KeyError, TypeError):
-        return kind.validate_python(json.loads(read_given(file, _MAX_BYTES))["found"])
-    found = measure()
-    content = {"key": whole_key, "found": kind.dump_python(found, mode="json")}
-    write_cache(file, json.dumps(content, indent=2).encode("utf-8"))
-    return found
+    return home() / "machine" / f"{name}-{digest_json(whole_key)[:16]}.json", whole_key

@@ -27,9 +27,6 @@ from v8.profile import Profile
 ASSUMED_FLOP_PER_S_PER_CORE = 38e9
 """Training speed assumed for estimates: about 300 windows/s of 126 MFLOP a core (scripts/RESULTS.md)."""
 
-ASSUMED_SECONDS_PER_SERIES = 2.0
-"""Features, judgement and saving of one series, assumed for estimates."""
-
 SMOKE_SPARE_BARS = 130
 """Candles of a smoke run beyond the fewest that work, so that a few holes do no harm."""
 
@@ -92,14 +89,15 @@ class Work:
         num_rows: Rows after the indicators' warm-up.
         num_windows: Complete windows per span.
         flop_per_window: Floating-point operations of one training window.
-        seconds: Most training time, an estimate; early stopping may need less.
+        training_s: Most time of the arithmetic of training, an estimate, seconds; early stopping may need
+            less. Compiling, features, judging and saving come on top: see `v8.engine.run_cost`.
     """
 
     num_bars: int
     num_rows: int
     num_windows: dict[str, int]
     flop_per_window: float
-    seconds: float
+    training_s: float
 
 
 @dataclass(frozen=True)
@@ -179,8 +177,7 @@ def estimate_work(profile: Profile, num_cores: int | None = None) -> Work:
     flop = training_flop_per_window(profile)
     epoch_flop = flop * (windows["train"] + windows["validation"] / TRAINING_TO_FORWARD_FLOP)
     rate = ASSUMED_FLOP_PER_S_PER_CORE * (num_cores or num_usable_cores())
-    seconds = ASSUMED_SECONDS_PER_SERIES + profile.training.epochs * epoch_flop / rate
-    return Work(profile.newest_bars, num_rows, windows, flop, seconds)
+    return Work(profile.newest_bars, num_rows, windows, flop, profile.training.epochs * epoch_flop / rate)
 
 
 def smoke_bars(profile: Profile) -> int:
