@@ -220,7 +220,8 @@ def test_g16_a_run_writes_only_where_it_is_told_to(trained: tuple[Any, Completed
 def test_a_dry_run_prints_the_plan_and_touches_nothing(workplace: Any, snapshot: Snapshot) -> None:
     before = snapshot(workplace.folder)
     plan = workplace.call(workplace.words(*GOOD, MISSING, more=("--dry-run",)))
-    assert plan.returncode == 0, plan.stderr
+    assert plan.returncode == 4, plan.stderr
+    assert "1 series would fail" in plan.stdout and f"{MISSING} from files: needs a file" in plan.stdout
     # 400 bars - 19 of warm-up = 381 rows; 381 - 2 x 22 embargo = 337 usable, of which 70 % are 236;
     # 236 - 22 + 1 = 215 train windows; 51 and 50 rows give 30 and 29.
     assert "381" in plan.stdout

@@ -1,7 +1,7 @@
 import pytest
 
 from v8.errors import ProfileError
-from v8.market.series import TIMEFRAME_S, Series, is_series_name, load_universe
+from v8.market.series import TIMEFRAME_S, Series, is_series_name, load_universe, series_advice
 
 
 def test_a_series_reads_back_as_it_is_written():
@@ -89,3 +89,22 @@ def test_a_universe_that_cannot_be_read_is_refused(tmp_path, content, reason):
     path.write_text(content)
     with pytest.raises(ProfileError, match=reason):
         load_universe(path)
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("BTCUSD-15m", "BTCUSDT-15m"),
+        ("BTCUSTD-15m", "BTCUSDT-15m"),
+        ("BTCUSDT-1d", "BTCUSDT-1h"),
+        ("SOLUSDT-15m", None),
+        ("ETHWUSDT-1h", None),
+        ("ETCUSDT-1h", None),
+        ("nonsense", None),
+        ("", None),
+    ],
+)
+def test_a_suggested_series_is_never_another_coin(asked: str, meant: str | None) -> None:
+    known = ["ETHUSDT-1h", "BTCUSDT-15m", "BTCUSDT-1h"]
+    expected = f"Did you mean {meant}" if meant else "Fetch it"
+    assert series_advice(asked, known, "Fetch it") == expected

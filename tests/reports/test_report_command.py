@@ -74,3 +74,20 @@ def test_a_damaged_sample_is_one_line_and_exits_3(run: Path) -> None:
     assert done.returncode == 3
     assert len(done.stderr.splitlines()) == 1
     assert "forecasts.json: must be a sample of forecasts" in done.stderr
+
+
+def test_a_folder_of_runs_is_told_from_a_run(run: Path, tmp_path: Path) -> None:
+    for place, words in (
+        (run.parent, f"got a folder of runs: {run}. Name one of its runs, such as {run}."),
+        (tmp_path / "nowhere", "got no such folder. Train one with `python -m v8 run`."),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "v8", "report", str(place)],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 3
+        rule = "must be the folder of one run, which holds run.json"
+        assert done.stderr == f"error: {place}: {rule}; {words}\n"

@@ -351,6 +351,13 @@ class Forecaster:
         Raises:
             DataError: If the candles cannot be used, no window fits, or a price would not be above zero.
         """
+        if stride < 1:
+            raise DataError(
+                where=str(self.series),
+                rule="a stride is at least 1 window",
+                got=str(stride),
+                fix="Leave it out to take every window",
+            )
         table = compute_table(self.joined(candles, covariates, now_s, reaches=False), self.features)
         anchors = window_anchors(table.segment, (0, len(table)), self.lookback_bars, 0)
         issued_s = table.open_time_s[anchors] + self.series.bar_s

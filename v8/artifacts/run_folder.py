@@ -20,13 +20,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, cast
 
 from pydantic import BeforeValidator, Field, TypeAdapter
 
 from v8.errors import ArtifactError, DataError, ProfileError, StorageError, V8Error, listed
+from v8.invocation import command
 from v8.lock import FolderLock
 from v8.machine import describe_machine, versions
 from v8.market.candles import Candles
@@ -41,6 +42,8 @@ RUN_FORMAT = 1
 """Version of the keys of `run.json`."""
 
 RUN_FILE = "run.json"
+_MOST_RUNS = 100
+"""Runs of a folder of runs that are looked for, to name some."""
 ERROR_FILE = "error.txt"
 """Full traceback of a failed series, beside where its model would be (G10)."""
 
@@ -367,6 +370,7 @@ def read_run(path: Path) -> RunRecord:
             a file of the folder lies elsewhere, or its profile is not that of its digest.
     """
     require_own_files(path)
+    _require_one_run(path)
     file, fix = path / RUN_FILE, "Use the v8 that wrote it, or start a new run beside it with --fresh"
     content = read_json_object(file, fix="Start a new run beside it with --fresh")
     check_format(content, (RUN_FORMAT,), what="run", where=str(file), fix=fix)
@@ -377,6 +381,20 @@ def read_run(path: Path) -> RunRecord:
     for name in record.series:
         require_own_files(path / name)
     return record
+
+
+def _require_one_run(path: Path) -> None:
+    """Refuse a folder that is none of a run, and name the runs in it, if there are any."""
+    if (path / RUN_FILE).exists() or path.is_symlink():
+        return
+    runs = sorted(str(each.parent) for each in islice(path.glob(f"*/{RUN_FILE}"), _MOST_RUNS))
+    kind = f"a folder of runs: {listed(runs)}" if runs else "a folder without one"
+    raise ArtifactError(
+        where=str(path),
+        rule=f"must be the folder of one run, which holds {RUN_FILE}",
+        got=kind if path.is_dir() else "no such folder",
+        fix=f"Name one of its runs, such as {runs[0]}" if runs else f"Train one with `{command('run')}`",
+    )
 
 
 def require_own_profile(file: Path, *, fix: str) -> None:

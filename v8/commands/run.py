@@ -32,7 +32,7 @@ from v8.commands.options import (
 from v8.commands.publish import check_publishing, publish_run
 from v8.engine.interruption import set_last_words
 from v8.engine.tracking.tracker import TRACKERS, check_trackers
-from v8.errors import ProfileError, SeriesError, listed
+from v8.errors import DataError, ProfileError, SeriesError, listed
 from v8.invocation import command
 from v8.market.series import Series
 from v8.profile import Profile, load_profile
@@ -143,6 +143,7 @@ def run(
         require_tables(budget)
     if dry_run:
         print_plan(plan, candle_source)
+        _exit_on_lacking(candle_source, plan, asked or ())
         return
     if track:
         check_trackers(track)
@@ -158,6 +159,24 @@ def run(
     _exit_on_failures(summary, path, publish)
     if publish:
         publish_run(path, publish)
+
+
+def _exit_on_lacking(source: CandleSource, plan: Plan, named: Sequence[Series]) -> None:
+    """Say which of the series that were named the source lacks, and exit as the run would."""
+    from v8.commands.printing import print_reasons
+    from v8.market.sources.source import ChecksSeries
+
+    lacking: list[tuple[str, str]] = []
+    if not isinstance(source, ChecksSeries):
+        return
+    for series in (one.series for one in plan.todo if one.series in named):
+        try:
+            source.require(series)
+        except DataError as error:
+            lacking.append((str(series), str(error)))
+    if lacking:
+        print_reasons(f"{len(lacking)} series would fail", lacking)
+        raise typer.Exit(EXIT_DATA if len(lacking) == len(plan.series) else SeriesError.exit_code)
 
 
 def _contradiction(flag: str, other: str, rule: str) -> ProfileError:

@@ -269,6 +269,15 @@ def test_an_answer_that_is_wrong_once_changes_nothing(exchange, opened, fault) -
     np.testing.assert_array_equal(candles.values, exchange.frame(str(SERIES))[-100:])
 
 
+def test_whether_a_series_is_there_is_asked_with_one_candle(exchange, opened) -> None:
+    source = opened()
+    source.require(SERIES)
+    with pytest.raises(DataError, match="must ask for a symbol that the exchange lists"):
+        source.require(Series("NOPEUSDT", "15m"))
+    asked = [path for path in exchange.requests if "klines" in str(path)]
+    assert asked and all("limit=1&" in f"{path}&" or "limit" not in str(path) for path in asked)
+
+
 def test_a_symbol_that_the_exchange_does_not_list_is_refused_at_once(exchange, opened) -> None:
     with pytest.raises(DataError, match=r"lists; got status 400, -1121 Invalid symbol\. Check the symbol"):
         opened(f"{exchange.url},{NOWHERE}").candles(Series("NOPEUSDT", "15m"), 10)

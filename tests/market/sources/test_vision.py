@@ -96,6 +96,14 @@ def test_only_as_many_months_are_downloaded_as_the_bars_need(full_archive, open_
     assert labels(full_archive.downloads()) == expected
 
 
+def test_whether_a_series_is_there_is_asked_without_downloading_it(full_archive, open_vision):
+    open_vision().require(SERIES)
+    with pytest.raises(DataError, match="BTCUSD-4h from vision: needs a zip in the archive"):
+        open_vision().require(Series("BTCUSD", "4h"))
+    assert full_archive.downloads() == []
+    assert all(path.endswith(".CHECKSUM") for path in full_archive.requests)
+
+
 def test_a_second_run_downloads_nothing_that_is_final(full_archive, open_vision):
     first = open_vision().candles(SERIES, 300)
     full_archive.requests.clear()

@@ -62,6 +62,10 @@ class FilesSource:
             )
         return tuple(sorted(found))
 
+    def require(self, series: Series) -> None:
+        """Refuse a series that no file tells; see `ChecksSeries`."""
+        self._matching(series)
+
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles of the files that match; see `CandleSource`.
 

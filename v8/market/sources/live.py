@@ -154,6 +154,10 @@ class LiveSource:
         """Return the exchange's time; see `KeepsTime`."""
         return self.rest.now_s()
 
+    def require(self, series: Series) -> None:
+        """Refuse a series of which the exchange has no candle; see `ChecksSeries`."""
+        self.rest.require(series)
+
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles of the exchange; see `CandleSource`.
 

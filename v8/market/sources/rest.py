@@ -77,6 +77,11 @@ class RestSource:
         self._confirmed_ahead_s = ahead_s
         return now_s
 
+    def require(self, series: Series) -> None:
+        """Refuse a series of which the exchange has no candle; see `ChecksSeries`."""
+        require_listed(series, self.name)
+        self._begin_s(series, last_closed_s(series, self.now_s()))
+
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles of the exchange; see `CandleSource`.
 

@@ -59,6 +59,18 @@ class SeriesLister(Protocol):
 
 
 @runtime_checkable
+class ChecksSeries(Protocol):
+    """A source that can tell at little cost whether it has a series."""
+
+    def require(self, series: Series) -> None:
+        """Refuse a series that the source lacks; no candles are fetched.
+
+        Raises:
+            DataError: If it lacks it, or cannot be asked.
+        """
+
+
+@runtime_checkable
 class KeepsTime(Protocol):
     """A source that knows the exchange's time: that decides what is closed, not this machine's clock."""
 

@@ -110,6 +110,14 @@ class VisionSource:
     downloader: Downloader = field(default_factory=partial(Downloader, URL_VARIABLE))
     now: Callable[[], float] = time.time
 
+    def require(self, series: Series) -> None:
+        """Refuse a series of which the archive has nothing, by asking for checksums; see `ChecksSeries`."""
+        require_listed(series, self.name)
+        zips = _SeriesZips(series, read_archive_address(self.base_url), self.downloader)
+        now_s = int(self.now())
+        if zips.newest_month(now_s) is None and zips.newest(_days_of_young(now_s)) is None:
+            raise _not_archived(zips, now_s)
+
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles of the archive; see `CandleSource`.
 
@@ -356,17 +364,24 @@ def _days_from(zips: _SeriesZips, first: pd.Period, last_s: int) -> Tables:
 
 def _new_listing(zips: _SeriesZips, last_s: int) -> Tables:
     """Read the days of this month and the last: a symbol that young has no monthly zip yet."""
-    month = _period(last_s, "M")
-    found = zips.tables(_days(month - 1, _period(last_s, "D")))
+    found = zips.tables(_days_of_young(last_s))
     if not found:
-        zips.require_absent([month - 1])
-        raise NotArchivedError(
-            where=f"{zips.series} from {VisionSource.name}",
-            rule=f"needs a zip in the archive at or before {iso(last_s)}",
-            got=f"none at {zips.url(month)}, nor for any month since {FIRST_MONTH} or recent day",
-            fix=f"Check the symbol, the timeframe and {URL_VARIABLE}",
-        )
+        zips.require_absent([_period(last_s, "M") - 1])
+        raise _not_archived(zips, last_s)
     return found
+
+
+def _days_of_young(last_s: int) -> list[pd.Period]:
+    return _days(_period(last_s, "M") - 1, _period(last_s, "D"))
+
+
+def _not_archived(zips: _SeriesZips, last_s: int) -> NotArchivedError:
+    return NotArchivedError(
+        where=f"{zips.series} from {VisionSource.name}",
+        rule=f"needs a zip in the archive at or before {iso(last_s)}",
+        got=f"none at {zips.url(_period(last_s, 'M'))}, nor for any month since {FIRST_MONTH} or recent day",
+        fix=f"Check the symbol, the timeframe and {URL_VARIABLE}",
+    )
 
 
 def _days(first: pd.Period, last: pd.Period) -> list[pd.Period]:
