@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from v8.machine import describe_machine
+from v8.hardware import describe_machine
 from v8.storage import passing_folder
 
 SERIES = "BTCUSDT-15m"

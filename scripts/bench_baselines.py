@@ -46,21 +46,21 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.run_folder import RunRecord, changed_candles, pin_of, read_run
 from v8.columns import CLOSE, OHLC, TASK_OHLC
-from v8.data.dataset import SeriesData, prepare_series, table_columns
-from v8.data.span import Span
 from v8.errors import ArtifactError, ProfileError, V8Error
-from v8.evaluation.baselines import BASELINES, NAIVE
-from v8.evaluation.boosting import POOLED, fit_boosted
-from v8.evaluation.judgement import MODEL, Judgement
-from v8.evaluation.metrics import measure_errors
-from v8.evaluation.significance import ALPHA, corrected_p_values, diebold_mariano
 from v8.features.table import compute_table
-from v8.machine import describe_machine, versions
+from v8.formulas.baselines import BASELINES, NAIVE
+from v8.formulas.boosting import POOLED, fit_boosted
+from v8.hardware import describe_machine, versions
+from v8.losses.judgement import MODEL, Judgement
+from v8.losses.metrics import measure_errors
+from v8.losses.significance import ALPHA, corrected_p_values, diebold_mariano
 from v8.market.candles import Candles
 from v8.market.series import Series, load_universe
 from v8.market.sources.source import CandleSource, open_source
 from v8.profile import Profile, load_profile
 from v8.tasks import TASKS
+from v8.windows.dataset import SeriesData, prepare_series, table_columns
+from v8.windows.span import Span
 
 POOLED_NAME = "lightgbm_pooled"
 

@@ -20,16 +20,16 @@ from typing import Any
 
 import numpy as np
 
-from v8.engine.events import Event, StageStarted
-from v8.engine.local import Workshop
-from v8.engine.plan import Job
 from v8.features.store import FeatureStore
-from v8.machine import backend_name, memory_of
+from v8.hardware import backend_name, memory_of
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
-from v8.models.networks import build_network
-from v8.models.stacking import stack
+from v8.networks.networks import build_network
+from v8.networks.stacking import stack
 from v8.profile import Profile, load_profile
+from v8.runs.events import Event, StageStarted
+from v8.runs.local import Workshop
+from v8.runs.plan import Job
 from v8.training.probe import random_batch
 from v8.training.step import compiled_step, initial_state
 

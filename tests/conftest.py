@@ -22,7 +22,6 @@ from exchange_api import ExchangeApi
 from longest_first import longest_first
 from made_once import made_once
 
-from v8.data.dataset import SeriesData, prepare_series, table_columns
 from v8.families import FAMILIES
 from v8.families.family import TaughtSettings
 from v8.features.table import FeatureTable, compute_table
@@ -30,6 +29,7 @@ from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.profile import Profile, load_profile
+from v8.windows.dataset import SeriesData, prepare_series, table_columns
 
 # Other work on a machine must not fail a test: none of them asserts how long something takes.
 hypothesis.settings.register_profile("unhurried", deadline=None)
@@ -185,8 +185,8 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
 
     def train(home: Path) -> None:
         from v8.artifacts.run_folder import RunFolder, RunRecord
-        from v8.engine.local import train_all
-        from v8.engine.plan import Job
+        from v8.runs.local import train_all
+        from v8.runs.plan import Job
 
         (home / "candles").mkdir()
         frame = open_source("demo").candles(series, profile.newest_bars).to_frame()

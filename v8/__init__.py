@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Any
 from v8.version import VERSION
 
 if TYPE_CHECKING:  # everything else is imported by those who use it
-    from v8.python.forecaster import Forecaster, load
-    from v8.python.runs import Run
-    from v8.python.training import train
+    from v8.api.forecaster import Forecaster, load
+    from v8.api.runs import Run
+    from v8.api.training import train
 
 __all__ = ["Forecaster", "Run", "features", "load", "train"]
 __version__ = VERSION
 
 _DOORS = {
-    "Forecaster": "v8.python.forecaster",
-    "Run": "v8.python.runs",
-    "load": "v8.python.forecaster",
-    "train": "v8.python.training",
+    "Forecaster": "v8.api.forecaster",
+    "Run": "v8.api.runs",
+    "load": "v8.api.forecaster",
+    "train": "v8.api.training",
 }
 """Where the names that start no library before they are used come from."""
 

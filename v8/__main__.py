@@ -16,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Words after the program's name; None takes them from `sys.argv`.
     """
     with explained_start():
-        from v8.commands.app import main as run_commands  # noqa: PLC0415 - it may be what cannot start
+        from v8.cli.app import main as run_commands  # noqa: PLC0415 - it may be what cannot start
 
         run_commands(arguments)
 

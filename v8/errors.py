@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from v8.untrusted import shown
+from v8.redaction import shown
 
 MAX_LISTED = 5
 MAX_MESSAGE: Final = 600

@@ -12,7 +12,7 @@ from typing import Self
 from filelock import FileLock, Timeout
 
 from v8.errors import ArtifactError, StorageError
-from v8.given_files import read_given, require_replaceable
+from v8.user_files import read_given, require_replaceable
 
 LOCK_NAME = ".lock"
 HOLDER_NAME = ".lock-holder"

@@ -46,13 +46,13 @@ from v8.features.indicators import (
     plain_names,
     why_unknown,
 )
-from v8.given_files import read_given
-from v8.levels import fault_of, outer
+from v8.quantile_levels import fault_of, outer
 from v8.records import Settings, first_error, first_fault, under_key
+from v8.redaction import shown
 from v8.registry import advice, nearest
 from v8.storage import digest_json
 from v8.tasks import TASKS
-from v8.untrusted import shown
+from v8.user_files import read_given
 
 PROFILE_FORMAT = 2
 """Version of the key set below; part of the digest."""

@@ -18,8 +18,8 @@ from typing import Annotated, Any, Final, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from v8.errors import ArtifactError
-from v8.given_files import read_given
-from v8.untrusted import shown
+from v8.redaction import shown
+from v8.user_files import read_given
 
 AS_WRITTEN: Final = "must be as v8 wrote it"
 """The rule of files that nobody edits: the fault stands behind "got"."""

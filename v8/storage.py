@@ -22,8 +22,8 @@ from typing import Any, Final
 import psutil
 
 from v8.errors import StorageError
-from v8.given_files import open_given, read_given, require_replaceable
-from v8.untrusted import shown
+from v8.redaction import shown
+from v8.user_files import open_given, read_given, require_replaceable
 
 _MAKER: Final = r"(?P<pid>[1-9][0-9]{0,9})(-(?P<machine>[0-9a-f]{6}))?"
 """Names a process and, since folders may be shared by machines, whose process it is."""

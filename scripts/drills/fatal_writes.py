@@ -58,6 +58,6 @@ def _die() -> None:
 os.replace = fatal_replace
 
 if __name__ == "__main__":
-    from v8.commands.app import main
+    from v8.cli.app import main
 
     main()

@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import v8.hub.client
-from v8.commands.app import main
+from v8.cli.app import main
 
 HASTY = {"timeout_s": 3.0, "waits_s": (0.2, 0.4, 0.8, 1.6)}
 

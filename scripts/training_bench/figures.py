@@ -11,11 +11,11 @@ from dataclasses import asdict
 from typing import Any
 
 from training_bench.contenders import FORMATS, Contender
-from v8.data.dataset import table_columns
-from v8.data.splits import split_rows
 from v8.features.indicators import warmup_bars
-from v8.models.cost import TRAINING_TO_FORWARD_FLOP, ceiling_pct, training_flop_per_window
+from v8.networks.cost import TRAINING_TO_FORWARD_FLOP, ceiling_pct, training_flop_per_window
 from v8.profile import Profile
+from v8.windows.dataset import table_columns
+from v8.windows.splits import split_rows
 
 EXTRAPOLATED_EPOCHS = 100
 FULL_FLEET = 40

@@ -17,13 +17,13 @@ from keras import ops
 
 from training_bench.series import arrays_of, demo_series, load_sized_profile
 from training_bench.turn import Stopwatch, Stretch, Turn
-from v8.data.dataset import SeriesData, prepare_series
-from v8.data.windows import Batch, FleetWindows
-from v8.machine import device_of, has_gpu, memory_of
+from v8.hardware import device_of, has_gpu, memory_of
 from v8.training.epoch_record import EpochRecord
 from v8.training.probe import CPU_MATMUL_SIZE, GPU_MATMUL_SIZE, median_rate, stock_network
 from v8.training.step import FleetState
 from v8.training.trainer import Member, Trainer
+from v8.windows.batches import Batch, FleetWindows
+from v8.windows.dataset import SeriesData, prepare_series
 
 ENDLESS = 100_000
 """Epochs that no turn comes to the end of."""

@@ -126,8 +126,8 @@ class Served:
 @pytest.fixture(scope="session")
 def fleet_run(tmp_path_factory: pytest.TempPathFactory, make_ranged_profile: Any) -> Path:
     """Train a tiny run of two series; look, do not touch."""
-    from v8.engine.local import train_all
-    from v8.engine.plan import Job
+    from v8.runs.local import train_all
+    from v8.runs.plan import Job
 
     home = tmp_path_factory.mktemp("fleet")
     profile = make_ranged_profile(training={"epochs": 1})

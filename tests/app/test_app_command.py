@@ -18,8 +18,8 @@ from deaf import DEAF
 from typer.testing import CliRunner
 
 from v8.app.server import listening
-from v8.commands import serve
-from v8.commands.app import app
+from v8.cli import serve
+from v8.cli.app import app
 from v8.errors import ProfileError
 
 REPOSITORY = Path(__file__).parents[2]

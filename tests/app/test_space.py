@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from typer.testing import CliRunner
 
 from v8.app import places
-from v8.commands.app import app
+from v8.cli.app import app
 from v8.errors import PublishError
 from v8.hub.space_files import NEEDED, pinned
 from v8.market.series import Series

@@ -13,8 +13,8 @@ from ledger_entries import ISSUER, made_entry, made_score
 
 from v8.app import desk
 from v8.app.tracks import Tracks
-from v8.ledger.database import Ledger
-from v8.ledger.record import live_record
+from v8.live.database import Ledger
+from v8.live.record import live_record
 
 PLACE, BTC = "someone/fleet", "BTCUSDT-15m"
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from v8.artifacts.forecast_sample import SHOWN_BARS, ForecastSample, read_sample, sample_forecasts
-from v8.data.dataset import SeriesData
 from v8.errors import ArtifactError
 from v8.storage import write_json
+from v8.windows.dataset import SeriesData
 
 
 def forecast_of(data: SeriesData) -> dict[str, np.ndarray]:
@@ -79,7 +79,7 @@ def test_no_forecast_reaches_across_a_hole(
     make_table: Callable[..., Any],
     change_table: Callable[..., Any],
 ) -> None:
-    from v8.data.dataset import prepare_series
+    from v8.windows.dataset import prepare_series
 
     profile = make_profile()
     table = make_table(profile)

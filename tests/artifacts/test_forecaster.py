@@ -16,22 +16,22 @@ import pytest
 from renamed_models import name_model
 
 from v8.artifacts.forecaster import Forecaster
-from v8.data.dataset import prepare_series, table_columns
 from v8.errors import ArtifactError, DataError
-from v8.evaluation.judgement import judge
 from v8.features.table import compute_table
+from v8.losses.judgement import judge
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.demo import END_S
 from v8.market.sources.source import open_source
 from v8.storage import digest_file
 from v8.tasks import TASKS
+from v8.windows.dataset import prepare_series, table_columns
 
 BTC = Series("BTCUSDT", "15m")
 BAR_S = 900
 COLUMNS = ["open", "high", "low", "close", "bb_upper", "bb_lower", "volatility"]
 
-# Many histories here reach into the train span; that this is told is tested in tests/python.
+# Many histories here reach into the train span; that this is told is tested in tests/api.
 pytestmark = pytest.mark.filterwarnings("ignore:.*training has seen")
 
 

@@ -21,8 +21,8 @@ from keras.src.backend.common import global_state
 
 from v8.artifacts.model_file import KERAS_MEMBERS, check_keras_file, load_keras_model, require_made_for
 from v8.errors import ArtifactError
-from v8.models.networks import build_network
-from v8.models.serving import build_serving
+from v8.networks.networks import build_network
+from v8.networks.serving import build_serving
 from v8.profile import Profile
 
 MEMBERS = sorted(KERAS_MEMBERS)

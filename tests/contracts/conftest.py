@@ -15,13 +15,13 @@ from keras_3_10 import unknown_keys
 
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.run_folder import RunFolder, RunRecord
-from v8.engine.local import train_all
-from v8.engine.outputs import write_outputs
-from v8.engine.plan import Job
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.profile import Profile
+from v8.runs.local import train_all
+from v8.runs.outputs import write_outputs
+from v8.runs.plan import Job
 
 SERIES = Series.parse("BTCUSDT-15m")
 

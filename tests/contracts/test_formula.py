@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from v8.engine.plan import smoke_bars
 from v8.errors import ProfileError
-from v8.evaluation.judgement import Judgement
-from v8.models.networks import build_network
+from v8.losses.judgement import Judgement
+from v8.networks.networks import build_network
 from v8.profile import Profile, load_profile
+from v8.runs.plan import smoke_bars
 
 FORMULA = load_profile("range_paths")
 

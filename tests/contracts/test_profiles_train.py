@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from network_profiles import network_profiles
 
-from v8.data.dataset import prepare_series
-from v8.data.span import Span
-from v8.data.windows import FleetWindows
 from v8.features.table import FeatureTable
 from v8.profile import load_profile
 from v8.tasks import TASKS
 from v8.training.trainer import Member, Trainer
+from v8.windows.batches import FleetWindows
+from v8.windows.dataset import prepare_series
+from v8.windows.span import Span
 
 
 @pytest.mark.parametrize("name", network_profiles())

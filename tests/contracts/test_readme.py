@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from v8.commands.app import app
+from v8.cli.app import app
 from v8.profile import profile_names
 
 REPOSITORY = Path(__file__).parents[2]

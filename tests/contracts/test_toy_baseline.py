@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from v8.columns import TASK_OHLC
-from v8.data.scaling import Scaling
-from v8.data.span import Span
-from v8.evaluation.baseline import Baseline, Forecast
-from v8.evaluation.baselines import BASELINES
+from v8.formulas.baseline import Baseline, Forecast
+from v8.formulas.baselines import BASELINES
 from v8.profile import Profile
+from v8.windows.scaling import Scaling
+from v8.windows.span import Span
 
 
 def fit_halfway(train: Span, scaling: Scaling) -> Forecast:

@@ -16,20 +16,20 @@ from keras_3_10 import unknown_keys
 from pydantic import Field, ValidationError
 
 import v8
-from v8.data.dataset import prepare_series
-from v8.engine.local import train_all
-from v8.engine.plan import Job
 from v8.errors import ProfileError
 from v8.families import FAMILIES
 from v8.families.family import Family, Layers, NetworkSettings, NetworkShape, Units, dense_flop
 from v8.features.table import FeatureTable
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
-from v8.models.cost import training_flop_per_window
-from v8.models.networks import build_network, num_parameters
-from v8.models.stacked_layers import TWINS, StackedLayer, twin_of
-from v8.models.stacking import stack, unstack
+from v8.networks.cost import training_flop_per_window
+from v8.networks.networks import build_network, num_parameters
+from v8.networks.stacked_layers import TWINS, StackedLayer, twin_of
+from v8.networks.stacking import stack, unstack
 from v8.profile import Profile, config_path, load_profile
+from v8.runs.local import train_all
+from v8.runs.plan import Job
+from v8.windows.dataset import prepare_series
 
 NAMES = ("BTCUSDT-15m", "ETHUSDT-15m")
 PLAIN_KERAS = """

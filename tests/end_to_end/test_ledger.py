@@ -21,13 +21,13 @@ from typer.testing import CliRunner
 from watched_replay import AFTER_CLOSE_S, MOVED_CLOCK, WatchedReplay, ledger_rows
 
 from v8.artifacts.generations import Serving
-from v8.commands.app import app
-from v8.ledger import watching
-from v8.ledger.database import Ledger
-from v8.ledger.models import PresentModels
-from v8.ledger.record import live_record
-from v8.ledger.scoring import GIVEN_UP_S
-from v8.ledger.watching import Wake, Watch, jitter_s
+from v8.cli.app import app
+from v8.live import watching
+from v8.live.database import Ledger
+from v8.live.models import PresentModels
+from v8.live.record import live_record
+from v8.live.scoring import GIVEN_UP_S
+from v8.live.watching import Wake, Watch, jitter_s
 from v8.market.series import Series
 
 SHORT, LONG = "BTCUSDT-15m", "ETHUSDT-1h"

@@ -11,8 +11,8 @@ import pytest
 from keras import ops
 
 from v8.families.transformer import positions
-from v8.models.networks import TRUTH, WINDOW, build_network, counterparts, has_teacher
-from v8.models.stacking import stack
+from v8.networks.networks import TRUTH, WINDOW, build_network, counterparts, has_teacher
+from v8.networks.stacking import stack
 from v8.profile import Profile
 
 DECODERS = ["transformer", "gru_attention", "lstm_attention"]

@@ -15,11 +15,11 @@ from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.model_file import check_keras_file
 from v8.artifacts.shared_models import SharedModels
 from v8.columns import OHLC
-from v8.engine.local import train_all
-from v8.engine.plan import Job
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.profile import Profile
+from v8.runs.local import train_all
+from v8.runs.plan import Job
 
 FAMILIES = ("transformer", "gru_attention", "lstm_attention", "lstm_close")
 NAMES = ("BTCUSDT-15m", "ETHUSDT-15m")

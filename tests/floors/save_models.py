@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from v8.engine.local import Workshop
-from v8.engine.plan import Job
-from v8.engine.quiet import quiet_start
 from v8.features.store import FeatureStore
+from v8.machine.quiet import quiet_start
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.profile import load_profile
+from v8.runs.local import Workshop
+from v8.runs.plan import Job
 
 with quiet_start():
     import keras

@@ -14,7 +14,7 @@ from forked import called
 from typer.testing import CliRunner, Result
 
 from v8.artifacts.run_folder import SeriesState
-from v8.commands.app import app
+from v8.cli.app import app
 from v8.errors import ArtifactError
 from v8.hub.staging import Choice, stage_run
 from v8.market.series import Series

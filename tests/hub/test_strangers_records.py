@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.series_artifact import read_metadata
-from v8.commands.printing import print_leaderboard
-from v8.engine.outputs import write_outputs
-from v8.engine.pictures import draw_pictures
+from v8.cli.printing import print_leaderboard
 from v8.errors import MAX_MESSAGE, V8Error
 from v8.hub.staging import Choice, stage_run
+from v8.runs.outputs import write_outputs
+from v8.runs.pictures import draw_pictures
 
 SERIES = "BTCUSDT-15m"
 FILES = ("run.json", f"{SERIES}/metadata.json", f"{SERIES}/forecasts.json", f"{SERIES}/history.csv")

@@ -25,18 +25,18 @@ import pytest
 from typer.testing import CliRunner
 
 from v8.artifacts.generations import Decision, read_serving, served_folder
-from v8.commands.app import app
-from v8.engine.events import Event, Listener, Outcome
-from v8.engine.plan import Job, Plan
-from v8.engine.renewal import NOT_TRAINED, Looked, Renewal, Renewed
-from v8.engine.staleness import Rule
+from v8.cli.app import app
 from v8.errors import ArtifactError
 from v8.hub.publish import publish
 from v8.hub.staging import Choice, stage_run
-from v8.ledger.database import Ledger
-from v8.ledger.entries import Entry, Issuer, Score
+from v8.live.database import Ledger
+from v8.live.entries import Entry, Issuer, Score
+from v8.live.renewal import NOT_TRAINED, Looked, Renewal, Renewed
+from v8.live.staleness import Rule
 from v8.market.series import Series
 from v8.market.sources.source import open_source
+from v8.runs.events import Event, Listener, Outcome
+from v8.runs.plan import Job, Plan
 from v8.storage import digest_file, write_json
 
 REPOSITORY = Path(__file__).parents[2]

@@ -13,9 +13,9 @@ from moved_clock import open_following
 from v8.errors import ArtifactError
 from v8.hub.publish import publish
 from v8.hub.staging import Choice, stage_run
-from v8.ledger.database import Ledger
-from v8.ledger.models import PresentModels
-from v8.ledger.watching import Watch
+from v8.live.database import Ledger
+from v8.live.models import PresentModels
+from v8.live.watching import Watch
 
 REPO, SERIES, BAR_S = "someone/tiny", "BTCUSDT-15m", 900
 

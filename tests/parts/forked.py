@@ -99,7 +99,7 @@ def _become(order: dict[str, object], output: int, errors: int) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    import_module("v8.commands.app")
+    import_module("v8.cli.app")
     _serve(socket.socket(fileno=int(sys.argv[1])))
     if sys.argv[0] == "v8":
         runpy.run_module("v8", run_name="__main__", alter_sys=True)

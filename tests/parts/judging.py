@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from v8.columns import TASK_OHLC
-from v8.data.span import Span
-from v8.evaluation.baselines import BASELINES
-from v8.evaluation.judgement import MODEL, JudgedTask, Judgement
-from v8.evaluation.metrics import measure_direction, measure_errors
-from v8.evaluation.significance import diebold_mariano
+from v8.formulas.baselines import BASELINES
+from v8.losses.judgement import MODEL, JudgedTask, Judgement
+from v8.losses.metrics import measure_direction, measure_errors
+from v8.losses.significance import diebold_mariano
 from v8.profile import load_profile
 from v8.tasks import TASKS
 from v8.tasks.task import roll_forward
+from v8.windows.span import Span
 
 OF_CLOSES = ("last_close", "roll_forward", "offset")
 """Baselines that need nothing but the closes known at a window."""

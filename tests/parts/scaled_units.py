@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from v8.data.scaling import Scaling, TargetForm, restore
-from v8.data.shrinkage import NO_RIVALS, Rivals, Shrinkage
-from v8.data.span import Span
+from v8.formulas.shrinkage import NO_RIVALS, Rivals, Shrinkage
 from v8.tasks import TASKS
+from v8.windows.scaling import Scaling, TargetForm, restore
+from v8.windows.span import Span
 
 
 def restore_targets(scaling: Scaling, span: Span, scaled: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -9,13 +9,13 @@ import keras
 import numpy as np
 import pytest
 
-from v8.data.dataset import SeriesData
-from v8.data.windows import Batch, FleetWindows
 from v8.errors import DivergedError
-from v8.models.networks import build_network
+from v8.networks.networks import build_network
 from v8.profile import Profile
 from v8.training.epoch_record import EpochRecord
 from v8.training.trainer import Member, Trainer, TrainingResult
+from v8.windows.batches import Batch, FleetWindows
+from v8.windows.dataset import SeriesData
 
 TRAINING = {
     "epochs": 8,

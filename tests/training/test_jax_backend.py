@@ -27,10 +27,10 @@ if {is_blocked}:
 import keras
 import numpy as np
 from conftest import demo_table, tiny_profile
-from v8.data.dataset import prepare_series
-from v8.data.span import Span
-from v8.models.gradients import gradients_of
-from v8.models.losses import fleet_loss
+from v8.windows.dataset import prepare_series
+from v8.windows.span import Span
+from v8.networks.gradients import gradients_of
+from v8.networks.losses import fleet_loss
 from v8.training.trainer import Member, Trainer
 
 class SameStart(Trainer):

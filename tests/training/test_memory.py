@@ -15,7 +15,7 @@ import json, os, sys
 from pathlib import Path
 sys.path[:0] = [{tests!r}, {tests!r} + "/parts"]
 from conftest import demo_table, tiny_profile
-from v8.data.dataset import prepare_series
+from v8.windows.dataset import prepare_series
 from v8.training.trainer import Trainer
 
 network = dict(family="lstm_dense", encoder_units=(2,), dense_units=(2,), dropout=0.0)

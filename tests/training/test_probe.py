@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from v8.levels import quantile_output
-from v8.models.cost import ceiling_pct, training_flop_per_window
-from v8.models.losses import fleet_loss
+from v8.networks.cost import ceiling_pct, training_flop_per_window
+from v8.networks.losses import fleet_loss
 from v8.profile import Profile, load_profile
+from v8.quantile_levels import quantile_output
 from v8.training import probe
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from v8.data.dataset import SeriesData
-from v8.data.windows import Batch, FleetWindows, num_batches
-from v8.models.networks import build_network
-from v8.models.stacking import stack
+from v8.networks.networks import build_network
+from v8.networks.stacking import stack
 from v8.profile import Profile
 from v8.training.probe import stock_optimizer
 from v8.training.step import FleetState, compiled_step, flattened, initial_state, unflattened
+from v8.windows.batches import Batch, FleetWindows, num_batches
+from v8.windows.dataset import SeriesData
 
 RATES = np.float32([0.01, 0.02, 0.005])
 EVERYONE = np.ones(3, bool)

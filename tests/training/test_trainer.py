@@ -15,17 +15,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from v8.data.dataset import SeriesData, prepare_series
-from v8.data.shrinkage import Shrinkage, TaskShrinkage
-from v8.data.span import Span
 from v8.errors import ArtifactError, DivergedError
 from v8.features.table import FeatureTable
+from v8.formulas.shrinkage import Shrinkage, TaskShrinkage
 from v8.profile import Profile
 from v8.training.checkpoint import Checkpoint, Progress
 from v8.training.epoch_record import EpochRecord
 from v8.training.patience import LossPatience
 from v8.training.step import FleetState
 from v8.training.trainer import Member, Trainer, TrainingResult
+from v8.windows.dataset import SeriesData, prepare_series
+from v8.windows.span import Span
 
 
 def same_weights(one: TrainingResult, two: TrainingResult) -> bool:

@@ -11,13 +11,13 @@ from v8.app.places import Fleet
 from v8.errors import DataError, V8Error
 from v8.market.open_times import iso
 from v8.market.series import Series, series_advice
-from v8.reports.leaderboard import Against, TaskScore
-from v8.untrusted import shown
+from v8.redaction import shown
 from v8.version import VERSION
+from v8.views.leaderboard import Against, TaskScore
 
 if TYPE_CHECKING:  # it comes with TensorFlow
-    from v8.engine.issuing import Issued
-    from v8.ledger.record import Record
+    from v8.live.issuing import Issued
+    from v8.live.record import Record
 
 _PATH: Final = re.compile(r"(?<![\w:/])(?!https?://)\S*[/\\]\S*")
 """A word with a slash that does not begin an address."""

@@ -19,8 +19,8 @@ from v8.errors import DataError, V8Error
 from v8.market.series import Series
 
 if TYPE_CHECKING:  # it comes with TensorFlow
-    from v8.engine.issuing import Issued
-    from v8.ledger.record import Record
+    from v8.live.issuing import Issued
+    from v8.live.record import Record
 
 CLOSING_S: Final = 1.0
 """A candle can be had this long after its close, in seconds."""

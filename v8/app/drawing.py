@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.columns import BB_LOWER, BB_UPPER, CLOSE, HIGH, LOW, OPEN
-from v8.reports.markup import Html, element
+from v8.views.markup import Html, element
 
 Floats = NDArray[np.float64]
 Columns = Mapping[str, Floats]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from v8.app.places import Fleet
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.shared_models import SharedModels
-from v8.engine.issuing import Issued, issue
+from v8.live.issuing import Issued, issue
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 

@@ -1,6 +1,6 @@
 """The page: a series to choose, the part about it, the leaderboard, and where the API is.
 
-All text passes through `v8.reports.markup`, which escapes it. The page works without its script, too: then a
+All text passes through `v8.views.markup`, which escapes it. The page works without its script, too: then a
 button shows the series that was chosen.
 """
 
@@ -13,8 +13,8 @@ from typing import Final
 from v8.app.openapi import ROUTES
 from v8.app.places import Fleet
 from v8.market.series import Series
-from v8.reports.leaderboard_tables import LEADERBOARD_NOTE, multiples_table, summary_cards, verdicts
-from v8.reports.markup import Html, element, join, table
+from v8.views.leaderboard_tables import LEADERBOARD_NOTE, multiples_table, summary_cards, verdicts
+from v8.views.markup import Html, element, join, table
 from v8.wording import plural
 
 _READING: Final = (

@@ -11,15 +11,15 @@ from v8.app import answers
 from v8.app.drawing import Picture, draw
 from v8.app.places import Fleet
 from v8.columns import CLOSE, OHLC
-from v8.levels import intervals, quantile_column
 from v8.market.open_times import iso
 from v8.market.series import Series
-from v8.reports.markup import Html, element, facts, join, table
+from v8.quantile_levels import intervals, quantile_column
 from v8.tasks import TASKS
+from v8.views.markup import Html, element, facts, join, table
 from v8.wording import ABSENT, count, duration, number, p_value, percent, spaced
 
 if TYPE_CHECKING:  # it comes with TensorFlow
-    from v8.engine.issuing import Issued
+    from v8.live.issuing import Issued
 
 _DAY_S = 86_400
 

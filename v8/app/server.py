@@ -33,10 +33,10 @@ from v8.app.openapi import description
 from v8.app.page import page, said
 from v8.app.part import Shown, record_part
 from v8.app.places import Fleet
-from v8.engine.interruption import stop_signals_answered_by
 from v8.errors import ProfileError, V8Error
+from v8.machine.interruption import stop_signals_answered_by
 from v8.market.series import Series
-from v8.reports.markup import Html, join
+from v8.views.markup import Html, join
 
 WAIT_S: Final = 20.0
 """A request waits at most so long for work, in seconds; the work goes on."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from v8.given_files import open_given
-from v8.ledger.database import Ledger
-from v8.ledger.record import Record, live_record
+from v8.live.database import Ledger
+from v8.live.record import Record, live_record
+from v8.user_files import open_given
 
 _HEADER_BYTES: Final = 96
 

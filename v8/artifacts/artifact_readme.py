@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from v8.errors import listed
-from v8.evaluation.baselines import called
-from v8.evaluation.judgement import Judgement
-from v8.evaluation.significance import ALPHA
 from v8.features.covariates import neighbours
 from v8.features.indicators import warmup_bars
-from v8.levels import percent_of, quantile_output
+from v8.formulas.baselines import called
+from v8.losses.judgement import Judgement
+from v8.losses.significance import ALPHA
 from v8.profile import TableSettings, recorded_tables
+from v8.quantile_levels import percent_of, quantile_output
 from v8.wording import markdown_table, number, plural
 
 README_FILE: Final = "README.md"

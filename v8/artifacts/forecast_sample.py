@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter
 
 from v8.columns import TASK_OHLC
-from v8.data.dataset import SeriesData
 from v8.errors import ArtifactError
-from v8.levels import fault_of
+from v8.quantile_levels import fault_of
 from v8.records import Count, Number, OpenTime, Text, checked, read_json_object
 from v8.tasks import TASKS
+from v8.windows.dataset import SeriesData
 
 FORECASTS_FILE = "forecasts.json"
 

@@ -31,7 +31,6 @@ from v8.artifacts.model_file import check_keras_file, one_fault, require_made_fo
 from v8.artifacts.series_artifact import METADATA_FILE, MODEL_FILE, read_metadata, verify_model_file
 from v8.artifacts.shared_models import SharedModels
 from v8.columns import OPEN_TIME
-from v8.data.splits import window_anchors
 from v8.errors import ArtifactError, DataError, V8Error, listed
 from v8.features.indicators import (
     check_columns,
@@ -42,16 +41,17 @@ from v8.features.indicators import (
 )
 from v8.features.table import FeatureTable, compute_table
 from v8.invocation import command
-from v8.levels import MEDIAN, fault_of, quantile_column, quantile_output
 from v8.market.candles import Candles
 from v8.market.companions import Companions
 from v8.market.frames import GivenCandles
 from v8.market.open_times import iso
 from v8.market.series import Series
-from v8.models.forecasting import FORECAST_BATCH, Forecasts, forecast_windows, split_outputs
+from v8.networks.forecasting import FORECAST_BATCH, Forecasts, forecast_windows, split_outputs
 from v8.profile import ProfileName, recorded_tables
+from v8.quantile_levels import MEDIAN, fault_of, quantile_column, quantile_output
 from v8.records import AS_WRITTEN, ColumnName, Count, Moment, OpenTime, Positive, Text, Word, checked
 from v8.tasks import TASKS
+from v8.windows.splits import window_anchors
 
 ISSUED_AT = "issued_at"
 """Index of a back-test: when the last known candle closed, which is when the first forecast bar opens."""

@@ -38,9 +38,9 @@ from typing import Any, Final
 import h5py
 
 from v8.errors import ArtifactError, V8Error, listed
-from v8.given_files import open_given
-from v8.models.forecasting import FORECAST_BATCH
-from v8.untrusted import shown
+from v8.networks.forecasting import FORECAST_BATCH
+from v8.redaction import shown
+from v8.user_files import open_given
 
 CONFIG_MEMBER: Final = "config.json"
 DATE_MEMBER: Final = "metadata.json"

@@ -27,16 +27,16 @@ from typing import Annotated, Any, Final, Literal, cast
 from pydantic import BeforeValidator, Field, TypeAdapter
 
 from v8.errors import ArtifactError, DataError, ProfileError, StorageError, V8Error, listed
+from v8.hardware import describe_machine, versions
 from v8.invocation import command
 from v8.lock import FolderLock
-from v8.machine import describe_machine, versions
 from v8.market.candles import Candles
 from v8.market.series import Series, by_series
-from v8.pace import Pace
 from v8.profile import Profile, ProfileName, is_digest_of
 from v8.records import AS_WRITTEN, check_format, checked, read_json_object, read_plain
+from v8.redaction import shown
 from v8.storage import sweep, write_json
-from v8.untrusted import shown
+from v8.write_pacing import Pace
 
 RUN_FORMAT = 1
 """Version of the keys of `run.json`."""
@@ -54,7 +54,7 @@ Status = Literal["pending", "running", "done", "failed"]
 
 Loops = Literal["stepwise", "whole", "whole_of_16"]
 """Whether XLA runs each operation of a loop as a task, or the loop as one kernel, in which tiles:
-`v8.engine.loop_design.FLAGS`."""
+`v8.machine.loop_design.FLAGS`."""
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,12 @@ from pydantic import Field, StrictBool, TypeAdapter
 from v8.artifacts.artifact_readme import README_FILE, artifact_readme
 from v8.artifacts.forecast_sample import FORECASTS_FILE, ForecastSample
 from v8.artifacts.run_folder import ERROR_FILE, GENERATIONS_FOLDER, now_iso, pin_of
-from v8.data.dataset import SeriesData
-from v8.data.shrinkage import Shrinkage
 from v8.errors import ArtifactError, DataError
-from v8.evaluation.judgement import Judgement
-from v8.evaluation.quantile_judgement import QuantileJudgement
 from v8.features.indicators import FEATURES, check_columns, definition_digest, definitions, warmup_bars
-from v8.machine import describe_machine, versions
+from v8.formulas.shrinkage import Shrinkage
+from v8.hardware import describe_machine, versions
+from v8.losses.judgement import Judgement
+from v8.losses.quantile_judgement import QuantileJudgement
 from v8.market.candles import Candles
 from v8.profile import ProfileName
 from v8.records import (
@@ -44,6 +43,7 @@ from v8.records import (
 from v8.storage import digest_file, write_json, write_text
 from v8.tasks import TASKS
 from v8.training.epoch_record import EpochRecord
+from v8.windows.dataset import SeriesData
 
 if TYPE_CHECKING:  # reading metadata must not start TensorFlow
     from v8.training.trainer import TrainingResult

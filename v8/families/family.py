@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field
 
-from v8.levels import quantile_output
+from v8.quantile_levels import quantile_output
 from v8.records import Settings
 from v8.tasks.task import Task
 

@@ -63,9 +63,9 @@ from v8.columns import OPEN_TIME
 from v8.features.computing import Column, Computed, Runs, compute_columns, continue_columns
 from v8.features.indicators import FEATURES, check_columns, definition_digest, is_of_package
 from v8.features.table import FeatureTable, assemble, table_digest, valid_rows
-from v8.given_files import open_given, read_given
 from v8.market.candles import Candles
 from v8.storage import digest_bytes
+from v8.user_files import open_given, read_given
 
 FORMAT: Final = 2
 """Version of the index below; a file with another one is written anew."""

@@ -31,8 +31,8 @@ from huggingface_hub.hf_api import RepoFile
 from v8.errors import PublishError, V8Error
 from v8.hub.endpoint import hub_endpoint
 from v8.hub.transport import HTTP, PassingTroubleError, StuckError, Traffic
+from v8.redaction import shown
 from v8.storage import digest_file, digest_git_blob
-from v8.untrusted import shown
 
 _NAME_PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
 _REPO_NAME: Final = re.compile(f"{_NAME_PART}/{_NAME_PART}")

@@ -25,8 +25,8 @@ from v8.hub.manifest import is_published_path, series_of
 from v8.hub.remote import PublishedRepo, RemoteState, WritableRepo
 from v8.hub.staging import Staged
 from v8.hub.transport import strict_client
-from v8.reports.changes import change_line
-from v8.untrusted import shown
+from v8.redaction import shown
+from v8.views.changes import change_line
 
 PUBLISH_RETRIES: Final = RetryPolicy()
 

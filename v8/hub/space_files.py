@@ -54,7 +54,7 @@ _ENTRY: Final = '''"""The page of the models in {repo}; words behind it go to `p
 
 import sys
 
-from v8.commands.app import main
+from v8.cli.app import main
 
 if __name__ == "__main__":
     words = ["app", "--repo", "{repo}", "--source", "{source}", "--host", "0.0.0.0", "--port", "{port}"]

@@ -50,8 +50,8 @@ from v8.market.contradictions import is_coarse, require_continuity, require_open
 from v8.market.frames import require_named
 from v8.market.open_times import US_PER_S, is_real, iso, read_open_times
 from v8.market.series import Series
+from v8.redaction import shown
 from v8.storage import digest_bytes
-from v8.untrusted import shown
 
 MAX_DROPPED_SHARE = 0.05
 """Rows that may break a rule. The worst real file (LTC, February 2018) has 1.7 %; a file of another

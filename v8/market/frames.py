@@ -29,8 +29,8 @@ from v8.columns import CLOSE, HIGH, LOW, OHLC, OHLCV, OPEN, OPEN_TIME, VOLUME
 from v8.errors import DataError, listed
 from v8.market.contradictions import too_coarse
 from v8.market.series import Series
+from v8.redaction import shown
 from v8.symbols import plain_symbol
-from v8.untrusted import shown
 
 GivenCandles: TypeAlias = pd.DataFrame | Mapping[str, Any] | Sequence[Any] | np.ndarray[Any, Any]
 """A frame; columns by name; or rows, each a list of values or a mapping of names to values."""

@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from v8.errors import ProfileError, listed
 from v8.profile import config_path, read_yaml
+from v8.redaction import shown
 from v8.registry import advice
 from v8.symbols import SYMBOL_RULE, is_symbol, plain_symbol
-from v8.untrusted import shown
 
 WEEK_S: Final = 7 * 86_400
 

@@ -27,7 +27,6 @@ import pyarrow.parquet as pq
 
 from v8 import storage
 from v8.columns import OHLCV
-from v8.given_files import read_given
 from v8.lock import waited_lock
 from v8.market.history import (
     OTHER,
@@ -39,7 +38,8 @@ from v8.market.history import (
 )
 from v8.market.open_times import iso
 from v8.market.series import Series
-from v8.untrusted import shown
+from v8.redaction import shown
+from v8.user_files import read_given
 
 LAYOUT: Final = 1
 MOST_LOCKED_S: Final = 10.0

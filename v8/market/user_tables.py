@@ -23,12 +23,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from v8.errors import DataError, listed
-from v8.given_files import read_given
 from v8.market.candles import MAX_VALUE
 from v8.market.open_times import US_PER_S, read_open_times
 from v8.market.separated import require_closed_quotes, uneven
 from v8.profile import TABLES_PLACE, TableSettings
-from v8.untrusted import shown
+from v8.redaction import shown
+from v8.user_files import read_given
 
 MAX_TABLE_BYTES: Final = 2**28
 """A row a minute for ten years has 150 MB."""

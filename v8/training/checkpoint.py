@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from v8.errors import ArtifactError
-from v8.given_files import read_given
 from v8.profile import TrainingSettings
 from v8.storage import write_with
 from v8.training.epoch_record import EpochRecord
 from v8.training.patience import LossPatience
 from v8.training.step import FleetState
+from v8.user_files import read_given
 
 CHECKPOINT_FORMAT = 3
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.data.dataset import SeriesData
-from v8.data.range_paths import fit_range_paths
 from v8.errors import DivergedError
-from v8.machine import device_of, memory_of
-from v8.models.formula import FormulaModel, build_formula, formula_weights, num_fitted
-from v8.models.serving import LEAST_VOLATILITY_SHARE
+from v8.formulas.range_paths import fit_range_paths
+from v8.hardware import device_of, memory_of
+from v8.networks.formula import FormulaModel, build_formula, formula_weights, num_fitted
+from v8.networks.serving import LEAST_VOLATILITY_SHARE
 from v8.profile import Profile
 from v8.training.trainer import Member, TrainingResult
+from v8.windows.dataset import SeriesData
 
 
 class FormulaTrainer:

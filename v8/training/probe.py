@@ -1,7 +1,7 @@
 """What this machine computes, where and how fast: a matmul, a stock Keras step, our step.
 
 Threads belong to a process and are fixed once the backend has started, so whoever compares thread
-settings measures in one process each (`v8.engine.children`) and sets its environment before. Speeds are
+settings measures in one process each (`v8.machine.children`) and sets its environment before. Speeds are
 medians over short stretches of work, which other programs disturb less than a mean.
 
 Shape legend: B batch, M model, T lookback, F features, H horizon, C columns of a task.
@@ -21,12 +21,12 @@ import numpy as np
 from keras import ops
 from numpy.typing import NDArray
 
-from v8.levels import quantile_output
-from v8.machine import backend, backend_name, cuda_versions, device_of, gpus, has_gpu
-from v8.models.cost import training_flop_per_window
-from v8.models.networks import build_network
-from v8.models.stacked_layers import StackedBidirectional, StackedGRU, StackedLSTM
+from v8.hardware import backend, backend_name, cuda_versions, device_of, gpus, has_gpu
+from v8.networks.cost import training_flop_per_window
+from v8.networks.networks import build_network
+from v8.networks.stacked_layers import StackedBidirectional, StackedGRU, StackedLSTM
 from v8.profile import Profile, TrainingSettings
+from v8.quantile_levels import quantile_output
 from v8.training.step import initial_state
 from v8.training.trainer import Trainer
 

@@ -27,9 +27,9 @@ from typing import Final
 
 from packaging.version import Version
 
-from v8.given_files import read_given
-from v8.machine import identity, processor_flags
+from v8.hardware import identity, processor_flags
 from v8.storage import digest_bytes, digest_json, home, passing_folder, write_cache
+from v8.user_files import read_given
 
 PROGRAMS_FORMAT: Final = 1
 

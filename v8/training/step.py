@@ -24,11 +24,11 @@ from keras import ops
 from numpy.typing import NDArray
 
 from v8.columns import TASK_OHLC
-from v8.machine import backend, backend_name, has_gpu
-from v8.models.checkpointing import checkpointed
-from v8.models.gradients import gradients_of
-from v8.models.losses import fleet_loss
-from v8.models.networks import TRUTH, WINDOW
+from v8.hardware import backend, backend_name, has_gpu
+from v8.networks.checkpointing import checkpointed
+from v8.networks.gradients import gradients_of
+from v8.networks.losses import fleet_loss
+from v8.networks.networks import TRUTH, WINDOW
 from v8.profile import Profile, TrainingSettings
 
 BETA_1 = 0.9

@@ -24,23 +24,23 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.data.dataset import SeriesData
-from v8.data.quantiles import first_steps
-from v8.data.windows import Batch, FleetWindows, num_batches
+from v8.collector import collected_later
 from v8.errors import ArtifactError, DivergedError, StorageError
-from v8.garbage import collected_later
-from v8.machine import backend_name, device_of, memory_of
-from v8.models.networks import build_network, counterparts, has_teacher, num_parameters
-from v8.models.serving import ServingGraph, ServingModel
-from v8.models.stacking import load, stack, unstack
+from v8.formulas.quantiles import first_steps
+from v8.hardware import backend_name, device_of, memory_of
+from v8.networks.networks import build_network, counterparts, has_teacher, num_parameters
+from v8.networks.serving import ServingGraph, ServingModel
+from v8.networks.stacking import load, stack, unstack
 from v8.profile import Profile
+from v8.redaction import shown
 from v8.training.checkpoint import Checkpoint, Progress
 from v8.training.epoch_record import EpochRecord
 from v8.training.patience import LossPatience
 from v8.training.programs import keep_new_programs
 from v8.training.schedule import rate_at
 from v8.training.step import FleetState, compiled_loss, compiled_step, initial_state, unflattened
-from v8.untrusted import shown
+from v8.windows.batches import Batch, FleetWindows, num_batches
+from v8.windows.dataset import SeriesData
 
 VALIDATION_BATCH = 64
 """Windows a batch when no gradient is needed; the mean over windows does not depend on it."""

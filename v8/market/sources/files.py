@@ -17,11 +17,11 @@ from typing import ClassVar, Final
 import pandas as pd
 
 from v8.errors import DataError, ProfileError, listed
-from v8.given_files import read_given
 from v8.market.candles import Candles, check_candles, require_one_unit
 from v8.market.series import Series, series_advice
 from v8.market.sources.file_kinds import FILE_KINDS, MAX_FILE_BYTES, read_table, split_ending
 from v8.market.sources.file_names import holds_name, named_series, names_series
+from v8.user_files import read_given
 
 MAX_ENTRIES: Final = 50_000
 """Files and folders that are looked through; a system's root has millions."""

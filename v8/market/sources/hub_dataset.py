@@ -24,7 +24,7 @@ from v8.market.series import Series
 from v8.market.sources.addresses import Address, read_address
 from v8.market.sources.downloads import Downloader
 from v8.market.sources.tables import read_csv_table
-from v8.untrusted import shown
+from v8.redaction import shown
 
 DATASET_VARIABLE: Final = "V8_HUB_DATASET"
 DEFAULT_DATASET: Final = "zongowo111/cpb-models"

@@ -25,7 +25,7 @@ from v8.market.candles import MAX_VALUE
 from v8.market.jumps import are_doubted
 from v8.market.open_times import iso
 from v8.market.series import Series
-from v8.untrusted import shown
+from v8.redaction import shown
 
 MOST_ROWS: Final = 1_000
 """Candles of one answer, set by the exchange."""

@@ -45,7 +45,7 @@ from v8.market.sources.klines import (
     read_klines,
     read_time,
 )
-from v8.untrusted import shown
+from v8.redaction import shown
 
 URL_VARIABLE: Final = "V8_REST_URL"
 DEFAULT_URLS: Final = "https://api.binance.com,https://data-api.binance.vision"

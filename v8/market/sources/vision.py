@@ -43,7 +43,6 @@ import pandas as pd
 from v8 import storage
 from v8.columns import OPEN_TIME
 from v8.errors import DataError
-from v8.given_files import read_given
 from v8.market.candles import Candles, check_candles, require_num_bars
 from v8.market.open_times import US_PER_S, iso, read_open_times
 from v8.market.series import Series
@@ -51,6 +50,7 @@ from v8.market.sources.addresses import Address, read_address
 from v8.market.sources.downloads import Downloader
 from v8.market.sources.listing import require_listed
 from v8.market.sources.tables import read_csv_table
+from v8.user_files import read_given
 
 URL_VARIABLE = "V8_VISION_URL"
 DEFAULT_URL = "https://data.binance.vision"

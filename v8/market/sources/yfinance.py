@@ -33,8 +33,8 @@ from v8.market.candles import Candles, check_candles, require_num_bars
 from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.market.sources.rest import last_closed_s
+from v8.redaction import shown
 from v8.symbols import plain_symbol
-from v8.untrusted import shown
 
 PACKAGE: Final = "yfinance"
 SYMBOLS_VARIABLE: Final = "V8_YFINANCE_SYMBOLS"

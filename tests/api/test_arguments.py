@@ -1,0 +1,166 @@
+"""Wrong arguments of the Python API: one clear error of ours each, which is a ValueError and a TypeError."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import v8
+from v8.api.training import Flags, train
+from v8.artifacts.forecaster import SeenCandlesWarning
+from v8.cli.run import run as run_command
+from v8.errors import ArgumentError, DataError, V8Error
+
+NEVER: tuple[Any, ...] = (object(), 1j, b"BTCUSDT-15m", float("nan"), "x" * 5_000, "a\0b", [1, [object()]])
+"""What no argument of the API takes."""
+
+FREE = ("model", "candles", "windows_NTF")
+"""Arguments that take lists, too, or anything; each has a test of its own below, or elsewhere."""
+
+
+@pytest.fixture(scope="module")
+def calls(trained_run: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
+    """Every function of the API with arguments that it takes."""
+    frame, forecaster, run = trained_run.candles.to_frame(), None, v8.Run(trained_run.path)
+    forecaster = v8.load(trained_run.path, "BTCUSDT-15m")
+    profile, series = trained_run.profile, "BTCUSDT-15m"
+    candles = {"candles": frame}
+    return {
+        "v8.load": (v8.load, {"source": trained_run.path, "series": series, "revision": None}),
+        "v8.train": (
+            v8.train,
+            {"candles": frame, "profile": profile, "series": series, "covariates": None, "runs": "runs"}
+            | dict.fromkeys(("fresh", "progress"), False)
+            | dict.fromkeys(Flags.__annotations__),
+        ),
+        "v8.features": (v8.features, {**candles, "profile": profile, "series": series, "covariates": None}),
+        "v8.Run": (v8.Run, {"path": trained_run.path}),
+        "v8.Run.publish": (run.publish, {"repo": "a/b", "private": False}),
+        "v8.Forecaster": (v8.Forecaster, {"metadata": {}, "model": None, "where": "x", "revision": None}),
+        "v8.Forecaster.load": (v8.Forecaster.load, {"folder": trained_run.folder, "revision": None}),
+        "v8.Forecaster.from_pretrained": (
+            v8.Forecaster.from_pretrained,
+            {"repo": "a/b", "series": series, "revision": None},
+        ),
+        "v8.Forecaster.predict": (
+            forecaster.predict,
+            {**candles, "covariates": None, "now_s": None, "max_age_bars": None},
+        ),
+        "v8.Forecaster.forecast_history": (
+            forecaster.forecast_history,
+            {**candles, "covariates": None, "stride": 50, "start": None, "end": None, "now_s": None},
+        ),
+        "v8.Forecaster.forecast": (forecaster.forecast, {"windows_NTF": None}),
+        "v8.Forecaster.forecast_all": (forecaster.forecast_all, {"windows_NTF": None}),
+        "v8.Forecaster.evaluate": (forecaster.evaluate, {**candles, "start": None, "covariates": None}),
+        "v8.Forecaster.judge": (forecaster.judge, {**candles, "start": None, "covariates": None}),
+        "v8.Forecaster.plot": (forecaster.plot, {**candles, "covariates": None}),
+        "v8.Forecaster.companions": (forecaster.companions, {"given": None}),
+        "v8.Forecaster.joined": (
+            forecaster.joined,
+            {**candles, "covariates": None, "now_s": None, "reaches": False},
+        ),
+        "v8.Forecaster.push_to_hub": (forecaster.push_to_hub, {"repo": "a/b", "private": False}),
+    }
+
+
+def test_every_public_function_is_among_those_calls(calls: Any) -> None:
+    public = {"v8.load", "v8.train", "v8.features", "v8.Run", "v8.Forecaster"}
+    for kind in (v8.Run, v8.Forecaster):
+        names = [name for name in dir(kind) if not name.startswith("_")]
+        members = {name for name in names if inspect.isroutine(getattr(kind, name))}
+        public |= {f"v8.{kind.__name__}.{name}" for name in members - {"get", "items", "keys", "values"}}
+    assert public == calls.keys()
+
+
+def test_no_argument_of_any_function_takes_what_it_is_not_for(
+    calls: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for called, (function, good) in calls.items():
+        for name in good:
+            for wrong in NEVER:
+                if name in FREE and (name == "model" or isinstance(wrong, list)):
+                    continue
+                with pytest.raises(ArgumentError) as caught:
+                    function(**{**good, name: wrong})
+                assert str(caught.value).startswith(f"{called}, {name}=: is "), (str(caught.value), wrong)
+                assert isinstance(caught.value, ValueError) and isinstance(caught.value, TypeError)
+                assert len(str(caught.value)) <= 600 and str(caught.value).isprintable()
+
+
+def test_an_argument_that_nobody_knows_names_the_nearest(calls: Any) -> None:
+    for called, (function, good) in calls.items():
+        misspelt = {f"{name[:-1]}_": value for name, value in good.items()}
+        for name, wrong in zip(good, misspelt, strict=True):
+            with pytest.raises(
+                ArgumentError, match=f"{called}: has the arguments .*got one named '{wrong}'"
+            ) as caught:
+                function(**{wrong: good[name]})
+            assert "Did you mean" in str(caught.value) or len(name) < 5, str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: v8.load(None), "v8.load, source=: is a text or a path; got None"),
+        (lambda: v8.load(5), "v8.load, source=: is a text or a path; got 5"),
+        (lambda: v8.load("x" * 5_000), "is of 1 to 4,096 printable letters; got 'xx.* of 5,000 letters"),
+        (v8.load, "v8.load: takes .*missing a required argument: 'source'"),
+        (lambda: v8.load("a", "b", "c"), "v8.load: takes .*too many positional arguments"),
+        (lambda: v8.train("demo", series=5), "v8.train, series=: is a text, a list of texts or None; got 5"),
+        (lambda: v8.train("demo", bars=1.5), "v8.train, bars=: is a whole number or None; got 1.5"),
+        (lambda: v8.train("demo", bars=True), "v8.train, bars=: is a whole number or None; got True"),
+        (
+            lambda: v8.train("demo", "frontier", learning_rate=1e-3),
+            r"v8.train: .*got one named 'learning_rate'. training.learning_rate is a key of the profile: "
+            r"copy .*aligned.yaml to mine.yaml, change it there, and give profile=\"mine.yaml\"",
+        ),
+        (lambda: v8.train("demo", learnin_rate=1e-3), "training.learning_rate is a key of the profile"),
+        (lambda: v8.train("demo", ephocs=3), "got one named 'ephocs'. Did you mean epochs="),
+        (lambda: v8.train("demo", zzzzzz=3), r"got one named 'zzzzzz'. help\(v8.train\) lists them"),
+    ],
+)
+def test_errors_speak_python(call: Callable[[], object], words: str) -> None:
+    with pytest.raises(ValueError, match=words) as caught:
+        call()
+    assert "--" not in str(caught.value) and "python -m" not in str(caught.value)
+
+
+def test_strides_and_times_that_cannot_be_are_refused(calls: Any) -> None:
+    history, good = calls["v8.Forecaster.forecast_history"]
+    for stride, words in ((1.5, "is a whole number; got 1.5"), (0, "stride=: is greater than or equal to 1")):
+        with pytest.raises(ArgumentError, match=words):
+            history(**{**good, "stride": stride})
+    with pytest.raises(ArgumentError, match="now_s=: is less than 253402300800; got 1000000"):
+        history(**{**good, "now_s": 10**30})
+    for moment in ("soon", pd.NaT, "9999999-01-01"):
+        with pytest.raises(DataError, match="is a time, such as 2024-08-01"):
+            history(**{**good, "start": moment})
+
+
+def test_what_fits_is_taken_as_it_is(calls: Any) -> None:
+    history, good = calls["v8.Forecaster.forecast_history"]
+    with pytest.warns(SeenCandlesWarning) as told:
+        rows = history(**{**good, "stride": np.int64(50), "start": pd.Timestamp("2000-01-01")})
+    assert len(rows) and told[0].filename == __file__
+
+
+def test_a_run_is_a_mapping_that_says_no(trained_run: Any) -> None:
+    run = v8.Run(trained_run.path)
+    assert "BTCUSDT-15m" in run and "ETHUSDT-15m" not in run and 5 not in run
+    assert run.get("ETHUSDT-15m") is None
+    with pytest.raises(V8Error, match=r"must be finished in this run; got BTCUSDT-15m\. Choose one of these"):
+        run["ETHUSDT-15m"]
+
+
+def test_other_options_of_the_command_are_arguments_of_train() -> None:
+    ours = {name for name in inspect.signature(train).parameters if name not in ("candles", "flags")}
+    shell = set(inspect.signature(run_command).parameters) - {"source", "data_dir", "dry_run"}
+    assert shell == (ours - {"covariates", "progress"}) | set(Flags.__annotations__)

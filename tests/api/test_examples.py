@@ -1,0 +1,35 @@
+"""Every example in the docstrings of what a notebook uses, run beside a trained run and its candles."""
+
+from __future__ import annotations
+
+import doctest
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+DOORS = (
+    "v8",
+    "v8.api.arguments",
+    "v8.api.features",
+    "v8.api.forecaster",
+    "v8.api.runs",
+    "v8.api.tidy",
+    "v8.api.training",
+)
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_examples_do_what_they_say(name: str, trained_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trained_run.path.parent.parent)
+    monkeypatch.setenv("V8_HOME", str(trained_run.path.parent.parent / "caches"))
+    found = doctest.testmod(import_module(name), extraglobs={"candles": trained_run.candles.to_frame()})
+    assert found.failed == 0
+
+
+def test_everything_public_has_an_example() -> None:
+    v8: ModuleType = import_module("v8")
+    for name in v8.__all__:
+        thing = import_module("v8.api.features").features if name == "features" else getattr(v8, name)
+        assert ">>>" in (thing.__doc__ or ""), name

@@ -1,0 +1,74 @@
+"""A forecaster in a notebook: judged on candles it has not seen, drawn, described, fed with plain Keras."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pandas as pd
+import pytest
+
+import v8
+from v8.artifacts.forecaster import SeenCandlesWarning
+from v8.errors import DataError, PublishError
+from v8.losses.judgement import Judgement
+
+
+@pytest.fixture(scope="module")
+def forecaster(trained_run: Any) -> v8.Forecaster:
+    return v8.load(trained_run.path, "BTCUSDT-15m")
+
+
+def test_on_the_test_span_evaluating_gives_the_errors_that_were_judged(
+    forecaster: v8.Forecaster, trained_run: Any
+) -> None:
+    start = forecaster.metadata["split"]["test"]["first_open"]
+    lookback = pd.Timedelta(forecaster.series.bar_s * forecaster.lookback_bars, "s")
+    found = forecaster.judge(trained_run.candles, start=pd.Timestamp(start) + lookback)
+    judged = Judgement.from_json(forecaster.metadata["judgement"])
+    assert found.num_windows == judged.num_windows
+    for task in judged.tasks:
+        assert found.error(task).overall == pytest.approx(judged.error(task).overall, rel=1e-6)
+        assert found.error(task, "roll_forward").overall == pytest.approx(
+            judged.error(task, "roll_forward").overall, rel=1e-12
+        )
+
+
+def test_evaluating_begins_behind_what_training_has_seen(forecaster: v8.Forecaster, trained_run: Any) -> None:
+    errors = forecaster.evaluate(trained_run.candles.to_frame())
+    assert {"model", "roll_forward", "har"} <= set(errors["forecaster"])
+    with pytest.raises(DataError, match="before it, to which the baselines are fitted"):
+        forecaster.evaluate(trained_run.candles.to_frame().tail(200))
+
+
+def test_a_back_test_over_seen_candles_says_so(forecaster: v8.Forecaster, trained_run: Any) -> None:
+    with pytest.warns(SeenCandlesWarning, match="training has seen"):
+        forecaster.forecast_history(trained_run.candles, stride=50)
+    forecaster.forecast_history(
+        trained_run.candles, start=pd.Timestamp(forecaster.seen_until_s, unit="s", tz="UTC")
+    )
+
+
+def test_features_are_what_plain_keras_is_fed_with(forecaster: v8.Forecaster, trained_run: Any) -> None:
+    frame = trained_run.candles.to_frame()
+    window = v8.features(frame, trained_run.profile).to_numpy(np.float32)[-forecaster.lookback_bars :]
+    model = keras.saving.load_model(trained_run.folder / "model.keras")
+    prices = model.predict(window[None], verbose=0)["ohlc"][0]
+    assert prices == pytest.approx(
+        forecaster.predict(frame)[["open", "high", "low", "close"]].to_numpy(), rel=1e-5
+    )
+
+
+def test_it_is_drawn_and_described(forecaster: v8.Forecaster, trained_run: Any) -> None:
+    figure = forecaster.plot(trained_run.candles)
+    assert "BTCUSDT-15m" in figure.layout.title.text
+    assert "the next 3 candles" in repr(forecaster)
+    assert "verdict" in forecaster._repr_html_()
+
+
+def test_only_a_model_of_a_run_is_pushed(forecaster: v8.Forecaster) -> None:
+    forecaster.folder, folder = None, forecaster.folder
+    with pytest.raises(PublishError, match="from the run that trained it"):
+        forecaster.push_to_hub("someone/fleet")
+    forecaster.folder = folder

@@ -1,0 +1,127 @@
+"""Training from Python is the command in a process of its own: same weights, same errors."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras
+import pandas as pd
+import pytest
+
+import v8
+from v8.api.training import _kept_tables, _with_others
+from v8.errors import DataError, ProfileError, V8Error
+from v8.market.companions import Companions
+from v8.market.series import Series
+from v8.market.sources.source import open_source
+from v8.profile import Profile, load_profile
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("V8_HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def runs(trained_run: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[v8.Run, Path]:
+    """A run of a frame, and of the same candles from a file by the command line."""
+    place = tmp_path_factory.mktemp("door")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setenv("V8_HOME", str(place / "home"))
+        frame = trained_run.candles.to_frame()
+        run = v8.train({"BTCUSDT-15m": frame}, trained_run.profile, runs="python", progress=False)
+        (profile,) = (place / "home" / "profiles").iterdir()
+        words = ["run", "--profile", profile, "--source", "files", "--data-dir", trained_run.candles_dir]
+        words += ["--series", "BTCUSDT-15m", "--runs", place / "shell"]
+        subprocess.run([sys.executable, "-m", "v8", *map(str, words)], check=True, env=dict(os.environ))
+    return run, place / "shell" / "tiny"
+
+
+def test_a_frame_trains_to_the_weights_of_the_command_line(runs: tuple[v8.Run, Path]) -> None:
+    run, shell = runs
+    files = (path / "BTCUSDT-15m" / "model.keras" for path in (run.path, shell))
+    ours, theirs = (keras.saving.load_model(file).get_weights() for file in files)
+    assert all((one == other).all() for one, other in zip(ours, theirs, strict=True))
+
+
+def test_a_run_shows_its_tables(runs: tuple[v8.Run, Path]) -> None:
+    run, _ = runs
+    assert list(run) == ["BTCUSDT-15m"]
+    assert run.leaderboard.loc["BTCUSDT-15m", "ohlc_mae_multiple_of_naive"] > 0
+    errors = run["BTCUSDT-15m"].judgement
+    assert {"model", "roll_forward"} <= set(errors["forecaster"])
+    assert errors.query("task == 'ohlc' and forecaster == 'model'").pivot(
+        index="step", columns="column", values="mae_return"
+    ).shape == (3, 4)
+    assert run["BTCUSDT-15m"].history["validation_loss"].notna().all()
+    assert "BTCUSDT-15m" in run._repr_html_()
+    assert run.report.exists()
+
+
+def test_what_is_not_in_a_run_suggests_the_nearest(runs: tuple[v8.Run, Path]) -> None:
+    with pytest.raises(V8Error, match="Did you mean BTCUSDT-15m"):
+        runs[0]["BTCUSD-15m"]
+
+
+def test_the_same_call_again_trains_nothing(
+    runs: tuple[v8.Run, Path], trained_run: Any, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(runs[1].parent.parent)
+    monkeypatch.setenv("V8_HOME", str(runs[1].parent.parent / "home"))
+    frame = trained_run.candles.to_frame()
+    v8.train(frame, trained_run.profile, series="BTCUSDT-15m", runs="python")
+    assert "1 finished before" in capsys.readouterr().out
+
+
+def test_covariates_in_memory_are_laid_where_the_command_finds_them(home: Path) -> None:
+    table = {"file": "f.csv", "time": "time", "columns": ("rate",), "available_after_s": 0, "max_age_s": 9}
+    known = load_profile("frontier").model_dump()
+    names = (*known["features"], "BTCUSDT.range_20", "csv.rate")
+    profile = Profile.model_validate(known | {"features": names, "covariates": (table,)})
+    demo = open_source("demo")
+    own, other = (demo.candles(Series(name, "1h"), 400).to_frame() for name in ("ETHUSDT", "BTCUSDT"))
+    given = {"BTCUSDT": other, "f.csv": {"time": [1_700_000_000], "rate": [0.5]}}
+    chosen = ["ETHUSDT-1h"]
+    frames = _with_others(own, chosen, profile, given)
+    assert [*frames] == ["ETHUSDT-1h", "BTCUSDT-1h"] and chosen == ["ETHUSDT-1h"]
+    folder = _kept_tables(Companions.of(profile, given).tables())
+    assert (folder / "f.csv").read_text() == "time,rate\n1700000000000000,0.5\n"
+    # The same through the door: one candle for each row of the table there is none.
+    with pytest.raises(DataError, match=r"needs candles that have f.csv beside them; got none of 400, 2024"):
+        v8.train(own, profile, series="ETHUSDT-1h", covariates=given, runs="runs", progress=False)
+    for candles, others in (
+        ("vision", {"BTCUSDT": other}),
+        ({"A-1h": own, "A-15m": own}, {"BTCUSDT": other}),
+    ):
+        with pytest.raises(ProfileError, match="candles of other symbols only beside frames"):
+            v8.train(candles, profile, covariates=others)
+    with pytest.raises(DataError, match=r"beside their candles: BTCUSDT, f.csv; got 'BTCUSD'"):
+        v8.train(own, profile, series="ETHUSDT-1h", covariates={"BTCUSD": other})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"candles": "demoo"}, "candles=.*Did you mean demo"),
+        ({"candles": "demo", "profile": "alinged"}, "profile= alinged.*Did you mean aligned"),
+        ({"candles": "demo", "epochs": 0, "series": "BTCUSDT-1h"}, "training.epochs"),
+        ({"candles": "demo", "workers": "many", "series": "BTCUSDT-1h"}, "workers=: is auto or a number"),
+        ({"candles": pd.DataFrame({"close": [1.0]})}, "series=: names the one series"),
+    ],
+)
+def test_mistakes_are_told_with_the_argument(home: Path, arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ProfileError, match=words) as caught:
+        v8.train(**{"progress": False, **arguments})
+    assert "--" not in str(caught.value)
+
+
+def test_a_frame_that_is_none_of_candles_is_refused(home: Path) -> None:
+    with pytest.raises(DataError, match="open_time"):
+        v8.train(pd.DataFrame({"close": [1.0]}), series="BTCUSDT-1h", progress=False)

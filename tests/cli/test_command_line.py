@@ -1,0 +1,166 @@
+"""The command line: a fixed surface, light starts, one-line errors, exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from forked import called
+
+from v8.cli.app import app
+from v8.version import VERSION
+
+REPOSITORY = Path(__file__).parents[2]
+SURFACE = Path(__file__).with_name("surface.txt")
+
+
+call = partial(called, cwd=REPOSITORY)
+
+
+def start(*words: str, module: str = "v8") -> subprocess.CompletedProcess[str]:
+    """Start Python anew."""
+    return subprocess.run(
+        [sys.executable, "-m", module, *words],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def surface() -> str:
+    """Write every command with its arguments and flags, one a line, defaults included."""
+    lines = []
+    for name, command in sorted(typer.main.get_command(app).commands.items()):
+        lines.append(name)
+        lines += sorted(f"  {' '.join(shown.opts)} = {shown.default}" for shown in command.params)
+    return "\n".join(lines) + "\n"
+
+
+def test_the_surface_is_the_one_that_was_agreed() -> None:
+    # A change here changes what users have in their scripts: write the new surface down on purpose.
+    assert surface() == SURFACE.read_text()
+
+
+def test_both_ways_to_the_main_job_are_one() -> None:
+    long, short = start("run", "--help"), start("--help", module="v8.run")
+    assert long.returncode == short.returncode == 0
+    assert long.stdout == short.stdout
+    assert "--dry-run" in long.stdout
+
+
+def imported_by(*words: str) -> tuple[set[str], subprocess.CompletedProcess[str]]:
+    """Run the command line and list the top-level packages it imported."""
+    code = (
+        "import sys\n"
+        "from v8.cli.app import main\n"
+        "try:\n"
+        f"    main({list(words)!r})\n"
+        "finally:\n"
+        "    print('imported:', *sorted({name.partition('.')[0] for name in sys.modules}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    last = done.stdout.splitlines()[-1]
+    return set(last.removeprefix("imported:").split()), done
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["--help"], 0),
+        (["run", "--help"], 0),
+        (["predict", "--help"], 0),
+        (["predict", "runs/aligned", "--format", "xml"], 2),
+        (["run", "--profile", "alignd"], 2),
+        (["run", "--series", "BTCUSDT"], 2),
+        (["run", "--epochs", "0"], 2),
+        (["run", "--flag-of-nobody"], 2),
+    ],
+)
+def test_help_and_usage_errors_start_neither_tensorflow_nor_pandas(words: list[str], status: int) -> None:
+    imported, done = imported_by(*words)
+    assert done.returncode == status, done.stderr
+    assert imported.isdisjoint({"tensorflow", "keras", "pandas", "pyarrow"})
+    assert "typer" in imported
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (["--profile", "alignd"], "error: --profile alignd: a shipped profile is one of "),
+        (["--series", "BTC-15m", "--series", "BTC-15m"], "error: --series: each series is given once; got "),
+        (["--source", "visoin"], "Did you mean vision"),
+        (["--source", "files"], "needs the folder that holds the candle files; got no --data-dir"),
+        (["--source", "demo", "--device", "tpu"], "--device: is one of auto, cpu, gpu; got 'tpu'"),
+        (["--precision", "float8"], "training.precision"),
+        (["--no-mixed-precision", "--precision", "mixed_float16"], "--no-mixed-precision: trains in float32"),
+        (["--fresh", "--resume"], "--fresh: starts a new run; got --resume beside it"),
+        (["--redo", "BTCUSDT-15m", "--series", "ETHUSDT-1h"], "--redo: names series that this call trains"),
+    ],
+)
+def test_a_usage_error_is_one_line_and_exits_2(words: list[str], match: str, tmp_path: Path) -> None:
+    done = call("run", "--runs", str(tmp_path / "runs"), *words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert match in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_device_gpu_refuses_to_run_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    done = call("run", "--source", "demo", "--device", "gpu", "--runs", str(tmp_path / "runs"))
+    assert done.returncode == 2
+    assert (
+        "error: --device gpu: needs a GPU that the Keras backend can compute on; got none visible."
+        in done.stderr
+    )
+    assert not (tmp_path / "runs").exists()
+
+
+def test_data_tells_each_series_and_exits_3_when_one_has_none(tmp_path: Path) -> None:
+    done = call("data", "--source", "files", "--data-dir", str(tmp_path), "--series", "BTCUSDT-15m")
+    assert done.returncode == 3
+    assert "1 of 1 series have no usable candles" in done.stdout
+    shown: Any = call("data", "--source", "demo", "--series", "BTCUSDT-15m", "--bars", "200")
+    assert shown.returncode == 0
+    assert "BTCUSDT-15m: 200 of 200 rows kept" in shown.stdout
+
+
+def test_report_of_no_run_is_one_line_and_exits_3(tmp_path: Path) -> None:
+    done = call("report", str(tmp_path / "nothing"))
+    assert done.returncode == 3
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_folder_s_own_series_are_those_that_are_meant(tmp_path: Path) -> None:
+    """At 4c79749 39 series of the default universe failed."""
+    for name in ("BTC_USDT-1h.csv", "BINANCE_ETHUSDT, 240.csv"):
+        (tmp_path / name).write_text("1704067200,1,2,0.5,1,3\n")
+    done: Any = call("data", "--source", "files", "--data-dir", str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "Found 2 series in the folder: BTCUSDT-1h, ETHUSDT-4h\n")
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == ["BTCUSDT-1h", "ETHUSDT-4h"]
+    universe = tmp_path / "mine.yaml"
+    universe.write_text("series: [BTC/USDT-1h]\n")
+    chosen: Any = call("data", "--source", "files", "--data-dir", str(tmp_path), "--universe", str(universe))
+    assert (chosen.returncode, chosen.stderr) == (0, "")
+    assert chosen.stdout.startswith("BTCUSDT-1h: 1 of 1 rows kept")
+    twice = call("data", "--universe", str(universe), "--series", "BTCUSDT-1h")
+    assert twice.returncode == 2
+
+
+def test_the_version_is_told_without_a_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "v8", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"v8 {VERSION}\n"

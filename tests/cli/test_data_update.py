@@ -1,0 +1,98 @@
+"""`python -m v8 data update`: the store up to date, what was done in a table, what failed with its reason."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from exchange_api import NOW_S, ExchangeApi
+from typer.testing import CliRunner
+
+from v8.cli.app import app
+from v8.market.series import Series
+from v8.market.sources.source import open_source
+
+NAMES = ("BTCUSDT-15m", "ETHUSDT-1h")
+
+
+@pytest.fixture
+def exchange(exchange_api: ExchangeApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> ExchangeApi:
+    monkeypatch.setenv("V8_HOME", str(tmp_path / "home"))
+    for name in NAMES:
+        series = Series.parse(name)
+        frame = open_source("demo").candles(series, 1_200).to_frame()
+        first_s = NOW_S // series.bar_s * series.bar_s - 1_000 * series.bar_s
+        frame.insert(0, "open_time", [(first_s + row * series.bar_s) * 1_000 for row in range(1_200)])
+        exchange_api.put(name, frame)
+    return exchange_api
+
+
+def update(*words: str, names: tuple[str, ...] = NAMES) -> Any:
+    chosen = [word for name in names for word in ("--series", name)]
+    return CliRunner().invoke(app, ["data", "update", *chosen, *words])
+
+
+def test_an_update_says_what_came_what_was_revised_and_what_is_missing(exchange: ExchangeApi) -> None:
+    exchange.cut_hole(NAMES[0], NOW_S // 900 * 900 - 20 * 900, NOW_S // 900 * 900 - 18 * 900)
+    first = update("--bars", "900")
+    assert first.exit_code == 0, first.output
+    assert re.search(r"BTCUSDT-15m +997 +2024-09-04T11:45:00Z +997 +0 +0 +3", first.output)
+    assert re.search(r"ETHUSDT-1h +1,000 +2024-09-04T11:00:00Z +1,000 +0 +0 +0", first.output)
+    assert re.search(r"This machine's clock is .* ahead of the exchange's, which is used", first.output)
+    exchange.now_s += 7_200
+    exchange.revise(NAMES[1], NOW_S // 3_600 * 3_600 - 3_600, volume=1.0)
+    again = update("--bars", "900")
+    assert re.search(r"BTCUSDT-15m +1,005 +2024-09-04T13:45:00Z +8 +0 +0 +3", again.output)
+    assert re.search(r"ETHUSDT-1h +1,002 +2024-09-04T13:00:00Z +2 +1 +1 +0", again.output)
+
+
+@pytest.mark.parametrize("word", ["update", None])
+def test_what_the_api_says_now_can_be_accepted(exchange: ExchangeApi, word: str | None) -> None:
+    update("--bars", "900")
+    changed_s = NOW_S // 900 * 900 - 50 * 900
+    exchange.revise(NAMES[0], changed_s, volume=1.0)
+    assert re.search(r"BTCUSDT-15m +1,000 .* +0 +0 +0 +0", update("--bars", "900").output)
+    words = [word] if word else []
+    done = CliRunner().invoke(app, ["data", *words, "--series", NAMES[0], "--accept-revision"])
+    assert re.search(r"BTCUSDT-15m +1,000 +2024-09-04T11:45:00Z +0 +1 +1 +0", done.output)
+    candles = open_source("live").candles(Series.parse(NAMES[0]), 900)
+    assert candles.column("volume")[candles.open_time_s == changed_s] == 1.0
+
+
+def test_a_series_that_fails_exits_3_and_the_others_are_updated(exchange: ExchangeApi) -> None:
+    done = update("--bars", "900", names=("NOPEUSDT-1h", NAMES[0]))
+    assert done.exit_code == 3
+    assert "1 of 2 series have no usable candles" in done.output
+    assert "Invalid symbol" in done.output
+    assert re.search(r"BTCUSDT-15m +1,000", done.output)
+
+
+def test_a_symbol_that_no_exchange_has_fails_alone_and_is_not_asked_for(exchange: ExchangeApi) -> None:
+    done = update("--bars", "900", names=(NAMES[0], "BRK.B-1d", NAMES[1]))
+    assert done.exit_code == 3
+    assert "1 of 3 series have no usable candles" in done.output
+    assert "BRK.B-1d" in done.output
+    assert "symbols are letters and digits" in done.output
+    assert re.search(r"BTCUSDT-15m +1,000", done.output)
+    assert re.search(r"ETHUSDT-1h +1,000", done.output)
+    assert {asked["symbol"] for asked in exchange.klines_requests()} == {"BTCUSDT", "ETHUSDT"}
+
+
+@pytest.mark.parametrize(
+    ("words", "got"),
+    [
+        (["upgrade"], "takes the word update, or none; got 'upgrade'"),
+        (["update", "--source", "demo"], "store of --source live up to date; got --source demo"),
+        (["update", "--data-dir", "x"], "store of --source live up to date; got --data-dir"),
+    ],
+)
+def test_words_that_an_update_cannot_mean_are_one_line(words: list[str], got: str) -> None:
+    done = CliRunner().invoke(app, ["data", *words])
+    assert done.exit_code == 2
+    assert got in done.stderr
+
+
+def test_data_itself_takes_the_source_live_too(exchange: ExchangeApi) -> None:
+    done = CliRunner().invoke(app, ["data", "--source", "live", "--series", NAMES[0], "--bars", "300"])
+    assert "BTCUSDT-15m: 300 of 300 rows kept" in done.output

@@ -1,0 +1,193 @@
+"""The doctor examines a real machine in real processes, with or without a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from v8.machine.children import Order, ask
+from v8.machine.diagnosis import report_of
+from v8.machine.doctor import Findings, ask_driver, failure_of
+from v8.profile import Profile
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def tiny_file(make_profile: Callable[..., Profile], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    network = {"family": "dense_newest", "dense_units": (4,), "dropout": 0.0}
+    profile = make_profile("dense_newest", network=network, tasks={"ohlc": {"weight": 1.0, "loss": "mae"}})
+    path = tmp_path_factory.mktemp("profiles") / "tiny.yaml"
+    path.write_text(yaml.safe_dump(json.loads(profile.model_dump_json())))
+    return path
+
+
+def call(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "v8", "doctor", *words],
+        cwd=REPOSITORY,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", **variables},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_a_machine_without_gpu_is_examined_and_told_so(tiny_file: Path) -> None:
+    done = call("--profile", str(tiny_file), "--json", "--seconds", "0.1")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)  # one document and nothing else
+    assert list(report) == [
+        "verdict",
+        "recommended",
+        "profile",
+        "machine",
+        "driver",
+        "backend",
+        "matmul",
+        "steps",
+        "workers",
+        "notes",
+        "seconds",
+    ]
+    assert report["verdict"]["state"] in {"good", "slow"}
+    assert report["verdict"]["device"] == "CPU:0"
+    assert "no GPU was found" in report["verdict"]["why"]
+    flags = {each["flag"]: each["value"] for each in report["recommended"]}
+    assert flags["--fleet-size"] == "1"
+    assert int(flags["--workers"]) == report["workers"]["num_workers"] == report["machine"]["num_cores"]
+    assert flags["--precision"] in {"float32", "mixed_float16", "mixed_bfloat16"}
+    measured = {(step["path"], step["precision"], step["is_short"]) for step in report["steps"]}
+    formats = {"float32", "mixed_float16", "mixed_bfloat16"}
+    assert measured == {
+        *((path, "float32", False) for path in ("stock", "ours")),
+        *((path, precision, True) for path in ("stock", "ours") for precision in formats),
+    }
+    assert all(step["windows_per_s"] > 0 for step in report["steps"])
+    assert set(report["matmul"]) == {"all threads", "one thread"}
+
+
+def test_an_unknown_profile_is_refused_before_anything_starts() -> None:
+    done = call("--profile", "alignd", "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Did you mean aligned" in done.stderr
+
+
+def stand_in_for_nvidia_smi(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(folder))
+
+
+def test_the_driver_is_read_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in_for_nvidia_smi(tmp_path, "echo '560.35.03, NVIDIA H200, 143771'", monkeypatch)
+    assert ask_driver() == {
+        "is_found": True,
+        "version": "560.35.03",
+        "gpus": [{"name": "NVIDIA H200", "memory_mib": 143771.0}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("echo 'NVIDIA-SMI has failed'; exit 9", "nvidia-smi said: NVIDIA-SMI has failed"),
+        ("exit 0", "nvidia-smi said: nothing"),
+    ],
+)
+def test_a_driver_that_fails_is_reported_and_does_not_stop_the_doctor(
+    script: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in_for_nvidia_smi(tmp_path, script, monkeypatch)
+    assert ask_driver() == {"is_found": False, "why": why, "gpus": []}
+
+
+def test_no_nvidia_smi_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert ask_driver()["why"] == "nvidia-smi is not on the PATH"
+
+
+def step(path: str, windows_per_s: float, **changes: Any) -> dict[str, Any]:
+    plain = {"path": path, "precision": "float32", "is_short": False, "num_models": 1}
+    return {**plain, "device": "GPU:0", "windows_per_s": windows_per_s, **changes}
+
+
+H200 = {"is_found": True, "version": "560.35.03", "gpus": [{"name": "NVIDIA H200", "memory_mib": 143771.0}]}
+
+
+def on_gpu(**changes: Any) -> Findings:
+    findings = Findings(H200, num_workers=1)
+    findings.backend = {"gpus": ["NVIDIA H200"]}
+    findings.matmul = {"all threads": {"device": "GPU:0", "gflop_per_s": 50_000.0}}
+    findings.steps = [
+        step("stock", 2_000.0),
+        step("ours", 3_000.0),
+        step("ours", 3_900.0, precision="mixed_bfloat16"),
+        step("ours", 3_300.0, precision="mixed_float16"),
+        step("ours", 60_000.0, precision="mixed_bfloat16", num_models=40),
+    ]
+    for name, value in changes.items():
+        setattr(findings, name, value)
+    return findings
+
+
+def test_on_a_gpu_the_fastest_format_and_the_faster_fleet_are_recommended(
+    make_profile: Callable[..., Profile],
+) -> None:
+    report = report_of(on_gpu(), make_profile(), 1.0)
+    flags = {each["flag"]: (each["value"], each["why"]) for each in report["recommended"]}
+    # 3,900 / 3,000 and 3,300 / 3,000.
+    assert flags["--precision"][0] == "mixed_bfloat16"
+    assert "mixed_bfloat16 1.30, mixed_float16 1.10" in flags["--precision"][1]
+    assert flags["--fleet-size"] == ("40", "40 models at once: 60,000 windows/s; one alone: 3,900")
+    assert flags["--workers"][0] == "1"
+    assert report["verdict"]["state"] == "good"
+    assert "60,000 windows/s, 30.0 times the stock layers' 2,000" in report["verdict"]["why"]
+
+
+def test_work_beside_an_idle_gpu_is_misplaced_however_fast(
+    make_profile: Callable[..., Profile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    findings = on_gpu(backend={"gpus": []}, matmul={"all threads": {"device": "CPU:0", "gflop_per_s": 150.0}})
+    findings.workers = [step("ours", 9_000.0, device="CPU:0")]
+    verdict = report_of(findings, make_profile(), 1.0)["verdict"]
+    assert (verdict["state"], verdict["device"]) == ("misplaced", "CPU:0")
+    assert "the result of a matmul lies on CPU:0" in verdict["why"]
+
+
+def test_sixteen_bits_that_gain_nothing_are_not_recommended(make_profile: Callable[..., Profile]) -> None:
+    steps = [step("stock", 2_000.0), step("ours", 3_000.0), step("ours", 3_200.0, precision="mixed_float16")]
+    report = report_of(on_gpu(steps=steps), make_profile(), 1.0)
+    # 3,200 / 3,000 = 1.07 is below the 1.1 that 16 bits must bring.
+    assert report["recommended"][0]["value"] == "float32"
+
+
+def test_a_measuring_process_that_dies_leaves_its_last_words(make_profile: Callable[..., Profile]) -> None:
+    wanted = [{"measure": "matmul", "seconds": 0.01, "size": 8}, {"measure": "stock", "precision": "float8"}]
+    (answer,) = ask([Order(profile=make_profile(), measurements=wanted)])
+    assert [line["size"] for line in answer.measured] == [8]
+    failure = failure_of(answer, wanted)
+    assert failure is not None
+    assert failure.startswith("not measured: stock float8; exit code 1, last words: ")
+
+
+def test_training_that_could_not_be_measured_is_incomplete(make_profile: Callable[..., Profile]) -> None:
+    findings = Findings(H200, num_workers=2, notes=["not measured: ours float32"])
+    verdict = report_of(findings, make_profile(), 1.0)["verdict"]
+    assert verdict == {
+        "state": "incomplete",
+        "device": "nowhere",
+        "why": "training in float32 could not be measured",
+    }

@@ -1,0 +1,154 @@
+"""Command lines that nobody means: one line, the right exit code, no traceback, nothing written."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from v8.cli.app import app
+from v8.errors import MAX_MESSAGE
+from v8.market.series import load_universe
+
+LONG = "x" * 4_000
+DEMO = ("--source", "demo")
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "a-file").write_text("mine")
+    for name in (*os.environ,):  # what `place` sets
+        if name.startswith(("TF_", "OMP_", "XLA_", "OPENBLAS_")):
+            monkeypatch.setenv(name, os.environ[name])
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(app, words)
+
+
+def require_one_line(done: Result) -> str:
+    assert isinstance(done.exception, SystemExit), done.exception
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert line.isprintable()
+    assert len(line) <= MAX_MESSAGE + len("error: ")
+    assert not any(Path().iterdir())
+    return line
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "--flag-of-nobody"], "got no such option: --flag-of-nobody. Call "),
+        (["run", f"--{LONG}"], "run: takes the words that its --help lists; got no such option: --xxx"),
+        ([LONG], ": takes the words that its --help lists; got no such command 'xxx"),
+        (["x" * 5_000], "each at most 4,096 letters; got xxx"),
+        (["data", "--bars", LONG], "got invalid value for '--bars': "),
+        (["data", "--bars", "1e999"], "got invalid value for '--bars': "),
+        (["data", "--bars", "nan"], "got invalid value for '--bars': "),
+        (["data", "--bars", "-5"], "got invalid value for '--bars': "),
+        (["data", "--bars", "0"], "got invalid value for '--bars': "),
+        (["forecast"], "forecast: needs one place of models: a run folder, or --repo; got neither"),
+        (["forecast", "a", "--repo", "b/c"], "needs one place of models: a run folder, or --repo; got both"),
+        (["forecast", "a", *DEMO], "a ledger is about the future; got a simulated market"),
+        (
+            ["forecast", "a", "--ledger", "no/such/l.sqlite"],
+            "--ledger: is a file in a folder that exists; got no folder no/such. Make it first: mkdir",
+        ),
+        (["track", "a", "--format", "xml"], "--format: is one of table, json, csv; got 'xml'"),
+        (["predict", "a", "--bars", "0"], "got invalid value for '--bars': "),
+        (["compare-profiles", "--bars", "0"], "got invalid value for '--bars': "),
+        (["data", "--bars", "9" * 4_090], "got invalid value for '--bars': "),
+        (["run", "--epochs", "9" * 20], "training.epochs: input should be less than or equal to 100000"),
+        (["run", "--epochs", "-1"], "training.epochs: input should be greater than or equal to 0; got -1"),
+        (["run", "--epochs", "0"], "training.epochs"),
+        (["run", *DEMO, "--workers", str(10**30)], "is auto or a number of processes, below 10,000"),
+        (["run", *DEMO, "--workers", "9" * 4_090], "is auto or a number of processes, below 10,000"),
+        (["run", *DEMO, "--fleet-size", "0"], "is auto or a number of series, at least 1"),
+        (["run", *DEMO, "--fleet-size", ""], "is auto or a number of series, at least 1"),
+        (["run", "--profile", ""], "a shipped profile is one of aligned"),
+        (["run", "--profile", ".."], "a shipped profile is one of aligned"),
+        (["run", "--profile", "a.yaml"], "a.yaml: must be a file that can be read; got No such file"),
+        (["run", "--series", ""], "a series is SYMBOL-TIMEFRAME; got ''"),
+        (["run", "--series", LONG], "a series is SYMBOL-TIMEFRAME; got 'xxx"),
+        (["run", "--series", "BTCUSDT-15m\n"], "without control characters, each at most 4,096 letters; got"),
+        (["run", "--runs", "a\x1b[31m\x07"], r"got a\x1b[31m\x07. Write that word otherwise"),
+        (["report", "a\0b"], r"got a\x00b. Write that word otherwise"),
+        (["report", "a\udcff"], r"got a\udcff. Write that word otherwise"),
+        (["data", "--source", "files", "--data-dir", "../a-file"], "got ../a-file, which is no folder"),
+        (["data", "--source", "files", "--data-dir", "none"], "got none, which is no folder"),
+        (["predict", "a", "--repo", "b/c"], "needs one place of the model"),
+        (
+            ["predict", "a", *DEMO, "--plot", "none/a.png"],
+            "got no folder none. Make it first: mkdir -p none.",
+        ),
+        (["compare-profiles", "--out", "../a-file"], "--out: is a folder; got the file ../a-file"),
+    ],
+)
+def test_a_word_without_a_meaning_is_one_line_and_exits_2(words: list[str], said: str) -> None:
+    done = call(*words)
+    assert said in require_one_line(done)
+    assert done.exit_code == 2
+    assert not [*Path().iterdir()], "nothing is made"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", *DEMO, "--dry-run", "--runs"],
+        ["data", "--source", "files", "--data-dir"],
+        ["compare-profiles", "--out"],
+        ["report"],
+        ["predict", "a", "--plot"],
+    ],
+)
+def test_a_path_that_is_too_long_is_one_line(words: list[str]) -> None:
+    long = "y" * 300
+    done = call(*words, f"{long}.png" if "--plot" in words else long)
+    assert "File name too long" in require_one_line(done)
+    assert done.exit_code in (3, 6)
+
+
+def test_runs_that_is_a_file_is_one_line() -> None:
+    done = call("run", *DEMO, "--smoke", "--series", "BTCUSDT-15m", "--runs", "../a-file")
+    assert "got Not a directory" in require_one_line(done)
+    assert (done.exit_code, Path("../a-file").read_text()) == (6, "mine")
+
+
+def test_ten_thousand_series_are_counted_at_once() -> None:
+    names = [f"A{number}-1h" for number in range(10_000)]
+    words = [word for name in [*names, names[0]] for word in ("--series", name)]
+    begun = time.process_time()
+    assert "got A0-1h 2 times" in require_one_line(call("data", *words))
+    assert time.process_time() - begun < 20  # a guard: to count each one among all took minutes
+    assert len(load_universe()) == 40
+
+
+@pytest.mark.parametrize("content", ["mine", "[]", "{}", '{"format": 2}'])
+def test_a_comparison_never_replaces_files_that_none_wrote(content: str, tmp_path: Path) -> None:
+    for kind in ("json", "csv", "html"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        (folder / f"compare.{kind}").write_text(content)
+        done = call("compare-profiles", *DEMO, "--out", str(folder))
+        assert "Choose another --out, or move the files named compare.* there away" in require_one_line(done)
+        assert (folder / f"compare.{kind}").read_text() == content
+
+
+def test_a_picture_replaces_only_a_picture_of_ours(tmp_path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    Path(tmp_path / "text.png").write_text("mine")
+    Figure().savefig(tmp_path / "theirs.png")
+    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "link.png").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "pipe.png")
+    for file in sorted(tmp_path.glob("*.png")):
+        done = call("predict", "a", *DEMO, "--plot", str(file))
+        assert "--plot: is a new file or a picture that v8 drew; got another file" in require_one_line(done)
+        assert done.exit_code == 2

@@ -1,0 +1,318 @@
+"""`python -m v8 predict`: every form prints the same numbers, and refuses what cannot mean anything."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+from csv import DictReader
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import typer
+from exchange_api import ExchangeApi
+from renamed_models import name_model
+from typer.testing import CliRunner, Result
+
+from v8.artifacts.forecaster import Forecaster
+from v8.cli.app import app
+from v8.cli.predict import _exit_on_refusals
+from v8.errors import DataError
+from v8.formulas.baselines import called
+from v8.live.issuing import IssuedMany
+from v8.losses.judgement import Judgement
+from v8.market.sources.source import open_source
+from v8.views.pictures import draw_forecast
+
+THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@pytest.fixture(autouse=True)
+def _same_environment_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in THREADS:
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(app, ["predict", *words])
+
+
+def files(run: Any, *more: str) -> list[str]:
+    return [str(run.folder), "--source", "files", "--data-dir", str(run.candles_dir), "--allow-old", *more]
+
+
+def test_a_newest_row_that_cannot_be_used_begins_no_forecast(trained_run: Any, tmp_path: Path) -> None:
+    frame = trained_run.candles.to_frame()
+    frame.iloc[-1, frame.columns.get_loc("low")] *= 2
+    frame.to_csv(tmp_path / "BTCUSDT-15m.csv")
+    refused = call(str(trained_run.folder), "--source", "files", "--data-dir", str(tmp_path), "--allow-old")
+    assert (refused.exit_code, refused.stdout) == (3, "")
+    told = "got row 700 of 2024-12-31T23:45:00Z: low <= open, close <= high broken (open "
+    assert "BTCUSDT-15m from files: a forecast begins behind" in refused.stderr and told in refused.stderr
+
+
+@pytest.fixture(scope="module")
+def forecast(trained_run: Any) -> pd.DataFrame:
+    return Forecaster.load(trained_run.folder).predict(trained_run.candles)
+
+
+def test_all_forms_print_the_same_forecast(trained_run: Any, forecast: pd.DataFrame) -> None:
+    printed = call(*files(trained_run, "--bars", "700", "--format", "csv"))
+    told = json.loads(call(*files(trained_run, "--bars", "700", "--format", "json")).stdout)
+    table = call(*files(trained_run, "--bars", "700"))
+    read = list(DictReader(io.StringIO(printed.stdout)))
+    numbers = [[float(row[name]) for name in forecast.columns] for row in read]
+    np.testing.assert_array_equal(numbers, forecast.to_numpy())
+    rows = [{name: row[name] for name in forecast.columns} for row in told["forecast"]]
+    np.testing.assert_array_equal(pd.DataFrame(rows).to_numpy(), forecast.to_numpy())
+    assert [row["open_time"] for row in read] == [row["open_time"] for row in told["forecast"]]
+    assert told["first_bar"] == "2025-01-01T00:00:00Z"
+    assert told["model"]["seen_until"] < told["first_bar"] < "2026" < told["issued_at"]
+    age_s = pd.Timestamp(told["issued_at"]) - pd.Timestamp(told["model"]["seen_until"])
+    assert told["model"]["age_s"] == age_s.total_seconds()
+    assert told["candles"] == {
+        "source": "files",
+        "num_bars": 700,
+        "first_open": "2024-12-24T17:00:00Z",
+        "last_open": "2024-12-31T23:45:00Z",
+        "closed_at": "2025-01-01T00:00:00Z",
+    }
+    for value in forecast.to_numpy().ravel():
+        assert f" {value:.7g} " in table.stdout
+    quality = "Error on its test span as a multiple of the naive forecast's: ohlc "
+    assert quality in table.stdout
+    assert quality in printed.stderr
+    assert told["model"]["quality"]["ohlc"]["verdict"] in table.stdout
+    judgement = Judgement.from_json(
+        json.loads((trained_run.folder / "metadata.json").read_text("utf-8"))["judgement"]
+    )
+    for task, quality in told["model"]["quality"].items():
+        best = judgement.best_baseline(task)
+        assert quality["best_baseline"] == called(best)
+        assert quality["multiple_of_best"] == judgement.multiple(task, baseline=best)
+        assert quality["verdict_against_best"] == judgement.verdict(task, best)
+    beside = "As a multiple of the best baseline's: ohlc "
+    assert beside in table.stdout
+    assert told["model"]["quality"]["ohlc"]["verdict_against_best"] in table.stdout.partition(beside)[2]
+
+
+def test_it_reads_as_many_candles_as_the_model_needs(trained_run: Any) -> None:
+    needed = Forecaster.load(trained_run.folder).needed_bars
+    assert f"Candles: {needed} from files" in call(*files(trained_run)).stdout
+
+
+def test_old_candles_are_refused_unless_the_past_is_meant(trained_run: Any) -> None:
+    done = call(*[word for word in files(trained_run) if word != "--allow-old"])
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert re.match(
+        r"error: BTCUSDT-15m: at most 2 bars may have closed after the newest candle; got .*--allow-old",
+        done.stderr,
+    )
+
+
+def test_the_demo_market_has_no_present_and_says_what_it_is(trained_run: Any) -> None:
+    done = call(str(trained_run.folder), "--source", "demo")
+    assert done.exit_code == 0, done.stderr
+    assert "Demo market: simulated candles; this forecast says nothing about real prices." in done.stdout
+
+
+def test_a_model_of_the_demo_market_says_nothing_about_real_candles(trained_run: Any, tmp_path: Path) -> None:
+    shutil.copytree(trained_run.folder, tmp_path / "demo")
+    metadata = json.loads((tmp_path / "demo" / "metadata.json").read_text())
+    (tmp_path / "demo" / "metadata.json").write_text(json.dumps(metadata | {"is_demo_market": True}))
+    done = call(str(tmp_path / "demo"), *files(trained_run)[1:])
+    assert done.exit_code == 3
+    assert "a model of the demo market forecasts the demo market only; got candles from files" in done.stderr
+    assert call(str(tmp_path / "demo"), "--source", "demo").exit_code == 0
+
+
+def test_the_picture_is_drawn_and_named(trained_run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "forecast.png"
+    for _ in range(2):  # its own picture it draws anew
+        done = call(*files(trained_run, "--plot", str(file)))
+        assert done.exit_code == 0, done.stderr
+    assert f"Picture: {file}" in done.stderr
+    assert file.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+@pytest.mark.parametrize("columns", [["open", "high", "low", "close"], None])
+@pytest.mark.parametrize("num_bars", [25, 700])
+def test_a_picture_needs_neither_bands_nor_volatility_nor_a_long_history(
+    columns: list[str] | None, num_bars: int, trained_run: Any, forecast: pd.DataFrame, tmp_path: Path
+) -> None:
+    shown = forecast if columns is None else forecast[columns]
+    draw_forecast(
+        trained_run.candles.newest(num_bars), shown, tmp_path / "a.png", notes=["A $note$ with _signs_."]
+    )
+    assert (tmp_path / "a.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        ([], "error: python -m v8 predict: needs one place of the model: a folder, or --repo; got neither"),
+        (["runs/aligned", "--repo", "a/b"], "got both"),
+        (["runs/aligned", "--format", "xml"], "error: --format: is one of table, csv, json; got 'xml'"),
+        (["runs/aligned", "--plot", "a.gif"], r"error: --plot: is a file that ends in \.png; got 'a\.gif'"),
+        (["runs/aligned", "--source", "files"], "needs the folder that holds the candle files"),
+    ],
+)
+def test_words_that_mean_nothing_are_one_line_and_exit_2(words: list[str], match: str) -> None:
+    done = call(*words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert re.search(match, done.stderr)
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.fixture(scope="module")
+def many(trained_run: Any, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The words for a run of six series, all with the model and the candles of one."""
+    home = tmp_path_factory.mktemp("many")
+    run, candles = home / "run", home / "candles"
+    shutil.copytree(trained_run.path, run)
+    candles.mkdir()
+    record = json.loads((run / "run.json").read_text())
+    for name in ("BTCUSDT-15m", *MORE):
+        shutil.copy(trained_run.candles_dir / "BTCUSDT-15m.csv", candles / f"{name}.csv")
+        if name in MORE:
+            shutil.copytree(run / "BTCUSDT-15m", run / name)
+        name_model(run / name, name)
+        record["series"][name] = record["series"]["BTCUSDT-15m"]
+    (run / "run.json").write_text(json.dumps(record))
+    return [str(run), "--source", "files", "--data-dir", str(candles), "--allow-old"]
+
+
+MORE = ("ETHUSDT-15m", "SOLUSDT-15m", "XRPUSDT-15m", "ADAUSDT-15m", "LTCUSDT-15m")
+
+
+def test_several_series_are_forecast_each(many: list[str], tmp_path: Path) -> None:
+    """At 4c79749 the first of two was ignored in silence."""
+    both = ["--series", "BTCUSDT-15m", "--series", "eth/usdt-15m"]
+    told = json.loads(call(*many, *both, "--format", "json").stdout)
+    assert [one["series"] for one in told] == ["BTCUSDT-15m", "ETHUSDT-15m"]
+    assert told[0]["forecast"] == told[1]["forecast"]
+    table = call(*many, *both).stdout
+    assert "BTCUSDT-15m: forecast issued" in table and "ETHUSDT-15m: forecast issued" in table
+    rows = list(DictReader(io.StringIO(call(*many, *both, "--format", "csv").stdout)))
+    assert [row["series"] for row in rows] == ["BTCUSDT-15m"] * 3 + ["ETHUSDT-15m"] * 3
+    refused = call(*many, *both, "--plot", str(tmp_path / "both.png"))
+    assert refused.exit_code == 2
+    assert "is a folder that exists where several series are forecast; got no folder" in refused.output
+    refused = call(*many, *both, *both)
+    assert refused.exit_code == 2 and "each series is given once" in refused.output
+
+
+def test_all_series_are_a_row_each_with_what_one_alone_says(many: list[str], tmp_path: Path) -> None:
+    done = call(*many, "--all", "--plot", str(tmp_path))
+    assert done.exit_code == 0, done.stderr
+    alone = json.loads(call(*many, "--series", "SOLUSDT-15m", "--format", "json").stdout)
+    (row,) = [line.split() for line in done.stdout.splitlines() if line.split()[:1] == ["SOLUSDT-15m"]]
+    bars = alone["forecast"]
+    assert row[1:3] == ["2025-01-01T00:00Z", "3"]
+    assert row[4:7] == [
+        f"{min(bar['low'] for bar in bars):.7g}",
+        f"{max(bar['high'] for bar in bars):.7g}",
+        f"{bars[-1]['close']:.7g}",
+    ]
+    assert row[-2:] == [str(alone["model"]["age_s"] // 86_400), "days"]
+    assert row[-3] == f"{alone['model']['quality']['ohlc']['multiple_of_best']:.3f}"
+    assert "6 forecasts issued at " in done.stdout and f"Models: {many[0]}, profile tiny." in done.stdout
+    assert {file.name for file in tmp_path.iterdir()} == {f"{name}.png" for name in ("BTCUSDT-15m", *MORE)}
+    told = json.loads(call(*many, "--all", "--format", "json").stdout)
+    assert sorted(one["series"] for one in told) == sorted(["BTCUSDT-15m", *MORE])
+    assert all(one["forecast"] == bars for one in told)
+
+
+def test_a_universe_chooses_and_what_cannot_be_forecast_is_one_line_at_the_end(
+    many: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "some.yaml").write_text("series: [ETHUSDT-15m, DOGEUSDT-15m]")
+    done = call(*many, "--universe", str(tmp_path / "some.yaml"), "--format", "json")
+    assert done.exit_code == 4
+    assert [one["series"] for one in json.loads(done.stdout)] == ["ETHUSDT-15m"]
+    assert re.fullmatch(r"failed: DOGEUSDT-15m: .* got 'DOGEUSDT-15m' of .*\n", done.stderr)
+    (tmp_path / "some.yaml").write_text("series: [ETHUSDT-15m]")
+    shutil.copytree(many[0], tmp_path / "run")
+    damaged = tmp_path / "run" / "ETHUSDT-15m" / "model.keras"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    done = call(str(tmp_path / "run"), *many[1:], "--all", "--format", "csv")
+    assert done.exit_code == 4
+    assert len(done.stdout.splitlines()) == 1 + 5 * 3
+    assert "failed: ETHUSDT-15m: " in done.stderr
+    done = call(str(tmp_path / "run"), *many[1:], "--universe", str(tmp_path / "some.yaml"))
+    assert (done.exit_code, done.stdout) == (3, "")
+
+
+@pytest.mark.parametrize("more", [["--series", "BTCUSDT-15m"], ["--universe", "some.yaml"]])
+def test_all_beside_a_choice_is_refused(more: list[str]) -> None:
+    done = call("runs/aligned", "--all", *more)
+    assert done.exit_code == 2
+    assert "error: --all: takes every series that is there; got --series or --universe beside" in done.stderr
+
+
+def test_a_folder_without_models_is_refused(tmp_path: Path) -> None:
+    done = call(str(tmp_path), "--all", "--source", "demo")
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "needs a series that is finished in this folder; got none of none" in done.stderr
+
+
+@pytest.fixture
+def exchange(exchange_api: ExchangeApi, trained_run: Any, tmp_path: Path, monkeypatch: Any) -> ExchangeApi:
+    """Hold a page of candles that ends as those of training do, seven minutes after the last one."""
+    candles = open_source("demo").candles(trained_run.series, 1_100)
+    np.testing.assert_array_equal(candles.values[-700:], trained_run.candles.values)
+    monkeypatch.setenv("V8_HOME", str(tmp_path / "home"))
+    exchange_api.now_s = int(candles.open_time_s[-1]) + 900 + 420
+    for name in ("BTCUSDT-15m", *MORE):
+        exchange_api.put(name, candles.to_frame())
+    return exchange_api
+
+
+def test_by_default_the_forecast_is_of_now_by_the_exchanges_clock(
+    many: list[str], exchange: ExchangeApi, trained_run: Any
+) -> None:
+    needed = Forecaster.load(trained_run.folder).needed_bars
+    words = [many[0], "--series", "ETHUSDT-15m", "--format", "json"]
+    told = json.loads(call(*words).stdout)
+    alone = json.loads(call(*words, *many[1:], "--bars", str(needed)).stdout)
+    assert told["issued_at"].startswith("2025-01-01T00:0")
+    assert told["first_bar"] == "2025-01-01T00:00:00Z"
+    assert told["candles"]["source"] == "live"
+    assert told["forecast"] == alone["forecast"]
+    exchange.now_s += 3 * 900
+    done = call(*words)
+    assert done.exit_code == 3
+    assert "at most 2 bars may have closed after the newest candle; got 3 bars" in done.stderr
+
+
+def test_all_series_ask_the_exchange_once_each_and_for_its_time(
+    many: list[str], exchange: ExchangeApi
+) -> None:
+    for _ in range(2):  # from nothing, and from a store that is current
+        done = call(many[0], "--all", "--format", "json")
+        assert done.exit_code == 0, done.stderr
+        told = json.loads(done.stdout)
+        assert len(told) == 6 and all(one["issued_at"].startswith("2025-01-01T00:0") for one in told)
+        assert len(exchange.klines_requests()) == 6
+    assert exchange.requests.count("/api/v3/time") == 2
+    exchange.is_blocked = True
+    done = call(many[0], "--all")
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_one_reason_of_several_series_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    lost = DataError(where="rates.csv", rule="must be a CSV", got="no such file", fix="Name its folder")
+    own = DataError(where="SOLUSDT-1h", rule="needs candles", got="none", fix="Fetch some")
+    with pytest.raises(typer.Exit) as ended:
+        _exit_on_refusals(IssuedMany([], {"BTCUSDT-1h": lost, "ETHUSDT-1h": lost, "SOLUSDT-1h": own}))
+    assert ended.value.exit_code == DataError.exit_code
+    assert capsys.readouterr().err.splitlines() == [
+        f"failed: BTCUSDT-1h, ETHUSDT-1h: {lost}",
+        f"failed: {own}",
+    ]

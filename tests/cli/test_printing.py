@@ -1,0 +1,197 @@
+"""The displays of a run in which several series train at the same time."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from v8.cli.printing import MAX_BARS, open_display, print_leaderboard
+from v8.market.series import Series
+from v8.runs.events import EpochEnded, Event, Note, Outcome, SeriesStarted, StageStarted, Waiting
+from v8.runs.plan import Plan, PlannedSeries
+from v8.training.epoch_record import EpochRecord
+from v8.views.leaderboard import Against, LeaderboardRow, TaskScore
+
+ONE, TWO, THREE, FOUR = (Series(name, "1h") for name in ("BTCUSDT", "ETHUSDT", "XRPUSDT", "ADAUSDT"))
+
+
+class Terminal(io.StringIO):
+    """Standard output that claims to be a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def make_plan(make_profile: Any, tmp_path: Path) -> Any:
+    def make(*series: Series) -> Plan:
+        return Plan(make_profile(), tmp_path, tuple(PlannedSeries(one, 0, "pending") for one in series))
+
+    return make
+
+
+def epoch_ended(series: Series) -> EpochEnded:
+    return EpochEnded(series, EpochRecord(2, 0.5, 0.25, 1e-3, 1.0, 1234.4, is_best=True), 6)
+
+
+def plain_lines(capsys: pytest.CaptureFixture[str], plan: Plan, events: Sequence[Event]) -> list[str]:
+    with open_display(plan) as listen:
+        for event in events:
+            listen(event)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_plain_lines_name_their_series_because_several_write_in_turn(
+    capsys: pytest.CaptureFixture[str], make_plan: Any
+) -> None:
+    events = [
+        StageStarted(ONE, "candles"),
+        Waiting(ONE, "waiting for a.zip, 5 s of at most 300 s; try 1 of 6"),
+        SeriesStarted(ONE),
+        SeriesStarted(TWO),
+        StageStarted(ONE, "train"),
+        epoch_ended(TWO),
+        Note("Something to know."),
+        epoch_ended(ONE),
+    ]
+    assert plain_lines(capsys, make_plan(ONE, TWO), events) == [
+        "BTCUSDT-1h: reading candles",
+        "BTCUSDT-1h: waiting for a.zip, 5 s of at most 300 s; try 1 of 6",
+        "BTCUSDT-1h: started (1 of 2)",
+        "ETHUSDT-1h: started (2 of 2)",
+        "ETHUSDT-1h: epoch 2 of 6, loss 0.50000, validation 0.25000 (best), 1,234 windows/s",
+        "Something to know.",
+        "BTCUSDT-1h: epoch 2 of 6, loss 0.50000, validation 0.25000 (best), 1,234 windows/s",
+    ]
+
+
+def test_time_left_follows_from_finished_series_and_how_many_train_side_by_side(
+    capsys: pytest.CaptureFixture[str], make_plan: Any
+) -> None:
+    events = [
+        SeriesStarted(ONE),
+        SeriesStarted(TWO),
+        Outcome(ONE, seconds=40.0),
+        SeriesStarted(THREE),
+        Outcome(THREE, seconds=20.0),
+        SeriesStarted(FOUR),
+        Outcome(TWO, seconds=60.0),
+        Outcome(FOUR, seconds=10.0),
+    ]
+    lines = plain_lines(capsys, make_plan(ONE, TWO, THREE, FOUR), events)
+    # 40 s a series; 2 waiting and 1 half done make 2.5, two at a time: 40 x 2.5 / 2 = 50 s. Then 30 s a
+    # series; 1 + 1/2: 30 x 1.5 / 2 = 22.5 s, written 22. Then 40 s, 1/2, one at a time: 20 s.
+    assert [line for line in lines if "done" in line] == [
+        "BTCUSDT-1h: done in 40.0 s (1 of 4 ended, 1 still training, about 50 s left)",
+        "XRPUSDT-1h: done in 20.0 s (2 of 4 ended, 1 still training, about 22 s left)",
+        "ETHUSDT-1h: done in 60.0 s (3 of 4 ended, 1 still training, about 20 s left)",
+        "ADAUSDT-1h: done in 10.0 s (4 of 4 ended)",
+    ]
+
+
+def test_failures_tell_nothing_about_time_and_a_second_try_is_not_counted_twice(
+    capsys: pytest.CaptureFixture[str], make_plan: Any
+) -> None:
+    events = [
+        Outcome(ONE, reason="BTCUSDT-1h: no candles."),
+        SeriesStarted(TWO),
+        SeriesStarted(TWO),
+        SeriesStarted(THREE),
+        Outcome(TWO, reason="ETHUSDT-1h: lost."),
+    ]
+    assert plain_lines(capsys, make_plan(ONE, TWO, THREE), events) == [
+        "failed: BTCUSDT-1h: no candles. (1 of 3 ended)",
+        "ETHUSDT-1h: started (1 of 3)",
+        "ETHUSDT-1h: started (1 of 3)",
+        "XRPUSDT-1h: started (2 of 3)",
+        "failed: ETHUSDT-1h: lost. (2 of 3 ended, 1 still training)",
+    ]
+
+
+def test_a_terminal_counts_the_waiting_beside_the_bar_of_candles(
+    monkeypatch: pytest.MonkeyPatch, make_plan: Any
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "160")
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    with open_display(make_plan(ONE)) as listen:
+        listen(StageStarted(ONE, "candles"))
+        listen(Waiting(ONE, "waiting for [a].zip, 5 s of at most 300 s; try 1 of 6"))
+    last = screen.getvalue().rpartition("candles")[2]
+    assert "BTCUSDT-1h: waiting for [a].zip, 5 s of at most 300 s; try 1 of 6" in last
+
+
+def test_a_terminal_shows_one_bar_per_series_at_work_up_to_a_limit(
+    monkeypatch: pytest.MonkeyPatch, make_plan: Any
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "160")
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    many = [Series(f"COIN{number}USDT", "1h") for number in range(MAX_BARS + 2)]
+    with open_display(make_plan(*many)) as listen:
+        for series in many:
+            listen(SeriesStarted(series))
+        for series in many:
+            listen(StageStarted(series, "train"))
+            listen(epoch_ended(series))
+        listen(Outcome(many[0], seconds=3.0))
+    last = screen.getvalue().rpartition("done in 3.0 s")[2]
+    shown = [series for series in many if f"{series} train" in last]
+    assert shown == many[1:MAX_BARS]
+    # 9 of 10 left, all of them half done, ten at a time: 3 x 4.5 / 9 = 1.5 s, written 2.
+    assert "1/10 9 still training, about 2 s left" in " ".join(last.replace("\x1b[0m", "").split())
+
+
+def score(multiple: float, *p_values: float, beside: str = "roll_forward") -> TaskScore:
+    """P-values: as it is and corrected, of naive and of another baseline, which errs half as much."""
+    naive = Against("roll_forward", multiple, 1.0, *p_values)
+    return TaskScore(naive, naive if beside == "roll_forward" else Against(beside, multiple, 0.5, *p_values))
+
+
+def board_row(name: str, **scores: TaskScore) -> LeaderboardRow:
+    return LeaderboardRow(name, "vision", scores, 0.5, (0.4, 0.6), 3, 9, 61.0)
+
+
+def test_a_mark_says_which_multiples_differ_by_more_than_chance(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        board_row("AUSDT-1h", ohlc=score(0.9, 0.01, 0.02)),
+        board_row("BUSDT-1h", ohlc=score(0.95, 0.04, 0.06)),
+        board_row("CUSDT-1h", ohlc=score(1.2, 1e-5, 3e-5)),
+        board_row("DUSDT-1h", ohlc=score(1.0)),
+    ]
+    print_leaderboard(rows)
+    lines = capsys.readouterr().out.splitlines()
+    marks = {line.split()[0]: line.split()[1] for line in lines if "USDT" in line}
+    assert any(" ".join(line.split()) == "ohlc naive 4 × 0.975 1 1 2" for line in lines)
+    assert marks == {"AUSDT-1h": "0.900*", "BUSDT-1h": "0.950", "CUSDT-1h": "1.200*", "DUSDT-1h": "1.000"}
+    assert lines[-1] == (
+        "Below 1 the model errs less. * differs by more than chance: Diebold-Mariano test, p < 0.05, "
+        "corrected for 4 series at once (Benjamini-Hochberg)."
+    )
+
+
+def test_the_board_stands_beside_naive_and_the_best_baseline(capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = (score(multiple, 0.01, 0.02, beside="har") for multiple in (0.8, 0.6))
+    print_leaderboard([board_row("AUSDT-1h", bands=one), board_row("BUSDT-1h", bands=two)])
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert any(line.startswith("series bands × naive bands × har direction") for line in lines)
+    assert any(line.startswith("AUSDT-1h 0.800* 1.600* 50.0 %") for line in lines)
+    # Median, beat it, lose to it, no real difference.
+    assert "bands naive 2 × 0.700 2 0 0" in lines
+    assert "bands har 2 × 1.400 0 2 0" in lines
+
+
+def test_a_board_of_spans_too_short_to_test_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    print_leaderboard([board_row("AUSDT-1h", ohlc=score(0.9))])
+    lines = capsys.readouterr().out.splitlines()
+    assert "*" not in "".join(lines)
+    assert lines[-1] == (
+        "Below 1 the model errs less. Nothing is known yet: the test spans hold too few windows to test."
+    )

@@ -1,0 +1,220 @@
+"""Quantiles from a profile's key to the ledger: trained once, read wherever a forecast is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import v8
+from v8.app.answers import track
+from v8.app.drawing import draw
+from v8.app.part import _numbers, _picture, record_part
+from v8.artifacts.forecaster import Forecaster
+from v8.artifacts.generations import Serving, read_serving
+from v8.artifacts.run_folder import RunFolder, RunRecord, read_run
+from v8.artifacts.series_artifact import METADATA_FILE, read_metadata
+from v8.cli.printed_forecasts import PRINTERS
+from v8.cli.track import _PRINTERS
+from v8.cli.update import _print_decisions
+from v8.errors import ArtifactError
+from v8.live.baselines import fit_baselines
+from v8.live.database import Ledger
+from v8.live.issuing import Issued
+from v8.live.record import live_record
+from v8.live.renewal import Renewed
+from v8.live.ruling import decision_of, rule
+from v8.live.scoring import score
+from v8.live.writing import make_entry
+from v8.losses.quantile_judgement import QuantileJudgement
+from v8.market.candles import Candles
+from v8.market.series import Series
+from v8.market.sources.source import open_source
+from v8.profile import Profile, recorded_profile
+from v8.runs.local import train_all
+from v8.runs.outputs import write_outputs
+from v8.runs.plan import Job
+from v8.tasks import TASKS
+from v8.views.card import model_card
+from v8.views.pictures import draw_forecast
+from v8.wording import percent
+
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+LATER = 6
+"""Candles that come after the forecasts."""
+
+
+@pytest.fixture(scope="module")
+def made(
+    tmp_path_factory: pytest.TempPathFactory, make_blended_profile: Callable[..., Profile]
+) -> SimpleNamespace:
+    """A run of one series with quantiles, and candles before and after its forecasts."""
+    home, series = tmp_path_factory.mktemp("quantiles"), Series.parse("BTCUSDT-15m")
+    profile = make_blended_profile(quantiles=LEVELS, training={"epochs": 1})
+    every = open_source("demo").candles(series, profile.newest_bars + LATER)
+    (home / "candles").mkdir()
+    every.to_frame()[:-LATER].to_csv(home / "candles" / f"{series}.csv")
+    candles = open_source("files", data_dir=home / "candles").candles(series, profile.newest_bars)
+    run, begun = home / "runs" / "tiny", RunRecord.begin(profile, "files", True, "python -m v8 run")
+    with pytest.MonkeyPatch.context() as patch, RunFolder(run, begun) as folder:
+        patch.setenv("V8_HOME", str(home / "caches"))
+        (outcome,) = train_all(
+            [Job(candles, profile, 7, run / str(series), is_publishable=True, candle_seconds=0.0)],
+            lambda event: None,
+        )
+        assert outcome.reason is None, outcome.trace
+        folder.set_state(series, status="done")
+    write_outputs(run)
+    forecaster = Forecaster.load(run / str(series))
+    return SimpleNamespace(
+        run=run, folder=run / str(series), every=every, candles=candles, forecaster=forecaster
+    )
+
+
+@pytest.fixture
+def issued(made: SimpleNamespace) -> Issued:
+    frame = made.forecaster.predict(made.candles)
+    return Issued(made.forecaster, made.candles, frame, "here", int(made.candles.open_time_s[-1]), True)
+
+
+def test_a_forecast_has_a_column_for_each_quantile_and_none_crosses(made: SimpleNamespace) -> None:
+    frame = made.forecaster.predict(made.candles)
+    names = [name for task in TASKS.values() for name in task.columns]
+    assert list(frame.columns) == [*names, *(f"{name}_q{q}" for name in names for q in (5, 25, 75, 95))]
+    for name in names:
+        ordered = frame[[f"{name}_q5", f"{name}_q25", name, f"{name}_q75", f"{name}_q95"]].to_numpy()
+        assert (np.diff(ordered, axis=1) >= 0).all()
+        assert (ordered[:, 0] < ordered[:, -1]).all()
+    assert (frame["low_q5"] <= frame[["open_q5", "close_q5"]].min(axis=1)).all()
+    assert (frame["high_q95"] >= frame[["open_q95", "close_q95"]].max(axis=1)).all()
+
+
+def test_a_back_test_says_of_its_last_candle_what_predict_says(made: SimpleNamespace) -> None:
+    history = made.forecaster.forecast_history(made.candles, start="2024-12-31T20:00:00")
+    last = history.loc[history.index.get_level_values("issued_at").max()].droplevel("step")
+    pd.testing.assert_frame_equal(last, made.forecaster.predict(made.candles))
+
+
+def test_the_metadata_tells_how_good_they_were(made: SimpleNamespace) -> None:
+    content = read_metadata(made.folder)
+    assert content["profile"]["quantiles"] == list(LEVELS)
+    judged = QuantileJudgement.from_json(content["quantiles"], where="metadata")
+    assert set(judged.tasks["bands"].errors) == {"model", "roll_forward", "range_paths"}
+    assert judged.tasks["ohlc"].errors["model"].crps > 0
+
+
+def test_metadata_that_promises_other_quantiles_than_the_model_has_is_refused(
+    made: SimpleNamespace, tmp_path: Path
+) -> None:
+    for file in made.folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    content = json.loads((tmp_path / METADATA_FILE).read_text())
+    content["profile"]["quantiles"] = [0.1, 0.5, 0.9]
+    (tmp_path / METADATA_FILE).write_text(json.dumps(content))
+    with pytest.raises(ArtifactError, match="must take and give what metadata"):
+        Forecaster.load(tmp_path)
+
+
+def test_every_form_of_predict_prints_them(
+    issued: Issued, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    printed = {}
+    for name, printer in PRINTERS.items():
+        printer([issued], is_many=False)
+        printed[name] = capsys.readouterr().out
+    told = json.loads(printed["json"])
+    assert told["forecast"][0]["close_q5"] == issued.forecast["close_q5"].iloc[0]
+    assert told["model"]["quantiles"]["levels"] == list(LEVELS)
+    assert set(told["model"]["quantiles"]["tasks"]["ohlc"]["coverage"]) == {"90 %", "50 %"}
+    assert "volatility_q95" in printed["csv"].splitlines()[0]
+    assert "90 % intervals" in printed["table"] and "50 % intervals" in printed["table"]
+    draw_forecast(issued.candles, issued.forecast, tmp_path / "one.png", notes=[])
+    assert (tmp_path / "one.png").stat().st_size > 10_000
+
+
+def test_report_card_and_page_show_intervals(made: SimpleNamespace, issued: Issued) -> None:
+    report = (made.run / "report.html").read_text("utf-8")
+    assert "Quantiles and intervals" in report and "close, 90 % interval" in report
+    assert "no interval" not in report
+    card = model_card("someone/models", read_run(made.run), [read_metadata(made.folder)], {})
+    assert "How sure they are" in card and "without an interval" not in card
+    picture = _picture(issued)
+    assert len(picture.fans) == 2 and str(draw(picture, "")).count('class="fan"') == 4  # wide and narrow
+    assert "90 % intervals of the same" in str(_numbers(issued))
+
+
+def test_the_ledger_scores_each_level_and_tells_crps_and_coverage(
+    made: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile, every = recorded_profile(made.forecaster.metadata["profile"], where="test"), made.every
+    closed_s = int(made.candles.open_time_s[-1]) + made.candles.series.bar_s
+    fitted = fit_baselines(profile, made.candles, closed_s)
+    entry = make_entry(made.forecaster, fitted, made.candles, closed_s + 1, "./runs/tiny")
+    assert entry.issuer.forecasters[-4:] == ("model_q5", "model_q25", "model_q75", "model_q95")
+    scored = score(entry, every, entry.due_s)
+    assert scored is not None and scored.losses is not None and scored.truth is not None
+    losses = dict(zip(entry.issuer.forecasters, scored.losses[:, 0], strict=True))
+    truth = entry.issuer.split(scored.truth.astype(np.float64))["ohlc"]
+    beyond = (truth - entry.forecast("model_q5")["ohlc"]) / last_close(made.candles)
+    by_hand = 2 * np.where(beyond > 0, 0.05 * beyond, -0.95 * beyond).mean()
+    assert losses["model_q5"] == pytest.approx(by_hand, rel=1e-4)
+    with Ledger.open_to_write(tmp_path / "ledger.sqlite") as ledger:
+        ledger.add(entry)
+        (number,) = ledger.pending(entry.issuer.place, entry.issuer.series)
+        ledger.add_score(number, scored)
+        (kept,) = ledger.scored(entry.issuer.place, entry.issuer.series)
+        assert kept.losses.shape == (1, len(entry.issuer.forecasters), 3)
+        record = live_record(ledger, entry.issuer.place)
+    live = record.tasks["ohlc"]
+    low, high = (entry.forecast(name)["ohlc"] for name in ("model_q5", "model_q95"))
+    share = float(((low <= truth) & (truth <= high)).mean())
+    assert live.coverage is not None and live.coverage.shares["90 %"] == share
+    for name, shown in _PRINTERS.items():
+        shown(record)
+        printed = capsys.readouterr().out
+        assert {"table": "ohlc 90 %", "json": '"coverage"', "csv": ",crps,within_90,within_50"}[
+            name
+        ] in printed
+    page = str(record_part(track(record, made.candles.series)))
+    assert "<th>within 90 %" in page.replace(' scope="col"', "") and percent(share) in page
+    names = ("model", *entry.issuer.forecasters[-4:])
+    assert live.crps == pytest.approx(np.mean([losses[name] for name in names]))
+    assert not any(name.startswith("model_q") for name in (*live.errors, live.best.baseline))
+
+
+def test_a_contest_tells_how_sure_both_models_were(
+    made: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = recorded_profile(made.forecaster.metadata["profile"], where="test")
+    ruling = rule(made.folder, made.folder, made.candles, profile)
+    assert ruling.contest is not None and not ruling.is_replaced  # a tie
+    judged = made.forecaster.metadata["quantiles"]["tasks"]["ohlc"]["errors"]["model"]
+    told = ruling.quantiles[0]["ohlc"]
+    assert ruling.quantiles[1]["ohlc"] == told and [*told.coverage] == ["90 %", "50 %"]
+    # The windows of the contest are those of the test span an embargo behind validation, so most of them.
+    assert told.coverage["90 %"] == pytest.approx(np.mean(judged["coverage"][0]), abs=0.1)
+    serving = Serving(made.run, {}, ())
+    decision = decision_of(made.forecaster.series, serving, "2026-01-01", "asked", ruling)
+    Serving(tmp_path, {}, (decision,)).save()
+    assert read_serving(tmp_path).decisions == (decision,)
+    _print_decisions(Renewed("2026-01-01", (decision,), ()))
+    printed = capsys.readouterr().out
+    assert "(truths within 90 % / 50 %)" in printed
+    assert f"{told.crps:.3f} ({percent(told.coverage['90 %'])} / " in printed
+
+
+def test_a_notebook_shows_how_sure_models_are(made: SimpleNamespace) -> None:
+    shown = v8.load(made.run, "BTCUSDT-15m")._repr_html_()
+    assert "CRPS / range_paths" in shown and "within 90 %" in shown
+    run = v8.Run(made.run)
+    assert run.quantiles.loc[("BTCUSDT-15m", "within 50 %"), "bands"] >= 0
+    assert "within 90 %" in run._repr_html_()
+
+
+def last_close(candles: Candles) -> float:
+    return float(candles.column("close")[-1])

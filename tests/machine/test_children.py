@@ -1,0 +1,51 @@
+"""Processes that measure: one order each, answered line by line, ended in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from v8.machine.children import Order, Wanted, ask
+from v8.profile import Profile
+from v8.runs.measuring import measure
+
+BACKEND: Wanted = {"measure": "backend"}
+MATMUL: Wanted = {"measure": "matmul", "seconds": 0.01, "size": 8}
+
+
+@pytest.fixture(scope="module")
+def order(make_profile: Callable[..., Profile]) -> Order:
+    return Order(profile=make_profile(), measurements=[BACKEND, MATMUL])
+
+
+def test_measurements_are_taken_one_after_another(order: Order) -> None:
+    backend, matmul = measure(Order.model_validate_json(order.model_dump_json()))
+    assert backend.backend in backend.versions
+    assert matmul.size == 8
+
+
+def test_processes_answer_at_once_and_line_by_line(order: Order) -> None:
+    answers = ask([order, order])
+    for answer in answers:
+        backend, matmul = answer.measured
+        assert backend["backend"] in backend["versions"]
+        assert matmul["size"] == 8
+        assert (answer.refusal, answer.exit_code) == (None, 0)
+        assert answer.start_s > 0.5  # nobody starts TensorFlow faster
+
+
+def test_a_process_that_hangs_is_given_up(order: Order) -> None:
+    (answer,) = ask([order], limit_s=0.5)
+    assert answer.refusal == "a measuring process took more than 0.5 s"
+    assert (answer.measured, answer.start_s) == ((), 0.0)
+
+
+def test_an_error_of_ours_comes_back_as_its_sentence(order: Order) -> None:
+    nowhere = {"source": "demo", "data_dir": None, "run": "nowhere", "command": "", "fleet_size": 1}
+    wanted = [MATMUL, {"measure": "training", "pins": {"nonsense": {}}, **nowhere, "needs_gpu": False}]
+    (answer,) = ask([Order(profile=order.profile, measurements=wanted)])
+    assert len(answer.measured) == 1
+    assert answer.refusal is not None
+    assert "nonsense" in answer.refusal
+    assert answer.exit_code == 0

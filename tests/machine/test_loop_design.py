@@ -1,0 +1,119 @@
+"""How loops are compiled follows a measurement of this machine, taken once."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from v8.artifacts.run_folder import Loops
+from v8.machine import loop_design
+from v8.machine.loop_design import FLAGS, STEPWISE, choose_loops, compile_loops
+from v8.networks.cost import training_flop_per_window
+from v8.profile import Profile
+
+MakeProfile = Callable[..., Profile]
+
+SPEEDS = [600.0, 750.0, 700.0]
+"""Windows per processor second with each set of flags: the second is fastest."""
+
+
+@pytest.fixture(autouse=True)
+def single_threaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("V8_HOME", str(tmp_path))
+    monkeypatch.setenv("XLA_FLAGS", STEPWISE)
+    monkeypatch.setattr(loop_design, "WORTHWHILE_FLOP", 1.0)
+
+
+def told(monkeypatch: pytest.MonkeyPatch, *answers: list[float]) -> list[Profile]:
+    """Let measurements answer one after another; what was measured is returned."""
+    asked, waiting = list[Profile](), list(answers)
+
+    def measured(profile: Profile) -> list[float]:
+        asked.append(profile)
+        return waiting.pop(0)
+
+    monkeypatch.setattr(loop_design, "_measured", measured)
+    return asked
+
+
+def settled(profile: Profile) -> str:
+    compile_loops(choose_loops(profile, tell=lambda text: None))
+    return os.environ["XLA_FLAGS"]
+
+
+@pytest.mark.parametrize(
+    ("speeds", "loops"),
+    [
+        ([600.0, 750.0, 700.0], "whole"),
+        ([600.0, 550.0, 700.0], "whole_of_16"),
+        ([600.0, 620.0, 610.0], "stepwise"),
+        ([600.0, 0.0, 0.0], "stepwise"),
+        ([0.0, 0.0, 0.0], "stepwise"),
+        ([0.0, 500.0, 400.0], "stepwise"),
+    ],
+)
+def test_loops_become_one_kernel_where_that_is_clearly_faster(
+    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch, speeds: list[float], loops: Loops
+) -> None:
+    told(monkeypatch, speeds)
+    assert settled(make_profile()) == FLAGS[loops]
+
+
+def test_a_network_is_measured_once(make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = told(monkeypatch, SPEEDS)
+    assert settled(make_profile()) == FLAGS["whole"]
+    monkeypatch.setenv("XLA_FLAGS", STEPWISE)  # another process begins
+    assert settled(make_profile()) == FLAGS["whole"]
+    assert len(asked) == 1
+
+
+def test_what_was_kept_of_another_number_of_flags_is_measured_anew(
+    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = told(monkeypatch, SPEEDS, SPEEDS)
+    settled(make_profile())
+    (file,) = (tmp_path / "machine").iterdir()
+    file.write_text(json.dumps({"found": SPEEDS[:2]}))
+    monkeypatch.setenv("XLA_FLAGS", STEPWISE)
+    assert (settled(make_profile()), len(asked)) == (FLAGS["whole"], 2)
+
+
+@pytest.mark.parametrize("flags", ["--xla_cpu_enable_fast_math=false", None])
+def test_flags_of_the_user_and_of_a_process_with_a_gpu_stand(
+    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch, flags: str | None
+) -> None:
+    asked = told(monkeypatch)
+    monkeypatch.delenv("XLA_FLAGS") if flags is None else monkeypatch.setenv("XLA_FLAGS", flags)
+    compile_loops(choose_loops(make_profile(), tell=lambda text: None))
+    compile_loops("whole")
+    assert (os.environ.get("XLA_FLAGS"), asked) == (flags, [])
+
+
+def test_a_short_training_is_not_worth_the_measurement(
+    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, profile = told(monkeypatch), make_profile()
+    num_windows = profile.training.epochs * profile.newest_bars
+    least = 1.01 * num_windows * training_flop_per_window(profile)
+    monkeypatch.setattr(loop_design, "WORTHWHILE_FLOP", least)
+    assert (settled(profile), asked) == (STEPWISE, [])
+
+
+def test_each_set_of_flags_is_measured_in_a_process_of_its_own(
+    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders: list[Any] = []
+
+    def ask(given: Any, **options: Any) -> list[Any]:
+        orders.extend(given)
+        return [loop_design.Answer(({"float32": rate},), None, 0.0, 0, "") for rate in SPEEDS]
+
+    monkeypatch.setattr(loop_design, "ask", ask)
+    assert settled(make_profile()) == FLAGS["whole"]
+    assert [order.environment["XLA_FLAGS"] for order in orders] == list(FLAGS.values())
+    assert all(order.measurements == orders[0].measurements for order in orders)

@@ -1,0 +1,109 @@
+"""The number format of training follows a measurement of this machine, taken once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from v8.machine import precision
+from v8.machine.precision import FORMATS, GAIN_TO_CHANGE, choose_precision, fastest
+from v8.profile import Profile
+
+MakeProfile = Callable[..., Profile]
+
+AUTO = {"precision": "auto"}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("V8_HOME", str(tmp_path))
+    return tmp_path
+
+
+def told(monkeypatch: pytest.MonkeyPatch, *answers: dict[str, float]) -> list[tuple[bool, tuple[str, ...]]]:
+    """Let measurements answer one after another; what was asked for is returned."""
+    asked, waiting = [], list(answers)
+
+    def compared(profile: Any, formats: Any, num_models: int, *, is_short: bool) -> dict[str, float]:
+        asked.append((is_short, tuple(formats)))
+        return waiting.pop(0)
+
+    monkeypatch.setattr(precision, "_compared", compared)
+    return asked
+
+
+def test_a_slow_16_bit_format_is_not_chosen_whatever_the_processor_claims(
+    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = told(monkeypatch, {"float32": 439.0, "mixed_bfloat16": 225.0, "mixed_float16": 300.0})
+    lines: list[str] = []
+    chosen = choose_precision(make_profile(training=AUTO), may_have_gpu=False, tell=lines.append)
+    assert (chosen, asked) == ("float32", [(True, FORMATS)])
+    assert "mixed_bfloat16 0.51, mixed_float16 0.68" in lines[-1]
+
+
+@pytest.mark.parametrize(("whole", "expected"), [(1.5, "mixed_bfloat16"), (0.8, "float32")])
+def test_a_format_that_wins_on_the_small_network_has_to_win_on_the_whole_one(
+    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch, whole: float, expected: str
+) -> None:
+    small = {"float32": 100.0, "mixed_bfloat16": 180.0, "mixed_float16": 20.0}
+    asked = told(monkeypatch, small, {"float32": 100.0, "mixed_bfloat16": 100 * whole})
+    chosen = choose_precision(make_profile(training=AUTO), may_have_gpu=False, tell=lambda text: None)
+    assert (chosen, asked[1]) == (expected, (False, ("float32", "mixed_bfloat16")))
+
+
+def test_auto_is_never_slower_than_nine_tenths_of_the_best() -> None:
+    assert 1 / GAIN_TO_CHANGE >= 0.9
+
+
+def test_a_machine_is_measured_once_and_another_network_anew(
+    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = told(monkeypatch, *[{"float32": 100.0, "mixed_bfloat16": 1.0, "mixed_float16": 1.0}] * 2)
+    for _ in range(2):
+        choose_precision(make_profile(training=AUTO), may_have_gpu=False, tell=lambda text: None)
+    assert len(asked) == 1
+    wider = make_profile(training={**AUTO, "batch_size": 64})
+    choose_precision(wider, may_have_gpu=False, tell=lambda text: None)
+    assert len(asked) == 2
+
+
+def test_a_format_that_was_asked_for_needs_no_measurement(
+    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = told(monkeypatch)
+    profile = make_profile(training={"precision": "mixed_float16"})
+    assert choose_precision(profile, may_have_gpu=True, tell=lambda text: None) == "mixed_float16"
+    assert not asked
+
+
+def test_a_measurement_that_fails_means_float32_and_says_so(
+    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(monkeypatch, {})
+    lines: list[str] = []
+    assert choose_precision(make_profile(training=AUTO), may_have_gpu=False, tell=lines.append) == "float32"
+    assert "could not be measured" in lines[-1]
+
+
+def test_the_real_measurement_times_every_format(
+    make_profile: MakeProfile, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared, found = precision._compared, list[dict[str, float]]()
+
+    def remembered(*given: Any, **options: Any) -> dict[str, float]:
+        found.append(compared(*given, **options))
+        return found[-1]
+
+    monkeypatch.setattr(precision, "_compared", remembered)
+    tasks = {"ohlc": {"weight": 1.0, "loss": "mae"}}
+    small = make_profile("lstm_dense", tasks=tasks, training=AUTO)  # every format is compiled by itself
+    chosen = choose_precision(small, may_have_gpu=False, tell=lambda text: None)
+    assert set(found[0]) == set(FORMATS)
+    assert chosen == fastest(found[-1])  # on the whole network where 16 bits won on one layer
+    (file,) = (home / "machine").glob("precision-*.json")
+    assert json.loads(file.read_text("utf-8"))["found"] == found[-1]

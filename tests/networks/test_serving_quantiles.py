@@ -1,0 +1,191 @@
+"""Quantiles of a published model: they never cross, are coherent, and are read by plain Keras."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras_3_10 import unknown_keys
+
+from v8.artifacts.model_file import check_keras_file
+from v8.formulas.quantiles import first_steps
+from v8.formulas.range_ensemble import fit_ensemble
+from v8.networks.forecasting import forecast_windows, split_outputs
+from v8.networks.losses import fleet_loss
+from v8.networks.networks import build_network
+from v8.networks.serving import ServingGraph, ServingModel
+from v8.networks.stacking import stack
+from v8.profile import Profile
+from v8.quantile_levels import outer, signed_sums
+from v8.runs.calibration import calibrate
+from v8.tasks import TASKS
+from v8.windows.batches import FleetWindows
+from v8.windows.dataset import SeriesData
+
+LEVELS = (0.1, 0.25, 0.5, 0.9)
+
+
+@pytest.fixture(scope="module")
+def data(make_blended_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]) -> SeriesData:
+    return make_data(make_blended_profile(quantiles=LEVELS))
+
+
+@pytest.fixture(scope="module")
+def graph(data: SeriesData) -> ServingGraph:
+    return ServingGraph(data.profile, data.scaling, build_network(data.profile, seed=1))
+
+
+def started(data: SeriesData) -> keras.Model:
+    start = {task.task: task.start for task in data.scaling.tasks} | first_steps(data)
+    return build_network(data.profile, seed=1, start=start)
+
+
+def require_coherent(points: dict[str, np.ndarray], quantiles: dict[str, np.ndarray]) -> None:
+    """Check everything that is promised of quantiles, (N, H, Q, C)."""
+    for task, values in quantiles.items():
+        assert (np.diff(values, axis=2) >= 0).all()
+        np.testing.assert_array_equal(values[:, :, LEVELS.index(0.5)], points[task])
+    opens, highs, lows, closes = np.moveaxis(quantiles["ohlc"], -1, 0)
+    assert (lows <= np.minimum(opens, closes)).all()
+    assert (highs >= np.maximum(opens, closes)).all()
+    assert (lows > 0).all()
+    assert (quantiles["bands"][..., 1] <= quantiles["bands"][..., 0]).all()
+    assert (quantiles["volatility"] > 0).all()
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 10_000), st.sampled_from([0.1, 1.0, 30.0]))
+def test_quantiles_never_cross_and_are_coherent_for_any_weights(
+    data: SeriesData, graph: ServingGraph, seed: int, size: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    weights = [rng.normal(0, size, weight.shape) for weight in graph.network.trainable_variables]
+    model = ServingModel(graph, data.scaling, weights)
+    shape = (3, len(outer(LEVELS)))
+    folded = {
+        task: rng.normal(0, size, (*shape, len(data.scaling.task(task).scale))) for task in data.profile.tasks
+    }
+    model.fold_spread(folded)
+    model.fold_shifts(folded)
+    made = model.forecast_all(data.spans["test"].raw_windows()[:64])
+    require_coherent(made.points, made.quantiles)
+
+
+def test_a_calibrated_file_is_read_by_plain_keras_and_says_the_same(
+    data: SeriesData, graph: ServingGraph, tmp_path: Path
+) -> None:
+    weights = [np.asarray(weight) for weight in started(data).trainable_variables]
+    model = ServingModel(graph, data.scaling, weights)
+    calibrate(model, data)
+    windows = data.spans["test"].raw_windows()[:64]
+    made = model.forecast_all(windows)
+    model.save(tmp_path / "model.keras")
+    check_keras_file(tmp_path / "model.keras")
+    assert unknown_keys(tmp_path / "model.keras") == []
+    read = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True).predict_on_batch(windows)
+    for task, values in made.quantiles.items():
+        np.testing.assert_array_equal(read[f"{task}_quantiles"], values)
+        assert values.shape[2] == len(LEVELS)
+    require_coherent(made.points, made.quantiles)
+
+
+def test_quantiles_leave_the_point_forecast_where_it_is(
+    data: SeriesData, make_blended_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+) -> None:
+    plain = make_data(make_blended_profile())
+    network, other = started(plain), started(data)
+    for weight in network.weights:
+        weight.assign(next(one for one in other.weights if one.path == weight.path))
+    windows, points = plain.spans["test"].raw_windows()[:64], []
+    for one, of in ((plain, network), (data, other)):
+        weights = [np.asarray(weight) for weight in of.trainable_variables]
+        model = ServingModel(
+            ServingGraph(one.profile, one.scaling, build_network(one.profile, seed=0)), one.scaling, weights
+        )
+        calibrate(model, one)
+        points.append(model.forecast(windows))
+    for task, values in points[0].items():
+        np.testing.assert_array_equal(values, points[1][task])
+
+
+@pytest.mark.parametrize("family", ["bilstm_seq2seq", "lstm_dense", "transformer", "gru_attention"])
+def test_every_family_has_heads_for_quantiles(
+    family: str, make_ranged_profile: Callable[..., Profile]
+) -> None:
+    profile = make_ranged_profile(family, quantiles=LEVELS)
+    network = build_network(profile, seed=1)
+    shapes = {name: tuple(output.shape[1:]) for name, output in network.output.items()}
+    assert shapes["ohlc_quantiles"] == (3, 3, 4)
+    assert shapes["volatility_quantiles"] == (3, 3, 1)
+
+
+def test_the_loss_of_a_fleet_adds_twice_the_mean_pinball_loss(data: SeriesData) -> None:
+    levels = outer(LEVELS)
+    batch = next(FleetWindows([data, data]).span_batches("validation", 16))
+    fleet = stack([started(data), started(data)])
+    forecast = {name: np.asarray(values) for name, values in fleet(batch.x_BMTF).items()}
+    weight = np.asarray(batch.weight_BM, np.float64)
+    with_quantiles, without = (
+        np.asarray(fleet_loss(data.profile.tasks, batch.y_BMHC, forecast, batch.weight_BM, some))
+        for some in (levels, ())
+    )
+    expected = np.zeros(2)
+    for task, about in data.profile.tasks.items():
+        unit, truth = (np.asarray(batch.y_BMHC[name], np.float64) for name in (f"{task}_quantiles", task))
+        for place, level in enumerate(levels):
+            distance = (
+                np.tensordot(forecast[f"{task}_quantiles"], signed_sums(levels)[:, place], (3, 0)) * unit
+            )
+            beyond = truth - forecast[task] - distance
+            loss = np.where(beyond > 0, level * beyond, (level - 1) * beyond).mean(axis=(2, 3))
+            expected += 2 * about.weight / len(levels) * (loss * weight).sum(axis=0) / weight.sum(axis=0)
+    np.testing.assert_allclose(with_quantiles - without, expected, rtol=1e-4)
+
+
+def test_an_ensemble_has_the_quantiles_of_its_paths(
+    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData], tmp_path: Path
+) -> None:
+    data = make_data(make_profile("dense_newest", calibration="ensemble", quantiles=LEVELS))
+    graph = ServingGraph(data.profile, data.scaling, started(data))
+    weights = [np.asarray(weight) for weight in graph.network.trainable_variables]
+    model, windows = ServingModel(graph, data.scaling, weights), data.spans["test"].raw_windows()
+    calibrate(model, data)
+    factors = {
+        task: np.full((3, 3, len(TASKS[task].columns)), [[1.5], [1.0], [0.5]]) for task in data.profile.tasks
+    }
+    model.fold_widths(factors)
+    model.save(tmp_path / "model.keras")
+    check_keras_file(tmp_path / "model.keras")
+    assert unknown_keys(tmp_path / "model.keras") == []
+    read = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    made = split_outputs(forecast_windows(read, windows))
+    require_coherent(made.points, made.quantiles)
+    walked = fit_ensemble(data.spans["train"]).walk_quantiles(data.spans["test"], LEVELS)["bands"]
+    off = made.quantiles["bands"] - made.points["bands"][:, :, None]
+    expected = (walked - walked[:, :, 2:3]) * np.array([1.5, 1.0, 0.0, 0.5])[:, None]
+    np.testing.assert_allclose(off, expected, atol=1e-5 * float(np.abs(walked).max()))
+
+
+def test_a_calibrated_ensemble_holds_its_shares_of_the_validation_windows(
+    make_profile: Callable[..., Profile],
+    make_data: Callable[..., SeriesData],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("v8.formulas.quantiles.DOUBTED_WINDOWS", 0)
+    data = make_data(make_profile("dense_newest", calibration="ensemble", quantiles=LEVELS))
+    graph, span = ServingGraph(data.profile, data.scaling, started(data)), data.spans["validation"]
+    weights = [np.asarray(weight) for weight in graph.network.trainable_variables]
+    model = ServingModel(graph, data.scaling, weights)
+    calibrate(model, data)
+    made = model.forecast_all(span.raw_windows())
+    for task, level in (("bands", 0.1), ("volatility", 0.9)):
+        below = span.truth[task] <= made.quantiles[task][:, :, LEVELS.index(level)]
+        # The cautious end, which the rounding of single precision moves by a window.
+        rank = np.ceil((len(span) + 1) * 0.9)
+        held = below if level > 0.5 else ~below
+        assert (np.abs(held.sum(axis=0) - rank) <= 1).all()

@@ -1,0 +1,101 @@
+"""Trains tiny demo series as `v8.run` would, for tests that look at its processes from outside.
+
+    python crew.py FOLDER NUM_WORKERS NAME[:FATE] ...
+
+FATE `signed` leaves the worker's process id in `FOLDER/NAME.pid`, `deadly` kills the worker, every time;
+`placed` adds a line to `FOLDER/NAME.gpu`: the process id, and the GPUs that are visible there.
+Events are printed as lines; `FOLDER/outcomes.json` tells each series' reason of failure, or None.
+NUM_WORKERS 0 trains in this process; `GPU,GPU:N` names a GPU for each worker, which trains in fleets of N.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+from pathlib import Path
+
+from v8.runs import workers
+from v8.runs.events import EpochEnded, Event, Note, SeriesStarted
+from v8.runs.plan import Job
+from v8.market.series import Series
+from v8.market.sources.demo import DemoSource
+
+
+class SignedJob(Job):
+    """A job whose worker can be found."""
+
+    @property
+    def series(self) -> Series:
+        if multiprocessing.parent_process():
+            self.folder.with_name(f"{self.candles.series}.pid").write_text(str(os.getpid()))
+        return self.candles.series
+
+
+class PlacedJob(Job):
+    """A job whose worker tells what it sees."""
+
+    @property
+    def series(self) -> Series:
+        if multiprocessing.parent_process():
+            with self.folder.with_name(f"{self.candles.series}.gpu").open("a") as file:
+                file.write(f"{os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')}\n")
+        return self.candles.series
+
+
+class DeadlyJob(Job):
+    """A job that no worker survives."""
+
+    @property
+    def series(self) -> Series:
+        if multiprocessing.parent_process():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.candles.series
+
+
+FATES = {"": Job, "signed": SignedJob, "placed": PlacedJob, "deadly": DeadlyJob}
+
+
+def tell(event: Event) -> None:
+    """Print what a test waits for."""
+    if isinstance(event, Note):
+        print(event.text, flush=True)
+    if isinstance(event, SeriesStarted):
+        print(f"{event.series} started", flush=True)
+    if isinstance(event, EpochEnded):
+        print(f"{event.series} epoch {event.record.epoch}", flush=True)
+
+
+def main(folder: Path, crew: str, names: list[str]) -> None:
+    """Train, and say how it ended."""
+    profile = pickle.loads((folder / "profile.pickle").read_bytes())
+    jobs = []
+    for number, name in enumerate(names):
+        series, _, fate = name.partition(":")
+        candles = DemoSource().candles(Series.parse(series), profile.newest_bars, None)
+        (folder / series).mkdir()
+        jobs.append(FATES[fate](candles, profile, number, folder / series, False, 0.0))
+    gpus, _, fleet_size = crew.rpartition(":")
+    if fleet_size != "0":
+        if gpus:
+            placed = {"gpus": gpus.split(","), "fleet_size": int(fleet_size)}
+            outcomes = list(workers.train_all(jobs, tell, len(placed["gpus"]), **placed))
+        else:
+            outcomes = list(workers.train_all(jobs, tell, int(crew)))
+        assert "tensorflow" not in sys.modules  # the parent only listens
+    else:
+        from v8.runs import local
+
+        outcomes = list(local.train_all(jobs, tell))
+    reasons = {str(outcome.series): outcome.reason for outcome in outcomes}
+    (folder / "outcomes.json").write_text(json.dumps(reasons))
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])
+    except KeyboardInterrupt:
+        sys.exit(130)

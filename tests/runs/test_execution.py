@@ -1,0 +1,499 @@
+"""The order of a run: candles of all first, then artefacts one by one, results after each.
+
+The trainer's seat is taken by a stand-in of the same signature, as another engine would take it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from full_disk import file_limit, fill, make_read_only, small_disk
+from judging import judge_arrays
+
+from v8.artifacts.run_folder import RunFolder, RunRecord
+from v8.cli.printing import print_newer
+from v8.runs.events import Event, Listener, Note, Outcome, SeriesStarted, told_once
+from v8.runs.execution import execute
+from v8.runs.isolation import isolated
+from v8.machine.loop_design import FLAGS, STEPWISE
+from v8.runs.outputs import write_outputs
+from v8.runs.plan import Job, Plan, make_plan
+from v8.runs.run_cost import known_cost
+from v8.errors import DataError, StorageError
+from v8.market.candles import Candles
+from v8.market.series import Series
+from v8.market.sources.demo import DemoSource
+from v8.storage import digest_file, write_json, write_text
+
+ONE, TWO = Series("BTCUSDT", "15m"), Series("ETHUSDT", "1h")
+
+
+class Market:
+    """The demo market, with series that can go missing, or lose their oldest candle."""
+
+    name = "market"
+    is_publishable = True
+
+    def __init__(self, missing: Sequence[Series] = (), shorter: Sequence[Series] = ()) -> None:
+        self.missing, self.shorter = list(missing), list(shorter)
+        self.asked: list[tuple[str, int | None]] = []
+
+    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
+        self.asked.append((str(series), end_s))
+        if series in self.missing:
+            raise DataError(where=str(series), rule="needs candles", got="none", fix="Bring some")
+        return DemoSource().candles(series, num_bars - (series in self.shorter), end_s)
+
+
+class Workshop:
+    """Takes jobs like an engine; writes a hollow artefact instead of training."""
+
+    def __init__(self, broken: Sequence[Series] = ()) -> None:
+        self.broken = broken
+        self.jobs: list[Job] = []
+
+    def __call__(self, jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
+        for job in jobs:
+            self.jobs.append(job)
+            listen(SeriesStarted(job.series))
+            _, outcome = isolated(job.series, lambda job=job: self._work(job))
+            yield outcome
+
+    def _work(self, job: Job) -> None:
+        if job.series in self.broken:
+            raise ZeroDivisionError("half a\nreason")
+        write_text(job.folder / "model.keras", str(job.series))
+        write_text(job.folder / "history.csv", "epoch,train_loss,validation_loss\n1,0.5,0.6\n")
+        digest = digest_file(job.folder / "model.keras")
+        write_json(job.folder / "metadata.json", hollow_metadata(job, digest))
+
+
+def hollow_metadata(job: Job, model_sha256: str) -> dict[str, Any]:
+    """Return metadata with a judgement of a model that is ten per cent off."""
+    values = np.tile(np.array([1.0, 1.2, 0.9, 1.1]), (3, 1, 1))
+    judgement = judge_arrays(
+        truth={"ohlc": values},
+        model={"ohlc": values * 1.1},
+        history_close=np.ones((3, 20)),
+        offsets={"ohlc": np.zeros((1, 4))},
+    )
+    return {
+        "format": 1,
+        "series": str(job.series),
+        "is_demo_market": False,
+        "model_sha256": model_sha256,
+        "candles": {"source": "market", "is_publishable": True, "report": job.candles.report.to_json()},
+        "split": {},
+        "training": {"best_epoch": 1, "epochs_run": 1},
+        "seconds": {"train": 1.0},
+        "judgement": judgement.to_json(),
+    }
+
+
+@pytest.fixture
+def plan(make_profile: Any, tmp_path: Path) -> Plan:
+    return make_plan(make_profile(), [ONE, TWO], tmp_path / "tiny")
+
+
+def opened(plan: Plan) -> RunFolder:
+    return RunFolder(plan.path, RunRecord.begin(plan.profile, "market", True, "python -m v8.run"))
+
+
+def statuses(plan: Plan) -> dict[str, str]:
+    series = json.loads((plan.path / "run.json").read_text())["series"]
+    return {name: state["status"] for name, state in series.items()}
+
+
+def ignore(event: Event) -> None:
+    pass
+
+
+def test_g13_results_are_on_disk_after_each_series(plan: Plan) -> None:
+    seen: list[list[str]] = []
+
+    def looking(jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
+        for outcome in Workshop()(jobs, listen):
+            yield outcome
+            rows = (plan.path / "leaderboard.csv").read_text().splitlines()[1:]
+            seen.append([row.split(",")[0] for row in rows])
+            assert str(outcome.series) in (plan.path / "report.html").read_text()
+            assert str(outcome.series) in json.loads((plan.path / "timing.json").read_text())["series"]
+            assert statuses(plan)[str(outcome.series)] == "done"
+
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), looking, ignore)
+    assert seen == [["BTCUSDT-15m"], ["BTCUSDT-15m", "ETHUSDT-1h"]]
+
+
+def test_what_a_run_took_is_kept_for_the_next_plan(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("V8_HOME", str(tmp_path / "home"))
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), Workshop(broken=[ONE]), ignore)
+    cost = known_cost(plan.profile)
+    assert cost is not None
+    assert cost.num_series == 1  # what failed is no measure
+
+
+def test_outputs_written_series_by_series_are_those_written_at_once(plan: Plan) -> None:
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), Workshop(), ignore)
+    names = ("leaderboard.csv", "report.html", "timing.json")
+    before = [(plan.path / name).read_bytes() for name in names]
+    write_outputs(plan.path)
+    assert before == [(plan.path / name).read_bytes() for name in names]
+
+
+def test_g10_an_unforeseen_error_of_one_series_is_kept_whole_and_stops_nobody(plan: Plan) -> None:
+    with opened(plan) as folder:
+        summary = execute(plan, folder, Market(), Workshop(broken=[ONE]), ignore)
+    assert statuses(plan) == {"BTCUSDT-15m": "failed", "ETHUSDT-1h": "done"}
+    assert [failure.reason for failure in summary.failures] == [
+        "BTCUSDT-15m: unexpected ZeroDivisionError: half a reason. error.txt in its folder tells where."
+    ]
+    trace = (plan.path / "BTCUSDT-15m" / "error.txt").read_text()
+    assert trace.startswith("Traceback")
+    assert trace.endswith("ZeroDivisionError: half a\nreason\n")
+    assert not summary.is_without_data
+
+
+def test_g9_a_series_without_candles_never_reaches_the_trainer(plan: Plan) -> None:
+    workshop = Workshop()
+    with opened(plan) as folder:
+        summary = execute(plan, folder, Market(missing=[ONE]), workshop, ignore)
+    assert [job.series for job in workshop.jobs] == [TWO]
+    assert statuses(plan) == {"BTCUSDT-15m": "failed", "ETHUSDT-1h": "done"}
+    assert [str(failure.series) for failure in summary.failures] == ["BTCUSDT-15m"]
+
+
+def test_a_run_without_any_candles_is_told_apart(plan: Plan) -> None:
+    with opened(plan) as folder:
+        summary = execute(plan, folder, Market(missing=[ONE, TWO]), Workshop(), ignore)
+    assert summary.is_without_data
+    assert (plan.path / "report.html").exists() is False
+
+
+def test_g12_only_what_is_not_finished_is_done_again_up_to_the_same_candle(plan: Plan) -> None:
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), Workshop(broken=[TWO]), ignore)
+    market, workshop = Market(), Workshop()
+    events: list[Event] = []
+    with opened(plan) as folder:
+        summary = execute(plan, folder, market, workshop, events.append)
+    assert [job.series for job in workshop.jobs] == [TWO]
+    assert (summary.num_trained, summary.num_finished_before, summary.failures) == (1, 1, ())
+    notes = [event.text for event in events if isinstance(event, Note)]
+    assert notes == ["1 of 2 series are already finished and are skipped."]
+    # The demo market's newest 15m candle opens 900 s before 2025-01-01T00:00Z = 1,735,689,600.
+    assert market.asked == [("BTCUSDT-15m", 1_735_688_700), ("ETHUSDT-1h", 1_735_686_000)]
+
+
+def test_a_series_whose_candles_changed_fails_by_itself(plan: Plan) -> None:
+    """At 4c79749 it stopped the whole call, and the other series was never trained."""
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), Workshop(broken=[ONE, TWO]), ignore)
+    with opened(plan) as folder:
+        summary = execute(plan, folder, Market(shorter=[ONE]), Workshop(), ignore)
+    assert statuses(plan) == {"BTCUSDT-15m": "failed", "ETHUSDT-1h": "done"}
+    assert (summary.num_trained, len(summary.failures), summary.is_without_data) == (1, 1, False)
+    reason = "BTCUSDT-15m: .* was started with 700 candles .*; got 699 candles .* --fresh"
+    assert re.match(reason, str(summary.failures[0].reason))
+    assert "DataError" in (plan.path / "BTCUSDT-15m" / "error.txt").read_text()
+
+
+def test_a_finished_series_whose_candles_changed_keeps_its_model_and_is_told(plan: Plan) -> None:
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), Workshop(broken=[TWO]), ignore)
+    events: list[Event] = []
+    with opened(plan) as folder:
+        summary = execute(plan, folder, Market(shorter=[ONE]), Workshop(), events.append)
+    assert statuses(plan) == {"BTCUSDT-15m": "done", "ETHUSDT-1h": "done"}
+    assert (summary.num_trained, summary.num_finished_before) == (1, 0)
+    assert [str(failure.series) for failure in summary.failures] == ["BTCUSDT-15m"]
+    assert any(isinstance(event, Note) and event.text.startswith("failed: BTC") for event in events)
+    assert not (plan.path / "BTCUSDT-15m" / "error.txt").exists()
+
+
+def test_a_traceback_that_is_kept_holds_no_password(plan: Plan) -> None:
+    class Leaking(Market):
+        def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
+            raise RuntimeError(f"http://me:s3cret@host/{'x' * 1_000}\nand \x1b more")
+
+    with opened(plan) as folder:
+        summary = execute(plan, folder, Leaking(), Workshop(), ignore)
+    kept = (plan.path / "BTCUSDT-15m" / "error.txt").read_text() + (plan.path / "run.json").read_text()
+    assert "RuntimeError: http://***@host/x" in kept
+    for text in (kept, *(str(failure.reason) for failure in summary.failures)):
+        assert "s3cret" not in text
+    assert all(str(failure.reason).isprintable() for failure in summary.failures)
+
+
+def test_a_finished_series_stays_finished_when_its_candles_cannot_be_read_again(plan: Plan) -> None:
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), Workshop(), ignore)
+    with opened(plan) as folder:
+        summary = execute(plan, folder, Market(missing=[ONE]), Workshop(), ignore)
+    assert (summary.num_finished_before, summary.failures) == (2, ())
+    assert not (plan.path / "BTCUSDT-15m" / "error.txt").exists()
+
+
+def test_a_finished_series_whose_files_were_taken_away_is_trained_again(plan: Plan) -> None:
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), Workshop(), ignore)
+    (plan.path / "BTCUSDT-15m" / "model.keras").unlink()
+    events: list[Event] = []
+    workshop = Workshop()
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), workshop, events.append)
+    assert [job.series for job in workshop.jobs] == [ONE]
+    assert Note("BTCUSDT-15m: was finished, but its files are gone; it is trained again.") in events
+
+
+DAMAGE: dict[str, tuple[str, str | None, str]] = {
+    "a changed model": ("model.keras", "mine", r"model\.keras: must be the file whose sha256"),
+    "cut metadata": ("metadata.json", '{"format": 1, "ser', r"metadata\.json: must be whole JSON"),
+    "metadata of another format": (
+        "metadata.json",
+        '{"format": 9}',
+        r"metadata\.json: this v8 reads artefact format 1",
+    ),
+    "a lost history": ("history.csv", None, r"history\.csv: must be "),
+    "a cut history": ("history.csv", "epoch,train", r"history\.csv: must be CSV"),
+    "a shorter history": (
+        "history.csv",
+        "epoch,train_loss,validation_loss\n",
+        r"history\.csv: must have a row for each of 1 epochs; got 0",
+    ),
+    "a cut sample": ("forecasts.json", "{", r"forecasts\.json: must be whole JSON"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "match"), DAMAGE.values(), ids=DAMAGE)
+def test_a_finished_series_with_a_damaged_file_is_refused_by_itself_and_nothing_is_overwritten(
+    plan: Plan, name: str, content: str | None, match: str
+) -> None:
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), Workshop(broken=[TWO]), ignore)
+    file = plan.path / "BTCUSDT-15m" / name
+    file.unlink(missing_ok=True)
+    if content is not None:
+        file.write_text(content)
+    workshop = Workshop()
+    with opened(plan) as folder:
+        summary = execute(plan, folder, Market(), workshop, ignore)
+    assert [job.series for job in workshop.jobs] == [TWO]
+    (refused,) = summary.failures
+    assert re.search(rf"BTCUSDT-15m/{match}", refused.reason or "")
+    assert "repeat the command of the run with --redo BTCUSDT-15m" in (refused.reason or "")
+    assert (summary.num_trained, summary.num_finished_before) == (1, 0)
+    assert statuses(plan) == {"BTCUSDT-15m": "done", "ETHUSDT-1h": "done"}
+    assert (file.read_text() if file.exists() else None) == content
+    assert not (plan.path / "BTCUSDT-15m" / "error.txt").exists()
+    assert "ETHUSDT-1h" in (plan.path / "leaderboard.csv").read_text()
+
+
+@pytest.mark.parametrize("name", ["leaderboard.csv", "report.html", "timing.json"])
+def test_a_page_that_cannot_be_written_costs_a_line_and_no_series(plan: Plan, name: str) -> None:
+    (plan.path / name).mkdir(parents=True)  # a folder in the place of the file: refused to everybody
+    write_json(plan.path / "run.json", asdict(RunRecord.begin(plan.profile, "market", True, "v8")))
+    events: list[Event] = []
+    with opened(plan) as folder:
+        summary = execute(plan, folder, Market(), Workshop(), told_once(events.append))
+    assert (summary.num_trained, summary.failures) == (2, ())
+    assert statuses(plan) == {"BTCUSDT-15m": "done", "ETHUSDT-1h": "done"}
+    (said,) = [event.text for event in events if isinstance(event, Note)]
+    assert said == (
+        f"{plan.path}: {name} could not be written, and no series needs them; got Is a directory. "
+        f"Make room, then draw them again with `python -m v8 report {plan.path}`."
+    )
+
+
+def test_an_error_that_cannot_be_kept_stops_nobody(plan: Plan) -> None:
+    with opened(plan) as folder:
+        (plan.path / "BTCUSDT-15m" / "error.txt").mkdir(parents=True)
+        events: list[Event] = []
+        summary = execute(plan, folder, Market(), Workshop(broken=[ONE]), events.append)
+    assert statuses(plan) == {"BTCUSDT-15m": "failed", "ETHUSDT-1h": "done"}
+    assert summary.num_trained == 1
+    notes = [event.text for event in events if isinstance(event, Note)]
+    assert [note.partition(";")[0] for note in notes] == [
+        f"{plan.path / 'BTCUSDT-15m' / 'error.txt'}: must be written"
+    ]
+
+
+def test_a_run_whose_record_cannot_be_written_ends_with_one_sentence(plan: Plan) -> None:
+    def full(jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
+        with file_limit(100):
+            yield from Workshop()(jobs, listen)
+
+    with (
+        opened(plan) as folder,
+        pytest.raises(StorageError, match=r"run\.json: must be written; got File"),
+    ):
+        execute(plan, folder, Market(), full, ignore)
+    assert statuses(plan) == {"BTCUSDT-15m": "pending", "ETHUSDT-1h": "pending"}
+
+
+def test_a_finished_run_needs_no_folder_that_can_be_written(plan: Plan) -> None:
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), Workshop(), ignore)
+    (plan.path / ".lock").unlink()
+    (plan.path / ".lock").mkdir()
+    events: list[Event] = []
+    with opened(plan) as folder:
+        summary = execute(plan, folder, Market(), Workshop(), events.append)
+    assert (summary.num_trained, summary.num_finished_before, summary.failures) == (0, 2, ())
+    said = "2 of 2 series are already finished and are skipped. There is nothing to do."
+    assert [event.text for event in events if isinstance(event, Note)] == [said]
+
+
+def test_a_run_with_work_left_refuses_a_place_that_cannot_be_written_before_it_reads_candles(
+    plan: Plan,
+) -> None:
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), Workshop(broken=[TWO]), ignore)
+    (plan.path / ".lock").unlink()
+    (plan.path / ".lock").mkdir()
+    market = Market()
+    with (
+        opened(plan) as folder,
+        pytest.raises(StorageError, match="tiny: must be written; got Is a dir"),
+    ):
+        execute(plan, folder, market, Workshop(), ignore)
+    assert market.asked == []
+
+
+def test_an_interrupt_leaves_finished_series_finished_and_the_others_waiting(plan: Plan) -> None:
+    def cut(jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
+        yield from Workshop()(jobs[:1], listen)
+        listen(SeriesStarted(jobs[1].series))
+        assert statuses(plan)["ETHUSDT-1h"] == "running"
+        raise KeyboardInterrupt
+
+    with opened(plan) as folder, pytest.raises(KeyboardInterrupt, match=r"^$"):
+        execute(plan, folder, Market(), cut, ignore)
+    assert statuses(plan) == {"BTCUSDT-15m": "done", "ETHUSDT-1h": "pending"}
+
+
+def test_jobs_carry_the_seed_of_their_series(plan: Plan) -> None:
+    workshop = Workshop()
+    with opened(plan) as folder:
+        execute(plan, folder, Market(), workshop, ignore)
+    # The profile's seed is 42; BTCUSDT-15m is number 0 of the universe, ETHUSDT-1h number 3.
+    assert [job.seed for job in workshop.jobs] == [42, 45]
+
+
+def test_on_a_disk_that_is_full_nothing_finished_is_lost_and_the_call_ends_with_one_sentence(
+    plan: Plan, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", 32 << 20) as disk:
+        plan = make_plan(plan.profile, [ONE, TWO], disk / "tiny")
+        with opened(plan) as folder:
+            execute(plan, folder, Market(), Workshop(broken=[TWO]), ignore)
+        before = {file: file.read_bytes() for file in (plan.path / str(ONE)).iterdir()}
+        filler = fill(disk)
+        with opened(plan) as folder, pytest.raises(StorageError, match="No space left on device"):
+            execute(plan, folder, Market(), Workshop(), ignore)
+        assert {file: file.read_bytes() for file in before} == before
+        alone = make_plan(plan.profile, [ONE], plan.path)
+        with opened(alone) as folder:
+            assert execute(alone, folder, Market(), Workshop(), ignore).num_finished_before == 1
+        filler.unlink()
+        with opened(plan) as folder:
+            assert execute(plan, folder, Market(), Workshop(), ignore).num_trained == 1
+        assert statuses(plan) == {"BTCUSDT-15m": "done", "ETHUSDT-1h": "done"}
+        assert [name for name in disk.rglob(".*") if name.name not in (".lock", ".lock-holder")] == []
+
+
+def test_a_finished_run_lies_well_on_a_disk_that_is_read_only(plan: Plan, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 32 << 20) as disk:
+        plan = make_plan(plan.profile, [ONE], disk / "tiny")
+        with opened(plan) as folder:
+            execute(plan, folder, Market(), Workshop(), ignore)
+        make_read_only(disk)
+        with opened(plan) as folder:
+            assert execute(plan, folder, Market(), Workshop(), ignore).num_finished_before == 1
+        told: list[str] = []
+        assert [row.series for row in write_outputs(plan.path, lambda error: told.append(str(error)))]
+        assert told == []
+        more = make_plan(plan.profile, [ONE, TWO], plan.path)
+        with opened(more) as folder, pytest.raises(StorageError, match="got Read-only file system"):
+            execute(more, folder, Market(), Workshop(), ignore)
+
+
+class Growing(Market):
+    """A market that has come as far as `until_s`."""
+
+    def __init__(self, until_s: int) -> None:
+        super().__init__()
+        self.until_s = until_s
+
+    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
+        found = DemoSource().candles(series, 10_000, self.until_s)
+        whole = replace(found, report=replace(found.report, num_newer=0))
+        return whole.newest(num_bars, end_s)
+
+
+def test_candles_that_have_come_since_are_told_of(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    begun_s = 1_735_000_000 // 3_600 * 3_600
+    with opened(plan) as folder:
+        execute(plan, folder, Growing(begun_s), Workshop(), ignore)
+    with opened(plan) as folder:
+        again = execute(plan, folder, Growing(begun_s), Workshop(), ignore)
+    with opened(plan) as folder:
+        later = execute(plan, folder, Growing(begun_s + 200 * 900), Workshop(), ignore)
+    assert (again.newer, later.num_trained, later.num_finished_before) == ((), 0, 2)
+    assert [(str(each.series), each.num_bars, each.first_s) for each in later.newer] == [
+        ("BTCUSDT-15m", 200, begun_s + 900),
+        ("ETHUSDT-1h", 50, begun_s + 3_600),
+    ]
+    for summary in (again, later):
+        print_newer(summary.newer, "v8 update RUN", "v8 run --fresh")
+    assert capsys.readouterr().out == (
+        "2 series have up to 200 new candles from 2024-12-24T00:15:00Z on, which this run does not use.\n"
+        "Train on them; the old models are kept and serve on where they are better: v8 update RUN\n"
+        "Or start over beside this run: v8 run --fresh\n"
+    )
+
+
+def test_a_run_keeps_the_batches_of_the_device_that_it_began_on(
+    make_profile: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")  # a machine without a GPU
+    training = {"batch_size": 16, "gradient_accumulation": 2, "cpu_batch_size": 4}
+    profile, found = make_profile(training=training), []
+    for name, begun_on_gpu in (("here", False), ("elsewhere", True)):
+        plan, workshop = make_plan(profile, [ONE], tmp_path / name), Workshop()
+        with opened(plan) as folder:
+            if begun_on_gpu:
+                folder.settle_num_parts(profile.training.num_parts(is_on_gpu=True))
+            execute(plan, folder, Market(), workshop, ignore)
+        found.append(
+            (workshop.jobs[0].num_parts, json.loads((plan.path / "run.json").read_text())["num_parts"])
+        )
+    assert found == [(8, 8), (2, 2)]
+
+
+def test_who_continues_a_run_compiles_loops_as_it_was_begun(
+    make_profile: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though this machine would choose otherwise."""
+    for name, begun in (("whole", "whole_of_16"), ("short", None)):
+        monkeypatch.setenv("XLA_FLAGS", STEPWISE)
+        plan = make_plan(make_profile(), [ONE], tmp_path / name)
+        with opened(plan) as folder:
+            if begun:
+                folder.settle_loops(lambda: "whole_of_16")
+            execute(plan, folder, Market(), Workshop(), ignore)
+        told = json.loads((plan.path / "run.json").read_text())["loops"]
+        loops = begun or "stepwise"
+        assert (told, os.environ["XLA_FLAGS"]) == (loops, FLAGS[loops])

@@ -1,0 +1,229 @@
+"""A fleet gives the artefacts of one series after another, and no member's trouble is another's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from v8.runs.events import Event, Note, Outcome
+from v8.runs.local import CHECKPOINT, train_all
+from v8.runs.plan import Job
+from v8.errors import DivergedError
+from v8.market.series import Series
+from v8.market.sources.demo import DemoSource
+from v8.networks.serving import ServingModel
+from v8.profile import Profile
+from v8.training.epoch_record import EpochRecord
+from v8.training.trainer import Member, Trainer, TrainingResult
+
+NAMES = ("BTCUSDT-15m", "ETHUSDT-15m", "XRPUSDT-1h")
+
+
+class OneTrainer:
+    """Hands out one trainer again and again, so that its programs are compiled once for all tests."""
+
+    def __init__(self) -> None:
+        self.trainer: Trainer | None = None
+
+    def __call__(self, profile: Profile, *, precision: str, **_: Any) -> Trainer:
+        self.trainer = self.trainer or Trainer(profile, precision=precision)
+        return self.trainer
+
+
+@pytest.fixture(scope="module")
+def one_trainer() -> OneTrainer:
+    return OneTrainer()
+
+
+@pytest.fixture(scope="module")
+def profile(make_profile: Callable[..., Profile]) -> Profile:
+    network = {"family": "lstm_dense", "encoder_units": (4,), "dense_units": (4,), "dropout": 0.0}
+    return make_profile("lstm_dense", network=network, training={"epochs": 2, "batch_size": 32})
+
+
+@pytest.fixture
+def make_jobs(profile: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Job]]:
+    monkeypatch.setenv("V8_HOME", str(tmp_path / "home"))
+    return lambda *names: [make_job(profile, Series.parse(name), tmp_path) for name in names]
+
+
+def make_job(profile: Profile, series: Series, folder: Path) -> Job:
+    candles = DemoSource().candles(series, profile.newest_bars)
+    seed = 10 + NAMES.index(str(series))
+    return Job(candles, profile, seed, folder / str(series), is_publishable=False, candle_seconds=0.0)
+
+
+def weights_in(job: Job) -> list[np.ndarray]:
+    model = keras.models.load_model(job.folder / "model.keras")
+    return [np.asarray(weight) for weight in model.get_weights()]
+
+
+def assert_same_weights(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> None:
+    for mine, theirs in zip(one, other, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
+def ignore(event: Event) -> None:
+    """Listen to nothing."""
+
+
+@pytest.fixture(scope="module")
+def serial(
+    profile: Profile, one_trainer: OneTrainer, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[np.ndarray]]:
+    """Weights of each series trained on its own."""
+    folder = tmp_path_factory.mktemp("serial")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("V8_HOME", str(folder / "home"))
+        jobs = [make_job(profile, Series.parse(name), folder) for name in NAMES]
+        assert [outcome.reason for outcome in train_all(jobs, ignore, 1, one_trainer)] == [None] * 3
+    return {str(job.series): weights_in(job) for job in jobs}
+
+
+def test_a_fleet_of_three_publishes_the_models_of_the_serial_workshop(
+    make_jobs: Callable[..., list[Job]], serial: dict[str, list[np.ndarray]], one_trainer: OneTrainer
+) -> None:
+    jobs, told = make_jobs(*NAMES), []
+    outcomes = list(train_all(jobs, told.append, None, one_trainer))
+    assert {str(outcome.series): outcome.reason for outcome in outcomes} == dict.fromkeys(NAMES)
+    for job in jobs:
+        assert_same_weights(weights_in(job), serial[str(job.series)])
+        assert not (job.folder / CHECKPOINT).exists()
+        training = json.loads((job.folder / "metadata.json").read_text())["training"]
+        assert training["device"].startswith(("CPU:", "GPU:"))
+        assert training["peak_memory_bytes"] > 0
+        assert training["windows_per_s"] > 0
+    notes = [event.text for event in told if isinstance(event, Note)]
+    assert len(notes) == 3
+    assert all(" in a fleet of 3, " in note for note in notes)
+
+
+class Sick(Trainer):
+    """Fails to train, or to judge, one series of each fleet."""
+
+    sick = "ETHUSDT-15m"
+
+    def __init__(self, inner: Trainer, stage: str) -> None:
+        self._inner, self._stage, self.num_parts = inner, stage, inner.num_parts
+        self.sizes: list[int] = []
+
+    @property
+    def precision(self) -> str:  # type: ignore[override]
+        return self._inner.precision
+
+    @property
+    def num_parameters(self) -> int:
+        return self._inner.num_parameters
+
+    def serving_model(self, data: Any, weights: Any) -> ServingModel:
+        if self._stage == "judge" and str(data.series) == self.sick:
+            raise ZeroDivisionError("no model today")
+        return self._inner.serving_model(data, weights)
+
+    def fit_fleet(self, members: Sequence[Member]) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
+        self.sizes.append(len(members))
+        self._raise_for(members)
+        yield from self._inner.fit_fleet(members)
+
+    def _raise_for(self, members: Sequence[Member]) -> None:
+        names = [str(member.data.series) for member in members]
+        if self._stage == "train" and self.sick in names:
+            raise ZeroDivisionError("the program broke")
+
+
+class Small(Sick):
+    """Runs out of memory with more than two models, in the middle of the first epoch's end."""
+
+    def __init__(self, inner: Trainer) -> None:
+        super().__init__(inner, "never")
+
+    def fit_fleet(self, members: Sequence[Member]) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
+        self.sizes.append(len(members))
+        yield from self._inner.fit_fleet([self._limited(member, len(members)) for member in members])
+
+    def _limited(self, member: Member, num_models: int) -> Member:
+        def on_epoch(record: EpochRecord) -> None:
+            member.on_epoch(record)
+            if num_models > 2 and str(member.data.series) == NAMES[-1]:
+                raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes.")
+
+        return replace(member, on_epoch=on_epoch)
+
+
+@pytest.mark.parametrize("stage", ["train", "judge"])
+def test_g10_one_series_trouble_is_its_own(
+    stage: str,
+    make_jobs: Callable[..., list[Job]],
+    serial: dict[str, list[np.ndarray]],
+    one_trainer: OneTrainer,
+) -> None:
+    assert one_trainer.trainer is not None
+    jobs, trainer = make_jobs(*NAMES), Sick(one_trainer.trainer, stage)
+    outcomes = by_name(train_all(jobs, ignore, 3, lambda *_, **__: trainer))
+    assert outcomes[Sick.sick].reason is not None
+    assert outcomes[Sick.sick].reason.startswith("ETHUSDT-15m: unexpected ZeroDivisionError: ")
+    for job in (jobs[0], jobs[2]):
+        assert outcomes[str(job.series)].reason is None
+        assert_same_weights(weights_in(job), serial[str(job.series)])
+
+
+def test_g10_a_series_without_enough_candles_leaves_its_fleet_before_training(
+    make_jobs: Callable[..., list[Job]], serial: dict[str, list[np.ndarray]], one_trainer: OneTrainer
+) -> None:
+    jobs = make_jobs(*NAMES)
+    jobs[1] = replace(jobs[1], candles=jobs[1].candles.newest(40))
+    outcomes = by_name(train_all(jobs, ignore, 3, one_trainer))
+    assert outcomes[NAMES[1]].is_data_error
+    for job in (jobs[0], jobs[2]):
+        assert outcomes[str(job.series)].reason is None
+        assert_same_weights(weights_in(job), serial[str(job.series)])
+
+
+def test_a_damaged_checkpoint_costs_a_line_and_no_series(
+    make_jobs: Callable[..., list[Job]], serial: dict[str, list[np.ndarray]], one_trainer: OneTrainer
+) -> None:
+    jobs = make_jobs(*NAMES)
+    (jobs[0].folder / CHECKPOINT).parent.mkdir(parents=True)
+    (jobs[0].folder / CHECKPOINT).write_bytes(b"no zip")
+    told: list[Event] = []
+    outcomes = by_name(train_all(jobs, told.append, 3, one_trainer))
+    assert [outcomes[name].reason for name in NAMES] == [None] * 3
+    notes = [event.text for event in told if isinstance(event, Note) and "checkpoint" in event.text]
+    assert notes == [
+        f"{NAMES[0]}: checkpoint.npz must be a checkpoint that can be read; got damage: it does not match "
+        "its sha256. It is dropped, and the series trains from its first epoch."
+    ]
+    assert_same_weights(weights_in(jobs[0]), serial[NAMES[0]])
+
+
+def test_out_of_memory_halves_the_fleet_and_every_series_goes_on_where_it_was(
+    make_jobs: Callable[..., list[Job]], serial: dict[str, list[np.ndarray]], one_trainer: OneTrainer
+) -> None:
+    assert one_trainer.trainer is not None
+    jobs, told, made = make_jobs(*NAMES), [], []
+
+    def make_trainer(*_: Any, **__: Any) -> Trainer:
+        assert one_trainer.trainer is not None
+        made.append(Small(one_trainer.trainer))
+        return made[-1]
+
+    outcomes = by_name(train_all(jobs, told.append, None, make_trainer))
+    assert [outcomes[name].reason for name in NAMES] == [None] * 3
+    assert [trainer.sizes for trainer in made] == [[3], [2, 1]]
+    notes = [event.text for event in told if isinstance(event, Note)]
+    assert notes[0] == "A fleet of 3 ran out of memory; it goes on in fleets of 2."
+    for job in jobs:
+        assert_same_weights(weights_in(job), serial[str(job.series)])
+    metadata = [json.loads((job.folder / "metadata.json").read_text()) for job in jobs]
+    assert metadata[0]["training"]["resumed_from_epoch"] == 1
+
+
+def by_name(outcomes: Iterator[Outcome]) -> dict[str, Outcome]:
+    return {str(outcome.series): outcome for outcome in outcomes}

@@ -1,0 +1,135 @@
+"""One workshop, many series: they share a program and a model, and nothing of one is left in the next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from v8.windows.dataset import SeriesData
+from v8.runs.calibration import calibrate
+from v8.runs.local import CHECKPOINT, Workshop
+from v8.runs.plan import Job
+from v8.market.series import Series
+from v8.market.sources.demo import DemoSource
+from v8.networks.serving import ServingGraph
+from v8.profile import Profile
+from v8.training.trainer import Trainer
+
+FIRST, SECOND = "BTCUSDT-15m", "ETHUSDT-15m"
+
+
+@dataclass(frozen=True)
+class Workshops:
+    """What two workshops made.
+
+    Args:
+        first: Folder of the series that the shared workshop made before the other.
+        after: Folder of the second series, made after it, once saving it had failed.
+        alone: Folder of the second series, made by a workshop of its own.
+        trouble: Why saving it failed.
+        is_resumed: Whether the checkpoint of the failed attempt was there for the next.
+    """
+
+    first: Path
+    after: Path
+    alone: Path
+    trouble: str | None
+    is_resumed: bool
+
+
+@pytest.fixture(scope="module")
+def made(make_profile: Callable[..., Profile], tmp_path_factory: pytest.TempPathFactory) -> Workshops:
+    profile = make_profile(
+        "lstm_dense",
+        newest_bars=400,
+        features=("open", "high", "low", "close"),
+        network={"family": "lstm_dense", "dropout": 0.2, "encoder_units": (4,), "dense_units": (4,)},
+        tasks={"ohlc": {"weight": 1.0, "loss": "mae"}},
+        training={"epochs": 4, "batch_size": 8},
+    )
+    home = tmp_path_factory.mktemp("workshops")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("V8_HOME", str(home / "caches"))
+        shared, own = (Workshop(profile, lambda event: None, lambda: None) for _ in range(2))
+        jobs = [make_job(profile, FIRST, home), make_job(profile, SECOND, home / "shared")]
+        assert shared.make(jobs[0]).reason is None
+        in_the_way = jobs[1].folder / "model.keras" / "a folder in the place of the file"
+        in_the_way.mkdir(parents=True)
+        trouble = shared.make(jobs[1]).reason
+        is_resumed = (jobs[1].folder / CHECKPOINT).exists()
+        in_the_way.rmdir()
+        in_the_way.parent.rmdir()
+        assert shared.make(jobs[1]).reason is None
+        alone = make_job(profile, SECOND, home / "alone")
+        assert own.make(alone).reason is None
+    return Workshops(jobs[0].folder, jobs[1].folder, alone.folder, trouble, is_resumed)
+
+
+def make_job(profile: Profile, name: str, folder: Path) -> Job:
+    candles = DemoSource().candles(Series.parse(name), profile.newest_bars)
+    return Job(candles, profile, 5, folder / name, is_publishable=False, candle_seconds=0.0)
+
+
+def metadata(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "metadata.json").read_text())
+    return content
+
+
+def test_g20_a_series_made_after_another_and_tried_twice_has_the_file_it_has_alone(made: Workshops) -> None:
+    assert "model.keras: must be written; got " in (made.trouble or "")
+    assert made.is_resumed
+    first, after, alone = (
+        keras.saving.load_model(folder / "model.keras").get_weights()
+        for folder in (made.first, made.after, made.alone)
+    )
+    for one, other in zip(after, alone, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert not all(np.array_equal(one, other) for one, other in zip(first, alone, strict=True))
+
+
+def test_its_calibration_judgement_and_forecasts_are_those_it_has_alone(made: Workshops) -> None:
+    first, after, alone = (metadata(folder) for folder in (made.first, made.after, made.alone))
+    for part in ("scaling", "calibration", "judgement"):
+        assert after[part] == alone[part]
+    assert after["scaling"] != first["scaling"]
+    # The series before left factors behind that are not those a model begins with.
+    factors = [factor for one in first["calibration"]["tasks"] for factor in one["factors"]]
+    assert any(factor != 1.0 for factor in factors)
+    samples = [(folder / "forecasts.json").read_bytes() for folder in (made.after, made.alone)]
+    assert samples[0] == samples[1]
+
+
+def test_all_series_are_judged_by_one_model_that_is_traced_once(
+    make_profile: Callable[..., Profile],
+    make_data: Callable[..., SeriesData],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    built: list[ServingGraph] = []
+
+    class Counted(ServingGraph):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            built.append(self)
+
+    monkeypatch.setattr("v8.training.trainer.ServingGraph", Counted)
+    profile = make_profile()
+    trainer, models = Trainer(profile), []
+    weights = [np.asarray(weight) for weight in trainer.network.trainable_variables]
+    for name in (FIRST, SECOND, "XRPUSDT-1h"):
+        data = make_data(profile, series=name)
+        models.append(trainer.serving_model(data, weights))
+        calibrate(models[-1], data)
+        models[-1].forecast(data.spans["test"].raw_windows())
+    assert len(built) == 1
+    assert built[0].model.predict_function.experimental_get_tracing_count() == 1
+    for model in models[:-1]:
+        with pytest.raises(RuntimeError, match="its graph holds another series now"):
+            model.save(tmp_path / "model.keras")

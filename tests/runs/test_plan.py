@@ -1,0 +1,79 @@
+"""A plan knows seeds, states and the size of the work."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from v8.runs.plan import estimate_work, make_plan, series_seed, smoke_bars, training_flop_per_window
+from v8.errors import DataError
+from v8.market.series import Series, load_universe
+from v8.profile import load_profile
+
+BTC = Series("BTCUSDT", "15m")
+
+
+def test_every_series_of_the_universe_has_a_seed_of_its_own_that_selection_does_not_change(
+    make_profile: Any, tmp_path: Path
+) -> None:
+    profile = make_profile(seed=100)
+    whole = make_plan(profile, load_universe(), tmp_path / "none")
+    assert [one.seed for one in whole.series] == list(range(100, 140))
+    alone = make_plan(profile, [Series("LUNAUSDT", "1h")], tmp_path / "none")
+    assert alone.series[0].seed == 139
+
+
+def test_a_series_outside_the_universe_has_a_seed_by_its_name(make_profile: Any) -> None:
+    profile = make_profile(seed=100)
+    seeds = {series_seed(profile, Series(name, "5m")) for name in ("BTCUSDT", "ETHUSDT", "TRXUSDT")}
+    assert len(seeds) == 3
+    assert min(seeds) >= 140
+    assert seeds == {series_seed(profile, Series(name, "5m")) for name in ("TRXUSDT", "ETHUSDT", "BTCUSDT")}
+
+
+def test_the_largest_seed_stays_in_range(make_profile: Any) -> None:
+    # 2**31 - 1 plus place 1 of the universe wraps to 0.
+    assert series_seed(make_profile(seed=2**31 - 1), Series("BTCUSDT", "1h")) == 0
+
+
+def test_work_counts_rows_and_windows_as_the_split_does(make_profile: Any, make_data: Any) -> None:
+    profile = make_profile()
+    data, work = make_data(profile), estimate_work(profile)
+    assert work.num_windows == {name: data.num_windows(name) for name in ("train", "validation", "test")}
+    assert work.num_rows == len(data.table)
+
+
+def test_time_grows_with_epochs_and_shrinks_with_cores(make_profile: Any) -> None:
+    short = estimate_work(make_profile(training={"epochs": 1}), num_cores=1)
+    long = estimate_work(make_profile(training={"epochs": 11}), num_cores=1)
+    wide = estimate_work(make_profile(training={"epochs": 11}), num_cores=2)
+    assert long.training_s > short.training_s
+    assert long.training_s == pytest.approx(11 * short.training_s)
+    assert long.training_s == pytest.approx(2 * wide.training_s)
+
+
+def test_flop_of_a_dense_network_follow_the_formula(make_profile: Any) -> None:
+    profile = make_profile("lstm_dense", features=("open", "high", "low", "close"))
+    # Two LSTMs of 6 and 4 units over 20 bars: 20 x 8 x (6 x (4 + 6) + 4 x (6 + 4)) = 16,000; times 3.
+    assert training_flop_per_window(profile) == 48_000
+
+
+@pytest.mark.parametrize("name", ["aligned", "stable", "v7"])
+def test_a_smoke_budget_is_enough_for_every_shipped_profile(name: str) -> None:
+    profile = load_profile(name)
+    work = estimate_work(profile.with_budget(newest_bars=smoke_bars(profile), epochs=1))
+    assert min(work.num_windows.values()) >= 20
+
+
+def test_too_few_bars_are_refused_before_anything_starts(make_profile: Any) -> None:
+    with pytest.raises(DataError, match=r"100 candles: needs at least \d+ rows"):
+        estimate_work(make_profile(newest_bars=100))
+
+
+def test_a_plan_is_plain_data(make_profile: Any, tmp_path: Path) -> None:
+    plan = make_plan(make_profile(), [BTC], tmp_path)
+    assert copy.deepcopy(plan) == plan
+    assert plan.todo == plan.series

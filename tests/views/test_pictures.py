@@ -1,0 +1,99 @@
+"""Pictures for READMEs: whole PNG files of the right subjects, made without touching pyplot."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import pytest
+from judging import let_baselines_err
+from matplotlib.figure import Figure as Sheet
+
+from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast
+from v8.losses.judgement import Judgement
+from v8.views.figures import dot_figure, error_figure, multiples_figure
+from v8.views.leaderboard import rank_results
+from v8.views.pictures import _add_legend, _draw, _issued_on_the_way, write_pictures
+from v8.views.results import SeriesResult, read_results
+
+CANDLE = ((100.0, 102.0, 99.0, 101.0),)
+SAMPLE = ForecastSample(
+    "AUSDT-1h",
+    3_600,
+    tuple(3_600 * row for row in range(6)),
+    {"ohlc": CANDLE * 6},
+    (IssuedForecast(2, {"ohlc": CANDLE * 3}),),
+)
+HISTORY = [{"epoch": float(n), "train_loss": 1 / n, "validation_loss": 1.1 / n} for n in (1, 2, 3)]
+
+
+@pytest.fixture(scope="module")
+def results(make_metadata: Any) -> list[SeriesResult]:
+    return read_results([make_metadata("AUSDT-1h"), make_metadata("BUSDT-1h", tasks=("ohlc",))])
+
+
+def test_a_run_has_four_pictures(results: list[SeriesResult], tmp_path: Path) -> None:
+    histories = {"AUSDT-1h": HISTORY, "BUSDT-1h": HISTORY[:1]}
+    had_pyplot = "matplotlib.pyplot" in sys.modules  # another test's library may have brought it
+    written = write_pictures(tmp_path / "report", "tiny", results, histories, {"AUSDT-1h": SAMPLE})
+    assert [path.name for path in written] == [
+        "skill.png",
+        "errors_by_step.png",
+        "learning_curves.png",
+        "forecasts.png",
+    ]
+    assert sorted(tmp_path.glob("report/*")) == sorted(written)  # nothing is left aside
+    for path in written:
+        pixels = matplotlib.image.imread(path)
+        assert pixels.shape[1] >= 1_200  # wide enough for a README
+        assert pixels[..., :3].std() > 0.02  # not blank
+    assert had_pyplot or "matplotlib.pyplot" not in sys.modules
+
+
+def test_a_line_far_off_leaves_the_axis_and_its_number_stands_there(make_metadata: Any) -> None:
+    content = make_metadata()
+    let_baselines_err(content, {"last_close": 3.0, "offset": 0.9})
+    axes = Sheet().subplots()
+    _draw([axes], error_figure([Judgement.from_json(content["judgement"])], "bands"))
+    low, high = axes.get_ylim()
+    assert 0.4 < low < 0.5  # the model, half of naive
+    assert 1.0 < high < 1.2
+    assert [text.get_text() for text in axes.texts] == ["last close ↑ up to 3"]
+
+
+def test_rows_stay_in_their_order_when_a_dot_is_far_off() -> None:
+    axes = Sheet().subplots()
+    _draw([axes], dot_figure(["A", "B", "C"], {"ohlc": [0.9, 3.0, 0.8]}, x_title="x"))
+    assert list(axes.yaxis.units._mapping) == ["A", "B", "C"]
+    assert [text.get_text() for text in axes.texts] == ["3"]
+
+
+def test_the_axis_of_forecasts_issued_on_the_way_tells_dates() -> None:
+    figure = _issued_on_the_way(SAMPLE)
+    assert figure.layout.xaxis.title.text == "open times in UTC, bars of 60 minutes"
+    assert figure.layout.xaxis.ticktext[0] == "01 Jan 1970<br>00:00"
+    assert figure.layout.xaxis.ticktext[-1] == "01 Jan 1970<br>05:00"
+
+
+def test_the_legend_covers_nothing(results: list[SeriesResult], tmp_path: Path) -> None:
+    sheet = Sheet(layout="constrained")
+    axes = sheet.subplots()
+    _draw([axes], multiples_figure(rank_results(results), x_title="x"))
+    _add_legend(sheet, [axes])
+    sheet.savefig(tmp_path / "drawn.png")
+    (legend,) = sheet.legends
+    assert not legend.get_window_extent().overlaps(axes.get_window_extent())
+
+
+def test_only_what_is_there_is_drawn(results: list[SeriesResult], tmp_path: Path) -> None:
+    assert [path.name for path in write_pictures(tmp_path, "tiny", results, {"AUSDT-1h": []}, {})] == [
+        "skill.png",
+        "errors_by_step.png",
+    ]
+
+
+def test_a_run_without_a_finished_series_has_no_picture(tmp_path: Path) -> None:
+    assert write_pictures(tmp_path / "report", "tiny", [], {}, {}) == []
+    assert not (tmp_path / "report").exists()

@@ -1,0 +1,265 @@
+"""What a call from Python is given: checked by the annotations of the function, and told in words of Python.
+
+A function of the API says by its annotations what it takes. `in_python` refuses everything else before the
+function sees it, in one sentence that names the argument, and turns the flags that errors from further down
+name into arguments. So there is one check for all of them, and none in the functions themselves.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import types
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import cache, wraps
+from numbers import Integral, Real
+from pathlib import Path
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+
+import numpy as np
+import pandas as pd
+from pydantic import TypeAdapter, ValidationError
+
+from v8.errors import ArgumentError, V8Error, listed
+from v8.invocation import command
+from v8.profile import config_path, key_places
+from v8.records import first_fault
+from v8.redaction import shown
+from v8.registry import nearest
+
+MOST_LETTERS: Final = 4_096
+"""Of a text; no path is longer."""
+
+_LARGEST_SHOWN: Final = 10**30
+_FLAG: Final = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
+_WORDS: Final[Mapping[Any, str]] = {
+    **{str: "a text", Path: "a path", type(None): "None", bool: "True or False", int: "a whole number"},
+    **{float: "a number", datetime: "a time", pd.DataFrame: "a frame", np.ndarray: "an array"},
+    **{Mapping: "a mapping by text", Sequence: "a list"},
+}
+"""What kinds of arguments are called."""
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def in_python(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Check what a function is given, and let its errors name arguments, not the flags of a command.
+
+    The arguments of a call that are none of the annotated ones are refused as an `ArgumentError`.
+    """
+
+    @wraps(function)
+    def call(*positional: Parameters.args, **named: Parameters.kwargs) -> Result:
+        try:
+            bound = _bound(function, positional, named)
+            return function(*bound.args, **bound.kwargs)
+        except V8Error as error:
+            told = error
+        raise _translated(told, name_of(function)) from told
+
+    return call
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Say how a function is called by those who imported v8.
+
+    >>> name_of(in_python)
+    'v8.in_python'
+    """
+    return f"v8.{function.__qualname__.removesuffix('.__init__')}"
+
+
+def argument_of(text: str) -> str:
+    """Turn every flag of a text into the argument of that name, but for command lines, between backticks.
+
+    >>> argument_of("Add --data-dir FOLDER, or start a new run beside it with --fresh")
+    'Add data_dir= FOLDER, or start a new run beside it with fresh='
+    """
+    parts = text.split("`")
+    parts[::2] = [_FLAG.sub(lambda found: found[1].replace("-", "_") + "=", part) for part in parts[::2]]
+    return "`".join(parts)
+
+
+def _translated(error: V8Error, called: str) -> V8Error:
+    names = ("where", "rule", "got", "fix")
+    parts: dict[str, Any] = {name: argument_of(getattr(error, name)) for name in names}
+    if parts["where"] in (command(), command("run")):
+        parts["where"] = called
+    return type(error)(**parts)
+
+
+def _bound(
+    function: Callable[..., Any], positional: Sequence[Any], named: Mapping[str, Any]
+) -> inspect.BoundArguments:
+    """Put arguments in their places, each checked.
+
+    Raises:
+        ArgumentError: If one is unknown, missing, or not what its annotation says.
+    """
+    signature, kinds = _signature(function)
+    if unknown := next((name for name in named if name not in kinds), None):
+        raise _unknown(name_of(function), unknown, list(kinds))
+    try:
+        bound = signature.bind(*positional, **named)
+    except TypeError as error:
+        raise _refused(name_of(function), "takes the arguments that it lists", str(error)) from error
+    for name, value in bound.arguments.items():
+        if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+            bound.arguments[name] = {
+                key: _taken(function, key, one, kinds[key]) for key, one in value.items()
+            }
+        elif name in kinds:
+            bound.arguments[name] = _taken(function, name, value, kinds[name])
+    return bound
+
+
+@cache
+def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
+    """Return the signature of a function, and what each argument that can be named is annotated with."""
+    signature = inspect.signature(function)
+    told = {name: kind for name, kind in function.__annotations__.items() if name != "return"}
+    hints = get_type_hints(
+        types.SimpleNamespace(__annotations__=told), getattr(function, "__globals__", {}), include_extras=True
+    )
+    kinds: dict[str, Any] = {}
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            (options,) = get_args(hints[name])  # Unpack[a TypedDict]
+            kinds |= get_type_hints(options, include_extras=True) if is_typeddict(options) else {}
+        elif name in hints:
+            kinds[name] = hints[name]
+    return signature, kinds
+
+
+def _taken(function: Callable[..., Any], name: str, value: Any, kind: Any) -> Any:
+    """Return an argument as the function takes it: numbers of NumPy become those of Python.
+
+    Raises:
+        ArgumentError: If it is not of its kind.
+    """
+    value = value.item() if isinstance(value, np.integer | np.floating | np.bool_) else value
+    if not _fits(value, kind):
+        raise _refused(f"{name_of(function)}, {name}=", _rule(value, kind), _told(value))
+    return value
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Tell whether a value is of an annotated kind; a text is no list of letters, and True no number."""
+    origin, members = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, one) for one in members)
+    if origin is Annotated:
+        return _fits(value, members[0]) and not _out_of_range(value, kind)
+    if check := _CHECKS.get(origin or kind):
+        return check(value, members)
+    return kind in (Any, object) or isinstance(value, origin or kind)
+
+
+def _is_number(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _is_list(value: Any, members: tuple[Any, ...]) -> bool:
+    is_one = isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
+    return is_one and (members == (Any,) or all(_fits(one, members[0]) for one in value))
+
+
+def _is_mapping(value: Any, members: tuple[Any, ...]) -> bool:
+    return isinstance(value, Mapping) and all(_fits(key, members[0]) for key in value)
+
+
+_CHECKS: Final[Mapping[Any, Callable[[Any, tuple[Any, ...]], bool]]] = {
+    str: lambda value, _: isinstance(value, str) and _is_plain(value),
+    Path: lambda value, _: isinstance(value, os.PathLike) and _is_plain(value),
+    int: lambda value, _: _is_number(value, Integral),
+    float: lambda value, _: _is_number(value, Real),
+    Sequence: _is_list,
+    Mapping: _is_mapping,
+}
+
+
+def _is_plain(value: Any) -> bool:
+    text = os.fspath(value)
+    return isinstance(text, str) and 0 < len(text) <= MOST_LETTERS and text.isprintable()
+
+
+def _out_of_range(value: Any, kind: Any) -> str | None:
+    try:
+        TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        return first_fault(error)[1]
+    return None
+
+
+def _rule(value: Any, kind: Any) -> str:
+    """Say what an argument must be, or what is wrong with one that is almost so."""
+    members = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    if isinstance(value, str | os.PathLike) and {str, Path} & {*members}:
+        return f"is of 1 to {MOST_LETTERS:,} printable letters"
+    for one in members:
+        if get_origin(one) is Annotated and _fits(value, get_args(one)[0]):
+            return f"{_out_of_range(value, one)}".replace("input should be", "is")
+    said = list(dict.fromkeys(map(_word, members)))
+    return f"is {', '.join(said[:-1])} or {said[-1]}" if len(said) > 1 else f"is {said[0]}"
+
+
+def _word(kind: Any) -> str:
+    plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    if get_origin(plain) is Sequence and get_args(plain) == (str,):
+        return "a list of texts"
+    plain = get_origin(plain) or plain
+    return _WORDS.get(plain) or f"a {plain.__name__}"
+
+
+def _told(value: Any) -> str:
+    """Show a wrong argument: its value where it is a plain one, else its type."""
+    if isinstance(value, int) and abs(value) > _LARGEST_SHOWN:
+        return f"one of {value.bit_length():,} bits"
+    if value is None or isinstance(value, int | float | complex | str | bytes):
+        return f"{shown(repr(value), 60)}{_length(value)}"
+    if isinstance(value, list | tuple):
+        return f"a {type(value).__name__} of {len(value):,}"
+    return f"an object of the type {shown(type(value).__name__, 60)}"
+
+
+def _length(value: Any) -> str:
+    return f" of {len(value):,} letters" if isinstance(value, str) and len(value) > MOST_LETTERS else ""
+
+
+def _unknown(called: str, name: str, known: Sequence[str]) -> ArgumentError:
+    """Build the error for an argument that nobody knows; it may be a key of the profile."""
+    place = key_places().get(name)
+    near = nearest(name, known)
+    if near is None and place is None and "profile" in known and (meant := nearest(name, key_places())):
+        place = key_places()[meant]
+    fix = f"Did you mean {near}=" if near else f"help({called}) lists them"
+    if near is None and place and "profile" in known:
+        fix = (
+            f"{place} is a key of the profile: copy {config_path('aligned')} to mine.yaml, change it there, "
+            'and give profile="mine.yaml"'
+        )
+    return ArgumentError(
+        where=called,
+        rule=f"has the arguments {listed(known)}",
+        got=f"one named {shown(name, 60)!r}",
+        fix=fix,
+    )
+
+
+def _refused(where: str, rule: str, got: str) -> ArgumentError:
+    called = where.partition(",")[0]
+    return ArgumentError(where=where, rule=rule, got=got, fix=f"help({called}) says what it means")

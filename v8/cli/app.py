@@ -1,0 +1,178 @@
+"""The command line: its commands, and how errors become exit codes.
+
+    0  all good
+    1  an error of v8 that none of the others describes
+    2  usage: a flag, a profile, a universe
+    3  data: candles, features, or a run folder that cannot be trusted
+    4  some series failed; the others are finished and saved
+    5  publishing and pulling: what did not reach the Hub, or was not handed out by it
+    6  a place that cannot be written: a full disk, a read-only folder
+    130  interrupted; the state is saved and the call that continues is printed
+
+A run whose every series failed for its candles or features exits 3: then the source is at fault, not
+a series. Heavy imports happen inside commands, so that `--help` and usage errors answer at once.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, Final, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from v8.cli.backtest import backtest
+from v8.cli.compare import compare_profiles
+from v8.cli.data import data
+from v8.cli.doctor import doctor
+from v8.cli.features import features
+from v8.cli.forecast import forecast
+from v8.cli.predict import predict
+from v8.cli.publish import publish
+from v8.cli.pull import pull
+from v8.cli.report import report
+from v8.cli.run import run
+from v8.cli.serve import serve
+from v8.cli.track import track
+from v8.cli.update import update
+from v8.errors import ProfileError, StorageError, V8Error
+from v8.invocation import EXIT_INTERRUPTED, command
+from v8.machine.interruption import leave, watch_interrupts
+from v8.market.sources.waiting import told_of_waiting
+from v8.redaction import shown
+from v8.version import VERSION
+
+_UsageError: Any = typer.BadParameter.__mro__[1]
+"""What click, or the copy of it within typer, raises for words that it does not understand."""
+
+_MAX_WORD: Final = 4_096
+"""Letters of one word of a command line; no path is longer."""
+
+
+class _Commands(TyperGroup):
+    """Checks the words, prints every error as one line, and exits with its code."""
+
+    def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        with _one_line():
+            _require_words(args)
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _one_line(), told_of_waiting(lambda text: typer.echo(text, err=True)):
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except V8Error as error:
+        _exit(error)
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        _exit(_unusable(error))
+    except OSError as error:  # of a place that nothing of ours looks after: a user's mistake, not a bug
+        _exit(_out_of_reach(error))
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _exit(error: V8Error) -> NoReturn:
+    sys.stderr.write(f"error: {error}\n")
+    raise typer.Exit(error.exit_code) from error
+
+
+def _require_words(words: Sequence[str]) -> None:
+    """Refuse what no terminal shows and no report can quote: control characters, bytes that are no UTF-8."""
+    for word in words:
+        if not word.isprintable() or len(word) > _MAX_WORD:
+            raise ProfileError(
+                where="the command line",
+                rule=f"is of words in UTF-8 without control characters, each at most {_MAX_WORD:,} letters",
+                got=shown(word),
+                fix="Write that word otherwise; a file or folder may have to be renamed",
+            )
+
+
+def _unusable(error: Any) -> ProfileError:
+    place = error.ctx.command_path if error.ctx else command()
+    message = error.format_message().removeprefix("Got ").rstrip(".")
+    return ProfileError(
+        where=place,
+        rule="takes the words that its --help lists",
+        got=f"{message[:1].lower()}{message[1:]}",
+        fix=f"Call {place} --help",
+    )
+
+
+def _out_of_reach(error: OSError) -> StorageError:
+    return StorageError(
+        where=str(error.filename or "the system"),
+        rule="must be a place that can be reached",
+        got=error.strerror or type(error).__name__,
+        fix="Check the path, its permissions and the space that is left",
+    )
+
+
+app = typer.Typer(
+    name="v8",
+    cls=_Commands,
+    help="A fleet of crypto forecasters, trained at once, judged honestly.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(run)
+app.command()(data)
+app.command()(features)
+app.command()(report)
+app.command()(publish)
+app.command()(pull)
+app.command()(predict)
+app.command()(update)
+app.command()(forecast)
+app.command()(track)
+app.command()(backtest)
+app.command()(compare_profiles)
+app.command("app")(serve)
+app.command()(doctor)
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        sys.stdout.write(f"v8 {VERSION}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    is_asked: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """A fleet of crypto forecasters, trained at once, judged honestly."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit.
+
+    Args:
+        arguments: Words after the program's name; None takes them from `sys.argv`.
+    """
+    watch_interrupts()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a code page of Windows lacks letters that we write
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        app(args=list(sys.argv[1:] if arguments is None else arguments), prog_name=command())
+    except SystemExit as end:
+        if end.code == EXIT_INTERRUPTED:
+            sys.stdout.flush()
+            leave()  # threads may wait for the network, and what they wait for is not wanted any more
+        raise

@@ -1,0 +1,208 @@
+"""`python -m v8 compare-profiles`: what each profile costs and what it is worth, measured on equal data."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from v8.cli.device import choose_device, choose_engine, place
+from v8.cli.options import (
+    DEFAULT_ENGINE,
+    MAX_BARS,
+    DataDirOption,
+    DeviceOption,
+    FleetSizeOption,
+    SourceOption,
+    TablesOption,
+    UniverseOption,
+    asked_series,
+    require_tables,
+    served_series,
+    take_tables,
+)
+from v8.errors import ProfileError, SeriesError
+from v8.invocation import command
+from v8.profile import load_profile, profile_names
+from v8.records import check_format, read_json_object
+
+if TYPE_CHECKING:
+    from v8.views.comparison_results import Comparison
+
+
+COMPARED_SERIES = ("BTCUSDT-15m", "BTCUSDT-1h")
+RECOMMENDED = "aligned"
+
+
+def all_profiles() -> list[str]:
+    """List every shipped profile, the recommended one last: ratios refer to it."""
+    return [*sorted({*profile_names()} - {RECOMMENDED}), RECOMMENDED]
+
+
+def compare_profiles(
+    profiles: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--profiles",
+            metavar="NAME|FILE ...",
+            help="Profiles to compare, one or several. Default: all, aligned last.",
+        ),
+    ] = None,
+    more_profiles: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME|FILE ...]", help="Further profiles.")
+    ] = None,
+    series: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--series",
+            metavar="BTCUSDT-15m",
+            help="One series; repeat for more. Default: BTCUSDT-15m and BTCUSDT-1h.",
+        ),
+    ] = None,
+    universe: UniverseOption = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option("--epochs", metavar="N", help="Most epochs of every profile. Default: 1, for speed."),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Each profile's own epochs, for skill; this takes hours on a CPU.")
+    ] = False,
+    repeat: Annotated[int, typer.Option("--repeat", metavar="K", min=1, help="Measurements a profile.")] = 1,
+    baseline_profile: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline-profile", metavar="NAME", help="What ratios refer to. Default: the last profile."
+        ),
+    ] = None,
+    source: SourceOption = "vision",
+    data_dir: DataDirOption = None,
+    tables: TablesOption = None,
+    bars: Annotated[
+        int | None,
+        typer.Option(
+            "--bars",
+            metavar="N",
+            min=1,
+            max=MAX_BARS,
+            help="Newest candles per series. Default: each profile's.",
+        ),
+    ] = None,
+    folds: Annotated[
+        int | None,
+        typer.Option(
+            "--folds",
+            metavar="K",
+            min=1,
+            max=1_000,
+            help="Judge each over so many seasons instead, as backtest does, with its own epochs.",
+        ),
+    ] = None,
+    device: DeviceOption = "auto",
+    fleet_size: FleetSizeOption = "auto",
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder for compare.json, .csv, .html and runs.")
+    ] = Path("comparison"),
+) -> None:
+    """Measure profiles side by side on the same candles: time per stage, speed, memory, skill."""
+    names = [*(profiles or ()), *(more_profiles or ())] or all_profiles()
+    if full and epochs is not None:
+        raise ProfileError(
+            where="--full",
+            rule="runs each profile's own epochs",
+            got=f"--epochs {epochs} beside it",
+            fix="Leave one of them out",
+        )
+    _check_out(out)
+    take_tables(tables)
+    chosen = [load_profile(name) for name in names]
+    for one in chosen:
+        require_tables(one)
+    asked = asked_series(series, universe)
+
+    from v8.artifacts.run_folder import now_iso
+    from v8.cli.printing import print_lines
+    from v8.hardware import describe_machine, versions
+    from v8.machine.core_probe import measured_workers
+    from v8.market.sources.source import SeriesLister, open_source
+    from v8.runs.comparison import compare
+    from v8.views.comparison_results import Comparison
+
+    if folds:
+        from v8.cli.seasons import compare_seasons
+
+        train_all = choose_engine(DEFAULT_ENGINE, device, "auto", fleet_size)
+        budgets = [one.with_budget(newest_bars=bars, epochs=epochs) for one in chosen]
+        every = asked or asked_series(COMPARED_SERIES) or ()
+        opened = open_source(source, data_dir=data_dir)
+        compare_seasons(budgets, every, folds, opened, train_all, out)
+        return
+    if device != "gpu":  # the processes that measure look for that; this one would take it from them
+        choose_device(device)
+    placement = place(device, "auto", fleet_size)
+    num_workers = placement.num_workers
+    opened = open_source(source, data_dir=data_dir)
+    if asked is None and not isinstance(opened, SeriesLister):
+        asked = asked_series(COMPARED_SERIES)
+    all_series = asked or served_series(opened)
+    planned = Comparison(
+        command=command(*sys.argv[1:]),
+        created_at=now_iso(),
+        source=opened.name,
+        is_demo=not opened.is_publishable,
+        series=tuple(str(one) for one in all_series),
+        num_bars={one.name: one.newest_bars if bars is None else bars for one in chosen},
+        epochs=None if full else 1 if epochs is None else epochs,
+        num_repeats=repeat,
+        baseline=baseline_profile or chosen[-1].name,
+        num_workers=measured_workers(num_workers) if placement.is_measured else num_workers,
+        machine=describe_machine(),
+        versions=versions(),
+    )
+    training = {
+        "source": source,
+        "data_dir": str(data_dir) if data_dir else None,
+        "command": planned.command,
+        "fleet_size": placement.fleet_size if fleet_size != "auto" else None,
+        "needs_gpu": device == "gpu",
+    }
+    _show(compare(planned, chosen, source=opened, out=out, training=training, tell=print_lines), out)
+
+
+def _check_out(out: Path) -> None:
+    """Refuse a folder that is none, or whose files a comparison did not write, before hours of measuring."""
+    from v8.views.comparison_results import COMPARISON_FORMAT
+
+    if out.exists() and not out.is_dir():
+        raise ProfileError(
+            where="--out", rule="is a folder", got=f"the file {out}", fix="Choose another place for --out"
+        )
+    fix = "Choose another --out, or move the files named compare.* there away"
+    if any(os.path.lexists(out / f"compare.{kind}") for kind in ("json", "csv", "html")):
+        file = out / "compare.json"
+        content = read_json_object(file, fix=fix)
+        check_format(content, (COMPARISON_FORMAT,), what="comparison", where=str(file), fix=fix)
+
+
+def _show(comparison: Comparison, out: Path) -> None:
+    """Write the files of a comparison and print its tables."""
+    from v8.cli.printing import print_lines, print_reasons, print_table
+    from v8.views.comparison_page import TextTable, budget_sentence, cautions, contents, write_comparison
+    from v8.views.markup import Html
+    from v8.views.page import DEMO_WARNING
+
+    files = write_comparison(out, comparison)
+    print_lines(*([DEMO_WARNING] if comparison.is_demo else []))
+    print_lines(budget_sentence(comparison), *cautions(comparison))
+    for part in (part for _, parts in contents(comparison) for part in parts if not isinstance(part, Html)):
+        if isinstance(part, TextTable):
+            print_table(*part)
+        else:
+            print_lines(part)
+    if comparison.failures:
+        print_reasons("Failed profiles", sorted(comparison.failures.items()))
+    print_lines(f"Written: {', '.join(map(str, files))}")
+    if comparison.failures:
+        raise typer.Exit(SeriesError.exit_code)

@@ -1,0 +1,112 @@
+"""`python -m v8 doctor`: what this machine has, what it computes on, how fast, and what to choose."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from v8.cli.device import choose_workers
+from v8.errors import V8Error
+from v8.profile import load_profile, network_outputs
+
+MATMUL_COLUMNS = {
+    "threads": "{threads}",
+    "size": "{size}",
+    "time": "{milliseconds:.2f} ms",
+    "GFLOP/s": "{gflop_per_s:,.0f}",
+    "result lies on": "{device}",
+}
+STEP_COLUMNS = {
+    "layers": "{path}",
+    "network": "{network}",
+    "precision": "{precision}",
+    "models": "{num_models}",
+    "threads": "{threads}",
+    "windows/s": "{windows_per_s:,.0f}",
+    "compiled in": "{compile_s:.1f} s",
+    "lies on": "{device}",
+}
+"""Columns of the tables: title, and how a measurement is written there."""
+
+
+def doctor(
+    profile: Annotated[
+        str, typer.Option("--profile", metavar="NAME|FILE", help="Whose network is measured.")
+    ] = "aligned",
+    is_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document and nothing else.")
+    ] = False,
+    seconds: Annotated[
+        float, typer.Option("--seconds", metavar="S", min=0.05, help="Time of each measurement.")
+    ] = 2.0,
+) -> None:
+    """Examine this machine: driver, devices, speed of training, and the flags to choose."""
+    chosen = load_profile(profile)
+    network_outputs(chosen)  # or there is nothing to measure
+
+    from v8.machine.diagnosis import report_of
+    from v8.machine.doctor import examine
+
+    started = time.monotonic()
+    findings = examine(chosen, seconds, partial(choose_workers, "cpu", "auto"))
+    report = report_of(findings, chosen, time.monotonic() - started)
+    if is_json:
+        sys.stdout.write(json.dumps(report, indent=2) + "\n")
+    else:
+        _print(report)
+    if report["verdict"]["state"] == "incomplete":
+        raise typer.Exit(V8Error.exit_code)
+
+
+def _print(report: Mapping[str, Any]) -> None:
+    from v8.cli.printing import print_lines, print_table
+
+    print_lines("This machine", *(f"  {what:<8} {found}" for what, found in _machine_rows(report)), "")
+    matmuls = [{**speed, "threads": threads} for threads, speed in report["matmul"].items()]
+    steps = [{**step, "network": "small" if step["is_short"] else "whole"} for step in report["steps"]]
+    for title, columns, measured in (
+        ("Matrix multiplication, float32", MATMUL_COLUMNS, matmuls),
+        (f"Training steps of profile {report['profile']}", STEP_COLUMNS, steps),
+    ):
+        rows = [[shape.format(**line) for shape in columns.values()] for line in measured]
+        print_table(title, list(columns), rows)
+    print_lines(
+        "Recommended", *("  {flag} {value}: {why}".format(**each) for each in report["recommended"]), ""
+    )
+    paths = dict.fromkeys(step["how"] for step in report["steps"] if not step["is_short"])
+    print_lines(*(f"Path: {path}." for path in paths))
+    workers = report["workers"]
+    if workers["windows_per_s"] is not None:
+        print_lines(
+            f"Workers: {workers['num_workers']} single-threaded processes at once train at "
+            f"{workers['windows_per_s']:,.0f} windows/s, {workers['ceiling_pct']:.0f} % of the "
+            f"{workers['ceiling_gflop_per_s']:,.0f} GFLOP/s that their cores multiply."
+        )
+    print_lines(*(f"Note: {note}." for note in report["notes"]))
+    verdict = report["verdict"]
+    print_lines(f"Verdict: {verdict['state']}: {verdict['why']}. Examined in {report['seconds']:.0f} s.")
+
+
+def _machine_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    machine, driver, backend = report["machine"], report["driver"], report["backend"]
+    gpus = [
+        f"{gpu['name']}, {'unknown' if gpu['memory_mib'] is None else '{memory_mib:,.0f} MiB'.format(**gpu)}"
+        for gpu in driver["gpus"]
+    ] or backend.get("gpus", [])
+    versions = ", ".join(f"{name} {version}" for name, version in backend.get("versions", {}).items())
+    built = "" if gpus else " (the backend's; unused without a GPU)"
+    return [
+        ("CPU", f"{machine['cpu']}, {machine['num_cores']} usable cores"),
+        ("memory", f"{machine['memory_bytes'] / 2**30:.1f} GiB"),
+        ("GPU", "; ".join(gpus) or f"none: {driver.get('why', 'the driver lists none')}"),
+        ("driver", driver.get("version", "none")),
+        ("CUDA", f"{backend['cuda']}{built}" if backend.get("cuda") else "none"),
+        ("cuDNN", f"{backend['cudnn']}{built}" if backend.get("cudnn") else "none"),
+        ("backend", versions or "could not be started"),
+    ]

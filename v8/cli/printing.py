@@ -1,0 +1,368 @@
+"""What a run prints: live bars on a terminal, plain lines elsewhere, tables at the end.
+
+Nothing but text and line ends goes to anything that is not a terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column, Table
+
+from v8.artifacts.run_folder import ERROR_FILE
+from v8.losses.significance import ALPHA
+from v8.machine.quiet import quiet_start
+from v8.market.open_times import iso
+from v8.market.series import Series
+from v8.market.sources.source import CandleSource
+from v8.runs.events import (
+    STAGES,
+    EpochEnded,
+    Event,
+    Listener,
+    Note,
+    Outcome,
+    SeriesStarted,
+    StageStarted,
+    Waiting,
+)
+from v8.runs.execution import NewerCandles, Summary
+from v8.runs.outputs import REPORT_FILE
+from v8.runs.plan import ASSUMED_FLOP_PER_S_PER_CORE, Plan, Work, estimate_work
+from v8.runs.run_cost import RunCost, known_cost
+from v8.views.leaderboard import Against, LeaderboardRow, TaskSummary, summarise
+from v8.wording import ABSENT, duration, epochs, number, percent, plural
+
+PLAIN_WIDTH = 160
+"""Columns of tables that go to a file or pipe, which has no width of its own."""
+
+MAX_BARS = 8
+"""Series with a bar of their own on a terminal; more at work at the same time are only counted."""
+
+
+def make_console() -> Console:
+    """Return a console on standard output: as wide as the terminal, or plain and wide."""
+    if sys.stdout.isatty():
+        return Console()
+    return Console(width=PLAIN_WIDTH, color_system=None, force_terminal=False, highlight=False)
+
+
+def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table; numbers should come as text, ready to read."""
+    first, *others = header
+    numbers = [Column(name, justify="right", overflow="fold") for name in others]
+    _print_cells(title, [Column(first, overflow="fold"), *numbers], rows)
+
+
+def print_reasons(title: str, rows: Sequence[tuple[str, str]]) -> None:
+    """Print a table of series and the reasons why they failed."""
+    print_sentences(title, ("series", "reason"), rows)
+
+
+def print_sentences(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table whose last column holds sentences."""
+    *others, last = header
+    columns = [*(Column(name, no_wrap=True) for name in others), Column(last, overflow="fold")]
+    _print_cells(title, columns, rows)
+
+
+@contextmanager
+def open_display(plan: Plan) -> Iterator[Listener]:
+    """Show the progress of a plan until the block ends."""
+    console = make_console()
+    if not console.is_terminal:
+        yield _PlainDisplay(plan)
+        return
+    told = TextColumn("{task.fields[told]}")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), told, TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        yield _LiveDisplay(plan, progress)
+
+
+def print_plan(plan: Plan, source: CandleSource) -> None:
+    """Print what a run would do, and about how long it would take.
+
+    Raises:
+        DataError: If the profile's newest bars are too few.
+    """
+    profile, work = plan.profile, estimate_work(plan.profile)
+    cost = known_cost(profile)
+    with quiet_start():
+        from v8.networks.formula import num_fitted
+        from v8.networks.networks import build_network, num_parameters
+
+        is_formula = profile.family.is_formula
+        parameters = num_fitted(profile) if is_formula else num_parameters(build_network(profile, seed=0))
+    windows = "/".join(f"{number:,}" for number in work.num_windows.values())
+    rows = []
+    for one in plan.series:
+        about = duration(cost.series_s, is_estimate=True) if cost else ABSENT
+        takes = duration(0, is_estimate=True) if one.status == "done" else about
+        rows.append((one.series, one.status, one.seed, f"{work.num_rows:,}", windows, takes))
+    header = ("series", "state", "seed", "rows", "windows train/validation/test", "estimated time")
+    print_table(f"Plan of {plan.path} (nothing is done)", header, rows)
+    print_lines(
+        f"Profile {profile.name}, digest {profile.digest[:12]}, candles from {source.name}.",
+        f"Each of {len(plan.todo)} series: {' -> '.join(STAGES)}.",
+        f"Network: {parameters:,} parameters, {work.flop_per_window / 1e6:,.0f} MFLOP per training window.",
+        f"Rows and windows are for {work.num_bars:,} unbroken candles; gaps and young coins have fewer.",
+        _estimate(plan, work, cost),
+    )
+
+
+def _estimate(plan: Plan, work: Work, cost: RunCost | None) -> str:
+    """Say how long a plan takes, from what runs of its profile took here; without one, what is not known."""
+    num, each = len(plan.todo), plural(plan.profile.training.epochs, "epoch")
+    if cost:
+        whole = duration(cost.series_s * num, is_estimate=True)
+        took = f"{plural(cost.num_series, 'model')} took {duration(cost.seconds, is_estimate=True)} here"
+        return f"Estimated time: about {whole}, judging and saving included: {took}, of at most {each} each."
+    training = duration(work.training_s * num, is_estimate=True)
+    return (
+        f"Estimated time: not known. Training itself takes at most {training} for {each} each, assuming "
+        f"{ASSUMED_FLOP_PER_S_PER_CORE / 1e9:.0f} GFLOP/s per core. Compiling, features, judging (every "
+        "baseline is fitted for each series) and saving come on top, often longer than that; the first run "
+        "of this profile on this machine measures them."
+    )
+
+
+def print_summary(summary: Summary, run: Path, rows: Sequence[LeaderboardRow]) -> None:
+    """Print leaderboard, failures, and where everything lies."""
+    print_leaderboard(rows)
+    if summary.failures:
+        title = f"{len(summary.failures)} series failed"
+        if any((run / str(failure.series) / ERROR_FILE).exists() for failure in summary.failures):
+            title += f"; more about it is in {ERROR_FILE} in their folders"
+        reasons = [(str(failure.series), failure.reason or "") for failure in summary.failures]
+        print_reasons(title, reasons)
+    print_lines(
+        f"{summary.num_trained} series trained now, {summary.num_finished_before} finished before, "
+        f"{len(summary.failures)} failed."
+    )
+    if (run / REPORT_FILE).exists():
+        print_lines(f"Report: {run / REPORT_FILE}")
+    print_lines(f"Run folder: {run}")
+
+
+def print_newer(newer: Sequence[NewerCandles], update: str, fresh: str) -> None:
+    """Print that there are candles which the run does not use, and the commands that do.
+
+    Args:
+        newer: What there is.
+        update: The command that trains a new generation and lets the better one serve.
+        fresh: The command that starts a new run.
+    """
+    if not newer:
+        return
+    most, first = max(each.num_bars for each in newer), min(each.first_s for each in newer)
+    count = f"{most:,} new {'candle' if most == 1 else 'candles'}"
+    of = f"{newer[0].series} has {count}" if len(newer) == 1 else f"{len(newer)} series have up to {count}"
+    print_lines(
+        f"{of} from {iso(first)} on, which this run does not use.",
+        f"Train on them; the old models are kept and serve on where they are better: {update}",
+        f"Or start over beside this run: {fresh}",
+    )
+
+
+def print_leaderboard(rows: Sequence[LeaderboardRow]) -> None:
+    """Print errors as multiples of the naive forecast's and the best baseline's: below 1 is less."""
+    if not rows:
+        print_lines("No series is finished.")
+        return
+    summaries = summarise(rows)
+    compared = [f"{task} × {wins.name}" for task, summary in summaries.items() for wins in summary.shown]
+    header = ("series", *compared, "direction", "best epoch", "seconds")
+    demo = " - DEMO MARKET, simulated, not a real coin" if any(row.source == "demo" for row in rows) else ""
+    title = f"Leaderboard: mean absolute error as a multiple of a forecast without a network{demo}"
+    print_table(title, header, (_board_cells(row, summaries) for row in rows))
+    _print_wins(summaries)
+    print_lines(_significance(rows))
+
+
+def _board_cells(row: LeaderboardRow, summaries: Mapping[str, TaskSummary]) -> list[str]:
+    cells = [row.series]
+    for task, summary in summaries.items():
+        score = row.tasks.get(task)
+        cells += map(_multiple, score.shown) if score else [""] * len(summary.shown)
+    hit_rate = "" if row.hit_rate is None else percent(row.hit_rate)
+    return [*cells, hit_rate, epochs(row.best_epoch, row.epochs_run), f"{row.seconds:.1f}"]
+
+
+def _print_wins(summaries: Mapping[str, TaskSummary]) -> None:
+    """Print how many models beat the naive forecast and the best baseline, lose to them, or neither."""
+    title = "Beside the naive forecast and the best baseline of each task over these series"
+    header = ("task", "beside", "series", "median", "beat it", "lose to it", "no real difference")
+    cells = []
+    for task, summary in summaries.items():
+        for wins in summary.shown:
+            counts = wins.num_beating, wins.num_losing, wins.num_undecided
+            median = f"× {number(wins.median_multiple)}"
+            cells.append((task, wins.name, wins.num_series, median, *counts))
+    print_table(title, header, cells)
+
+
+def _significance(rows: Sequence[LeaderboardRow]) -> str:
+    if all(score.naive.p_value is None for row in rows for score in row.tasks.values()):
+        return (
+            "Below 1 the model errs less. Nothing is known yet: the test spans hold too few windows to test."
+        )
+    return (
+        "Below 1 the model errs less. * differs by more than chance: Diebold-Mariano test, p < "
+        f"{ALPHA:g}, corrected for {len(rows)} series at once (Benjamini-Hochberg)."
+    )
+
+
+def print_lines(*lines: str) -> None:
+    """Print lines as they are, unwrapped."""
+    for line in lines:
+        sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+@dataclass
+class _Tally:
+    """Which of `num_series` series are at work, how many have ended, and how long the others may take."""
+
+    num_series: int
+    num_ended: int = 0
+    num_side_by_side: int = 1
+    started: set[Series] = field(default_factory=set)
+    at_work: set[Series] = field(default_factory=set)
+    finished_s: list[float] = field(default_factory=list)
+
+    def start(self, series: Series) -> None:
+        """Count a series in; again, when its worker died and another one starts it."""
+        self.started.add(series)
+        self.at_work.add(series)
+        self.num_side_by_side = max(self.num_side_by_side, len(self.at_work))
+
+    def end(self, outcome: Outcome) -> None:
+        """Count a series out; only a finished one tells how long series take."""
+        self.at_work.discard(outcome.series)
+        self.num_ended += 1
+        if outcome.reason is None:
+            self.finished_s.append(outcome.seconds)
+
+    def state(self) -> list[str]:
+        """Say how many still train, and about how long the rest takes; nothing when nothing is left."""
+        num_left = self.num_series - self.num_ended
+        said = [f"{len(self.at_work)} still training"] if self.at_work else []
+        if self.finished_s and num_left:
+            # Those at work count as half done: some have just begun, some have almost ended.
+            one_s = sum(self.finished_s) / len(self.finished_s)
+            num_whole = num_left - len(self.at_work) / 2
+            left_s = one_s * num_whole / min(self.num_side_by_side, num_left)
+            said.append(f"about {duration(left_s, is_estimate=True)} left")
+        return said
+
+
+class _PlainDisplay:
+    """One line per event worth one."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._tally = _Tally(len(plan.todo))
+
+    def __call__(self, event: Event) -> None:
+        tally = self._tally
+        if isinstance(event, Note):
+            print_lines(event.text)
+        elif isinstance(event, SeriesStarted):
+            tally.start(event.series)
+            print_lines(f"{event.series}: started ({len(tally.started)} of {tally.num_series})")
+        elif isinstance(event, EpochEnded):
+            epoch = f"epoch {event.record.epoch} of {event.num_epochs}"
+            print_lines(f"{event.series}: {epoch}, {_losses(event)}")
+        elif isinstance(event, Outcome):
+            tally.end(event)
+            state = [f"{tally.num_ended} of {tally.num_series} ended", *tally.state()]
+            print_lines(f"{_ending(event)} ({', '.join(state)})")
+        elif isinstance(event, Waiting):
+            print_lines(f"{event.series}: {event.text}")
+        elif event.stage == "candles":
+            print_lines(f"{event.series}: reading candles")
+
+
+COMPILING: Final = "compiling, up to a minute"
+"""What a series does in the stage `train` before its first epoch ends."""
+
+
+class _LiveDisplay:
+    """A bar over all series, and one over the epochs of each series at work."""
+
+    def __init__(self, plan: Plan, progress: Progress) -> None:
+        self._progress = progress
+        self._tally = _Tally(len(plan.todo))
+        self._candles = progress.add_task("candles", total=len(plan.series), told="")
+        self._all = progress.add_task("series", total=len(plan.todo), told="", visible=False)
+        self._bars: dict[Series, TaskID] = {}
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Note):
+            self._progress.console.print(escape(event.text))
+        elif isinstance(event, SeriesStarted):
+            self._start(event.series)
+        elif isinstance(event, Outcome):
+            self._end(event)
+        elif isinstance(event, StageStarted) and event.stage == "candles":
+            self._progress.update(self._candles, advance=1, told=str(event.series))
+        elif isinstance(event, Waiting):
+            self._progress.update(self._candles, told=escape(f"{event.series}: {event.text}"))
+        elif event.series in self._bars:
+            bar = self._bars[event.series]
+            if isinstance(event, StageStarted):
+                told = COMPILING if event.stage == "train" else ""
+                self._progress.update(bar, description=f"{event.series} {event.stage}", told=told)
+            else:
+                done = event.record.epoch
+                self._progress.update(bar, total=event.num_epochs, completed=done, told=_losses(event))
+
+    def _start(self, series: Series) -> None:
+        self._tally.start(series)
+        self._progress.update(self._candles, visible=False)
+        self._progress.update(self._all, visible=True, told=", ".join(self._tally.state()))
+        if series not in self._bars and len(self._bars) < MAX_BARS:
+            self._bars[series] = self._progress.add_task(str(series), total=None, told="")
+
+    def _end(self, outcome: Outcome) -> None:
+        self._tally.end(outcome)
+        if outcome.series in self._bars:
+            self._progress.remove_task(self._bars.pop(outcome.series))
+        self._progress.update(self._all, advance=1, told=", ".join(self._tally.state()))
+        # Last, so that no bar of an ended series is drawn below the line that says so.
+        self._progress.console.print(escape(_ending(outcome)))
+
+
+def _print_cells(title: str, columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> None:
+    print_lines(title)
+    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
+    for row in rows:
+        table.add_row(*(escape(str(cell)) for cell in row))
+    make_console().print(table)
+
+
+def _multiple(against: Against) -> str:
+    # The blank keeps the points of numbers with and without a mark below each other.
+    mark = "*" if against.is_significant else " "
+    return f"- {mark}" if against.multiple is None else f"{against.multiple:.3f}{mark}"
+
+
+def _losses(event: EpochEnded) -> str:
+    record = event.record
+    return (
+        f"loss {record.train_loss:.5f}, validation {record.validation_loss:.5f}"
+        f"{' (best)' if record.is_best else ''}, {record.windows_per_s:,.0f} windows/s"
+    )
+
+
+def _ending(outcome: Outcome) -> str:
+    done = f"{outcome.series}: done in {outcome.seconds:.1f} s"
+    return f"failed: {outcome.reason}" if outcome.reason else done

@@ -1,0 +1,1 @@
+"""All that forecasts without a network: baselines, simulated range paths, regressions, conformal levels."""

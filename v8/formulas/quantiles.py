@@ -1,0 +1,184 @@
+"""Quantiles in scaled units: where a network's begin, how a regression spreads, what validation corrects.
+
+Everything is in multiples of the units of `v8.windows.spread`, which are in recent ranges, so that an
+interval is as wide as the market is wild.
+
+* The untrained network forecasts the train span's quantiles of each step and column.
+* Under `calibration: blend` the median is moved towards a regression on past ranges, and the quantiles
+  towards its own: constants times the unit that follows from the ranges it forecasts. For these the pinball
+  loss has a closed form, a weighted quantile.
+* Under `calibration: ensemble` no network says quantiles: they lie off the median as those of the simulated
+  paths do (`v8.formulas.range_ensemble`), times a factor.
+* On the validation span every quantile is moved, or its distance stretched, by what is missing there to its
+  level: the level's own quantile of truth less forecast (conformalised quantile regression: Romano, Patterson
+  and Candès 2019, arXiv:1905.03222, each end by itself). Windows overlap, so that few of them are news: of a
+  move found in them a share is kept (`kept_share`).
+
+Shape legend: W windows, H horizon, Q levels, L levels but the median, C columns of a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from v8.formulas.range_regression import RangeRegression, forecast_ranges, regress
+from v8.quantile_levels import MEDIAN, outer, quantile_output
+from v8.tasks import TASKS
+from v8.windows.dataset import SeriesData
+from v8.windows.regression import weighted_quantiles
+from v8.windows.span import Floats
+from v8.windows.spread import spread_units
+
+DOUBTED_WINDOWS: Final = 200
+"""Independent windows from which on more than half of a move is believed. Measured on three seasons of real
+candles: all of it cost up to 1 % of CRPS where the season changed, and coverage was as right without."""
+
+LEAST_STEP: Final = 1e-4
+"""From one quantile to the next, in units; a network whose step starts at nothing could not learn it."""
+
+
+def first_steps(data: SeriesData) -> dict[str, NDArray[np.float32]]:
+    """Return what the biases of a network's quantile heads start at.
+
+    Returns:
+        By `quantile_output` of each task, shape (H, L, C), what `softplus` turns into the steps from the
+        quantiles of the train span to their neighbours, in units; nothing where the network forecasts none.
+    """
+    train, levels = data.spans["train"], data.profile.quantiles
+    if not data.profile.shape.outer_levels:
+        return {}
+    starts = {}
+    for task in data.profile.tasks:
+        name, start_HC = quantile_output(task), np.array(data.scaling.task(task).start)
+        beyond_WHC = data.targets_NHC[task][train.anchors] - start_HC
+        unit_WHC = data.units_NHC[name][train.anchors].astype(np.float64)
+        found = _in_units(beyond_WHC, unit_WHC, data.weight_N[train.anchors], levels)
+        steps = np.maximum(np.diff(found, axis=0), LEAST_STEP)
+        # softplus(x) = log(1 + exp(x)), so that x = log(exp(step) - 1).
+        inverse_LHC = steps + np.log(-np.expm1(-steps))
+        starts[name] = np.moveaxis(inverse_LHC, 0, 1).astype(np.float32)
+    return starts
+
+
+def fit_spread(data: SeriesData, regression: RangeRegression) -> dict[str, Floats]:
+    """Fit how far the outer quantiles of the regression lie off its median.
+
+    Args:
+        data: The prepared series, of a profile with quantiles and `calibration: blend`.
+        regression: What its median is.
+
+    Returns:
+        Per task, shape (H, L, C), scaled targets per unit, ascending over L.
+    """
+    train, levels = data.spans["train"], data.profile.quantiles
+    recent_W1 = data.scaling.floored_range(train.recent_range)[:, None]
+    tasks = [TASKS[name] for name in data.profile.tasks]
+    squares_WH = np.square(forecast_ranges(train, regression.path_LH))
+    units = spread_units(np, tasks, train.standing, recent_W1, squares_WH)
+    spread = {}
+    for task, median_WHC in regress(train, regression).items():
+        beyond_WHC = data.targets_NHC[task][train.anchors] - median_WHC
+        found = _in_units(beyond_WHC, units[task], data.weight_N[train.anchors], levels)
+        spread[task] = np.moveaxis(from_median(found, levels), 0, 1)
+    return spread
+
+
+def _in_units(
+    beyond_WHC: Floats, unit_WHC: Floats, weight_W: NDArray[np.float32], levels: Sequence[float]
+) -> Floats:
+    """Fit a constant number of units for each level, step and column, shape (Q, H, C).
+
+    The pinball loss of a distance of c units is the unit times that of distance / unit at c.
+    """
+    weights = np.broadcast_to(weight_W[:, None, None] * unit_WHC, beyond_WHC.shape)
+    return weighted_quantiles(beyond_WHC / unit_WHC, weights.astype(np.float64), levels)
+
+
+def from_median(quantiles: Floats, levels: Sequence[float]) -> Floats:
+    """Turn quantiles, shape (Q, ...), into distances of the outer ones from the median, shape (L, ...)."""
+    median = quantiles[list(levels).index(MEDIAN)]
+    return np.stack([one - median for one, level in zip(quantiles, levels, strict=True) if level != MEDIAN])
+
+
+def conformal_shifts(
+    levels: Sequence[float],
+    truth: Mapping[str, NDArray[Any]],
+    quantiles: Mapping[str, NDArray[Any]],
+    units: Mapping[str, NDArray[Any]],
+) -> dict[str, Floats]:
+    """Return by how much each outer quantile moves towards holding its share of the windows.
+
+    Args:
+        levels: All levels, ascending.
+        truth: Per task, scaled targets, shape (W, H, C).
+        quantiles: Per task, scaled forecasts, shape (W, H, Q, C).
+        units: Per task, what they are moved in multiples of, shape (W, H, C).
+
+    Returns:
+        Per task, shape (H, L, C), in units.
+    """
+    places = [levels.index(level) for level in outer(levels)]
+    shifts = {}
+    for task, truth_WHC in truth.items():
+        beyond = [(truth_WHC - quantiles[task][:, :, place]) / units[task] for place in places]
+        found = [_shift(one, levels[place]) for one, place in zip(beyond, places, strict=True)]
+        shifts[task] = kept_share(*truth_WHC.shape[:2]) * np.stack(found, axis=1)
+    return shifts
+
+
+def conformal_widths(
+    levels: Sequence[float],
+    truth: Mapping[str, NDArray[Any]],
+    points: Mapping[str, Floats],
+    distances: Mapping[str, Floats],
+) -> dict[str, Floats]:
+    """Return how many times as far each outer quantile must lie off to hold its share of the windows.
+
+    Args:
+        levels: All levels, ascending.
+        truth: Per task, shape (W, H, C).
+        points: Per task, the forecast median, likewise.
+        distances: Per task, how far the outer quantiles lie off a median, shape (W, H, L, C), same unit.
+
+    Returns:
+        Per task, shape (H, L, C), unitless.
+    """
+    factors = {}
+    for task, truth_WHC in truth.items():
+        found = []
+        for place, level in enumerate(outer(levels)):
+            distance_WHC, beyond_WHC = distances[task][:, :, place], truth_WHC - points[task]
+            # Where nothing ever moved no factor widens anything.
+            ratio_WHC = np.divide(
+                beyond_WHC, distance_WHC, out=np.ones_like(beyond_WHC), where=distance_WHC != 0
+            )
+            found.append(_shift(ratio_WHC, max(level, 1 - level)))
+        moved_HLC = np.stack(found, axis=1) - 1.0
+        factors[task] = np.maximum(1.0 + kept_share(*truth_WHC.shape[:2]) * moved_HLC, 0.0)
+    return factors
+
+
+def kept_share(num_windows: int, horizon_bars: int) -> float:
+    """Say how much of a move is kept that was found in so many windows, which overlap by their horizons.
+
+    >>> kept_share(2_000, 10)
+    0.5
+    """
+    num_independent = num_windows / horizon_bars
+    return num_independent / (num_independent + DOUBTED_WINDOWS)
+
+
+def _shift(beyond_WHC: Floats, level: float) -> Floats:
+    """Return the order statistic that a new window exceeds with the chance that its level leaves."""
+    num_windows = len(beyond_WHC)
+    # The outer end is the cautious one: of n windows and the new one, ceil((n + 1) level) are at or below.
+    above = level > MEDIAN
+    rank = np.ceil((num_windows + 1) * (level if above else 1 - level))
+    place = int(np.clip(rank, 1, num_windows)) - 1
+    ordered = np.sort(beyond_WHC, axis=0)
+    found: Floats = ordered[place if above else num_windows - 1 - place]
+    return found

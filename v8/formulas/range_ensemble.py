@@ -1,0 +1,240 @@
+"""Two formulas that say how far the coming bars range: `calibration: ensemble` adds them to a network.
+
+Both begin with one regression: for each step the log range of that bar, by least squares on the log ranges
+behind and, where the profile has them and the train span holds them often enough, on the waves of the day and
+of the week (`v8.windows.span.unheld_waves`). Then
+
+* the *regression* gives each step and column two coefficients, fitted to the smallest absolute error in
+  returns: for candles of the walk that these ranges make and of the bar's own range, for bands and volatility
+  of the deviation that follows and of roll-forward's own;
+* the *paths* are those of `v8.formulas.range_paths`, walked with these ranges: bars that followed train
+  windows, chosen evenly over the span.
+
+Nothing here needs a profile's scaling, and beside open, high, low and close nothing of its features: ranges
+are read from the window's candles, those over more bars than the window from the features that hold them.
+So every network can have it at its side, however small its window.
+
+A window that does not tell of the longest range does not know how wild the market is of late, and a
+regression on the others expects it to become what it was in the train span. Where it has just changed that is
+wrong, so it is believed by half: the other half is a regression that knows no level, in which ranges of any
+size, all so many times larger, lead to ranges that much larger.
+
+Why both: the paths know fat tails and how calm and wild bars follow each other, the regression is fitted to
+the very errors that are judged. scripts/FRONTIER.md has the figures.
+
+Legend: W windows, H steps of the horizon, L terms of a log range, R terms of a task,
+Q levels, C columns of a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from v8.columns import (
+    OHLC,
+    RANGE_BARS,
+    RECENT_RANGE,
+    TASK_OHLC,
+    WAVE_COLUMNS,
+    range_column,
+)
+from v8.formulas.range_paths import (
+    NUM_PATHS,
+    least_deviation,
+    lent_bars,
+    log_ranges,
+    path_medians,
+    path_quantiles,
+    walk_windows,
+)
+from v8.profile import Profile
+from v8.tasks import TASKS
+from v8.tasks.closes import RANGE_TO_VARIANCE, Closes, variance_weights
+from v8.windows.regression import fit_without, least_absolute_errors, least_squares
+from v8.windows.span import Floats, Span, unheld_waves
+
+MEMBERS: Final = ("network", "regression", "paths")
+"""Who forecasts, in the order of an ensemble's shares."""
+
+
+@dataclass(frozen=True)
+class KnownRanges:
+    """The ranges behind of which a profile's windows tell.
+
+    Args:
+        from_candles: Bars whose mean range is read from the candles of the window.
+        from_features: Bars whose range is a feature, as a share of the recent range.
+        waves: Features that tell the time.
+    """
+
+    from_candles: tuple[int, ...]
+    from_features: tuple[int, ...]
+    waves: tuple[str, ...]
+
+    @property
+    def num_ranges(self) -> int:
+        """Ranges among the terms; the last one is the longest."""
+        return len(self.from_candles) + len(self.from_features)
+
+    @property
+    def has_level(self) -> bool:
+        """Whether the longest of all ranges is among them."""
+        return RANGE_BARS[-1] in (*self.from_candles, *self.from_features)
+
+    @property
+    def num_terms(self) -> int:
+        """Terms of a log range, L."""
+        return 1 + self.num_ranges + len(self.waves)
+
+
+def known_ranges(profile: Profile) -> KnownRanges:
+    """Say which ranges behind a profile's windows tell of, each once; long ones may be missing."""
+    longer = [bars for bars in RANGE_BARS if bars > profile.lookback_bars]
+    has_recent = RECENT_RANGE in profile.features
+    return KnownRanges(
+        tuple(bars for bars in RANGE_BARS if bars <= profile.lookback_bars),
+        tuple(bars for bars in longer if has_recent and range_column(bars) in profile.features),
+        tuple(name for name in WAVE_COLUMNS if name in profile.features),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class RangeEnsemble:
+    """Both formulas, fitted to one series.
+
+    Args:
+        floor: Deviation of a bar to which smaller ones are raised, unitless, above 0.
+        most: Log range beyond which none is forecast: the largest of the train span.
+        path_LH: Coefficients of the log range of each coming bar, shape (L, H).
+        moves: Per task, coefficients of the regression, shape (H, R, C), returns per unit of a term.
+        lent_PHC: The bars that paths are made of, see `v8.formulas.range_paths`.
+    """
+
+    floor: float
+    most: float
+    path_LH: Floats
+    moves: Mapping[str, Floats]
+    lent_PHC: Floats
+
+    def ranges(self, span: Span) -> Floats:
+        """Forecast the log range of each coming bar, shape (W, H), unitless."""
+        forecast = _log_terms(span, self.floor) @ self.path_LH
+        return np.exp(np.clip(forecast, np.log(self.floor), self.most))
+
+    def regress(self, span: Span) -> dict[str, Floats]:
+        """Forecast by the regression, per task, shape (W, H, C), in the task's unit."""
+        terms = move_terms(np, span.standing, self.ranges(span))
+        made = {}
+        for task, coefficients_HRC in self.moves.items():
+            moved_WHC = np.einsum("whr,hrc->whc", terms[TASKS[task].has_window], coefficients_HRC)
+            made[task] = span.rolled[task] + moved_WHC * _unit(span, task)
+        return made
+
+    def walk(self, span: Span) -> dict[str, Floats]:
+        """Forecast by the paths, per task, shape (W, H, C), in the task's unit."""
+        return walk_windows(span, self.ranges(span), self.lent_PHC, partial(path_medians, np))
+
+    def walk_quantiles(self, span: Span, levels: Sequence[float]) -> dict[str, Floats]:
+        """Say the quantiles over the paths, per task, shape (W, H, Q, C), in the task's unit."""
+        return walk_windows(span, self.ranges(span), self.lent_PHC, partial(path_quantiles, np, levels))
+
+
+def fit_ensemble(train: Span) -> RangeEnsemble:
+    """Fit both formulas to the train span alone."""
+    ranges_WH = log_ranges(train.truth[TASK_OHLC])
+    floor = least_deviation(ranges_WH)
+    logs_WH = np.log(np.maximum(ranges_WH, floor))
+    known = known_ranges(train.profile)
+    unheld = [1 + known.num_ranges + place for place in unheld_waves(train, known.waves)]
+    terms_WL = _log_terms(train, floor)
+    path_LH = fit_without(unheld, lambda held_WK: fit_log_ranges(held_WK, logs_WH, known), terms_WL)
+    most = float(logs_WH.max())
+    unlent = np.empty((0, train.horizon_bars, len(OHLC)))
+    forecast_WH = RangeEnsemble(floor, most, path_LH, {}, unlent).ranges(train)
+    # Evenly over the span: as good as twice as many drawn by lot, see scripts/FRONTIER.md.
+    chosen = np.linspace(0, len(train) - 1, NUM_PATHS // 2).round().astype(np.int64)
+    moves = _fit_moves(train, forecast_WH)
+    return RangeEnsemble(floor, most, path_LH, moves, lent_bars(train, forecast_WH, chosen))
+
+
+def fit_log_ranges(terms_WL: Floats, logs_WH: Floats, known: KnownRanges) -> Floats:
+    """Fit the coefficients of the log range of each coming bar.
+
+    Args:
+        terms_WL: One, the log ranges behind, the longest last, and the waves, if they are not left out.
+        logs_WH: The log ranges that followed.
+        known: What the terms are.
+
+    Returns:
+        Shape (L, H).
+    """
+    fitted_LH = least_squares(terms_WL, logs_WH)
+    if known.has_level:
+        return fitted_LH
+    return (fitted_LH + _fit_without_level(terms_WL, logs_WH, known.num_ranges)) / 2
+
+
+def _fit_without_level(terms_WL: Floats, logs_WH: Floats, num_ranges: int) -> Floats:
+    """Fit coefficients of which those of the ranges add up to one, shape (L, H)."""
+    identity_LL = np.eye(terms_WL.shape[1])
+    # What any other range has, the longest one lacks.
+    basis_LK = np.delete(identity_LL, num_ranges, axis=1)
+    basis_LK[num_ranges, 1:num_ranges] = -1.0
+    free_KH = least_squares(terms_WL @ basis_LK, logs_WH - terms_WL[:, [num_ranges]])
+    return np.asarray(identity_LL[:, [num_ranges]] + basis_LK @ free_KH)
+
+
+def move_terms(xp: Any, standing: Closes, ranges: Any) -> dict[bool, Any]:
+    """Compute the terms of the regression.
+
+    Args:
+        xp: Array namespace, `numpy` or `keras.ops`.
+        standing: The coming closes if the close stays where it is.
+        ranges: Log range of each coming bar, shape (W, H), unitless.
+
+    Returns:
+        Of tasks without and, where `standing` has them, with a window of closes, by `Task.has_window`, shape
+        (W, H, 2), in returns.
+    """
+    squares = RANGE_TO_VARIANCE * xp.square(ranges)
+    walk = [xp.sqrt(xp.cumsum(squares, axis=1)), xp.sqrt(squares)]
+    terms = {False: xp.stack(walk, axis=-1)}
+    if standing.deviation is not None:
+        weights = variance_weights(ranges.shape[1]).T.astype(np.float32 if xp is not np else np.float64)
+        widened = xp.sqrt(xp.square(standing.deviation) + xp.matmul(squares, weights))
+        terms[True] = xp.stack([widened, standing.deviation], axis=-1)
+    return terms
+
+
+def _fit_moves(train: Span, ranges_WH: Floats) -> dict[str, Floats]:
+    terms = move_terms(np, train.standing, ranges_WH)
+    fitted = {}
+    for task, truth_WHC in train.truth.items():
+        moved_WHC = (truth_WHC - train.rolled[task]) / _unit(train, task)
+        steps = zip(
+            np.moveaxis(terms[TASKS[task].has_window], 1, 0), np.moveaxis(moved_WHC, 1, 0), strict=True
+        )
+        fitted[task] = np.stack([least_absolute_errors(*step) for step in steps]) * TASKS[task].is_moved
+    return fitted
+
+
+def _log_terms(span: Span, floor: float) -> Floats:
+    """Return a constant, the floored log deviations behind and the waves, shape (W, L)."""
+    known = known_ranges(span.profile)
+    deviations = [np.sqrt(span.range_variance(bars)) for bars in known.from_candles]
+    if known.from_features:
+        shares_WX = span.known((RECENT_RANGE, *map(range_column, known.from_features)))
+        deviations += [*(shares_WX[:, :1] * shares_WX[:, 1:]).T]
+    logs = [np.log(np.maximum(one, floor)) for one in deviations]
+    waves = span.known(known.waves).T if known.waves else ()
+    return np.stack([np.ones(len(span)), *logs, *waves], axis=1)
+
+
+def _unit(span: Span, task: str) -> Any:
+    """What a return of one is in the task's unit."""
+    return span.last_close[:, None, None] if TASKS[task].is_price else 1.0

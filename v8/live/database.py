@@ -1,0 +1,441 @@
+"""The database of the ledger: one SQLite file that is only ever added to.
+
+* A forecast is one row, written in one transaction and kept on the disk before the call returns; a place and
+  series has at most one for each close. Triggers refuse to change or remove a row.
+* The schema has a version. A file of a newer one, of another program, or of none is refused and left alone.
+* One process at a time writes, by a lock; others may read meanwhile (write-ahead log).
+
+What is read back is checked like a stranger's file: its numbers are finite and of the shape they must have.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from v8.errors import ArtifactError, ProfileError, StorageError, V8Error
+from v8.invocation import command
+from v8.live import schema
+from v8.live.entries import Entry, Issuer, Known, Score, Scored, Tally
+from v8.live.packing import pack, pack_plain, unpack, unpack_plain
+from v8.lock import WriterLock
+from v8.market.series import Series
+from v8.records import AS_WRITTEN, OpenTime, Sha256, checked
+from v8.storage import write_with
+from v8.user_files import require_replaceable
+
+BUSY_S: Final = 30.0
+"""How long one waits for another process to let go, in seconds."""
+
+_ISSUER: Final = TypeAdapter(Issuer)
+_TIMES: Final = TypeAdapter(tuple[OpenTime, OpenTime, Sha256])
+_BESIDE: Final = ("-wal", "-shm", "-journal")
+"""What SQLite opens beside a database."""
+
+_FIX: Final = "Restore the file from a copy, or begin another ledger with --ledger"
+_OF_THE_PLACE: Final = {
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+}
+"""What SQLite says when the place is at fault and not the content."""
+
+
+def place_name(place: Path | str, ledger: Path) -> str:
+    """Name a place of models as the ledger does.
+
+    Args:
+        place: The folder of a run as a `Path`; as text `user/name` on the Hub, or what this returned before.
+        ledger: The file of the ledger. Runs below its folder are named from there, so that all can be moved
+            together.
+
+    >>> place_name("you/name", Path("runs/ledger.sqlite"))
+    'you/name'
+    >>> place_name(Path("runs/aligned"), Path("runs/ledger.sqlite"))
+    './aligned'
+    """
+    if isinstance(place, str):
+        return place
+    folder, beside = place.resolve(), ledger.resolve().parent
+    if folder.is_relative_to(beside):
+        return f"./{folder.relative_to(beside).as_posix()}"
+    return folder.as_posix()
+
+
+class Ledger:
+    """An open ledger, of one thread at a time; `open` and `open_to_write` make one."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, lock: WriterLock | None = None) -> None:
+        self.path = path
+        self._connection, self._lock = connection, lock
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open a ledger to read it, whoever writes it.
+
+        Raises:
+            ArtifactError: If there is none, it is of a newer v8, or no ledger.
+            StorageError: If it cannot be reached.
+        """
+        return cls(path, _connected(path))
+
+    @classmethod
+    def open_to_write(cls, path: Path) -> Self:
+        """Open a ledger to add to it; it is made where there is no such file.
+
+        Raises:
+            ArtifactError: If another process writes it, it is of a newer v8, or no ledger.
+            StorageError: If it cannot be written.
+        """
+        rule, fix = "one process at a time writes a ledger", "Wait until it ends, or use another --ledger"
+        lock = WriterLock(path, rule=rule, fix=fix)
+        try:
+            if not os.path.lexists(path):
+                write_with(path, _make)
+            return cls(path, _connected(path, is_writer=True), lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    def close(self) -> None:
+        """Close the file and let it go."""
+        self._connection.close()
+        if self._lock:
+            self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def place(self, place: Path | str) -> str:
+        """Name a place of models as this ledger does, see `place_name`."""
+        return place_name(place, self.path)
+
+    def places(self) -> list[str]:
+        """List the places that have forecasts here, in order."""
+        return [row[0] for row in self._rows("SELECT DISTINCT place FROM tracks ORDER BY place")]
+
+    def series(self, place: Path | str) -> list[str]:
+        """List the series of a place that have forecasts here, in order."""
+        found = self._rows("SELECT series FROM tracks WHERE place = ? ORDER BY series", self.place(place))
+        with self._as_written("tracks"):
+            return [str(Series.parse(row[0])) for row in found]
+
+    def newest(self, place: Path | str, series: str) -> int | None:
+        """Return the newest close that a forecast was issued for, seconds since the epoch; None at first."""
+        newest = "SELECT MAX(issued_for_s) FROM forecasts WHERE track = ?"
+        ((found,),) = self._rows(newest, self._track(place, series))
+        with self._as_written("forecasts"):
+            return None if found is None else int(found)
+
+    def issued_since(self, place: Path | str, series: str, since_s: int) -> list[int]:
+        """List the closes from `since_s` on that a forecast was issued for, seconds since the epoch."""
+        found = self._rows(
+            "SELECT issued_for_s FROM forecasts WHERE track = ? AND issued_for_s >= ? ORDER BY issued_for_s",
+            self._track(place, series),
+            since_s,
+        )
+        with self._as_written("forecasts"):
+            return [int(row[0]) for row in found]
+
+    def add(self, entry: Entry) -> bool:
+        """Write a forecast and return when it is on the disk.
+
+        Returns:
+            Whether it was written; not if there is one of the same place, series and close.
+        """
+        issuer = entry.issuer
+        with self._transaction():
+            track = self._known("tracks", place=issuer.place, series=issuer.series)
+            row = {
+                "track": track,
+                "issued_for_s": entry.issued_for_s,
+                "written_s": entry.written_s,
+                "issuer": self._known("issuers", track=track, about=_about(issuer)),
+                "candles_digest": entry.candles_digest,
+                "forecasts": pack(entry.values),
+            }
+            return self._insert_new("forecasts", "track = :track AND issued_for_s = :issued_for_s", row)
+
+    def add_score(self, number: int, score: Score) -> bool:
+        """Write the score of the forecast of a number that `pending` gave.
+
+        Returns:
+            Whether it was written; not if the forecast has one.
+        """
+        row = {
+            "forecast": number,
+            "scored_s": score.scored_s,
+            "truth_digest": score.truth_digest,
+            "losses": None if score.losses is None else pack_plain(score.losses),
+            "truth": None if score.truth is None else pack(score.truth),
+        }
+        with self._transaction():
+            return self._insert_new("scores", "forecast = :forecast", row)
+
+    def pending(self, place: Path | str, series: str, since_s: int = 0) -> dict[int, Entry]:
+        """Return the forecasts that have no score yet, by number, in the order of time.
+
+        Args:
+            place: Whose.
+            series: Whose.
+            since_s: Leave out those that were issued for an earlier close: who knows that they are scored
+                need not look at them.
+        """
+        found = self._rows(
+            "SELECT id, issuer, issued_for_s, written_s, candles_digest, forecasts FROM forecasts "
+            "WHERE track = ? AND issued_for_s >= ? "
+            "AND NOT EXISTS (SELECT 1 FROM scores WHERE forecast = forecasts.id) ORDER BY issued_for_s",
+            self._track(place, series),
+            since_s,
+        )
+        return {number: self._entry(number, *row) for number, *row in found}
+
+    def entry(self, place: Path | str, series: str, issued_for_s: int) -> Entry | None:
+        """Return the forecast of one close; None where there is none."""
+        found = self._rows(
+            "SELECT id, issuer, issued_for_s, written_s, candles_digest, forecasts FROM forecasts "
+            "WHERE track = ? AND issued_for_s = ?",
+            self._track(place, series),
+            issued_for_s,
+        )
+        return next((self._entry(number, *row) for number, *row in found), None)
+
+    def tally(self, place: Path | str, series: str) -> Tally:
+        """Count the forecasts of a series."""
+        (counts,) = self._rows(
+            "SELECT COUNT(*), TOTAL(written_s >= issued_for_s + ?), COUNT(losses), "
+            "TOTAL(forecast IS NOT NULL AND losses IS NULL) "
+            "FROM forecasts LEFT JOIN scores ON forecast = forecasts.id WHERE track = ?",
+            Series.parse(series).bar_s,
+            self._track(place, series),
+        )
+        return Tally(*map(int, counts))
+
+    def scored(self, place: Path | str, series: str) -> list[Scored]:
+        """Return the scored forecasts of a series, one entry for each issuer, oldest first."""
+        found = self._rows(
+            "SELECT issuer, issued_for_s, written_s, losses FROM forecasts "
+            "JOIN scores ON forecast = forecasts.id WHERE track = ? AND losses IS NOT NULL "
+            "ORDER BY issued_for_s",
+            self._track(place, series),
+        )
+        by_issuer: dict[int, list[tuple[int, int, bytes]]] = {}
+        for issuer, *row in found:
+            by_issuer.setdefault(issuer, []).append(tuple(row))
+        return [self._scored(issuer, rows) for issuer, rows in by_issuer.items()]
+
+    def newest_truths(self, place: Path | str, series: str, most: int) -> list[Known]:
+        """Return the newest scored forecasts of a series that were in time, and what happened.
+
+        Only those of issuers with quantiles, one entry for each issuer.
+        """
+        found = self._rows(
+            "SELECT issuer, issued_for_s, written_s, forecasts, truth FROM forecasts "
+            "JOIN scores ON forecast = forecasts.id WHERE track = ? AND losses IS NOT NULL "
+            "ORDER BY issued_for_s DESC LIMIT ?",
+            self._track(place, series),
+            most,
+        )
+        issuers = {number: self._issuer(number) for number in {row[0] for row in found}}
+        by_issuer: dict[int, list[tuple[bytes, bytes]]] = {}
+        with self._as_written("scores"):
+            for number, issued_for_s, written_s, *packed in found:
+                if written_s < issued_for_s + issuers[number].bar_s and issuers[number].has_quantiles:
+                    by_issuer.setdefault(number, []).append(tuple(packed))
+        return [self._known_truths(issuers[number], rows) for number, rows in by_issuer.items()]
+
+    def _known_truths(self, issuer: Issuer, rows: list[tuple[bytes, bytes]]) -> Known:
+        shape = (len(issuer.forecasters), issuer.num_values)
+        with self._as_written("scores"):
+            values = np.stack([unpack(packed, shape) for packed, _ in rows])
+            return Known(issuer, values, np.stack([unpack(truth, shape[1:]) for _, truth in rows]))
+
+    def _scored(self, issuer_id: int, rows: list[tuple[int, int, bytes]]) -> Scored:
+        issuer = self._issuer(issuer_id)
+        shape = (len(rows), len(issuer.forecasters), len(issuer.tasks))
+        with self._as_written("scores"):
+            times = np.array([row[:2] for row in rows], np.int64)
+            losses = unpack_plain(b"".join(row[2] for row in rows), shape)
+            if (losses < 0).any():
+                raise ValueError("errors below zero")
+        return Scored(issuer, times[:, 0], times[:, 1], losses)
+
+    def _entry(self, number: int, *row: Any) -> Entry:
+        where, issuer, packed = f"{self.path}, forecast {number}", self._issuer(row[0]), row[-1]
+        times = checked(_TIMES, row[1:-1], where=where, fix=_FIX, rule=AS_WRITTEN)
+        with self._as_written(f"forecast {number}"):
+            return Entry(issuer, *times, unpack(packed, (len(issuer.forecasters), issuer.num_values)))
+
+    def _issuer(self, number: int) -> Issuer:
+        found = self._rows(
+            "SELECT place, series, about FROM issuers JOIN tracks ON tracks.id = track WHERE issuers.id = ?",
+            number,
+        )
+        where = f"{self.path}, issuer {number}"
+        with self._as_written(f"issuer {number}"):
+            ((place, series, about),) = found
+            content = {**json.loads(about), "place": place, "series": series}
+        return checked(_ISSUER, content, where=where, fix=_FIX, rule=AS_WRITTEN)
+
+    def _track(self, place: Path | str, series: str) -> int | None:
+        found = self._rows("SELECT id FROM tracks WHERE place = ? AND series = ?", self.place(place), series)
+        return next((row[0] for row in found), None)
+
+    def _known(self, table: str, **row: Any) -> int:
+        """Return the number of a row that is added where it is not there yet."""
+        self._insert_new(table, " AND ".join(f"{name} = :{name}" for name in row), row)
+        key = " AND ".join(f"{name} = ?" for name in row)
+        found = self._rows(f"SELECT id FROM {table} WHERE {key}", *row.values())  # noqa: S608
+        with self._as_written(table):
+            ((number,),) = found
+            return int(number)
+
+    def _insert_new(self, table: str, key: str, row: Mapping[str, Any]) -> bool:
+        names, values = ", ".join(row), ", ".join(f":{name}" for name in row)
+        missing = f"NOT EXISTS (SELECT 1 FROM {table} WHERE {key})"  # noqa: S608 - our own words
+        insert = f"INSERT INTO {table} ({names}) SELECT {values} WHERE {missing}"
+        added = self._connection.execute(insert, row)
+        return added.rowcount == 1
+
+    def _rows(self, query: str, *values: Any) -> list[Any]:
+        with _spoken(self.path):
+            return self._connection.execute(query, values).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Do all of the block or nothing."""
+        with _spoken(self.path):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._connection.rollback()
+                raise
+            self._connection.execute("COMMIT")
+
+    @contextmanager
+    def _as_written(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, TypeError, OverflowError, AttributeError, ProfileError) as error:
+            raise _damaged(self.path, f"{what} with {error}") from error
+
+
+def _about(issuer: Issuer) -> str:
+    """Write an issuer, but for place and series, in the one way that equal ones share."""
+    content = _ISSUER.dump_python(issuer, mode="json", exclude={"place", "series"})
+    return json.dumps(content, separators=(",", ":"), allow_nan=False)
+
+
+def _make(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        schema.make(connection)
+
+
+def _connected(path: Path, *, is_writer: bool = False) -> sqlite3.Connection:
+    """Open a ledger's file that is there, and look at its schema."""
+    mode = _mode(path, is_writer=is_writer)
+    with _spoken(path):
+        address = f"{path.absolute().as_uri()}?{mode}"
+        connection = sqlite3.connect(address, timeout=BUSY_S, isolation_level=None, uri=True)
+        try:
+            _set_up(connection, path, is_writer=is_writer)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def _mode(path: Path, *, is_writer: bool) -> str:
+    """Say how SQLite must open a file: as one that cannot change where nobody can write it."""
+    try:
+        _require_file(path)
+        for ending in _BESIDE:
+            require_replaceable(path.with_name(path.name + ending))
+        has_log = _has_log(path)
+    except OSError as error:
+        raise StorageError.of(error.filename or path, error) from error
+    if is_writer or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        return "mode=rw"
+    if has_log:
+        raise StorageError(
+            where=str(path),
+            rule="must lie where its write-ahead log can be taken up",
+            got="a log beside it, and no permission to write",
+            fix="Read it as the user who writes it, or copy both files",
+        )
+    return "mode=ro&immutable=1"
+
+
+def _has_log(path: Path) -> bool:
+    """Say whether a ledger has a log with content; whoever closes it last removes that at any moment."""
+    try:
+        return path.with_name(f"{path.name}-wal").stat().st_size > 0
+    except FileNotFoundError:
+        return False
+
+
+def _require_file(path: Path) -> None:
+    if not path.is_file():
+        raise ArtifactError(
+            where=str(path),
+            rule="must be a ledger",
+            got="no such file" if not os.path.lexists(path) else "a folder, pipe or device",
+            fix=f"Begin one with `{command('forecast', 'runs/aligned')}`, or name another with --ledger",
+        )
+
+
+def _set_up(connection: sqlite3.Connection, path: Path, *, is_writer: bool) -> None:
+    connection.execute("PRAGMA trusted_schema = OFF")
+    if found := schema.fault(connection):
+        raise ArtifactError(
+            where=str(path),
+            rule=f"must be a ledger of schema {schema.SCHEMA_VERSION}",
+            got=found,
+            fix="Name another file with --ledger, or use the v8 that wrote this one; it is left as it is",
+        )
+    # A power cut must not lose what was said to be written.
+    connection.execute("PRAGMA synchronous = FULL" if is_writer else "PRAGMA query_only = ON")
+
+
+@contextmanager
+def _spoken(path: Path) -> Iterator[None]:
+    """Turn what SQLite says, and text that is no UTF-8, into an error of ours."""
+    try:
+        yield
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        raise _refused(path, error) if code in _OF_THE_PLACE else _damaged(path, str(error)) from error
+
+
+def _refused(path: Path, error: Exception) -> V8Error:
+    return StorageError(
+        where=str(path),
+        rule="must be written and read",
+        got=str(error),
+        fix="Make room or choose another place with --ledger, and repeat the same command; what was written "
+        "is kept",
+    )
+
+
+def _damaged(path: Path, got: str) -> V8Error:
+    return ArtifactError(where=str(path), rule="must be a ledger as v8 wrote it", got=got, fix=_FIX)

@@ -1,0 +1,254 @@
+"""What stands in the ledger: who forecast, what was forecast, and how far it was from the truth.
+
+Numbers of a forecast are float32, as a model gives them; what is written is what is scored. Arrays of all
+tasks lie one behind the other, in the order of `Issuer.tasks`, each as steps times columns.
+
+Legend: K forecasters, V values of one forecaster (steps times columns of all tasks), T tasks, H steps, C
+columns of a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from typing import Annotated, Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import AfterValidator, Field
+
+from v8.formulas.baselines import NAIVE
+from v8.losses.judgement import MODEL
+from v8.market.open_times import iso
+from v8.market.series import Series, is_series_name
+from v8.profile import ProfileName
+from v8.quantile_levels import quantile_column
+from v8.records import Count, OpenTime, Positive, Sha256, Word
+
+Number = TypeVar("Number", np.float32, np.float64)
+
+MAX_VALUES: Final = 100_000
+"""Values of one forecaster; a thousand steps of the shipped tasks have 7,000."""
+
+QUANTILE_PREFIX: Final = f"{MODEL}_q"
+
+SHOWN_DIGITS: Final = 12
+"""Of a digest or commit that people read."""
+
+Place = Annotated[str, Field(strict=True, min_length=1, max_length=1_000)]
+"""Where the models are: `./` and the path of a run beside the ledger, an absolute path, or `user/name`."""
+
+
+def _series_name(text: str) -> str:
+    if not is_series_name(text):
+        raise ValueError("names a series such as BTCUSDT-15m")
+    return text
+
+
+def quantile_forecaster(level: float) -> str:
+    """Name a quantile of a model among the forecasters, by its level in per cent.
+
+    >>> quantile_forecaster(0.05)
+    'model_q5'
+    """
+    return quantile_column(MODEL, level).replace(".", "-")  # it is a word
+
+
+def level_of(forecaster: str) -> float | None:
+    """Return the level of the quantile that a forecaster stands for; None for a point forecast.
+
+    >>> level_of("model_q97-5"), level_of("model")
+    (0.975, None)
+    """
+    if not forecaster.startswith(QUANTILE_PREFIX):
+        return None
+    return float(forecaster.removeprefix(QUANTILE_PREFIX).replace("-", ".")) / 100
+
+
+@dataclass(frozen=True)
+class Issuer:
+    """One model of one series of a place, and what stands beside it.
+
+    Args:
+        place: Where the model is, see `v8.live.database.place_name`.
+        series: Such as "BTCUSDT-15m".
+        model_sha256: Digest of the model file.
+        revision: Commit of the Hub that it is of; None for one of this machine.
+        seen_until_s: When the last candle closed that training has seen, seconds since the epoch, UTC.
+        profile: Name of the profile that it was trained with.
+        profile_digest: Digest of that profile.
+        source: Name of the source of candles.
+        bar_s: Seconds of a bar.
+        horizon_bars: Bars ahead.
+        tasks: What is forecast: columns per task, in the order of the values.
+        forecasters: `MODEL`, then keys of `BASELINES`, then `quantile_forecaster` of each outer level.
+    """
+
+    place: Place
+    series: Annotated[str, Field(strict=True), AfterValidator(_series_name)]
+    model_sha256: Sha256
+    revision: Annotated[str, Field(strict=True, pattern="^[0-9a-f]{40}$")] | None
+    seen_until_s: OpenTime
+    profile: ProfileName
+    profile_digest: Sha256
+    source: Word
+    bar_s: Positive
+    horizon_bars: Positive
+    tasks: Mapping[Word, tuple[Word, ...]]
+    forecasters: tuple[Word, ...]
+
+    def __post_init__(self) -> None:
+        is_timed = Series.parse(self.series).bar_s == self.bar_s
+        has_columns = bool(self.tasks) and all(self.tasks.values())
+        is_beside = self.forecasters[:1] == (MODEL,) and NAIVE in self.forecasters
+        is_single = len(set(self.forecasters)) == len(self.forecasters)
+        is_bounded = self.num_values <= MAX_VALUES
+        levels = [level for level in map(level_of, self.forecasters) if level is not None]  # or ValueError
+        is_bounded = is_bounded and all(0 < level < 1 for level in levels)
+        if not (is_timed and has_columns and is_beside and is_single and is_bounded):
+            raise ValueError("forecasts bars of its series, tasks with columns, by a model, naive and others")
+
+    @property
+    def num_values(self) -> int:
+        """Values of one forecaster."""
+        return self.horizon_bars * sum(map(len, self.tasks.values()))
+
+    @property
+    def has_quantiles(self) -> bool:
+        """Whether quantiles of the model are among its forecasters."""
+        return any(level_of(name) is not None for name in self.forecasters)
+
+    @property
+    def generation(self) -> str:
+        """Say which generation of the place's models it is of: until when it has seen, and its digest."""
+        return f"{iso(self.seen_until_s)} {self.model_sha256[:SHOWN_DIGITS]}"
+
+    def split(self, values: NDArray[Number]) -> dict[str, NDArray[Number]]:
+        """Part values of shape (..., V) by task, each (..., H, C)."""
+        parts, start = {}, 0
+        for task, columns in self.tasks.items():
+            stop = start + self.horizon_bars * len(columns)
+            shape = (*values.shape[:-1], self.horizon_bars, len(columns))
+            parts[task] = values[..., start:stop].reshape(shape)
+            start = stop
+        return parts
+
+    def joined(self, tasks: Mapping[str, NDArray[np.floating[Any]]]) -> NDArray[np.float32]:
+        """Put arrays (..., H, C) of all tasks one behind the other, the inverse of `split`."""
+        flat = [tasks[name].reshape(*tasks[name].shape[:-2], -1) for name in self.tasks]
+        return np.concatenate(flat, axis=-1).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A forecast that was issued.
+
+    Args:
+        issuer: Who forecast.
+        issued_for_s: When the newest candle closed, which is when the first forecast bar opens; seconds since
+            the epoch, UTC.
+        written_s: When it was written, by the exchange's clock.
+        candles_digest: Of the candles that it was made from.
+        values: What every forecaster said, shape (K, V), float32, quote currency or unitless.
+    """
+
+    issuer: Issuer
+    issued_for_s: OpenTime
+    written_s: OpenTime
+    candles_digest: Sha256
+    values: NDArray[np.float32]
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the first forecast bar had closed when it was written: then some of the truth was there."""
+        return self.written_s >= self.issued_for_s + self.issuer.bar_s
+
+    @property
+    def due_s(self) -> int:
+        """When the last forecast bar closes."""
+        return self.issued_for_s + self.issuer.horizon_bars * self.issuer.bar_s
+
+    def forecast(self, forecaster: str = MODEL) -> dict[str, NDArray[np.float32]]:
+        """Return what one forecaster said, per task, shape (H, C)."""
+        return self.issuer.split(self.values[self.issuer.forecasters.index(forecaster)])
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """How far a forecast was from the truth.
+
+    Args:
+        scored_s: When it was scored, by the exchange's clock.
+        truth_digest: Of the candles of the forecast bars, as they were then; None where a candle never came,
+            so that there is nothing to score.
+        truth: What happened, shape (V,), float32; None likewise.
+        losses: Mean absolute error in returns over all steps and columns, of a quantile twice its pinball
+            loss, shape (K, T), float64, unitless; None likewise.
+    """
+
+    scored_s: OpenTime
+    truth_digest: Sha256 | None
+    truth: NDArray[np.float32] | None
+    losses: NDArray[np.float64] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """All scored forecasts of one issuer, in the order of time.
+
+    Args:
+        issuer: Who forecast.
+        issued_for_s: Shape (N,), int64.
+        written_s: Shape (N,), int64.
+        losses: Shape (N, K, T), float64, unitless.
+    """
+
+    issuer: Issuer
+    issued_for_s: NDArray[np.int64]
+    written_s: NDArray[np.int64]
+    losses: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """Forecasts of one issuer and what happened.
+
+    Args:
+        issuer: Who forecast.
+        values: What every forecaster said, shape (N, K, V), float32.
+        truth: What happened, shape (N, V), float32.
+    """
+
+    issuer: Issuer
+    values: NDArray[np.float32]
+    truth: NDArray[np.float32]
+
+    def of(self, forecaster: str) -> NDArray[np.float32]:
+        """Return what one forecaster said, shape (N, V)."""
+        return self.values[:, self.issuer.forecasters.index(forecaster)]
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How many forecasts of a series were issued.
+
+    Args:
+        num_issued: All of them.
+        num_late: Those whose first bar had closed when they were written.
+        num_scored: Those that were scored, late ones among them.
+        num_void: Those of which a candle never came.
+    """
+
+    num_issued: Count = 0
+    num_late: Count = 0
+    num_scored: Count = 0
+    num_void: Count = 0
+
+    @property
+    def num_pending(self) -> int:
+        """Those whose truth has not come yet."""
+        return self.num_issued - self.num_scored - self.num_void
+
+    def __add__(self, other: Tally) -> Tally:
+        """Count those of both."""
+        return Tally(*map(sum, zip(astuple(self), astuple(other), strict=True)))

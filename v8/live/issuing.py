@@ -1,0 +1,325 @@
+"""Issuing: one forecast of one series, made now, with all that is said about it.
+
+A forecast has two times that must not be mixed up:
+
+- `issued_at` is when it was made, by the exchange's clock where the source keeps one.
+- `first_bar` is when the first bar that it forecasts opens, which is when the newest candle closed.
+
+A forecast is about the future, so candles after which every forecast bar has already closed are refused
+unless the past is meant. The demo market has a calendar of its own and no present: no candle of it is too
+old, and no model of it has an age.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import pandas as pd
+
+from v8.artifacts.forecaster import Forecaster
+from v8.errors import DataError, V8Error
+from v8.formulas.baselines import called
+from v8.hub.opening import ModelPlace
+from v8.losses.judgement import Judgement
+from v8.losses.quantile_judgement import QuantileJudgement
+from v8.market.candles import Candles
+from v8.market.open_times import iso
+from v8.market.sources.source import BringsMany, CandleSource, present_of
+from v8.quantile_levels import intervals, nominal, percent_of, quantile_column
+from v8.tasks import TASKS
+from v8.wording import duration, number
+
+FORECAST_COLUMNS: Final = frozenset(name for task in TASKS.values() for name in task.columns)
+"""Of point forecasts; all others are quantiles of them."""
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A forecast and what it came from.
+
+    Args:
+        forecaster: The model.
+        candles: The candles it was given; their digest identifies them.
+        forecast: What `Forecaster.predict` returned: one row a bar ahead, index `open_time`.
+        place: Where the model is, as the user named it.
+        issued_at_s: When it was issued, seconds since the epoch, UTC.
+        is_dated: Whether the candles are of this world's calendar; those of the demo market are not.
+    """
+
+    forecaster: Forecaster
+    candles: Candles
+    forecast: pd.DataFrame
+    place: str
+    issued_at_s: int
+    is_dated: bool
+
+    @property
+    def closed_s(self) -> int:
+        """When the newest candle closed and the first forecast bar opens, seconds since the epoch, UTC."""
+        return int(self.candles.open_time_s[-1]) + self.candles.series.bar_s
+
+    @property
+    def model_sha256(self) -> str:
+        """Digest of the model file, 64 hex digits."""
+        return str(self.forecaster.metadata["model_sha256"])
+
+    @property
+    def revision(self) -> str | None:
+        """Commit of the Hub that the model is of, 40 hex digits; None for one of this machine."""
+        return self.forecaster.revision
+
+    @property
+    def profile(self) -> str:
+        """Name of the profile that the model was trained with."""
+        return str(self.forecaster.metadata["profile"]["name"])
+
+    @property
+    def model_age_s(self) -> int | None:
+        """Seconds from the newest candle that training has seen to the issue; None without a calendar."""
+        return self.issued_at_s - self.forecaster.seen_until_s if self.is_dated else None
+
+    def opens(self) -> list[str]:
+        """Return when each forecast bar opens, ISO 8601 in UTC."""
+        return [moment.strftime("%Y-%m-%dT%H:%M:%SZ") for moment in self.forecast.index]
+
+    def points(self) -> pd.DataFrame:
+        """Return the point forecasts alone."""
+        return self.forecast[[name for name in self.forecast.columns if name in FORECAST_COLUMNS]]
+
+    def intervals(self) -> dict[str, list[list[str]]]:
+        """Write each central interval of every point forecast, the widest first, row by row: "90 %"."""
+        written = {}
+        for low, high in intervals(self.forecaster.quantiles):
+            ends = [
+                self.forecast[[quantile_column(name, level) for name in self.points().columns]].to_numpy()
+                for level in (low, high)
+            ]
+            written[f"{percent_of(nominal((low, high)))} %"] = [
+                [f"{least:.7g} – {most:.7g}" for least, most in zip(*row, strict=True)]
+                for row in zip(*ends, strict=True)
+            ]
+        return written
+
+    def quality(self) -> dict[str, dict[str, Any]]:
+        """Return the judgement per task: its error beside naive's and the best baseline's, and verdicts."""
+        return self._quality
+
+    @cached_property
+    def _quality(self) -> dict[str, dict[str, Any]]:
+        metadata = self.forecaster.metadata
+        where = f"metadata of {metadata['series']}, key judgement"
+        judgement = Judgement.from_json(metadata.get("judgement"), where=where)
+        return {task: _task_quality(judgement, task) for task in judgement.tasks}
+
+    def _quantiles(self) -> dict[str, Any]:
+        """Return levels and how good they were, of a model that has some."""
+        if not self.forecaster.quantiles:
+            return {}
+        metadata = self.forecaster.metadata
+        where = f"metadata of {metadata['series']}, key quantiles"
+        judged = QuantileJudgement.from_json(metadata.get("quantiles"), where=where)
+        return {"quantiles": {"levels": list(self.forecaster.quantiles), "tasks": judged.summary()}}
+
+    def model_line(self) -> str:
+        """Say which model it is and how old."""
+        revision = f" at {self.revision}" if self.revision else ""
+        seen = f"it has seen candles until {iso(self.forecaster.seen_until_s)}"
+        if self.model_age_s is not None:
+            seen += f", {age(self.model_age_s)} before the forecast"
+        return f"Model: {self.place}{revision}, profile {self.profile}; {seen}."
+
+    def demo_lines(self) -> list[str]:
+        """Say of simulated candles that they are."""
+        if self.candles.source != "demo":
+            return []
+        return ["Demo market: simulated candles; this forecast says nothing about real prices."]
+
+    def lines(self) -> list[str]:
+        """Say what stands above the numbers."""
+        report = self.candles.report
+        lines = [
+            self.model_line(),
+            f"Candles: {len(self.candles):,} from {self.candles.source}, "
+            f"{report.first_open} to {report.last_open} (open times).",
+        ]
+        lines += self.demo_lines()
+        naive, best = (
+            ", ".join(
+                f"{task} {number(told[f'multiple_of_{kind}'])} ({told[verdict]})"
+                for task, told in self.quality().items()
+            )
+            for kind, verdict in (("naive", "verdict"), ("best", "verdict_against_best"))
+        )
+        lines.append(f"Error on its test span as a multiple of the naive forecast's: {naive}.")
+        return [*lines, f"As a multiple of the best baseline's: {best}."]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it, ready for JSON; the README says what the keys mean."""
+        report = self.candles.report
+        rows = zip(self.opens(), self.forecast.to_dict("records"), strict=True)
+        return {
+            "series": str(self.forecaster.series),
+            "issued_at": iso(self.issued_at_s),
+            "first_bar": self.opens()[0],
+            "model": {
+                "place": self.place,
+                "revision": self.revision,
+                "profile": self.profile,
+                "sha256": self.model_sha256,
+                "seen_until": iso(self.forecaster.seen_until_s),
+                "age_s": self.model_age_s,
+                "quality": self.quality(),
+                **self._quantiles(),
+            },
+            "candles": {
+                "source": self.candles.source,
+                "num_bars": len(self.candles),
+                "first_open": report.first_open,
+                "last_open": report.last_open,
+                "closed_at": iso(self.closed_s),
+            },
+            "forecast": [{"open_time": opens, **values} for opens, values in rows],
+        }
+
+
+def issue(
+    forecaster: Forecaster,
+    source: CandleSource,
+    place: str,
+    *,
+    bars: int | None = None,
+    is_any_age: bool = False,
+    now_s: int | None = None,
+) -> Issued:
+    """Forecast the bars after the newest closed candle of a source.
+
+    Args:
+        forecaster: The model.
+        source: Where its candles come from.
+        place: Where the model is, as the user named it.
+        bars: Candles to read; as many as the model needs when None.
+        is_any_age: Whether the past is meant: otherwise a forecast of which every bar has closed is refused.
+        now_s: The present, seconds since the epoch, UTC; the source's own when None.
+
+    Raises:
+        DataError: If there are no such candles, they cannot be trusted, break off, or are too old; or if the
+            model is one of the demo market and the candles are not.
+        ArtifactError: If the model cannot work on them, or what is told of it is damaged.
+    """
+    _require_same_market(forecaster, source)
+    num_bars = forecaster.needed_bars if bars is None else bars
+    candles = forecaster.companions().newest(source, forecaster.series, num_bars)
+    issued_at_s = present_of(source) if now_s is None else now_s
+    is_any_age = is_any_age or not source.is_publishable
+    if not is_any_age:
+        _require_past(forecaster, issued_at_s)
+    forecast = forecaster.predict(
+        candles, now_s=issued_at_s, max_age_bars=None if is_any_age else forecaster.horizon_bars - 1
+    )
+    issued = Issued(forecaster, candles, forecast, place, issued_at_s, source.is_publishable)
+    issued.lines()  # so that what cannot be told is refused here and not where it is printed
+    return issued
+
+
+@dataclass(frozen=True)
+class IssuedMany:
+    """Forecasts of several series.
+
+    Args:
+        issued: Those that were issued, in the order asked for.
+        refused: Why the others were not, by series.
+    """
+
+    issued: list[Issued]
+    refused: dict[str, V8Error]
+
+
+def issue_each(
+    models: ModelPlace,
+    names: Sequence[str],
+    source: CandleSource,
+    *,
+    bars: int | None = None,
+    is_any_age: bool = False,
+) -> IssuedMany:
+    """Issue the forecasts of several series; one that cannot be issued does not stop the others.
+
+    Args:
+        models: The place that holds their models.
+        names: Such as "BTCUSDT-15m".
+        source: As for `issue`.
+        bars: As for `issue`.
+        is_any_age: As for `issue`.
+
+    Raises:
+        PullError: If the Hub does not hand the models out.
+        DataError: If the exchange does not tell its time.
+    """
+    models.bring(names)
+    forecasters, refused = _opened(models, names)
+    if forecasters and isinstance(source, BringsMany):
+        num_bars = max(each.needed_bars for each in forecasters) if bars is None else bars
+        brought = [one for each in forecasters for one in each.companions().with_neighbours([each.series])]
+        source.bring([*dict.fromkeys(brought)], num_bars)
+    issued: list[Issued] = []
+    for forecaster in forecasters:
+        try:
+            issued.append(issue(forecaster, source, models.name, bars=bars, is_any_age=is_any_age))
+        except V8Error as error:
+            refused[str(forecaster.series)] = error
+    return IssuedMany(issued, refused)
+
+
+def _opened(models: ModelPlace, names: Sequence[str]) -> tuple[list[Forecaster], dict[str, V8Error]]:
+    """Open models; return them, and why the others cannot be used."""
+    forecasters: list[Forecaster] = []
+    refused: dict[str, V8Error] = {}
+    for name in names:
+        try:
+            forecasters.append(models.open(name))
+        except V8Error as error:
+            refused[name] = error
+    return forecasters, refused
+
+
+def _require_same_market(forecaster: Forecaster, source: CandleSource) -> None:
+    """Refuse to speak about real prices with a model that has only seen simulated ones."""
+    if forecaster.metadata.get("is_demo_market") and source.is_publishable:
+        raise DataError(
+            where=str(forecaster.series),
+            rule="a model of the demo market forecasts the demo market only",
+            got=f"candles from {source.name}",
+            fix="Use --source demo, or a model that was trained on real candles",
+        )
+
+
+def _require_past(forecaster: Forecaster, now_s: int) -> None:
+    """Refuse a present that a model has already seen: a clock is wrong, or the model from elsewhere."""
+    if forecaster.seen_until_s > now_s:
+        raise DataError(
+            where=str(forecaster.series),
+            rule="a model was trained before it forecasts the present",
+            got=f"{iso(now_s)} as the present, and a model that has seen candles until "
+            f"{iso(forecaster.seen_until_s)}",
+            fix="Check the clock of this machine and of the source; --allow-old forecasts the past",
+        )
+
+
+def _task_quality(judgement: Judgement, task: str) -> dict[str, Any]:
+    best = judgement.best_baseline(task)
+    return {
+        "multiple_of_naive": judgement.multiple(task),
+        "verdict": judgement.verdict(task),
+        "best_baseline": called(best),
+        "multiple_of_best": judgement.multiple(task, baseline=best),
+        "verdict_against_best": judgement.verdict(task, best),
+    }
+
+
+def age(seconds: int) -> str:
+    """Write how old a model is in days, or in hours and minutes where it is young."""
+    days = seconds // 86_400
+    return f"{days:,} days" if days > 2 else duration(seconds)

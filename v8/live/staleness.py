@@ -1,0 +1,220 @@
+"""Which models of a run are stale, and why.
+
+* `age`: more candles have come than its test span holds, or than a stated number of days. Counted in candles
+  because a day means 96 of them to one series and 24 to another; by the test span because then all candles
+  that a challenger is judged on are newer than any that the champion was made or judged with.
+* `decay`: on the candles that came since, it is worse than its test span promised, or than the baseline that
+  was best there, by more than chance. The live record tells, where it holds enough forecasts of this model.
+* `always`: there are new candles.
+
+A model that was challenged and stayed is not stale by the same evidence again: its age, and the candles
+that show decay, begin behind the newest candle of the challenger. Without new candles nothing is stale: the
+same candles and seed would give the same model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+from v8.artifacts.generations import Serving
+from v8.artifacts.series_artifact import METADATA_FILE, read_described
+from v8.errors import ArtifactError
+from v8.formulas.baselines import NAIVE
+from v8.live.database import Ledger
+from v8.live.decay import decay_of
+from v8.live.losses import Losses, back_tested_losses, recorded_losses
+from v8.losses.contest import is_enough
+from v8.losses.judgement import MODEL, Judgement
+from v8.market.candles import Candles
+from v8.market.open_times import iso
+from v8.market.series import Series
+from v8.records import AS_WRITTEN, Count, checked
+from v8.wording import ABSENT, number
+
+RULES: Final = ("age", "decay", "always")
+"""By which a model is stale, see above."""
+
+_DAY_S: Final = 86_400
+
+
+@dataclass(frozen=True)
+class _TestSpan:
+    rows: tuple[Count, Count]
+
+
+@dataclass(frozen=True)
+class _Split:
+    test: _TestSpan
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """What of `metadata.json` tells how old a model may become."""
+
+    split: _Split
+
+
+_TRAINED: Final = TypeAdapter(_Trained)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """By which rule a model is stale.
+
+    Args:
+        when: One of `RULES`.
+        max_age_days: Age from which on it is by `age`, in days; None for the length of its test span.
+    """
+
+    when: str = "age"
+    max_age_days: float | None = None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How the model that serves a series stands.
+
+    Args:
+        series: Which one.
+        generation: The generation that serves.
+        trained_until_s: Open time of its newest candle, seconds since the epoch, UTC; None if it is damaged.
+        is_stale: Whether it should be challenged.
+        why: The reason either way, a clause.
+        live: Its error in the live record as a multiple of naive's, and of how many forecasts, in words.
+    """
+
+    series: Series
+    generation: str
+    trained_until_s: int | None
+    is_stale: bool
+    why: str
+    live: str = ABSENT
+
+    @property
+    def until(self) -> str:
+        """Its newest candle, in words."""
+        return ABSENT if self.trained_until_s is None else iso(self.trained_until_s)
+
+
+@dataclass(frozen=True)
+class _Served:
+    """A model that serves.
+
+    Args:
+        series: Which series.
+        folder: Its artefact.
+        metadata: Its `metadata.json`.
+        trained_s: Open time of its newest candle, seconds since the epoch.
+        tried_s: The same, or that of the newest challenger that it has seen off.
+    """
+
+    series: Series
+    folder: Path
+    metadata: Mapping[str, Any]
+    trained_s: int
+    tried_s: int
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """Finds out whether models of a run are stale.
+
+    Args:
+        serving: What serves in the run.
+        rule: By which they are.
+        ledger: Where forecasts are recorded; None without one.
+    """
+
+    serving: Serving
+    rule: Rule
+    ledger: Ledger | None = None
+
+    def standing(self, series: Series, candles: Candles) -> Standing:
+        """Say how the model that serves a series stands.
+
+        Args:
+            series: Which one.
+            candles: The newest candles that there are; for `decay` as many as training takes.
+
+        Raises:
+            DataError: If the candles cannot be used.
+        """
+        generation = self.serving.generation_of(str(series))
+        try:
+            served = self._served(series, generation)
+            is_stale, why = self._found(served, candles)
+            return Standing(series, generation, served.trained_s, is_stale, why, self._live(served))
+        except ArtifactError:
+            return Standing(series, generation, None, True, "the model that serves cannot be used")
+
+    def _served(self, series: Series, generation: str) -> _Served:
+        folder = self.serving.folder(str(series))
+        metadata = read_described(folder, series=str(series))
+        trained_s = _seconds(metadata["candles"]["last_open"])
+        tried_s = max([trained_s, *_tried(self.serving, str(series), generation)])
+        return _Served(series, folder, metadata, trained_s, tried_s)
+
+    def _found(self, served: _Served, candles: Candles) -> tuple[bool, str]:
+        num_new = max(0, (int(candles.open_time_s[-1]) - served.tried_s) // served.series.bar_s)
+        said = f"{num_new:,} new {'candle' if num_new == 1 else 'candles'} since {iso(served.tried_s)}"
+        said += "".join(f", {count:,} bars lack {name}" for name, count in candles.report.lacking.items())
+        if not num_new or self.rule.when == "always":
+            return num_new > 0, said
+        if self.rule.when == "age":
+            allowed = _allowed_bars(served.series, served.metadata, self.rule.max_age_days)
+            compared = "more than" if num_new > allowed else "not more than"
+            return num_new > allowed, f"{said}, {compared} {allowed:,}"
+        is_stale, found = self._decay(served, candles)
+        return is_stale, f"{said}: {found}"
+
+    def _decay(self, served: _Served, candles: Candles) -> tuple[bool, str]:
+        """Judge what the live record holds of a model since the newest try, or else a back-test."""
+        where = f"metadata of {served.series}, key judgement"
+        judged = Judgement.from_json(served.metadata.get("judgement"), where=where)
+        start_s = served.tried_s + served.series.bar_s
+        recorded = self._recorded(served, start_s)
+        if recorded and is_enough(len(recorded), recorded.horizon_bars):
+            return decay_of(judged, recorded)
+        best = {task: judged.best_baseline(task) for task in judged.tasks}
+        return decay_of(judged, back_tested_losses(served.folder, best, candles, start_s))
+
+    def _recorded(self, served: _Served, start_s: int) -> Losses | None:
+        if self.ledger is None:
+            return None
+        digest = served.metadata["model_sha256"]
+        return recorded_losses(self.ledger, self.serving.run, served.series, digest, start_s)
+
+    def _live(self, served: _Served) -> str:
+        recorded = self._recorded(served, 0)
+        if not recorded or not len(recorded):
+            return ABSENT
+        means = {
+            task: (losses[MODEL].mean(), losses[NAIVE].mean()) for task, losses in recorded.by_task.items()
+        }
+        told = [f"{task} {number(ours / naive if naive else None)}" for task, (ours, naive) in means.items()]
+        return f"{', '.join(told)} of {len(recorded):,}"
+
+
+def _seconds(moment: str) -> int:
+    return int(datetime.fromisoformat(moment).timestamp())
+
+
+def _allowed_bars(series: Series, metadata: Mapping[str, Any], max_age_days: float | None) -> int:
+    if max_age_days is not None:
+        return int(max_age_days * _DAY_S / series.bar_s)
+    where, fix = f"{METADATA_FILE} of {series}", "Restore the artefact's folder or train the series again"
+    first, end = checked(_TRAINED, metadata, where=where, fix=fix, rule=AS_WRITTEN).split.test.rows
+    return end - first
+
+
+def _tried(serving: Serving, series: str, generation: str) -> list[int]:
+    """List the newest candles of the challengers that a model has seen off, seconds since the epoch."""
+    about = serving.decisions_about(series)
+    ends = [one.challenger.trained_until for one in about if one.champion.generation == generation]
+    return [_seconds(end) for end in ends if end]

@@ -1,0 +1,291 @@
+"""Watching a place: at each close a forecast of every series, and a score where the truth has come.
+
+A wake does all that is due and can be repeated at any time: what stands in the ledger is not done again, so
+a process that is killed and started anew goes on where it was. A close that was missed is caught up for at
+most `CATCH_UP_S`, and is late when the first of its bars has closed by then. A series begins with the newest
+close; nothing is made up for the time before.
+
+What is closed is decided by the source's time, measured anew at every wake. What cannot be done is told, once
+for each reason. Trouble with candles or the place is tried again at the next wake; a close whose candles are
+there but cannot be forecast is left out. The other series go on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final, NoReturn
+
+from v8.artifacts.forecaster import Forecaster
+from v8.errors import DataError, V8Error
+from v8.live.baselines import DAY_S, FittedBaselines, fit_baselines, fitted_until_s
+from v8.live.database import Ledger
+from v8.live.entries import Entry
+from v8.live.models import PresentModels
+from v8.live.scoring import score, truth_bars
+from v8.live.writing import make_entry, profile_of, wanted_bars
+from v8.market.candles import Candles
+from v8.market.companions import Companions
+from v8.market.open_times import iso
+from v8.market.series import Series
+from v8.market.sources.source import BringsMany, CandleSource, present_of
+from v8.storage import digest_bytes
+
+CATCH_UP_S: Final = 2 * DAY_S
+"""Closes that were missed for longer stay missed."""
+
+WAKE_S: Final = 20.0
+"""Longest sleep between two wakes, in seconds: the exchange's time may move otherwise than this machine's."""
+
+BROUGHT_BARS: Final = 1_000
+"""Newest candles that all series are brought up to at once: a page of the exchange's."""
+
+SETTLE_S: Final = 2
+MOST_JITTER_S: Final = 6
+"""A candle is asked for 2 to 7 s after its close, each place at its own second."""
+
+
+def jitter_s(place: str) -> int:
+    """Return how long after a close a place asks for the candle, in seconds; always the same.
+
+    >>> SETTLE_S <= jitter_s("./aligned") < SETTLE_S + MOST_JITTER_S
+    True
+    """
+    return SETTLE_S + int(digest_bytes(place.encode())[:8], 16) % MOST_JITTER_S
+
+
+@dataclass
+class Wake:
+    """What a wake did.
+
+    Args:
+        now_s: When it was, by the source's time.
+        num_issued: Forecasts that were written.
+        num_late: Those among them that are late.
+        num_scored: Forecasts that were scored.
+        failures: Per series why something of it could not be done.
+    """
+
+    now_s: int
+    num_issued: int = 0
+    num_late: int = 0
+    num_scored: int = 0
+    failures: dict[str, V8Error] = field(default_factory=dict)
+
+
+@dataclass
+class _Memory:
+    """What is known of a series from earlier wakes; all of it can be found out anew.
+
+    Args:
+        left_out_s: Newest close that could not be forecast although there are candles of it.
+        looked_s: Newest close at which all that was ripe has met its candles, where these have come.
+        scored_until_s: Every forecast for an earlier close has its score.
+        fitted: The newest baselines.
+    """
+
+    left_out_s: int = 0
+    looked_s: int = 0
+    scored_until_s: int = 0
+    fitted: FittedBaselines | None = None
+
+
+class Watch:
+    """Forecasts a place into a ledger.
+
+    Args:
+        models: The models of the place.
+        open_source: Opens the source of candles, which then measures its time.
+        ledger: Open to be written.
+        place: The place as the ledger names it.
+        tell: Told of trouble, one line each.
+        settle_s: Seconds after a close from which its candle is asked for.
+    """
+
+    def __init__(
+        self,
+        models: PresentModels,
+        open_source: Callable[[], CandleSource],
+        ledger: Ledger,
+        place: str,
+        *,
+        tell: Callable[[str], object],
+        settle_s: int = 0,
+    ) -> None:
+        self._models, self._open_source, self._ledger, self._place = models, open_source, ledger, place
+        self._tell, self._settle_s = tell, settle_s
+        self._memories: dict[str, _Memory] = {}
+        self._told: dict[str, str] = {}
+
+    def keep_going(
+        self,
+        report: Callable[[Wake], object],
+        *,
+        wake_s: float | None = None,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> NoReturn:
+        """Wake at each close until the process ends.
+
+        Args:
+            report: Told of every wake that did something.
+            wake_s: Longest sleep, in seconds; `WAKE_S` when None.
+            sleep: Sleeps so many seconds.
+        """
+        while True:
+            pause_s = longest_s = WAKE_S if wake_s is None else wake_s
+            with self._told_of("this wake"):
+                woken = self.wake()
+                if woken.num_issued or woken.num_scored:
+                    report(woken)
+                pause_s = min(longest_s, self.next_close_s(woken.now_s) - woken.now_s)
+            sleep(pause_s)
+
+    def next_close_s(self, now_s: int) -> int:
+        """Return when the next candle is asked for, seconds since the epoch, after `now_s`."""
+        each = map(Series.parse, self._models.series)
+        return min(self._newest_close_s(series, now_s) + series.bar_s for series in each) + self._settle_s
+
+    def wake(self) -> Wake:
+        """Do all that is due.
+
+        Raises:
+            V8Error: If the source does not tell the time.
+        """
+        source = self._open_source()
+        woken = Wake(present_of(source))
+        due = [series for series in map(Series.parse, self._models.series) if self._due(series, woken.now_s)]
+        if due:
+            with self._told_of("the place", woken):
+                self._models.look()
+            if isinstance(source, BringsMany):
+                source.bring(due, BROUGHT_BARS)
+        for name in self._models.series:
+            with self._told_of(name, woken):
+                self._serve(Series.parse(name), source, woken)
+        return woken
+
+    def _serve(self, series: Series, source: CandleSource, woken: Wake) -> None:
+        """Issue and score all that is due of one series, from candles that are asked for once."""
+        closes, memory = self._due(series, woken.now_s), self._memory(series)
+        newest_s = self._newest_close_s(series, woken.now_s)
+        if not closes and memory.looked_s == newest_s:
+            return
+        forecaster = self._models.forecaster(str(series)) if closes else None
+        begins_s = [
+            entry.due_s - truth_bars(entry) * series.bar_s for entry in self._ripe(series, woken).values()
+        ]
+        if forecaster:
+            begins_s.append(closes[0] - wanted_bars(forecaster, profile_of(forecaster)) * series.bar_s)
+        if begins_s:
+            candles = source.candles(series, (newest_s - min(begins_s)) // series.bar_s)
+            if forecaster:
+                with self._told_of(str(series), woken):
+                    # Anew at each wake: a table may have grown since the last close.
+                    companions = Companions.of(profile_of(forecaster))
+                    joined = companions.joined(candles, source)
+                    self._issue(closes, forecaster, joined, source, woken)
+                    companions.reaching(candles, joined)
+            self._score(series, candles, woken)
+        memory.looked_s = newest_s
+
+    def _ripe(self, series: Series, woken: Wake) -> dict[int, Entry]:
+        """Return the forecasts without a score whose last bar has closed."""
+        pending = self._ledger.pending(self._place, str(series), self._memory(series).scored_until_s)
+        return {number: entry for number, entry in pending.items() if entry.due_s <= woken.now_s}
+
+    def _score(self, series: Series, candles: Candles, woken: Wake) -> None:
+        for number, entry in self._ripe(series, woken).items():
+            found = score(entry, candles, woken.now_s)
+            if found and self._ledger.add_score(number, found):
+                woken.num_scored += found.losses is not None
+        memory = self._memory(series)
+        waiting = self._ledger.pending(self._place, str(series), memory.scored_until_s).values()
+        memory.scored_until_s = min((entry.issued_for_s for entry in waiting), default=0)
+
+    def _issue(
+        self,
+        closes: Sequence[int],
+        forecaster: Forecaster,
+        candles: Candles,
+        source: CandleSource,
+        woken: Wake,
+    ) -> None:
+        """Forecast closes, oldest first, up to the first whose candle has not come."""
+        series, memory = forecaster.series, self._memory(forecaster.series)
+        for close_s in closes:
+            if candles.open_time_s[-1] < close_s - series.bar_s:
+                return
+            past = self._past(forecaster, close_s, source)
+            try:
+                entry = self._entry(forecaster, candles, past, close_s)
+            except V8Error as error:
+                memory.left_out_s = close_s
+                woken.failures[str(series)] = error
+                self._say(str(series), error)
+                continue
+            written = replace(entry, written_s=present_of(source))
+            if self._ledger.add(written):
+                woken.num_issued += 1
+                woken.num_late += written.is_late
+                self._told.pop(str(series), None)
+
+    def _past(self, forecaster: Forecaster, close_s: int, source: CandleSource) -> FittedBaselines | Candles:
+        """Return the baselines of a close, or the candles that they are yet to be fitted to."""
+        fitted, until_s = self._memory(forecaster.series).fitted, fitted_until_s(close_s)
+        profile = profile_of(forecaster)
+        if fitted and (fitted.until_s, fitted.profile) == (until_s, profile):
+            return fitted
+        companions, last_s = Companions.of(profile), until_s - forecaster.series.bar_s
+        return companions.candles(source, forecaster.series, profile.newest_bars, last_s)
+
+    def _entry(
+        self, forecaster: Forecaster, candles: Candles, past: FittedBaselines | Candles, close_s: int
+    ) -> Entry:
+        """Forecast a close, as if it were written at once."""
+        series = forecaster.series
+        last_s = close_s - series.bar_s
+        if last_s not in candles.open_time_s:
+            raise DataError(
+                where=str(series),
+                rule=f"needs the candle that closed at {iso(close_s)}",
+                got="later candles without it",
+                fix="That close is left out",
+            )
+        if isinstance(past, Candles):
+            past = fit_baselines(profile_of(forecaster), past, fitted_until_s(close_s))
+            self._memory(series).fitted = past
+        known = candles.newest(wanted_bars(forecaster, past.profile), last_s)
+        return make_entry(forecaster, past, known, close_s, self._place)
+
+    def _due(self, series: Series, now_s: int) -> list[int]:
+        """List the closes that are to be forecast, oldest first, seconds since the epoch."""
+        newest_s = self._newest_close_s(series, now_s)
+        done_s = max(self._ledger.newest(self._place, str(series)) or 0, self._memory(series).left_out_s)
+        first_s = done_s + series.bar_s if done_s else newest_s
+        oldest_s = newest_s - CATCH_UP_S // series.bar_s * series.bar_s
+        return [*range(max(first_s, oldest_s), newest_s + 1, series.bar_s)]
+
+    def _newest_close_s(self, series: Series, now_s: int) -> int:
+        past_s = now_s - self._settle_s - series.phase_s
+        return past_s // series.bar_s * series.bar_s + series.phase_s
+
+    def _memory(self, series: Series) -> _Memory:
+        return self._memories.setdefault(str(series), _Memory())
+
+    @contextmanager
+    def _told_of(self, what: str, woken: Wake | None = None) -> Iterator[None]:
+        """Tell an error of ours instead of ending by it, and count it where a wake does."""
+        try:
+            yield
+        except V8Error as error:
+            self._say(what, error)
+            if woken:
+                woken.failures[what] = error
+
+    def _say(self, what: str, error: V8Error) -> None:
+        """Tell trouble that was not told of the same last, nor of another: a table lacks for all series."""
+        if str(error) not in self._told.values():
+            self._tell(str(error) if str(error).startswith(what) else f"{what}: {error}")
+        self._told[what] = str(error)

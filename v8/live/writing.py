@@ -1,0 +1,125 @@
+"""A model and its candles become an entry: the forecast of a close, with all baselines beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from v8.artifacts.forecaster import Forecaster
+from v8.errors import DataError, SeriesError, listed
+from v8.live.baselines import FittedBaselines, known_bars
+from v8.live.entries import Entry, Issuer, quantile_forecaster
+from v8.losses.judgement import MODEL
+from v8.market.candles import Candles
+from v8.market.open_times import iso
+from v8.profile import Profile, recorded_profile
+from v8.quantile_levels import outer, quantile_column
+from v8.tasks import TASKS
+
+
+def profile_of(forecaster: Forecaster) -> Profile:
+    """Return the profile that a model was trained with.
+
+    Raises:
+        ProfileError: If its metadata record none of this v8.
+    """
+    return recorded_profile(forecaster.metadata.get("profile"), where=f"metadata of {forecaster.series}")
+
+
+def wanted_bars(forecaster: Forecaster, profile: Profile) -> int:
+    """Return how many of the newest candles the forecast of a close is made from."""
+    return max(forecaster.needed_bars, known_bars(profile))
+
+
+def make_entry(
+    forecaster: Forecaster, fitted: FittedBaselines, candles: Candles, written_s: int, place: str
+) -> Entry:
+    """Forecast the bars after the newest candle, by the model and every baseline.
+
+    The model is given as many candles as it needs and no more, as `predict` does, so that the same candles
+    give the same numbers whatever else is known.
+
+    Args:
+        forecaster: The model.
+        fitted: Baselines fitted to the past of this close, under the model's profile.
+        candles: `wanted_bars` where there are as many; the newest closes when the forecast bars open.
+        written_s: The present by the exchange's clock.
+        place: Where the model is, as the ledger names it.
+
+    Raises:
+        DataError: If too few candles are unbroken at the end, or the model has seen what it should forecast.
+        ArtifactError: If the model cannot work on them.
+    """
+    _require_real(forecaster)
+    known = candles.newest(forecaster.needed_bars)
+    issued_for_s = int(known.open_time_s[-1]) + forecaster.series.bar_s
+    _require_unseen(forecaster, issued_for_s)
+    frame = forecaster.predict(known)
+    profile = fitted.profile
+    made: dict[str, Mapping[str, NDArray[np.float64]]] = {
+        MODEL: {task: frame[[*TASKS[task].columns]].to_numpy() for task in profile.tasks},
+        **fitted.forecast(candles.newest(known_bars(profile))),
+        **_quantiles(forecaster, frame, profile),
+    }
+    issuer = Issuer(
+        place=place,
+        series=str(forecaster.series),
+        model_sha256=str(forecaster.metadata.get("model_sha256")),
+        revision=forecaster.revision,
+        seen_until_s=forecaster.seen_until_s,
+        profile=profile.name,
+        profile_digest=profile.digest,
+        source=candles.source,
+        bar_s=forecaster.series.bar_s,
+        horizon_bars=forecaster.horizon_bars,
+        tasks={task: TASKS[task].columns for task in profile.tasks},
+        forecasters=tuple(made),
+    )
+    values = issuer.joined({task: np.stack([one[task] for one in made.values()]) for task in issuer.tasks})
+    if not np.isfinite(values).all():
+        strange = [name for name, row in zip(made, values, strict=True) if not np.isfinite(row).all()]
+        raise SeriesError(
+            where=issuer.series,
+            rule="forecasts are finite numbers of single precision",
+            got=f"others from {listed(strange)} at {iso(issued_for_s)}",
+            fix="That close is left out",
+        )
+    return Entry(issuer, issued_for_s, written_s, known.digest, values)
+
+
+def _quantiles(
+    forecaster: Forecaster, frame: pd.DataFrame, profile: Profile
+) -> dict[str, dict[str, NDArray[np.float64]]]:
+    """Return the model's outer quantiles, level by level, as if each were a forecaster of its own."""
+    return {
+        quantile_forecaster(level): {
+            task: frame[[quantile_column(name, level) for name in TASKS[task].columns]].to_numpy()
+            for task in profile.tasks
+        }
+        for level in outer(forecaster.quantiles)
+    }
+
+
+def _require_real(forecaster: Forecaster) -> None:
+    """Refuse to speak about real prices with a model that has only seen simulated ones."""
+    if forecaster.metadata.get("is_demo_market"):
+        raise DataError(
+            where=str(forecaster.series),
+            rule="a ledger is of models that were trained on real candles",
+            got="one of the demo market",
+            fix="Train it on real candles",
+        )
+
+
+def _require_unseen(forecaster: Forecaster, issued_for_s: int) -> None:
+    if forecaster.seen_until_s > issued_for_s:
+        raise DataError(
+            where=str(forecaster.series),
+            rule="a model forecasts what it has not seen",
+            got=f"the close at {iso(issued_for_s)}, and a model that has seen candles until "
+            f"{iso(forecaster.seen_until_s)}",
+            fix="That close is left out",
+        )

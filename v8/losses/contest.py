@@ -1,0 +1,176 @@
+"""Two models of one series on the same windows: which of them serves.
+
+The rule. The challenger serves when its error is lower: the mean over the tasks of its mean absolute error as
+a multiple of the naive forecast's; and when on no task it is worse than the champion by more than chance
+(Diebold-Mariano, as everywhere). A tie stays with the champion, and so does everything while the windows are
+too few for that test to say anything.
+
+Two models that are equally good win half of such contests each. That costs nothing: of two equals the one
+that knows the newer candles is as good a choice. What the rule keeps out is a challenger that is worse where
+it counts, however good it is elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from statistics import mean
+from typing import Final
+
+from v8.formulas.baselines import NAIVE
+from v8.losses.judgement import MODEL, Judgement, judge_span
+from v8.losses.metrics import Floats, measure_errors
+from v8.losses.significance import (
+    ALPHA,
+    MIN_WINDOWS_PER_LAG,
+    Significance,
+    choose_lag,
+    diebold_mariano,
+)
+from v8.windows.scaling import Scaling
+from v8.windows.span import Span
+from v8.wording import chance, number, plural
+
+_SAME: Final = 1e-9
+"""Errors that differ by a smaller share are equal: sums round."""
+
+
+@dataclass(frozen=True)
+class Contest:
+    """How a challenger and a champion did on the same windows.
+
+    Args:
+        judged: The challenger's judgement on them, beside every baseline.
+        champion: Per task the champion's mean absolute error in returns, unitless.
+        tests: Per task the test of the challenger's losses against the champion's; a mean difference below 0
+            means that the challenger is better.
+    """
+
+    judged: Judgement
+    champion: Mapping[str, float]
+    tests: Mapping[str, Significance]
+
+    @property
+    def challenger_multiples(self) -> dict[str, float]:
+        """Per task the challenger's error as a multiple of naive's, but where naive never errs."""
+        return self._multiples({task: self.judged.error(task, MODEL).overall for task in self.judged.tasks})
+
+    @property
+    def champion_multiples(self) -> dict[str, float]:
+        """Likewise the champion's."""
+        return self._multiples(self.champion)
+
+    @property
+    def best_baselines(self) -> dict[str, tuple[str, float]]:
+        """Per task the best baseline of these windows and its error as a multiple of naive's."""
+        best = {task: self.judged.best_baseline(task) for task in self.judged.tasks}
+        found = self._multiples({task: self.judged.error(task, name).overall for task, name in best.items()})
+        return {task: (best[task], multiple) for task, multiple in found.items()}
+
+    @property
+    def is_won(self) -> bool:
+        """Whether the challenger serves, by the rule at the top of this module."""
+        return is_enough(self.judged.num_windows, self.judged.horizon_bars) and (
+            self._is_lower and not self.worse
+        )
+
+    @property
+    def worse(self) -> list[str]:
+        """Tasks on which the challenger is worse by more than chance."""
+        found = {task: test.p_value for task, test in self.tests.items() if test.mean_difference > 0}
+        return [task for task, chance in found.items() if chance is not None and chance < ALPHA]
+
+    @property
+    def why(self) -> str:
+        """The reason, a clause about the challenger in plain words."""
+        if not is_enough(self.judged.num_windows, self.judged.horizon_bars):
+            return too_few(self.judged.num_windows, self.judged.horizon_bars)
+        numbers = f"{number(self._overall[0])} times naive's, the champion's {number(self._overall[1])}"
+        if not self._is_lower:
+            return f"its error is not lower: {numbers}"
+        worse = ", ".join(f"{task} ({chance(self.tests[task].p_value)})" for task in self.worse)
+        but = f", but worse by more than chance on {worse}" if worse else ""
+        return f"its error is lower: {numbers}{but}"
+
+    @property
+    def _overall(self) -> tuple[float, float]:
+        """Mean multiple over the tasks of challenger and champion; 0 where naive never errs."""
+        challenger, champion = self.challenger_multiples, self.champion_multiples
+        return (mean(challenger.values()), mean(champion.values())) if challenger else (0.0, 0.0)
+
+    @property
+    def _is_lower(self) -> bool:
+        challenger, champion = self._overall
+        return challenger < champion * (1 - _SAME)
+
+    def _multiples(self, errors: Mapping[str, float]) -> dict[str, float]:
+        naive = {task: self.judged.error(task, NAIVE).overall for task in errors}
+        return {task: error / naive[task] for task, error in errors.items() if naive[task] > 0}
+
+
+def compare_models(
+    span: Span,
+    challenger: Mapping[str, Floats],
+    champion: Mapping[str, Floats],
+    *,
+    train: Span,
+    scaling: Scaling,
+) -> Contest:
+    """Judge two models on the same windows.
+
+    Args:
+        span: Windows that neither was made from, at least one.
+        challenger: Its forecasts of them, per task, shape (N, H, C), in the task's unit.
+        champion: Likewise.
+        train: Earlier windows, to which the baselines are fitted.
+        scaling: Constants of the challenger.
+
+    Raises:
+        SeriesError: If a forecast is missing or has another shape than its truth.
+    """
+    judged = judge_span(span, challenger, train=train, scaling=scaling)
+    errors, tests = {}, {}
+    for task in judged.tasks:
+        measured, losses = measure_errors(span, task, champion[task])
+        differences = measure_errors(span, task, challenger[task])[1] - losses
+        errors[task] = measured.mae_return.overall
+        tests[task] = diebold_mariano(
+            differences, horizon_bars=span.horizon_bars, bar_numbers=span.bar_numbers
+        )
+    return Contest(judged, errors, tests)
+
+
+def is_enough(num_windows: int, horizon_bars: int) -> bool:
+    """Tell whether a test over so many windows can say anything.
+
+    >>> is_enough(29, 10), is_enough(30, 10)
+    (False, True)
+    """
+    return num_windows >= _fewest_windows(horizon_bars)
+
+
+def too_few(num_windows: int, horizon_bars: int) -> str:
+    """Say that windows are too few, as a clause.
+
+    >>> too_few(4, 10)
+    'only 4 windows that neither has seen; a test needs 30'
+    """
+    needed = _fewest_windows(horizon_bars)
+    return f"only {plural(num_windows, 'window')} that neither has seen; a test needs {needed}"
+
+
+@cache
+def _fewest_windows(horizon_bars: int) -> int:
+    """Return the number of windows from which on a test is never without a standard error.
+
+    The lag is rounded up, so that 21 windows may do where 22 do not.
+
+    >>> _fewest_windows(2), _fewest_windows(10)
+    (24, 30)
+    """
+    bound = MIN_WINDOWS_PER_LAG * horizon_bars + 100  # from there on the lag grows slower than the windows
+    short = [
+        each for each in range(1, bound) if each < MIN_WINDOWS_PER_LAG * (choose_lag(each, horizon_bars) + 1)
+    ]
+    return short[-1] + 1

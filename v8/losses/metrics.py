@@ -1,0 +1,249 @@
+"""Errors of forecasts per step and column, and how often their direction is right.
+
+Two units: *price* is the unit of the column (quote currency; volatility has none), *return* is the
+error divided by the last known close, so that coins of any price compare (volatility, unitless as it
+is, keeps its own unit in both). Percentages of scaled numbers do not appear anywhere: the same forecast
+would score differently under every scaling.
+
+Legend: N windows, H steps of the horizon, C columns of a task.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from v8.columns import CLOSE, OHLC, TASK_OHLC
+from v8.errors import SeriesError
+from v8.losses.significance import num_effective
+from v8.records import Count, Number
+from v8.tasks import TASKS
+from v8.windows.span import Span
+
+Floats = NDArray[np.floating[Any]]
+
+Z_95: Final = 1.959963984540054
+"""Standard normal quantile of 97.5 %: two-sided 95 %."""
+
+FLAT_RETURN: Final = 2.0**-22
+"""Forecast moves up to this return are rounding of float32 prices (two of their steps), no direction."""
+
+MAX_ERROR: Final = 1e100
+"""Errors are refused from here on: far beyond any price, and the squares of a span still have a sum."""
+
+Cell = Annotated[Number, Field(ge=0, lt=MAX_ERROR)]
+"""One error, 0 or above."""
+
+
+@dataclass(frozen=True)
+class ErrorGrid:
+    """Mean absolute errors per step and column; every mean over them follows from the cells.
+
+    Args:
+        cells: H rows of C errors, all in one unit.
+    """
+
+    cells: Annotated[tuple[tuple[Cell, ...], ...], Field(alias="by_step_and_column")]
+    power: ClassVar[Literal[1, 2]] = 1
+
+    @cached_property
+    def overall(self) -> float:
+        """Error over all steps and columns."""
+        return self._mean(cell for row in self.cells for cell in row)
+
+    @property
+    def by_step(self) -> tuple[float, ...]:
+        """Error of each step over all columns, first step first."""
+        return tuple(self._mean(row) for row in self.cells)
+
+    def _mean(self, cells: Iterable[float]) -> float:
+        # fsum rounds once, so the means are the same to the last bit wherever they are recomputed.
+        powers = [cell**self.power for cell in cells]
+        mean = math.fsum(powers) / len(powers)
+        return math.sqrt(mean) if self.power == 2 else mean
+
+
+@dataclass(frozen=True)
+class SquaredErrorGrid(ErrorGrid):
+    """Root mean squared errors per step and column, likewise."""
+
+    power = 2
+
+
+@dataclass(frozen=True)
+class TaskErrors:
+    """Errors of one forecaster on one task.
+
+    Args:
+        mae_price: Mean absolute errors in the unit of the column (quote currency, or unitless).
+        rmse_price: Root mean squared errors in that unit.
+        mae_return: Mean absolute errors as a share of the last close, unitless.
+        rmse_return: Root mean squared errors as a share of the last close, unitless.
+    """
+
+    mae_price: ErrorGrid
+    rmse_price: SquaredErrorGrid
+    mae_return: ErrorGrid
+    rmse_return: SquaredErrorGrid
+
+
+@dataclass(frozen=True)
+class StepDirection:
+    """How often the forecast close of one step lay on the right side of the last close.
+
+    Windows whose truth ends exactly at the last close have no direction to hit, and forecasts within
+    `FLAT_RETURN` of it name none. Neither is a hit or a miss; both are counted here instead.
+
+    Args:
+        step: Bars ahead, from 1.
+        num_hits: Windows whose direction was right.
+        num_counted: Windows in which truth and forecast both had a direction.
+        num_rises: Windows among the counted whose truth rose: the hits of always saying "up".
+        num_flat_truth: Windows left out because the truth did not move.
+        num_flat_forecast: Further windows left out because the forecast did not.
+        num_effective: Independent windows that would tell as much as the counted ones, which overlap;
+            at most as many, 0 when none was counted.
+    """
+
+    step: Count
+    num_hits: Count
+    num_counted: Count
+    num_rises: Count
+    num_flat_truth: Count
+    num_flat_forecast: Count
+    num_effective: Number
+
+    @property
+    def rate(self) -> float | None:
+        """Share of counted windows that were right, 0 to 1; None when none was counted."""
+        return self.num_hits / self.num_counted if self.num_counted else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """95 % interval of the rate, for as many windows as are effective; None when none was counted."""
+        rate = self.rate
+        return None if rate is None else wilson_interval(rate * self.num_effective, self.num_effective)
+
+    def adds_up(self, num_windows: int) -> bool:
+        """Say whether the counts can be those of a span of so many windows."""
+        num_all = self.num_counted + self.num_flat_truth + self.num_flat_forecast
+        is_part = max(self.num_hits, self.num_rises) <= self.num_counted
+        return num_all == num_windows and is_part and 0 <= self.num_effective <= max(1, self.num_counted)
+
+
+def measure_errors(span: Span, task: str, forecast: Floats) -> tuple[TaskErrors, NDArray[np.float64]]:
+    """Measure one forecaster on one task.
+
+    Args:
+        span: The windows with their truth.
+        task: A task of the span.
+        forecast: What to measure, shape (N, H, C), in the task's unit.
+
+    Returns:
+        Errors per step and column in both units; and what each window adds to the mean absolute error in
+        returns over all steps and columns, shape (N,), float64, unitless: their mean is
+        `TaskErrors.mae_return.overall`.
+
+    Raises:
+        SeriesError: If the shape is not that of the truth, or an error is no number, or too large for one.
+    """
+    truth, where = span.truth[task], f"{span.table.series}, forecast of {task}"
+    # NumPy would broadcast a truth of shape (N, 1, 4) against forecasts of shape (N, 4) without a word and
+    # judge every window against every other one.
+    if forecast.shape != truth.shape:
+        raise SeriesError(
+            where=where,
+            rule=f"has the shape of its truth, {truth.shape}",
+            got=f"the shape {forecast.shape}",
+            fix="Give it the axes (windows, steps, columns)",
+        )
+    error = forecast.astype(np.float64) - truth
+    relative = in_returns(task, error, span.last_close)
+    largest = float(np.maximum(np.abs(error), np.abs(relative)).max())
+    if not largest < MAX_ERROR:  # also true for NaN
+        bad = [tuple(index) for index in np.argwhere(~np.isfinite(forecast)).tolist()]
+        first = f" from {forecast[bad[0]]} at {bad[0]} ({len(bad)} such numbers in all)" if bad else ""
+        raise SeriesError(
+            where=where,
+            rule=f"has errors below {MAX_ERROR:g}, which can be squared and averaged",
+            got=f"{largest:.3g}{first}",
+            fix="Train again with a lower learning_rate or a clip_norm",
+        )
+    return TaskErrors(*_grids(error), *_grids(relative)), np.abs(relative).mean(axis=(1, 2))
+
+
+def in_returns(
+    task: str, error_NHC: NDArray[np.float64], last_close_N: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Write errors in returns: as shares of the last close, or as they are where a task has no unit."""
+    return error_NHC / last_close_N[:, None, None] if TASKS[task].is_price else error_NHC
+
+
+def measure_direction(span: Span, ohlc: Floats) -> tuple[StepDirection, ...]:
+    """Count how often the model's close moved from the last close as the truth did.
+
+    Args:
+        span: The windows with their truth.
+        ohlc: Forecasts of open, high, low and close, shape (N, H, 4), quote currency.
+
+    Returns:
+        One entry per step, first step first.
+    """
+    close = OHLC.index(CLOSE)
+    last = span.last_close[:, None]
+    truths = np.sign(span.truth[TASK_OHLC][:, :, close] - last)
+    moves = ohlc[:, :, close].astype(np.float64) - last
+    forecasts = np.where(np.abs(moves) <= FLAT_RETURN * last, 0.0, np.sign(moves))
+    steps = []
+    for step, (truth, forecast) in enumerate(zip(truths.T, forecasts.T, strict=True), start=1):
+        is_counted = (truth != 0) & (forecast != 0)
+        hits = (truth == forecast)[is_counted].astype(np.float64)
+        one = StepDirection(
+            step=step,
+            num_hits=int(hits.sum()),
+            num_counted=len(hits),
+            num_rises=int(np.sum(is_counted & (truth > 0))),
+            num_flat_truth=int(np.sum(truth == 0)),
+            num_flat_forecast=int(np.sum((truth != 0) & (forecast == 0))),
+            num_effective=num_effective(hits, step, span.bar_numbers[is_counted]) if len(hits) else 0.0,
+        )
+        steps.append(one)
+    return tuple(steps)
+
+
+def wilson_interval(num_hits: float, num_trials: float) -> tuple[float, float]:
+    """Return the 95 % interval of a share, after Wilson (1927), doi:10.1080/01621459.1927.10502953.
+
+    It assumes independent trials. Windows of a test span overlap: beyond step 1, neighbours share most
+    of the bars they forecast. Pass the number of independent windows that would tell as much, which need
+    not be whole; see `v8.losses.significance.num_effective`.
+
+    Args:
+        num_hits: Trials that succeeded, 0 to `num_trials`.
+        num_trials: Independent trials, at least 1.
+
+    Returns:
+        Lower and upper end, 0 to 1, unitless.
+
+    >>> [round(end, 4) for end in wilson_interval(8, 10)]
+    [0.4902, 0.9433]
+    """
+    share = num_hits / num_trials
+    shrink = 1.0 + Z_95**2 / num_trials
+    centre = (share + Z_95**2 / (2 * num_trials)) / shrink
+    spread = share * (1.0 - share) / num_trials + Z_95**2 / (4 * num_trials**2)
+    reach = Z_95 / shrink * math.sqrt(spread)
+    return max(0.0, centre - reach), min(1.0, centre + reach)
+
+
+def _grids(error: NDArray[np.float64]) -> tuple[ErrorGrid, SquaredErrorGrid]:
+    mae = np.abs(error).mean(axis=0).tolist()
+    rmse = np.sqrt((error**2).mean(axis=0)).tolist()
+    return ErrorGrid(tuple(map(tuple, mae))), SquaredErrorGrid(tuple(map(tuple, rmse)))

@@ -1,0 +1,163 @@
+"""Processes that measure: started fresh, asked once, heard until they end. Both ends of the pipe are here.
+
+A measurement gets a process of its own (`v8.runs.measuring_process`), so that imports, compilation,
+threads and peak memory are those of a process that did nothing else, and a crash in there is a sentence
+here. Lines of JSON go through the pipes. Down: one `Order`. Up: `ready` with the system's clock once the
+process could begin, `said` on the way, `measured` as soon as one measurement is done, `refused` with the
+sentence of an error of ours. A process whose standard input closes ends itself, because then nobody waits
+for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+from pydantic import BaseModel
+
+from v8.errors import V8Error
+from v8.profile import Profile
+
+STOP_S = 2.0
+"""How long a process may take to stop after its batch before it is killed."""
+
+Tell = Callable[[str], None]
+Wanted: TypeAlias = dict[str, Any]
+"""One measurement to take: its name in `v8.runs.measuring.MEASURES` as "measure", and its options."""
+
+
+class Order(BaseModel):
+    """What a process is asked for: measurements of one profile, in this order."""
+
+    profile: Profile
+    measurements: list[Wanted]
+    environment: dict[str, str] = {}
+    """Variables that the process starts with, beside those of this one."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a process brought back.
+
+    Args:
+        measured: Its measurements, in order; fewer than asked for when it failed.
+        refusal: The sentence with which it gave up or was given up; None when it was not.
+        start_s: From its start until it was ready, seconds.
+        exit_code: As the system tells it; 0 is none of a failure.
+        errors: What it wrote to standard error.
+    """
+
+    measured: tuple[dict[str, Any], ...]
+    refusal: str | None
+    start_s: float
+    exit_code: int
+    errors: str
+
+
+def ask(
+    orders: Sequence[Order], *, limit_s: float = threading.TIMEOUT_MAX, tell: Tell = lambda _: None
+) -> list[Answer]:
+    """Let a fresh process carry out each order, all of them at once.
+
+    Args:
+        orders: One a process.
+        limit_s: A process that takes longer hangs, and is ended.
+        tell: Told what processes say on the way.
+
+    Raises:
+        KeyboardInterrupt: When interrupted; the processes are stopped first.
+    """
+    with ExitStack() as stack:
+        children = [stack.enter_context(closing(_Child(order, limit_s))) for order in orders]
+        return [child.answer(tell) for child in children]
+
+
+def serve(carry_out: Callable[[Order], Iterator[Any]]) -> None:
+    """Be the process at the other end of the pipes: say that it is ready, carry out one order, end.
+
+    Args:
+        carry_out: Takes the measurements one after another: dataclasses, or plain JSON values of them.
+    """
+    _send(ready=time.perf_counter())
+    order = Order.model_validate_json(sys.stdin.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        for found in carry_out(order):
+            _send(measured=found)
+    except V8Error as error:
+        _send(refused=str(error))
+
+
+def say(sentence: str) -> None:
+    """Let the process that gave the order know what is going on."""
+    _send(said=sentence)
+
+
+class _Child:
+    """A measuring process, from its start until it is closed."""
+
+    def __init__(self, order: Order, limit_s: float) -> None:
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - closed with the process
+        self._started, self._limit_s = time.perf_counter(), limit_s
+        # A session of its own: Ctrl-C reaches this process alone, which then tells the other to stop.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "v8.runs.measuring_process"],
+            env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ, **order.environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            start_new_session=True,
+        )
+        self._limit = threading.Timer(limit_s, self._process.kill)
+        self._limit.daemon = True
+        self._limit.start()
+        with suppress(BrokenPipeError):
+            print(order.model_dump_json(), file=self._process.stdin, flush=True)
+
+    def answer(self, tell: Tell) -> Answer:
+        """Listen until the process ends."""
+        measured, refusal, start_s = [], None, 0.0
+        for line in self._process.stdout or ():
+            content = json.loads(line) if line.startswith("{") else {}
+            if "ready" in content:
+                start_s = content["ready"] - self._started
+            elif "said" in content:
+                tell(content["said"])
+            elif "measured" in content:
+                measured.append(content["measured"])
+            refusal = content.get("refused", refusal)
+        exit_code = self._process.wait()
+        if exit_code and time.perf_counter() - self._started >= self._limit_s:
+            refusal = f"a measuring process took more than {self._limit_s:g} s"
+        self._errors.seek(0)
+        return Answer(tuple(measured), refusal, start_s, exit_code, self._errors.read())
+
+    def close(self) -> None:
+        """End the process, if it has not ended: after its batch, or else by force."""
+        self._limit.cancel()
+        with suppress(BrokenPipeError), self._errors, self._process:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+
+
+def _send(**content: Any) -> None:
+    print(json.dumps(content, default=asdict), flush=True)  # noqa: T201 - to the process that asked
+
+
+def _end_with_parent() -> None:
+    while os.read(sys.stdin.fileno(), 1):  # not through sys.stdin, whose lock the end of the process needs
+        pass
+    os._exit(1)

@@ -1,0 +1,209 @@
+"""What the doctor measures: the driver, the backend, matmuls and training steps.
+
+Speeds are measured in processes of their own (`v8.machine.children`) with the threads that the product would
+use, so this process never starts TensorFlow and a crash in there is a note.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from v8.hardware import load
+from v8.machine.children import Answer, Order, Wanted, ask
+from v8.machine.precision import FORMATS, fastest
+from v8.profile import Profile
+
+PROBE_LIMIT_S = 900
+"""A measuring process that takes longer hangs."""
+
+SMI_LIMIT_S = 20
+"""Likewise for nvidia-smi, which hangs when the driver does."""
+
+MOST_PROBED_WORKERS = 8
+"""Worker processes measured at once; more cores than that are extrapolated, and the report says so."""
+
+LARGE_FLEET = 40
+"""Models of the fleet that is measured on a GPU: the default universe."""
+
+BUSY_SHARE = 0.5
+"""Load per core from which other programs disturb a measurement."""
+
+ALL_THREADS, ONE_THREAD = "all threads", "one thread"
+
+Line: TypeAlias = dict[str, Any]
+"""One measurement as JSON values, see `v8.training.probe`."""
+
+
+@dataclass
+class Findings:
+    """Everything measured, ready to be judged.
+
+    Args:
+        driver: What nvidia-smi says; see `ask_driver`.
+        num_workers: Training processes the product would start.
+        backend: A BackendReport, empty after a crash.
+        matmul: MatmulSpeeds by where: `all threads`, `one thread`.
+        steps: StepSpeeds in order, with their `threads`.
+        workers: StepSpeeds of our float32 step in processes running at once.
+        notes: What failed, or was done in short.
+    """
+
+    driver: dict[str, Any]
+    num_workers: int
+    backend: Line = field(default_factory=dict)
+    matmul: dict[str, Line] = field(default_factory=dict)
+    steps: list[Line] = field(default_factory=list)
+    workers: list[Line] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def rate(self, path: str, precision: str, *, is_short: bool = False, num_models: int = 1) -> float | None:
+        """Return windows/s of one measured step; None where it was not measured."""
+        wanted = {"path": path, "precision": precision, "is_short": is_short, "num_models": num_models}
+        rates = (float(step["windows_per_s"]) for step in self.steps if wanted.items() <= step.items())
+        return next(rates, None)
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether the backend can compute on a GPU."""
+        return bool(self.backend.get("gpus"))
+
+    @property
+    def workers_rate(self) -> float | None:
+        """Windows/s of the worker processes together, extrapolated to all cores where not all were run."""
+        together = sum(float(step["windows_per_s"]) for step in self.workers)
+        return together * self.num_workers / len(self.workers) if self.workers else None
+
+    @property
+    def best_precision(self) -> str:
+        """The format to train in."""
+        return fastest({"float32": 1.0, **self.precision_gains})
+
+    @property
+    def precision_gains(self) -> dict[str, float]:
+        """Each measured 16-bit format's speed over float32's; on a CPU those of the small network."""
+        rates = {each: self.rate("ours", each, is_short=not self.has_gpu) for each in FORMATS}
+        base = rates.pop("float32")
+        return {name: rate / base for name, rate in rates.items() if rate and base}
+
+
+def examine(profile: Profile, seconds: float, count_workers: Callable[[], int]) -> Findings:
+    """Measure everything.
+
+    Args:
+        profile: Whose network is measured.
+        seconds: Time of each measurement, without start and compilation.
+        count_workers: Returns the training processes that the product would start on a CPU, and sets what
+            keeps each of them on one thread.
+    """
+    findings = Findings(ask_driver(), num_workers=1)
+    busy, num_cores = load()
+    if busy > BUSY_SHARE * num_cores:
+        findings.notes.append(
+            f"other programs were at work before the start (load {busy:.1f} on {num_cores} cores); "
+            "all speeds are too low, and their ratios uncertain"
+        )
+    matmul = {"measure": "matmul", "seconds": seconds / 2}
+    stock = _formats("stock", seconds)
+    _measure(findings, profile, "stock layers, all threads", [[{"measure": "backend"}, matmul, stock[0]]])
+    if findings.has_gpu:
+        ours = _formats("ours", seconds)
+        _measure(findings, profile, "our layers on the GPU, in every format", [ours])
+        _measure(findings, profile, "stock layers in 16-bit formats on the GPU", [stock[1:]])
+        large = {**ours[0], "precision": findings.best_precision, "num_models": LARGE_FLEET}
+        _measure(findings, profile, f"a fleet of {LARGE_FLEET}", [[large]])
+    else:
+        findings.num_workers = count_workers()
+        _examine_cpu(findings, profile, seconds)
+    return findings
+
+
+def ask_driver() -> dict[str, Any]:
+    """Ask nvidia-smi for driver, GPUs and their memory in MiB; say why when it cannot answer."""
+    query = ("--query-gpu=driver_version,name,memory.total", "--format=csv,noheader,nounits")
+    try:
+        done = subprocess.run(  # noqa: S603 - the driver's own program
+            ["nvidia-smi", *query],  # noqa: S607 - found on the PATH
+            capture_output=True,
+            text=True,
+            timeout=SMI_LIMIT_S,
+            check=False,
+        )
+    except FileNotFoundError:
+        return {"is_found": False, "why": "nvidia-smi is not on the PATH", "gpus": []}
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {"is_found": False, "why": f"nvidia-smi: {error}", "gpus": []}
+    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+    if done.returncode or not rows or any(len(row) != 3 for row in rows):
+        said = (done.stdout + done.stderr).strip().splitlines() or ["nothing"]
+        return {"is_found": False, "why": f"nvidia-smi said: {said[0]}", "gpus": []}
+    gpus = [
+        {"name": name, "memory_mib": float(memory) if memory.replace(".", "", 1).isdigit() else None}
+        for _, name, memory in rows
+    ]
+    return {"is_found": True, "version": rows[0][0], "gpus": gpus}
+
+
+def failure_of(answer: Answer, wanted: Sequence[Wanted]) -> str | None:
+    """Say what a process did not measure, and why; nothing when it measured all."""
+    if answer.refusal or answer.exit_code == 0:
+        return answer.refusal
+    said = answer.errors.strip().splitlines() or ["nothing"]
+    unmeasured = ", ".join(
+        " ".join(str(each[key]) for key in ("measure", "precision") if key in each)
+        for each in wanted[len(answer.measured) :]
+    )
+    return f"not measured: {unmeasured}; exit code {answer.exit_code}, last words: {said[-1]}"
+
+
+def _examine_cpu(findings: Findings, profile: Profile, seconds: float) -> None:
+    """Measure worker processes at once in float32; then the 16-bit formats on a small network."""
+    num_probed = min(findings.num_workers, MOST_PROBED_WORKERS)
+    one = [{"measure": "matmul", "seconds": seconds / 2}, _formats("ours", seconds)[0]]
+    wanted = [[*one] for _ in range(num_probed)]
+    # The short ones follow in processes that have started anyway, one path a core: compiling the whole
+    # network in every format would take a minute.
+    wanted[0] += _formats("ours", seconds / 2, is_short=True)
+    wanted[-1] += _formats("stock", seconds / 2, is_short=True)
+    what = f"our layers, {num_probed} single-threaded processes at once; then 16-bit formats in short"
+    for answer in _measure(findings, profile, what, wanted, ONE_THREAD):
+        findings.workers += [line for line in answer.measured if not line.get("is_short", True)]
+    if num_probed < findings.num_workers:
+        findings.notes.append(
+            f"measured {num_probed} of {findings.num_workers} workers, extrapolated the rest"
+        )
+    findings.notes.append(
+        "16-bit formats were measured on a small network (one LSTM and one dense layer of the first "
+        "layer's width), in one thread; compare them with float32 on the same network"
+    )
+
+
+def _formats(path: str, seconds: float, **options: Any) -> list[Wanted]:
+    return [{"measure": path, "precision": each, "seconds": seconds, **options} for each in FORMATS]
+
+
+def _measure(
+    findings: Findings,
+    profile: Profile,
+    what: str,
+    wanted: Sequence[list[Wanted]],
+    threads: str = ALL_THREADS,
+) -> list[Answer]:
+    """Let processes measure at once; in the tables the first stands for what all of them did."""
+    sys.stderr.write(f"measuring {what}\n")
+    sys.stderr.flush()
+    answers = ask([Order(profile=profile, measurements=each) for each in wanted], limit_s=PROBE_LIMIT_S)
+    for answer, asked in zip(answers, wanted, strict=True):
+        for line in answer.measured:
+            if "size" in line:
+                findings.matmul.setdefault(threads, line)
+            elif "path" not in line:
+                findings.backend = line
+            elif line["is_short"] or answer is answers[0]:
+                findings.steps.append({**line, "threads": threads})
+        failure = failure_of(answer, asked)
+        findings.notes += [failure] if failure else []
+    return answers

@@ -1,0 +1,111 @@
+"""TensorFlow's chatter, kept off the terminal; every process that starts it uses this, and starts lightly."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
+from typing import Final
+
+from v8.machine.light_start import light_start
+
+_CHATTER = re.compile(
+    rb"^(WARNING: All log messages before absl::InitializeLog"
+    rb"|([IW]\d{4} .* |\d{4}-\d\d-\d\d [\d:.]+: [IW] )\S+\.(cc|h):\d+\] "
+    rb"|(E\d{4} .* |\d{4}-\d\d-\d\d [\d:.]+: E )"
+    rb"(\S*\b(cudart_stub|cpu_feature_guard|cuda_\w+)\.cc:|\S+\.cc:\d+\] oneDNN ))"
+)
+"""What TensorFlow and XLA, of any supported version, say for information or as a warning, and their errors
+about missing CUDA and the processor: they ignore TensorFlow's own log level, and some come late."""
+
+_FALSE_ALARM = re.compile(
+    rb"^\S+ .*?(\S*\bcpu_aot_loader\.cc:"
+    rb"|\S+\.cc:\d+\] Error parsing text-format tensorflow\.XlaSerializedCacheEntry)"
+)
+"""Of a kept program (`v8.training.programs`) XLA says that the processor lacks units that are only XLA's own
+settings, and TensorFlow that it is no text. Both are untrue, and nobody shall read them."""
+
+
+_LEVEL: Final = "TF_CPP_MIN_LOG_LEVEL"
+_TALKATIVE: Final = ("0", "1")
+"""Levels of whoever wants to read information or warnings; higher ones ask for less, and get it."""
+
+_for_good: Final = ExitStack()
+atexit.register(_for_good.close)
+
+
+@contextmanager
+def quiet_start(*, is_passing: bool = False) -> Iterator[None]:
+    """Keep TensorFlow's chatter off standard error while the block imports it, and from then on.
+
+    A level of `_TALKATIVE` in the environment shows all but `_FALSE_ALARM`. A program of somebody else's is
+    left as it was after the block, with `is_passing`.
+    """
+    keeps_chatter = os.environ.get(_LEVEL) in _TALKATIVE
+    with light_start(), _log_level_of_a_start(), ExitStack() as passing:
+        with suppress(OSError):  # without a standard error there is nothing to keep quiet
+            if is_passing:
+                passing.enter_context(_filtered(keeps_chatter=keeps_chatter))
+            else:
+                _filter_for_good(keeps_chatter=keeps_chatter)
+        yield
+
+
+@contextmanager
+def _log_level_of_a_start() -> Iterator[None]:
+    if _LEVEL in os.environ:
+        yield
+        return
+    os.environ[_LEVEL] = "2"
+    try:
+        yield
+    finally:
+        del os.environ[_LEVEL]  # TensorFlow has read it; a child must be quiet by itself
+
+
+@cache
+def _filter_for_good(*, keeps_chatter: bool) -> None:
+    """Filter until the process ends. Python's own standard error goes past it, and loses no last words."""
+    original = _for_good.enter_context(_filtered(keeps_chatter=keeps_chatter))
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = open(  # noqa: SIM115 - it lives as long as the process
+            os.dup(original),
+            "w",
+            buffering=1,
+            encoding=sys.__stderr__.encoding if sys.__stderr__ else "utf-8",
+            errors="backslashreplace",
+            closefd=False,
+        )
+
+
+@contextmanager
+def _filtered(*, keeps_chatter: bool) -> Iterator[int]:
+    """Let a thread pass on what is written to descriptor 2, but for false alarms and chatter.
+
+    Yields:
+        Another descriptor of what descriptor 2 was.
+    """
+    original, there = os.dup(2), os.dup(2)
+    source, sink = os.pipe()
+    os.dup2(sink, 2)
+    os.close(sink)
+
+    def pass_on() -> None:
+        with os.fdopen(source, "rb") as lines, os.fdopen(there, "wb", buffering=0) as passed:
+            for line in lines:
+                if not _FALSE_ALARM.match(line) and (keeps_chatter or not _CHATTER.match(line)):
+                    passed.write(line)
+
+    passing = threading.Thread(target=pass_on, daemon=True)
+    passing.start()
+    try:
+        yield original
+    finally:
+        os.dup2(original, 2)
+        os.close(original)
+        passing.join(timeout=1.0)  # children that outlive this process hold the pipe open

@@ -1,0 +1,358 @@
+"""The model users load: raw feature window in, price units out, nothing but stock Keras inside.
+
+Scaling and its inverse are written as `keras.ops` between the input and the network and between the
+network and the outputs. The fitted constants are weights, the one row of a table that every window looks
+up, so that models of one structure differ in weights alone: `load_scaling` makes one model that of the
+next series, without another graph to build and trace. Plain Keras loads the file in safe mode.
+
+Under `calibration: shrink` a linear layer between network and outputs holds how much of the network's
+forecast is kept; it starts as the identity, and `ServingModel.fold` sets it. Under `blend` others add
+the share of a regression on past ranges (`v8.formulas.range_regression`); they start as nothing. Under
+`ensemble` two formulas that read the window themselves come in last (`v8.networks.serving_ensemble`).
+
+Outputs are coherent by construction: low <= open, close <= high; bb_lower <= bb_upper;
+volatility > 0.
+
+Shape legend: B batch, T lookback, F features, G features of a group, H horizon, C columns of a task,
+K constants, P the 20 band bars, R terms of the regression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+from numpy.typing import NDArray
+
+from v8.columns import BAND_PERIOD_BARS, CLOSE, RECENT_RANGE, REGRESSED_RANGES, deviation_columns
+from v8.features.covariates import beside, parted
+from v8.features.ranges import FLOOR_SHARE
+from v8.formulas.range_ensemble import RangeEnsemble
+from v8.formulas.range_regression import MAX_LOG_RANGE, RangeRegression, wave_features
+from v8.formulas.shrinkage import Shrinkage
+from v8.networks import serving_ensemble, serving_quantiles
+from v8.networks.forecasting import Forecasts, forecast_windows, split_outputs
+from v8.networks.portable import save_portable
+from v8.networks.raw_window import columns_of
+from v8.networks.serving_quantiles import Market, about_points, network_distances
+from v8.profile import Profile
+from v8.tasks import TASKS
+from v8.tasks.closes import variance_weights
+from v8.tasks.task import roll_forward
+from v8.windows.scaling import Scaling, TargetForm, Transform, restore, shape_inputs
+from v8.windows.span import Floats
+
+SHRINKING_PREFIX = "shrink_"
+REGRESSION_PREFIX = "regression_"
+RANGE_PATH = "range_path"
+"""Name of the layer that forecasts the log range of each coming bar."""
+CONSTANTS = "constants"
+"""Name of the layer that holds the constants of the scaling."""
+
+LEAST_VOLATILITY_SHARE = 1e-3
+"""No volatility below this share of the scaling's floor is forecast."""
+
+
+class ServingGraph:
+    """A published model that many series share: to build and trace one takes over a second.
+
+    Args:
+        profile: What it was built for.
+        scaling: Any of its structure.
+        network: An untrained float32 network of the profile; it becomes part of the model.
+    """
+
+    def __init__(self, profile: Profile, scaling: Scaling, network: keras.Model) -> None:
+        self.network = network
+        self.model = build_serving(profile, scaling, network)
+        self.holder: ServingModel | None = None
+        """The series it holds at present; all earlier ones refuse to be used."""
+
+
+class ServingModel:
+    """The published model of one series, uncalibrated at first.
+
+    It takes the shared graph over. A model that lost it to another series refuses, so that none can
+    speak in another's name.
+
+    Args:
+        graph: What it puts its numbers into.
+        scaling: Constants of the series.
+        weights: Trainable arrays in the network's order.
+    """
+
+    def __init__(self, graph: ServingGraph, scaling: Scaling, weights: Sequence[NDArray[np.float32]]) -> None:
+        self._graph, self._scaling = graph, scaling
+        for variable, weight in zip(graph.network.trainable_variables, weights, strict=True):
+            variable.assign(weight)
+        load_scaling(graph.model, scaling)
+        graph.holder = self
+
+    def forecast(self, windows_NTF: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+        """Forecast raw windows, per task, shape (N, H, C), in the task's unit."""
+        return self.forecast_all(windows_NTF).points
+
+    def forecast_all(self, windows_NTF: NDArray[np.float32]) -> Forecasts:
+        """Forecast raw windows, quantiles too."""
+        return split_outputs(forecast_windows(self._model, windows_NTF))
+
+    def fold(self, shrinkage: Shrinkage, regression: RangeRegression | None = None) -> None:
+        """Make it shrink its network's forecasts, or blend them with the regression's.
+
+        factor x scaled + (1 - factor) x anchor, which is anchor + factor x (scaled - anchor).
+
+        Args:
+            shrinkage: Factors per task and step; the profile has a calibration.
+            regression: What forecasts are blended with; None where the anchor is the constant start.
+        """
+        model = self._model
+        if regression:
+            model.get_layer(RANGE_PATH).set_weights([regression.path_LH[1:], regression.path_LH[0]])
+        for one in shrinkage.tasks:
+            factor_H = np.array(one.factors)
+            rest_H1 = (1.0 - factor_H)[:, None]
+            anchor_HC = np.array(self._scaling.task(one.task).start)
+            if regression:
+                anchor_HC = np.zeros_like(anchor_HC)
+                kernel_HRC = rest_H1[:, :, None] * regression.tasks[one.task]
+                model.get_layer(REGRESSION_PREFIX + one.task).set_weights([kernel_HRC])
+            model.get_layer(SHRINKING_PREFIX + one.task).set_weights([factor_H, rest_H1 * anchor_HC])
+
+    def fold_ensemble(self, ensemble: RangeEnsemble, shares: Mapping[str, Floats]) -> None:
+        """Make it mix its network's forecasts with those of formulas: shares per task, shape (M, H)."""
+        serving_ensemble.fold_ensemble(self._model, ensemble, shares)
+
+    def fold_spread(self, spreads: Mapping[str, Floats]) -> None:
+        """Make it mix its network's quantiles with a regression's, see `v8.formulas.quantiles.fit_spread`."""
+        serving_quantiles.fold_spread(self._model, spreads)
+
+    def fold_widths(self, factors: Mapping[str, Floats]) -> None:
+        """Make its quantiles lie so many times as far off as those of its paths: shape (H, L, C)."""
+        serving_ensemble.fold_widths(self._model, factors)
+
+    def fold_shifts(self, shifts: Mapping[str, Floats]) -> None:
+        """Make it move its quantiles: per task, shape (H, L, C), scaled units."""
+        serving_quantiles.fold_shifts(self._model, shifts)
+
+    def save(self, file: Path, series: str | None = None) -> None:
+        """Write the Keras file, which every Keras from 3.10 on loads, and which names the series."""
+        save_portable(self._model, file, series)
+
+    @property
+    def _model(self) -> keras.Model:
+        if self._graph.holder is not self:
+            raise RuntimeError("serving model: its graph holds another series now; save it before the next")
+        return self._graph.model
+
+
+def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> keras.Model:
+    """Wrap a trained float32 network into the published model.
+
+    Args:
+        profile: The network's profile.
+        scaling: Constants fitted with it; `load_scaling` puts those of another series in their place.
+        network: Scaled window (B, T, F) to dict of scaled targets (B, H, C).
+
+    Returns:
+        Model from `window` (B, T, F), raw features in the profile's order, float32, to a dict, task
+        to (B, H, C), float32, quote currency (volatility unitless); with quantiles, also `quantile_output` of
+        the task to (B, H, Q, C).
+    """
+    window_BTF = keras.Input((profile.lookback_bars, profile.num_features), name="window")
+    close_BT1 = columns_of(window_BTF, profile, [CLOSE])
+    last_B11 = ops.take(close_BT1, [profile.lookback_bars - 1], axis=1)
+    constants = _looked_up(scaling, last_B11)
+    scaled = network(_scaled(window_BTF, close_BT1, last_B11, scaling, constants))
+    newest_B1F = ops.take(window_BTF, [profile.lookback_bars - 1], axis=1)
+    squares_BH = _calibrated(profile, scaled, newest_B1F)
+    reference = _references(profile, close_BT1, constants)
+    range_B11 = 1.0
+    if RECENT_RANGE in profile.features and scaling.range_floor > 0:
+        range_B11 = ops.maximum(columns_of(newest_B1F, profile, [RECENT_RANGE]), constants("range floor"))
+    points = {}
+    for one in scaling.tasks:
+        task = TASKS[one.task]
+        points[task.name] = restore(
+            ops,
+            one.form,
+            scaled[task.name] * constants(f"{task.name} scale"),
+            reference=reference[task.name],
+            unit=task.size(last_B11, range_B11),
+            center=constants(f"{task.name} center") if one.form is TargetForm.LEVEL else None,
+        )
+    distances: dict[str, Any] = {}
+    if profile.calibration == "ensemble":
+        closes_BP = _newest_closes(profile, close_BT1)
+        points, distances = serving_ensemble.add_formulas(profile, window_BTF, closes_BP, points)
+    outputs = {
+        name: TASKS[name].coherent(ops, values, last_B11, constants("least volatility"))
+        for name, values in points.items()
+    }
+    if profile.shape.outer_levels:
+        market = Market(
+            closes_BP=_newest_closes(profile, close_BT1),
+            last_B11=last_B11,
+            range_B11=range_B11,
+            squares_BH=squares_BH,
+            scales={name: constants(f"{name} scale") for name in profile.tasks},
+        )
+        distances = network_distances(profile, market, scaled)
+    outputs |= about_points(profile, outputs, distances, last_B11, constants("least volatility"))
+    model = keras.Model(window_BTF, outputs, name=f"{profile.name}_forecaster")
+    load_scaling(model, scaling)
+    return model
+
+
+def _calibrated(profile: Profile, scaled: dict[str, Any], newest_B1F: Any) -> Any:
+    """Put the layers of the calibration behind the points; return squared ranges of a regression, or None."""
+    if profile.calibration in ("shrink", "blend"):
+        for name in profile.tasks:
+            shrinking = _einsum("bhc,h->bhc", profile, name, SHRINKING_PREFIX, start="ones", bias_axes="hc")
+            scaled[name] = shrinking(scaled[name])
+    if profile.calibration != "blend":
+        return None
+    terms, squares_BH = _range_terms(newest_B1F, profile)
+    for name, terms_BHR in terms.items():
+        regression = _einsum("bhr,hrc->bhc", profile, name, REGRESSION_PREFIX, start="zeros")
+        scaled[name] = scaled[name] + regression(terms_BHR)
+    return squares_BH
+
+
+def load_scaling(model: keras.Model, scaling: Scaling) -> None:
+    """Make a published model that of another series, but for its network's weights; nothing is shrunk.
+
+    Args:
+        model: Made by `build_serving` from a scaling of the same structure.
+        scaling: Constants of the other series.
+    """
+    row_K = np.concatenate(list(_numbers(scaling).values()))
+    model.get_layer(CONSTANTS).set_weights([row_K[None]])
+    for layer in model.layers:
+        if layer.name.startswith(SHRINKING_PREFIX):
+            layer.set_weights([np.ones(layer.kernel.shape), np.zeros(layer.bias.shape)])
+        if layer.name.startswith(REGRESSION_PREFIX) or layer.name == RANGE_PATH:
+            layer.set_weights([np.zeros(weight.shape) for weight in layer.weights])
+    serving_ensemble.reset(model)
+    serving_quantiles.reset(model)
+
+
+def _einsum(
+    equation: str, profile: Profile, task: str, prefix: str, *, start: str, bias_axes: str | None = None
+) -> keras.layers.Layer:
+    return keras.layers.EinsumDense(
+        equation,
+        output_shape=(profile.horizon_bars, len(TASKS[task].columns)),
+        bias_axes=bias_axes,
+        kernel_initializer=start,
+        trainable=False,
+        dtype="float32",
+        name=prefix + task,
+    )
+
+
+def _range_terms(newest_B1F: Any, profile: Profile) -> tuple[dict[str, Any], Any]:
+    """The terms of `v8.formulas.range_regression` from the newest row, and the squared ranges forecast."""
+    terms_B1L = ops.log(ops.maximum(columns_of(newest_B1F, profile, REGRESSED_RANGES), FLOOR_SHARE))
+    if waves := wave_features(profile):
+        terms_B1L = ops.concatenate([terms_B1L, columns_of(newest_B1F, profile, waves)], axis=-1)
+    path = keras.layers.Dense(
+        profile.horizon_bars, kernel_initializer="zeros", trainable=False, dtype="float32", name=RANGE_PATH
+    )
+    squares_B1H = ops.square(ops.exp(ops.clip(path(terms_B1L), -MAX_LOG_RANGE, MAX_LOG_RANGE)))
+    squares_BH1 = ops.transpose(squares_B1H, (0, 2, 1))
+    rolled_B1H = columns_of(newest_B1F, profile, deviation_columns(profile.horizon_bars))
+    rolled_BH1 = ops.transpose(rolled_B1H, (0, 2, 1))
+    weights_HH = variance_weights(profile.horizon_bars).astype(np.float32)
+    added_BH1 = ops.sum(squares_B1H * weights_HH, axis=-1, keepdims=True)
+    walk = [ops.sqrt(ops.cumsum(squares_BH1, axis=1)), ops.sqrt(squares_BH1)]
+    widened = [ops.sqrt(ops.square(rolled_BH1) + added_BH1), rolled_BH1]
+    terms = {
+        task: ops.concatenate(widened if TASKS[task].has_window else walk, axis=-1) for task in profile.tasks
+    }
+    return terms, ops.squeeze(squares_B1H, axis=1) if profile.quantiles else None
+
+
+def _numbers(scaling: Scaling) -> dict[str, NDArray[np.float32]]:
+    """List the constants that the graph reads, in the order of its row."""
+    numbers: dict[str, Sequence[float]] = {}
+    for constant in ("center", "scale", "floor"):
+        numbers[constant] = [getattr(column, constant) for column in scaling.columns]
+    for task in scaling.tasks:
+        numbers |= {f"{task.task} scale": task.scale, f"{task.task} center": task.center}
+    floor = scaling.volatility_floor
+    numbers |= {"volatility floor": [floor], "least volatility": [LEAST_VOLATILITY_SHARE * floor]}
+    numbers["range floor"] = [scaling.range_floor]
+    return {name: np.array(values, np.float32) for name, values in numbers.items()}
+
+
+def _looked_up(scaling: Scaling, last_B11: Any) -> Callable[..., Any]:
+    """Let every window look up row 0, whatever prices it holds; `load_scaling` writes the row.
+
+    Returns:
+        Maps the name of constants, and which of them if not all, to their tensor, shape (B, 1, how many).
+    """
+    places, end = {}, 0
+    for name, values in _numbers(scaling).items():
+        places[name] = range(end, end + len(values))
+        end += len(values)
+    table = keras.layers.Embedding(
+        1, end, embeddings_initializer="zeros", trainable=False, dtype="float32", name=CONSTANTS
+    )
+    row_B1K = table(ops.zeros_like(ops.squeeze(last_B11, axis=-1), dtype="int32"))
+
+    def constants(name: str, numbers: Sequence[int] | None = None) -> Any:
+        wanted = places[name] if numbers is None else [places[name][number] for number in numbers]
+        return ops.take(row_B1K, list(wanted), axis=-1)
+
+    return constants
+
+
+def _scaled(
+    window_BTF: Any, close_BT1: Any, last_B11: Any, scaling: Scaling, constants: Callable[..., Any]
+) -> Any:
+    """Scale the raw window column group by column group, then restore the column order."""
+    pieces, order = [], []
+    for (transform, close), numbers in _groups(scaling).items():
+        close_BTG, anchor_B1G = close_BT1, last_B11
+        if close != CLOSE:
+            close_BTG = ops.take(window_BTF, [scaling.names.index(close)], axis=-1)
+            anchor_B1G = ops.take(close_BTG, [window_BTF.shape[1] - 1], axis=1)
+        x_BTG = ops.take(window_BTF, numbers, axis=-1)
+        floor = constants("floor", numbers) if transform is Transform.LOGGED else None
+        x_BTG = shape_inputs(ops, transform, x_BTG, close=close_BTG, anchor=anchor_B1G, floor=floor)
+        if transform is not Transform.ANCHORED:
+            x_BTG = x_BTG - constants("center", numbers)
+        pieces.append(x_BTG / constants("scale", numbers))
+        order.extend(numbers)
+    joined = ops.concatenate(pieces, axis=-1) if len(pieces) > 1 else pieces[0]
+    return ops.take(joined, [int(place) for place in np.argsort(order)], axis=-1)
+
+
+def _groups(scaling: Scaling) -> dict[tuple[Transform, str], list[int]]:
+    """Number the columns by transform and by the close, if any, that they are measured from or in."""
+    groups: dict[tuple[Transform, str], list[int]] = {}
+    for transform in Transform:
+        for number, one in enumerate(scaling.columns):
+            if one.transform is transform:
+                has_close = transform in (Transform.ANCHORED, Transform.RELATIVE)
+                close = beside(parted(one.name)[0], CLOSE) if has_close else CLOSE
+                groups.setdefault((transform, close), []).append(number)
+    return groups
+
+
+def _references(profile: Profile, close_BT1: Any, constants: Callable[..., Any]) -> dict[str, Any]:
+    """The roll-forward forecast of each task, floored, from the closes of the window."""
+    tasks = [TASKS[name] for name in profile.tasks]
+    rolled = roll_forward(ops, tasks, _newest_closes(profile, close_BT1), profile.horizon_bars)
+    floor = constants("volatility floor")
+    return {task.name: task.floored(ops, rolled[task.name], rolled[task.name], floor) for task in tasks}
+
+
+def _newest_closes(profile: Profile, close_BT1: Any) -> Any:
+    num_known = min(BAND_PERIOD_BARS, profile.lookback_bars)
+    known = [*range(profile.lookback_bars - num_known, profile.lookback_bars)]
+    return ops.squeeze(ops.take(close_BT1, known, axis=1), axis=-1)

@@ -1,0 +1,159 @@
+"""Carries out a back-test: lays its folds once, then finishes each as a run of its own.
+
+A fold goes through `v8.runs.execution` like every run, on a source that shows nothing later than its end.
+So it resumes, isolates failures and locks as a run does, and its folder is read by whatever reads runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from v8.artifacts.backtest_folder import (
+    BACKTEST_FORMAT,
+    PLAN_FILE,
+    BacktestPlan,
+    Fold,
+    begin_plan,
+    read_plan,
+    require_same,
+)
+from v8.artifacts.run_folder import RunFolder, RunRecord, now_iso
+from v8.runs.events import Listener, Note, StageStarted, Waiting
+from v8.runs.execution import Summary, TrainAll, execute
+from v8.runs.folds import History, lay_folds
+from v8.runs.isolation import isolated
+from v8.runs.outputs import write_outputs
+from v8.runs.plan import Plan, make_plan
+from v8.errors import DataError
+from v8.market.candles import Candles
+from v8.market.companions import Companions
+from v8.market.series import Series
+from v8.market.sources.cut_off import CutOffSource
+from v8.market.sources.source import CandleSource
+from v8.market.sources.waiting import told_of_waiting
+from v8.profile import Profile
+
+ALL_BARS: Final = 10_000_000
+"""More candles than any series has."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a back-test is asked to do.
+
+    Args:
+        profile: What is trained in each fold.
+        series: Which, without repetition.
+        num_folds: Folds, at least 1.
+        history_bars: Newest candles of each series that the folds lie in; None for all there are.
+        command: The command line.
+    """
+
+    profile: Profile
+    series: Sequence[Series]
+    num_folds: int
+    history_bars: int | None
+    command: str
+
+    def plan(self, source: CandleSource) -> BacktestPlan:
+        """Return the plan as far as it is known before candles are read."""
+        return BacktestPlan(
+            format=BACKTEST_FORMAT,
+            profile=self.profile.model_dump(mode="json"),
+            profile_digest=self.profile.digest,
+            source=source.name,
+            is_publishable=source.is_publishable,
+            series=tuple(map(str, self.series)),
+            num_folds=self.num_folds,
+            history_bars=self.history_bars,
+            command=self.command,
+            created_at=now_iso(),
+        )
+
+
+def begin_or_continue(path: Path, asked: Asked, source: CandleSource, listen: Listener) -> BacktestPlan:
+    """Return the plan of a back-test: the one it was begun with, or a new one, written.
+
+    Args:
+        path: Its folder, held by this process.
+        asked: What it is asked to do.
+        source: Where candles come from; all of the history is read once, before the first fold.
+        listen: Told which series is read.
+
+    Raises:
+        ArtifactError: If it was begun otherwise, or other things lie in the folder.
+        DataError: If no series has candles, or a history is too short.
+    """
+    wanted = asked.plan(source)
+    if (path / PLAN_FILE).exists():
+        begun = read_plan(path)
+        require_same(path, begun, wanted)
+        return begun
+    histories, missing = _histories(asked, source, listen)
+    if not histories:
+        why = next(iter(missing.values()))
+        raise DataError(
+            where=str(path),
+            rule="a back-test needs the candles of one series at least",
+            got=f"none of {len(missing)}; {why}",
+            fix="Mend that first",
+        )
+    plan = replace(wanted, folds=lay_folds(histories, asked.profile, asked.num_folds), missing=missing)
+    begin_plan(path, plan)
+    return plan
+
+
+def fold_plan(path: Path, profile: Profile, fold: Fold) -> Plan:
+    """Plan the run of a fold."""
+    return make_plan(profile, [Series.parse(name) for name in fold.newest_s], path / fold.folder)
+
+
+def carry_out(
+    plan: Plan, fold: Fold, source: CandleSource, train_all: TrainAll, listen: Listener, *, command: str
+) -> Summary:
+    """Finish every series of a fold that can be finished, and draw its results once.
+
+    Args:
+        plan: From `fold_plan`.
+        fold: The fold.
+        source: Where candles come from; what is later than the fold is not read.
+        train_all: Who trains.
+        listen: Told about everything that happens.
+        command: The command line that continues.
+    """
+    cut = CutOffSource(source, fold.newest_s)
+    begun = RunRecord.begin(plan.profile, cut.name, cut.is_publishable, command)
+    with RunFolder(plan.path, begun) as folder:
+        summary = execute(plan, folder, cut, train_all, listen, is_fold=True)
+        write_outputs(plan.path, lambda error: listen(Note(str(error))))
+    return summary
+
+
+def _histories(
+    asked: Asked, source: CandleSource, listen: Listener
+) -> tuple[dict[Series, History], Mapping[str, str]]:
+    """Read which candles there are of each series, and why there are none of others."""
+    found, missing, num_bars = {}, {}, asked.history_bars or ALL_BARS
+    companions = Companions.of(asked.profile)
+    for series in asked.series:
+        listen(StageStarted(series, "candles"))
+        with told_of_waiting(partial(_tell_waiting, listen, series)):
+            candles, outcome = isolated(series, partial(companions.candles, source, series, num_bars))
+        if candles is None:
+            missing[str(series)] = str(outcome.reason)
+            listen(Note(f"left out: {outcome.reason}"))
+        else:
+            found[series] = _history(candles)
+    return found, missing
+
+
+def _tell_waiting(listen: Listener, series: Series, text: str) -> None:
+    listen(Waiting(series, text))
+
+
+def _history(candles: Candles) -> History:
+    return History(int(candles.open_time_s[0]), int(candles.open_time_s[-1]))

@@ -1,0 +1,485 @@
+"""Ray: shards of series as tasks, on this machine or on the machines of a cluster that is there.
+
+A task gets a shard: one series on a core, or a fleet's worth on a GPU, and that share of a machine. It makes
+the artefacts with the workshop of `v8.runs.local`, so files are written by the same code and are equal to
+the bit on equal machines; they go straight into the run folder, which all machines must share. Only candles
+go down through Ray, and events up, gathered for a moment: a task is a generator of what there is to tell.
+
+A worker process keeps TensorFlow and its compiled program from one shard to the next. Ray's own retries are
+off: a task that is lost with its worker is given out again by the rules of `JobQueue`, as local workers' jobs
+are. Whoever is asked for a shard first compares versions with the asker and looks for the run folder.
+
+The driver is the process that was called. When it ends, however it ends, Ray ends its tasks, on all machines;
+checkpoints keep their epochs, and the same call goes on from there. So no task outlives the one who knows
+what has been done, and a run folder never has two writers.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pickle
+import platform
+import secrets
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+from v8.runs.events import Event, Listener, Note, Outcome, log_told_as_notes
+from v8.machine.interruption import STOP_SIGNALS, deferred_interrupts
+from v8.runs.job_queue import JobQueue
+from v8.machine.light_start import light_start
+from v8.machine.placement import SINGLE_THREADED, Placement
+from v8.runs.plan import Job
+from v8.errors import ProfileError, StorageError, V8Error
+from v8.hardware import has_gpu, num_usable_cores, versions, visible_gpus
+from v8.market.series import Series
+from v8.storage import aside_of, digest_bytes, home, passing_folder, sweep
+from v8.training.programs import kept_programs
+from v8.redaction import shown
+
+if TYPE_CHECKING:  # the driver must not start TensorFlow
+    from v8.runs.local import Workshop
+
+POLL_S: Final = 0.2
+"""How long either side waits for news before it looks for something else, in seconds."""
+
+SILENCE_S: Final = 30.0
+"""How long Ray may take to begin the first task before the user is told, in seconds."""
+
+KNOCK_S: Final = 5.0
+"""How long the machine at an address may take to answer, in seconds."""
+
+STORE_BYTES: Final = 100 << 20
+"""Memory of a Ray of our own for what travels: candles of a few shards."""
+
+_QUIET: Final = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_prestart_worker_first_driver": "0",  # none of these would have a task's environment
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # what Ray would print of a lost worker is told by us
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it announces a coming change
+}
+"""What is said to a Ray of our own; the user's own settings stand."""
+
+_INHERITED: Final = ("TF_", "XLA_", "OMP_", "OPENBLAS_", "KERAS_BACKEND")
+"""Beginnings of the variables that a task has from the driver; others may be secrets, and Ray logs them."""
+
+_MOST_PLACE: Final = 18
+"""Letters of a folder for Ray's sockets: with what Ray adds, their paths come close to a system's limit."""
+
+Told: TypeAlias = tuple[Event | V8Error, ...]
+"""What a task yields: events in their order, or why it refuses; nothing is a sign of life."""
+
+_until_exit: Final = ExitStack()
+atexit.register(_until_exit.close)
+
+
+@dataclass(frozen=True)
+class _Share:
+    """What a task gets of a machine.
+
+    Args:
+        kind: Ray's name of it, "CPU" or "GPU".
+        variables: Environment of its process.
+    """
+
+    kind: str
+    variables: dict[str, str]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What Ray is told; a lost task is given out by us, not by Ray."""
+        gpus = {"num_gpus": 1} if self.kind == "GPU" else {}
+        return {"num_cpus": 1, **gpus, "max_retries": 0, "runtime_env": {"env_vars": self.variables}}
+
+
+@dataclass
+class _Task:
+    """A task that Ray has, and the series whose outcome has not come."""
+
+    jobs: list[Job]
+    has_begun: bool = False
+
+
+def train_all(placement: Placement, jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
+    """Make the artefact of every job in tasks of Ray.
+
+    Args:
+        placement: Most tasks at a time, most series of one program, and where the cluster is.
+        jobs: Series of one profile, of one run folder.
+        listen: Told about stages and epochs, here in the driver.
+
+    Yields:
+        Each series' outcome as soon as it is known.
+
+    Raises:
+        ProfileError: If there is no cluster at the address, or no GPU where one is wanted.
+        V8Error: If a worker has other versions than this process.
+        StorageError: If a worker cannot see the run folder.
+    """
+    with deferred_interrupts("stopping the tasks; once more stops at once\n") as check:
+        ray = _connected(placement)
+        try:
+            with _sign_in(jobs[0].folder.parent) as sign:
+                tasks = _Tasks(ray, placement, jobs, listen, sign)
+                while tasks.are_left:
+                    check()
+                    yield from tasks.receive()
+        except BaseException:
+            _until_exit.close()  # and with the connection all that is under way
+            raise
+
+
+class _Tasks:
+    """The tasks of one call and the jobs that are still to be given out."""
+
+    def __init__(
+        self, ray: Any, placement: Placement, jobs: Sequence[Job], listen: Listener, sign: Path
+    ) -> None:
+        self._ray, self._listen, self._queue = ray, listen, JobQueue(jobs, listen)
+        self._most, self._running = placement.num_workers, dict[Any, _Task]()
+        self._share = _share(ray.cluster_resources(), placement, is_formula=jobs[0].profile.family.is_formula)
+        self._fleet_size = placement.fleet_size
+        self._shard_size = self._fleet_size or self._even_share(len(jobs))
+        self._task, self._sign = ray.remote(**self._share.options)(_serve), str(sign)
+        self._told_silence_s = time.monotonic() + SILENCE_S
+
+    @property
+    def are_left(self) -> bool:
+        """Whether any series has no outcome."""
+        return bool(self._queue or self._running)
+
+    def receive(self) -> list[Outcome]:
+        """Give out what there is room for, and pass on what tasks tell within a moment."""
+        while self._queue and len(self._running) < self._capacity():
+            self._give_out()
+        tasks = [*self._running]
+        self._ray.wait(tasks, num_returns=1, timeout=POLL_S, fetch_local=False)
+        ready, _ = self._ray.wait(tasks, num_returns=len(tasks), timeout=0, fetch_local=False)
+        self._tell_silence()
+        return [outcome for task in ready for outcome in self._receive_from(task)]
+
+    def _give_out(self) -> None:
+        shard = self._queue.take(self._shard_size)
+        task = self._task.options(name=f"v8 {shard[0].series}")
+        # A worker is at work in another folder, and one with other versions shall say so before it unpickles.
+        there = pickle.dumps([replace(job, folder=job.folder.absolute()) for job in shard])
+        running = task.remote(_wanted(), self._sign, there, self._fleet_size)
+        self._running[running] = _Task(shard)
+
+    def _capacity(self) -> int:
+        """Count the tasks that the cluster has room for, as it is now; at least one lets it grow."""
+        return max(1, min(self._most, int(self._ray.cluster_resources().get(self._share.kind, 0))))
+
+    def _even_share(self, num_jobs: int) -> int:
+        """Count the series of one task where the task sees by itself how many fit into one program."""
+        return -(-num_jobs // self._capacity()) if self._share.kind == "GPU" else 1
+
+    def _receive_from(self, task: Any) -> list[Outcome]:
+        errors, running = self._ray.exceptions, self._running[task]
+        try:
+            told: Told = self._ray.get(next(task))
+        except StopIteration:
+            return self._lost(task, "an early end")
+        except errors.RayTaskError as error:
+            if not running.has_begun:
+                raise _unfit(error.cause) from error
+            return self._lost(task, type(error.cause).__name__)
+        except errors.RuntimeEnvSetupError as error:
+            raise _unfit(error) from error
+        except errors.RayError as error:
+            return self._lost(task, type(error).__name__)
+        running.has_begun, self._told_silence_s = True, float("inf")
+        return [*self._outcomes_of(task, told)]
+
+    def _outcomes_of(self, task: Any, told: Told) -> Iterator[Outcome]:
+        """Take note of outcomes, and pass on what is none."""
+        for event in told:
+            if isinstance(event, V8Error):
+                raise event
+            if isinstance(event, Outcome):
+                self._end(task, event.series)
+                yield event
+            else:
+                self._listen(event)
+
+    def _end(self, task: Any, series: Series) -> None:
+        left = [job for job in self._running[task].jobs if job.series != series]
+        self._running[task].jobs = left
+        if not left:
+            del self._running[task]
+
+    def _lost(self, task: Any, cause: str) -> list[Outcome]:
+        return self._queue.give_back(self._running.pop(task).jobs, cause)
+
+    def _tell_silence(self) -> None:
+        if time.monotonic() > self._told_silence_s:
+            self._told_silence_s = float("inf")
+            kind = self._share.kind
+            has = f"{self._ray.cluster_resources().get(kind, 0):g} in all, and others may use them"
+            text = f"Ray has begun no task for {SILENCE_S:g} s. Each needs a {kind}; the cluster has {has}."
+            self._listen(Note(f"{text} v8 waits."))
+
+
+def _share(resources: dict[str, float], placement: Placement, *, is_formula: bool) -> _Share:
+    """Decide what each task gets: a GPU where there is one and it is of use, else a core.
+
+    Raises:
+        ProfileError: If a GPU is wanted and the cluster has none.
+    """
+    has_any = resources.get("GPU", 0) >= 1
+    if placement.device == "gpu" and not has_any:
+        raise ProfileError(
+            where="--device gpu",
+            rule="needs a GPU among the resources of the Ray cluster",
+            got="none",
+            fix="Start Ray on a machine with a GPU, or use --device auto",
+        )
+    ours = SINGLE_THREADED.items()  # which a driver without a GPU has set for itself
+    told = {name: value for name, value in os.environ.items() - ours if name.startswith(_INHERITED)}
+    told["V8_HOME"] = str(home().absolute())
+    told.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if has_any and placement.device != "cpu" and not is_formula:
+        return _Share("GPU", told)
+    return _Share("CPU", {**SINGLE_THREADED, **told, "CUDA_VISIBLE_DEVICES": "-1"})
+
+
+def _unfit(error: BaseException) -> V8Error:
+    (*_, told) = str(error).strip().splitlines() or [type(error).__name__]
+    return V8Error(
+        where="--engine ray",
+        rule="needs v8 on every machine of the cluster, in the Python that Ray was started with",
+        got=shown(told, 300),
+        fix="Install there what is installed here, and start Ray there from that Python",
+    )
+
+
+def _connected(placement: Placement) -> Any:
+    """Return Ray, connected to the cluster at the address or to one of our own, until this process ends.
+
+    Raises:
+        ProfileError: If there is none that this process can join.
+        StorageError: If there is no place for the sockets of our own.
+    """
+    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}  # else Ray keeps one in ~/.ray
+    for name, value in (_QUIET if placement.address else {**_QUIET, **own}).items():
+        os.environ.setdefault(name, value)
+    import ray  # noqa: PLC0415 - an extra, and slow to import
+
+    if not ray.is_initialized():
+        with _kept_signals():
+            if placement.address:
+                _join(ray, placement.address)
+            else:
+                _start(ray, placement)
+        _until_exit.callback(ray.shutdown)
+    return ray
+
+
+def _join(ray: Any, address: str) -> None:
+    try:
+        _knock(address)
+        ray.init(address=address, log_to_driver=False, logging_level="error")
+    except (OSError, RuntimeError, ValueError, AssertionError) as error:
+        told = shown(" ".join(str(error).split()), 150) or type(error).__name__
+        raise ProfileError(
+            where="--address",
+            rule="is auto or HOST:PORT of a Ray cluster that this machine is in, with its Ray and Python",
+            got=f"{address} ({told})",
+            fix="Run here: ray start --address=HOST:PORT; if it asks for a token, set RAY_AUTH_MODE=token",
+        ) from error
+
+
+def _knock(address: str) -> None:
+    """Make sure that somebody listens: Ray would ask a wrong address for ever.
+
+    Raises:
+        OSError: If nobody does.
+        ValueError: If it is no address.
+    """
+    if address != "auto":
+        host, _, port = address.rpartition(":")
+        socket.create_connection((host.strip("[]"), int(port)), KNOCK_S).close()
+
+
+def _start(ray: Any, placement: Placement) -> None:
+    """Start a Ray of our own, which the system ends with this process."""
+    place = Path(tempfile.gettempdir())
+    if len(os.fsencode(place)) > _MOST_PLACE:
+        place = Path("/tmp")  # noqa: S108 - the folder made there is this user's alone
+    try:
+        folder = _until_exit.enter_context(_ray_folder(place))
+    except OSError as error:
+        raise StorageError.of(place, error) from error
+    num_cores = num_usable_cores()
+    ray.init(
+        address="local",
+        num_cpus=num_cores if placement.is_measured else placement.num_workers,
+        num_gpus=0 if placement.device == "cpu" else len(visible_gpus()),
+        object_store_memory=STORE_BYTES,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="error",
+        _temp_dir=str(folder),
+        runtime_env={"env_vars": {"TMPDIR": str(folder)}},  # what workers leave goes with it
+    )
+
+
+@contextmanager
+def _ray_folder(place: Path) -> Iterator[Path]:
+    """Make a folder for Ray's sockets and logs; what cannot be removed now goes with the next one."""
+    made = ExitStack()
+    yield made.enter_context(passing_folder("ray", place))
+    with suppress(OSError):  # a process of Ray may write its last line
+        made.close()
+
+
+@contextmanager
+def _kept_signals() -> Iterator[None]:
+    """Keep who answers signals: Ray takes SIGTERM for itself."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _sign_in(folder: Path) -> Iterator[Path]:
+    """Leave a file in a run folder by which workers know that theirs is the same one.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    sweep(folder)
+    sign = aside_of(folder.absolute() / "shared")
+    try:
+        sign.touch()
+        yield sign
+    except OSError as error:
+        raise StorageError.of(sign, error) from error
+    finally:
+        sign.unlink(missing_ok=True)
+
+
+@cache
+def _wanted() -> dict[str, str]:
+    """Return what must be the same on all machines: versions, and the code of v8 itself."""
+    package = Path(__file__).parents[1]
+    code = digest_bytes(*(file.read_bytes() for file in sorted(package.rglob("*.py"))))
+    return {**versions(), "v8's code": code[:12]}
+
+
+# From here on: in a worker.
+
+
+def _serve(wanted: dict[str, str], sign: str, shard: bytes, fleet_size: int | None) -> Iterator[Told]:
+    """Be a task: make the artefacts of a shard, and yield what there is to tell on the way.
+
+    Args:
+        wanted: The versions of the driver.
+        sign: A file that the driver has left in the run folder.
+        shard: Pickled jobs.
+        fleet_size: Most series of one program; None measures what suits the GPU.
+    """
+    if refusal := _refusal(wanted, Path(sign)):
+        yield (refusal,)
+        return
+    yield ()
+    told: SimpleQueue[Event] = SimpleQueue()
+    making, is_done = _bench().make(pickle.loads(shard), fleet_size, told.put), False  # noqa: S301 - our driver's
+    while not is_done:
+        is_done = bool(wait([making], POLL_S).done)
+        if events := tuple(_drained(told)):
+            yield events
+    making.result()
+
+
+def _refusal(wanted: dict[str, str], sign: Path) -> V8Error | None:
+    """Say why this process must not make what the driver asks for."""
+    found, host = _wanted(), platform.node()
+    if different := [name for name in wanted if found.get(name) != wanted[name]]:
+        return V8Error(
+            where=f"Ray worker on {host}",
+            rule="must have the versions of the machine that v8 was called on",
+            got=", ".join(f"{name} {found.get(name)} for {wanted[name]}" for name in different),
+            fix="Install the same versions there, or results would differ from machine to machine",
+        )
+    if not sign.exists():
+        return StorageError(
+            where=f"Ray worker on {host}",
+            rule=f"must see the run folder {sign.parent}, on a file system that all machines share",
+            got="none there, or another one",
+            fix="Name with --runs (or --out) a folder that is at the same path on every machine",
+        )
+    return None
+
+
+def _drained(told: SimpleQueue[Event]) -> Iterator[Event]:
+    with suppress(Empty):
+        while True:
+            yield told.get_nowait()
+
+
+class _Bench:
+    """What a worker process keeps from one shard to the next: TensorFlow, a workshop, and their thread.
+
+    A thread, because Ray's own must hand on what is told; always the same one, because Keras keeps its
+    settings in it.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self._held = ExitStack()
+        self._held.enter_context(kept_programs())  # for as long as the process lives
+        self._kind, self._workshop = b"", cast("Workshop", None)
+        self._listen: Listener = lambda event: None
+
+    def make(self, jobs: Sequence[Job], fleet_size: int | None, listen: Listener) -> Future[None]:
+        """Begin to make the artefacts of jobs."""
+        return self._thread.submit(self._make, jobs, fleet_size, listen)
+
+    def _make(self, jobs: Sequence[Job], fleet_size: int | None, listen: Listener) -> None:
+        self._listen = listen
+        with log_told_as_notes(listen):
+            workshop = self._workshop_for(jobs[0])
+            for outcome in workshop.make_all(jobs, fleet_size or _measured_size(jobs)):
+                listen(outcome)
+
+    def _workshop_for(self, job: Job) -> Workshop:
+        """Return the workshop of the last shard, where that was of the same profile and settings."""
+        with light_start():
+            from v8.runs.local import Workshop  # noqa: PLC0415 - the driver must not start TensorFlow
+
+        if self._kind != (kind := pickle.dumps((job.profile, job.settled))):
+            self._workshop = Workshop(job.profile, self._tell, lambda: None, **job.settled)
+            self._kind = kind
+        return self._workshop
+
+    def _tell(self, event: Event) -> None:
+        self._listen(event)
+
+
+_bench = cache(_Bench)
+
+
+def _measured_size(jobs: Sequence[Job]) -> int:
+    from v8.training.probe import measured_fleet_size  # noqa: PLC0415 - it starts TensorFlow
+
+    profile = jobs[0].profile
+    is_of_use = not profile.family.is_formula and has_gpu()
+    return measured_fleet_size(profile, len(jobs)) if is_of_use else 1

@@ -1,0 +1,269 @@
+"""Carries out a plan: candles first and checked, then one artefact after another, results after each.
+
+Nothing is trained before the candles of every selected series were read, and every finished artefact has
+shown that it is the one that was saved. A series whose candles cannot be read, or are no longer those the
+run was started with, fails by itself, and so does one whose finished files are not as they were saved; they
+are left as they are. What shows results is drawn anew after each series; a page that cannot be written costs
+a note.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from v8.artifacts.run_folder import ERROR_FILE, RunFolder, pin_of
+from v8.artifacts.series_artifact import redo_offered, verify_model_file
+from v8.runs.events import Event, Listener, Note, Outcome, SeriesStarted, StageStarted, Waiting
+from v8.runs.isolation import isolated
+from v8.machine.loop_design import choose_loops, compile_loops
+from v8.runs.outputs import RunOutputs, read_finished
+from v8.runs.plan import Job, Plan, PlannedSeries, make_plan
+from v8.machine.precision import choose_precision
+from v8.runs.run_cost import RunCost, keep_cost
+from v8.errors import ArtifactError, StorageError
+from v8.hardware import may_have_gpu
+from v8.market.candles import Candles
+from v8.market.companions import Companions
+from v8.market.series import Series
+from v8.market.sources.source import CandleSource
+from v8.market.sources.waiting import told_of_waiting
+from v8.storage import write_text
+from v8.redaction import without_credentials
+
+TrainAll = Callable[[Sequence[Job], Listener], Iterator[Outcome]]
+"""Turns jobs into artefacts, in any order and place, and yields each outcome as it comes."""
+
+
+@dataclass(frozen=True)
+class NewerCandles:
+    """Candles that have come since a run took its own, and that it does not use.
+
+    Args:
+        series: Of which series.
+        num_bars: How many, at most: there may be holes among them.
+        first_s: When the first may open, seconds since the epoch, UTC.
+    """
+
+    series: Series
+    num_bars: int
+    first_s: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended.
+
+    Args:
+        num_trained: Series that this call finished.
+        num_finished_before: Series that earlier calls had finished, on the candles that are still there.
+        failures: One outcome per failed series.
+        newer: Per series whose candles are pinned, those that the source has after them.
+    """
+
+    num_trained: int
+    num_finished_before: int
+    failures: tuple[Outcome, ...]
+    newer: tuple[NewerCandles, ...] = ()
+
+    @property
+    def is_without_data(self) -> bool:
+        """Whether no series is finished and all failed for their candles or features."""
+        is_empty = self.num_trained + self.num_finished_before == 0
+        return is_empty and all(failure.is_data_error for failure in self.failures)
+
+
+def execute(
+    plan: Plan,
+    folder: RunFolder,
+    source: CandleSource,
+    train_all: TrainAll,
+    listen: Listener,
+    *,
+    is_fold: bool = False,
+) -> Summary:
+    """Finish every series of a plan that can be finished.
+
+    Args:
+        plan: What to do.
+        folder: The open run folder.
+        source: Where candles come from.
+        train_all: Who trains.
+        listen: Told about everything that happens.
+        is_fold: Whether this is one of many runs of a back-test: seasons are kept, and what shows results is
+            drawn once, by the caller.
+
+    Returns:
+        What was finished and what failed.
+
+    Raises:
+        StorageError: If `run.json` cannot be written.
+        KeyboardInterrupt: When interrupted; the folder then tells how far each series is.
+    """
+    plan = make_plan(plan.profile, [one.series for one in plan.series], folder.path)  # the folder is ours now
+    if folder.note:
+        listen(Note(folder.note))
+    if plan.todo:
+        folder.require_writable()
+    damaged = _check_finished(plan, folder, listen)
+    plan = replace(plan, series=tuple(one for one in plan.series if one.series not in damaged))
+    read = _read_all(plan, folder, source, listen)
+    failures = [*damaged.values(), *read.failures]
+    jobs = [replace(job, keeps_season=is_fold) for job in _settled(read.jobs, folder, listen)]
+    num_trained, outputs = 0, RunOutputs(folder.path, lambda error: listen(Note(str(error))))
+    started = time.perf_counter()
+    try:
+        for outcome in train_all(jobs, _recording(folder, listen)) if jobs else ():
+            _record(outcome, folder, listen)
+            listen(outcome)
+            num_trained += outcome.reason is None
+            failures += [outcome] if outcome.reason else []
+            if not is_fold and outputs.is_due(len(folder.record.series)):
+                folder.keep()  # it is read for them
+                outputs.write()
+    finally:
+        folder.release_running()
+    if num_trained:
+        keep_cost(plan.profile, RunCost(num_trained, round(time.perf_counter() - started, 3)))
+    refused = {failure.series for failure in failures}
+    finished = [one for one in plan.series if one.status == "done" and one.series not in refused]
+    return Summary(num_trained, len(finished), tuple(failures), tuple(read.newer))
+
+
+def _settled(jobs: Sequence[Job], folder: RunFolder, listen: Listener) -> list[Job]:
+    if not jobs:
+        return []
+
+    profile = jobs[0].profile
+
+    def tell(text: str) -> None:
+        listen(Note(text))
+
+    training = profile.training
+    precision = folder.settle_precision(
+        lambda: choose_precision(profile, may_have_gpu=may_have_gpu(), tell=tell)
+    )
+    if precision == "float32":
+        compile_loops(folder.settle_loops(lambda: choose_loops(profile, tell=tell)))
+    num_parts = training.num_parts(is_on_gpu=may_have_gpu())
+    if training.cpu_batch_size is not None:
+        num_parts = folder.settle_num_parts(num_parts)
+    return [replace(job, precision=precision, num_parts=num_parts) for job in jobs]
+
+
+def _recording(folder: RunFolder, listen: Listener) -> Listener:
+    """Return a listener that keeps the state of started series and passes all events on."""
+
+    def record(event: Event) -> None:
+        if isinstance(event, SeriesStarted):
+            folder.set_state(event.series, status="running", reason=None)
+        listen(event)
+
+    return record
+
+
+def _check_finished(plan: Plan, folder: RunFolder, listen: Listener) -> dict[Series, Outcome]:
+    """Return the finished series whose files are not as they were saved, each with its refusal."""
+    damaged = {}
+    for planned in plan.series:
+        if planned.status == "done":
+            try:
+                _verify(folder.series_folder(planned.series))
+            except ArtifactError as error:
+                damaged[planned.series] = Outcome(planned.series, reason=str(error), is_data_error=True)
+                listen(Note(str(error)))
+        elif folder.state(planned.series).status == "done":
+            listen(Note(f"{planned.series}: was finished, but its files are gone; it is trained again."))
+    num_done = len(plan.series) - len(plan.todo) - len(damaged)
+    if num_done:
+        end = "" if plan.todo else " There is nothing to do."
+        listen(Note(f"{num_done} of {len(plan.series)} series are already finished and are skipped.{end}"))
+    return damaged
+
+
+def _verify(folder: Path) -> None:
+    finished = read_finished(folder)
+    with redo_offered(folder):
+        verify_model_file(folder, finished.metadata)
+
+
+@dataclass
+class _Read:
+    """What came of reading the candles of every series."""
+
+    jobs: list[Job] = field(default_factory=list)
+    failures: list[Outcome] = field(default_factory=list)
+    newer: list[NewerCandles] = field(default_factory=list)
+
+
+def _read_all(plan: Plan, folder: RunFolder, source: CandleSource, listen: Listener) -> _Read:
+    """Read the candles of every series, check them against the pins, make jobs of unfinished ones."""
+    read, companions = _Read(), Companions.of(plan.profile)
+    for planned in plan.series:
+        listen(StageStarted(planned.series, "candles"))
+        ask = partial(companions.candles, source, planned.series, plan.profile.newest_bars)
+        found, outcome = _read(planned, folder, ask, listen)
+        if found:
+            _, pinned = isolated(planned.series, partial(folder.pin, planned.series, pin_of(found)))
+            read.newer += _newer(found)
+            if pinned.reason:
+                read.failures.append(_refused(planned, pinned, folder, listen))
+            elif planned.status != "done":
+                read.jobs.append(_job(planned, plan, found, source, outcome.seconds))
+        elif planned.status == "done":
+            listen(Note(f"{planned.series}: finished; its candles could not be read again: {outcome.reason}"))
+        else:
+            read.failures.append(_refused(planned, outcome, folder, listen))
+    if read.jobs:
+        folder.keep()  # what is made of these candles must be known to be of these
+    return read
+
+
+def _newer(found: Candles) -> list[NewerCandles]:
+    num_newer, first_s = found.report.num_newer, int(found.open_time_s[-1]) + found.series.bar_s
+    return [NewerCandles(found.series, num_newer, first_s)] if num_newer else []
+
+
+def _read(
+    planned: PlannedSeries, folder: RunFolder, ask: Callable[[int | None], Candles], listen: Listener
+) -> tuple[Candles | None, Outcome]:
+    pinned = folder.state(planned.series).candles
+    end_s = pinned.last_open_s if pinned else None
+    with told_of_waiting(lambda text: listen(Waiting(planned.series, text))):
+        return isolated(planned.series, lambda: ask(end_s))
+
+
+def _job(planned: PlannedSeries, plan: Plan, found: Candles, source: CandleSource, seconds: float) -> Job:
+    return Job(
+        candles=found,
+        profile=plan.profile,
+        seed=planned.seed,
+        folder=plan.path / str(planned.series),
+        is_publishable=source.is_publishable,
+        candle_seconds=seconds,
+    )
+
+
+def _refused(planned: PlannedSeries, outcome: Outcome, folder: RunFolder, listen: Listener) -> Outcome:
+    """Keep and tell why a series fails; what is finished stays as it is."""
+    if planned.status == "done":
+        listen(Note(f"failed: {outcome.reason} The finished model stays as it is."))
+    else:
+        _record(outcome, folder, listen)
+        listen(outcome)
+    return outcome
+
+
+def _record(outcome: Outcome, folder: RunFolder, listen: Listener) -> None:
+    if outcome.reason is None:
+        folder.set_state(outcome.series, status="done", reason=None, seconds=round(outcome.seconds, 3))
+    else:
+        trace = without_credentials(outcome.trace)  # other people's errors quote addresses
+        try:
+            write_text(folder.series_folder(outcome.series) / ERROR_FILE, trace)
+        except StorageError as error:  # the reason is kept all the same
+            listen(Note(str(error)))
+        folder.set_state(outcome.series, status="failed", reason=outcome.reason)

@@ -1,0 +1,290 @@
+"""The workshop: everything one process needs to turn candles into artefacts, fleet after fleet.
+
+`train_all` runs it in this process; `v8.runs.workers` runs one in each of several. The compiled
+program, the feature store and TensorFlow itself are set up once a workshop, not once a series.
+
+A fleet is prepared series by series, trained as one program, and each member is judged and saved as soon
+as it ends. An error inside the common program names no member, so the fleet goes on in halves, from its
+checkpoints, until the guilty series is alone; when memory ran out, later fleets stay that small.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from v8.artifacts.forecast_sample import sample_forecasts
+from v8.artifacts.series_artifact import MODEL_FILE, Finished, save_description
+from v8.windows.dataset import prepare_series, table_columns
+from v8.runs.calibration import calibrate
+from v8.runs.events import EpochEnded, Listener, Note, Outcome, SeriesStarted, StageStarted
+from v8.machine.interruption import deferred_interrupts
+from v8.runs.isolation import isolated
+from v8.machine.placement import halved, is_out_of_memory
+from v8.runs.plan import Job
+from v8.errors import DivergedError
+from v8.losses.judgement import judge_windows
+from v8.losses.quantile_judgement import judge_quantiles
+from v8.losses.season import SEASON_FILE, season_of
+from v8.features.store import FeatureStore
+from v8.hardware import Memory, memory_of
+from v8.networks.serving import ServingModel
+from v8.profile import Profile
+from v8.storage import write_with
+from v8.training.epoch_record import EpochRecord
+from v8.training.formula import FormulaTrainer
+from v8.training.trainer import Member, Trainer, TrainingResult
+
+CHECKPOINT = Path(".training", "checkpoint.npz")
+"""Where a series keeps its epochs until it is finished, inside its folder."""
+
+
+MakeTrainer = Callable[..., Trainer | FormulaTrainer]
+"""Makes a trainer from what `Trainer` is made from."""
+
+
+def make_trainer_of(profile: Profile, **options: Any) -> Trainer | FormulaTrainer:
+    """Return what fits the profile: by training a network, or a formula as it stands."""
+    return FormulaTrainer(profile, **options) if profile.family.is_formula else Trainer(profile, **options)
+
+
+def train_all(
+    jobs: Sequence[Job],
+    listen: Listener,
+    fleet_size: int | None = 1,
+    make_trainer: MakeTrainer = make_trainer_of,
+    store: FeatureStore | None = None,
+) -> Iterator[Outcome]:
+    """Make the artefact of every job, fleet after fleet.
+
+    Args:
+        jobs: Series of one profile.
+        listen: Told about stages and epochs.
+        fleet_size: Most series of one program; None takes as many as memory allows.
+        make_trainer: Makes the trainer; called again when memory ran out.
+        store: Where features are kept; None for the user's own store.
+
+    Yields:
+        Each series' outcome as soon as it is known.
+    """
+    first = jobs[0]
+    with deferred_interrupts() as check:
+        workshop = Workshop(first.profile, listen, check, make_trainer, store, **first.settled)
+        yield from workshop.make_all(jobs, fleet_size or len(jobs))
+
+
+class Workshop:
+    """Makes artefacts fleet after fleet with one compiled program.
+
+    Args:
+        profile: What is trained.
+        listen: Told about stages and epochs.
+        check: Called between two batches; raises KeyboardInterrupt to stop there.
+        make_trainer: Makes the trainer.
+        store: Where features are kept; None for the user's own store.
+        settled: What the run has settled, options of the trainer: `precision` and `num_parts`.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        listen: Listener,
+        check: Callable[[], None],
+        make_trainer: MakeTrainer = make_trainer_of,
+        store: FeatureStore | None = None,
+        **settled: Any,
+    ) -> None:
+        self._make_trainer = partial(make_trainer, profile, check=check, **settled)
+        self._trainer = self._make_trainer()
+        self._store = store or FeatureStore(num_remembered=0)  # every table is asked for once
+        self._listen, self._check = listen, check
+
+    def make(self, job: Job) -> Outcome:
+        """Make one artefact; an error becomes the outcome."""
+        (outcome,) = self.make_all([job], fleet_size=1)
+        return outcome
+
+    def make_all(self, jobs: Sequence[Job], fleet_size: int) -> Iterator[Outcome]:
+        """Make the artefacts of jobs; errors become outcomes.
+
+        Args:
+            jobs: Series of this workshop's profile.
+            fleet_size: Most series of one program, at least 1.
+
+        Yields:
+            Each series' outcome as soon as it is known.
+        """
+        self._fleet_size, todo = fleet_size, list(jobs)
+        while todo:
+            fleet, todo = todo[: self._fleet_size], todo[self._fleet_size :]
+            ready: list[_PreparedSeries] = []
+            for job in fleet:
+                self._check()
+                self._listen(SeriesStarted(job.series))
+                prepare = partial(_PreparedSeries, job, self._store, self._listen)
+                prepared, outcome = isolated(job.series, prepare)
+                if prepared is None:
+                    yield outcome
+                else:
+                    ready.append(prepared)
+            if ready:
+                yield from self._trained(ready)
+
+    def _trained(self, fleet: list[_PreparedSeries]) -> Iterator[Outcome]:
+        """Train a fleet and finish each member when it ends; after an error go on with halves."""
+        left = list(fleet)
+        results = self._trainer.fit_fleet([prepared.member() for prepared in fleet])
+        while left:
+            ended, trouble = isolated(left[0].series, partial(next, results))
+            if ended is None and len(fleet) == 1:
+                yield trouble
+                return
+            if ended is None:
+                yield from self._trained_in_halves(len(fleet), left, str(trouble.reason))
+                return
+            place, result = ended
+            left.remove(fleet[place])
+            yield fleet[place].finish(self._trainer, result, len(fleet))
+
+    def _trained_in_halves(
+        self, num_series: int, left: list[_PreparedSeries], reason: str
+    ) -> Iterator[Outcome]:
+        size = halved(num_series)
+        if is_out_of_memory(reason):
+            self._fleet_size = min(self._fleet_size, size)
+            self._trainer = self._make_trainer()  # the old one holds the programs that were too large
+            gc.collect()
+            why = "ran out of memory"
+        else:
+            size, why = min(size, halved(len(left))), f"met an error ({reason})"
+        self._listen(Note(f"A fleet of {num_series} {why}; it goes on in fleets of {size}."))
+        for start in range(0, len(left), size):
+            yield from self._trained(left[start : start + size])
+
+
+class _PreparedSeries:
+    """One series with its features and windows, on its way to an artefact; a clock runs per stage.
+
+    Args:
+        job: What to make.
+        store: Where features are kept.
+        listen: Told about stages and epochs.
+    """
+
+    def __init__(self, job: Job, store: FeatureStore, listen: Listener) -> None:
+        self.series = job.series
+        self._job, self._listen = job, listen
+        self._checkpoint = job.folder / CHECKPOINT
+        self._seconds = {"candles": job.candle_seconds}
+        with self._stage("features"):
+            table = store.table(job.candles, table_columns(job.profile))
+        with self._stage("windows"):
+            self._data = prepare_series(table, job.profile)
+
+    def member(self) -> Member:
+        """Return what the trainer needs of this series."""
+        self._listen(StageStarted(self.series, "train"))
+        return Member(
+            self._data,
+            self._job.seed,
+            self._checkpoint,
+            self._tell,
+            lambda sentence: self._listen(Note(sentence)),
+        )
+
+    def finish(
+        self, trainer: Trainer | FormulaTrainer, result: TrainingResult | DivergedError, num_series: int
+    ) -> Outcome:
+        """Judge and save what was trained; an error becomes the outcome."""
+        _, outcome = isolated(self.series, lambda: self._finish(trainer, result, num_series))
+        stages = math.fsum(seconds for stage, seconds in self._seconds.items() if stage != "candles")
+        return replace(outcome, seconds=stages)
+
+    def _finish(
+        self, trainer: Trainer | FormulaTrainer, result: TrainingResult | DivergedError, num_series: int
+    ) -> None:
+        """Make the artefact; the checkpoint goes once everything is saved."""
+        if isinstance(result, DivergedError):
+            raise result
+        self._seconds.update(result.seconds)
+        self._tell_placement(result, num_series)
+        with self._stage("judge"):
+            model = trainer.serving_model(self._data, result.weights)
+            shrinkage = calibrate(model, self._data) if isinstance(model, ServingModel) else None
+            test = self._data.spans["test"]
+            forecasts = model.forecast_all(test.raw_windows())  # the span is forecast once
+            (judgement, losses), quantiles = judge_windows(self._data, forecasts.points), None
+            if self._job.profile.quantiles:
+                quantiles = judge_quantiles(self._data, forecasts.quantiles)
+        with self._stage("save"):
+            write_with(self._job.folder / MODEL_FILE, partial(model.save, series=str(self.series)))
+            if self._job.keeps_season:
+                season_of(self._data, forecasts.points, losses).save(self._job.folder / SEASON_FILE)
+        finished = Finished(
+            data=self._data,
+            candles=self._job.candles,
+            is_publishable=self._job.is_publishable,
+            seed=self._job.seed,
+            precision=trainer.precision,
+            num_parts=trainer.num_parts,
+            num_parameters=trainer.num_parameters,
+            result=result,
+            judgement=judgement,
+            quantiles=quantiles,
+            sample=sample_forecasts(self._data, forecasts.points, forecasts.quantiles),
+            shrinkage=shrinkage,
+            seconds={stage: round(seconds, 4) for stage, seconds in self._seconds.items()},
+        )
+        save_description(self._job.folder, finished)
+        shutil.rmtree(self._checkpoint.parent, ignore_errors=True)
+
+    def _tell(self, record: EpochRecord) -> None:
+        self._listen(EpochEnded(self.series, record, self._job.profile.training.epochs))
+
+    def _tell_placement(self, result: TrainingResult, num_series: int) -> None:
+        if self._job.profile.family.is_formula:
+            return
+        told = memory_told(memory_of(result.device), result.device)
+        self._listen(
+            Note(
+                f"{self.series}: trained on {result.device} in a fleet of {num_series}, "
+                f"{result.windows_per_s:,.0f} windows/s; {told}."
+            )
+        )
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        self._listen(StageStarted(self.series, name))
+        started = time.perf_counter()
+        yield
+        self._seconds[name] = time.perf_counter() - started
+
+
+def memory_told(memory: Memory, device: str) -> str:
+    """Say how much of a device is in use; only a GPU's allocator reserves more than that.
+
+    >>> memory_told(Memory(2_000_000, 3_000_000, 8_000_000), "GPU:0")
+    'memory allocated 2 MB, reserved 8 MB, at most 3 MB in use'
+    >>> memory_told(Memory(2_000_000, 3_000_000), "GPU:0")
+    'memory allocated 2 MB, reserved not told by this backend, at most 3 MB in use'
+    >>> memory_told(Memory(2_000_000, 3_000_000), "CPU:0")
+    'memory allocated 2 MB, at most 3 MB in use'
+    """
+    reserved = (
+        "not told by this backend" if memory.reserved_bytes is None else _megabytes(memory.reserved_bytes)
+    )
+    middle = f", reserved {reserved}" if device.startswith("GPU") else ""
+    allocated, peak = _megabytes(memory.allocated_bytes), _megabytes(memory.peak_bytes)
+    return f"memory allocated {allocated}{middle}, at most {peak} in use"
+
+
+def _megabytes(num_bytes: int) -> str:
+    return f"{num_bytes / 1e6:,.0f} MB"

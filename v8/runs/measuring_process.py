@@ -1,0 +1,16 @@
+"""The process that measures; `v8.machine.children` starts it.
+
+    echo '{"profile": {...}, "measurements": [{"measure": "matmul", "seconds": 2}]}' \
+        | python -m v8.runs.measuring_process
+
+It starts TensorFlow as all of ours do, which must be prepared before `v8.runs.measuring` imports it.
+"""
+
+from __future__ import annotations
+
+from v8.machine.light_start import light_start
+
+if __name__ == "__main__":
+    with light_start():
+        from v8.runs.measuring import main
+    main()

@@ -1,0 +1,194 @@
+"""What a run shows of its finished series: leaderboard, report and timing, rewritten after each (G13).
+
+A large run writes them as often as takes a twentieth of its time, and at its end (`v8.write_pacing`).
+
+Of each series the model that serves is shown. None of it is needed to go on: a file that cannot be written,
+and a series whose files are damaged, are told and left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from v8.artifacts.forecast_sample import FORECASTS_FILE, ForecastSample, read_sample
+from v8.artifacts.generations import Serving, read_serving
+from v8.artifacts.run_folder import RunRecord, read_run
+from v8.artifacts.series_artifact import HISTORY_FILE, read_metadata, redo_offered
+from v8.errors import ArtifactError, StorageError, V8Error
+from v8.invocation import command
+from v8.write_pacing import Pace
+from v8.views.leaderboard import LEADERBOARD_FILE, LeaderboardRow, rank_results, write_leaderboard_csv
+from v8.views.markup import Html
+from v8.views.page import is_in_files, run_page, series_body, series_line, series_section
+from v8.views.results import History, SeriesResult, read_history, read_results
+from v8.views.series_files import section_file, write_section
+from v8.storage import write_json, write_text
+
+REPORT_FILE = "report.html"
+TIMING_FILE = "timing.json"
+
+TIMING_FORMAT = 1
+"""Version of the keys of `timing.json`."""
+
+Tell: TypeAlias = Callable[[V8Error], object]
+"""Told what is left out, and why."""
+
+
+@dataclass(frozen=True)
+class FinishedSeries:
+    """What is shown of a finished series, as its files hold it."""
+
+    metadata: Mapping[str, Any]
+    result: SeriesResult
+    history: History
+    sample: ForecastSample | None
+
+
+def read_finished(folder: Path) -> FinishedSeries:
+    """Read and check what is shown of the series that a folder is named after.
+
+    Raises:
+        ArtifactError: If one of its files is damaged; the error says how to make the series again.
+    """
+    with redo_offered(folder):
+        metadata = read_metadata(folder, series=folder.name)
+        (result,) = read_results([metadata])
+        history = read_history(folder / HISTORY_FILE)
+        if len(history) != result.epochs_run:
+            raise ArtifactError(
+                where=str(folder / HISTORY_FILE),
+                rule=f"must have a row for each of {result.epochs_run} epochs",
+                got=str(len(history)),
+                fix="Restore it",
+            )
+        return FinishedSeries(metadata, result, history, read_sample(folder / FORECASTS_FILE))
+
+
+def _refuse(error: V8Error) -> None:
+    raise error
+
+
+def write_outputs(run: Path, tell: Tell = _refuse, *, is_anew: bool = False) -> list[LeaderboardRow]:
+    """Write `leaderboard.csv`, `report.html` and `timing.json` from what is on disk.
+
+    Args:
+        run: A run folder.
+        tell: Told which series is damaged and which files cannot be written; unless given, that is raised.
+        is_anew: Whether files of the page that are up to date are drawn anew, too.
+
+    Returns:
+        The leaderboard, best first; empty while nothing is finished.
+
+    Raises:
+        ArtifactError: If the run's own record is damaged.
+    """
+    return RunOutputs(run, tell, is_anew=is_anew).write()
+
+
+class RunOutputs:
+    """The outputs of a run that is under way, written again whenever a series has ended.
+
+    A finished series is read and drawn once; forty of them anew after each cost a tenth of a short run.
+
+    Args:
+        run: A run folder; nobody else finishes series in it meanwhile.
+        tell: Told which series is damaged and which files cannot be written.
+        is_anew: Whether files of the page that are up to date are drawn anew, too.
+    """
+
+    def __init__(self, run: Path, tell: Tell, *, is_anew: bool = False) -> None:
+        self._run, self._tell, self._is_anew = run, tell, is_anew
+        self._shown: dict[str, _Shown | None] = {}
+        self._pace = Pace()
+
+    def is_due(self, num_series: int) -> bool:
+        """Tell whether it is time to write all outputs of so many series."""
+        return self._pace.is_due(num_series)
+
+    def write(self) -> list[LeaderboardRow]:
+        """Write all outputs, as `write_outputs` does."""
+        with self._pace.timed():
+            return self._write_all(read_run(self._run))
+
+    def _write_all(self, record: RunRecord) -> list[LeaderboardRow]:
+        done = (name for name, state in record.series.items() if state.status == "done")
+        finished = [one for one in (self._read(name, record) for name in done) if one]
+        results = [one.result for one in finished]
+        rows = rank_results(results)
+        sections = {one.result.series: one.section for one in finished}
+        self._write(
+            {
+                LEADERBOARD_FILE: lambda file: write_leaderboard_csv(file, rows),
+                REPORT_FILE: lambda file: write_text(file, run_page(record, results, sections)),
+                TIMING_FILE: lambda file: write_json(file, _timing(record, results)),
+            }
+        )
+        return rows
+
+    def _read(self, name: str, record: RunRecord) -> _Shown | None:
+        if name not in self._shown:
+            served = self._serving.folder(name)
+            try:
+                found = read_finished(served)
+            except ArtifactError as error:
+                self._tell(error)
+                self._shown[name] = None
+            else:
+                self._shown[name] = _Shown(found.result, self._section(found, served, record))
+        return self._shown[name]
+
+    @cached_property
+    def _serving(self) -> Serving:
+        return read_serving(self._run)
+
+    def _section(self, found: FinishedSeries, served: Path, record: RunRecord) -> Html:
+        """Return what the page holds of a series; in a large run the rest goes into its file."""
+        parts, name = (found.result, found.history, found.sample), found.result.series
+        if not is_in_files(record):
+            return series_section(*parts)
+
+        def write(_: Path) -> None:
+            write_section(self._run, name, served, partial(series_body, *parts), is_anew=self._is_anew)
+
+        self._write({section_file(name): write})
+        return series_line(found.result)
+
+    def _write(self, writers: Mapping[str, Callable[[Path], None]]) -> None:
+        got: dict[str, str] = {}
+        for name, write in writers.items():
+            try:
+                write(self._run / name)
+            except StorageError as error:
+                got[name] = error.got
+        if got:
+            rule = f"{', '.join(got)} could not be written, and no series needs them"
+            fix = f"Make room, then draw them again with `{command('report', str(self._run))}`"
+            self._tell(StorageError(where=str(self._run), rule=rule, got=next(iter(got.values())), fix=fix))
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What the outputs show of one finished series: its result, and its part of the page."""
+
+    result: SeriesResult
+    section: Html
+
+
+def _timing(record: RunRecord, results: Iterable[SeriesResult]) -> dict[str, Any]:
+    per_series = {result.series: dict(result.seconds) for result in results}
+    stages = list(dict.fromkeys(stage for seconds in per_series.values() for stage in seconds))
+    return {
+        "format": TIMING_FORMAT,
+        "command": record.command,
+        "machine": record.machine,
+        "num_series": len(per_series),
+        "total_seconds": {
+            stage: math.fsum(seconds.get(stage, 0.0) for seconds in per_series.values()) for stage in stages
+        },
+        "series": per_series,
+    }

@@ -1,0 +1,199 @@
+"""What a run will do, before it does it: series, seeds, stages, work, time.
+
+Seeds belong to series, not to their place in a selection: series number k of the default universe
+trains with the profile's seed + k, alone or among forty.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from v8.artifacts.run_folder import RUN_FILE, SeriesState, Status, read_run
+from v8.artifacts.series_artifact import METADATA_FILE, MODEL_FILE
+from v8.windows.dataset import table_columns
+from v8.windows.splits import SPANS, rows_needed, split_rows
+from v8.features.indicators import warmup_bars
+from v8.hardware import num_usable_cores
+from v8.market.candles import Candles
+from v8.market.series import Series, load_universe
+from v8.networks.cost import TRAINING_TO_FORWARD_FLOP, training_flop_per_window
+from v8.profile import Profile
+
+ASSUMED_FLOP_PER_S_PER_CORE = 38e9
+"""Training speed assumed for estimates: about 300 windows/s of 126 MFLOP a core (scripts/RESULTS.md)."""
+
+SMOKE_SPARE_BARS = 130
+"""Candles of a smoke run beyond the fewest that work, so that a few holes do no harm."""
+
+SEED_SPACE = 2**31
+"""Seeds are non-negative 31-bit numbers."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything a worker needs to make one artefact; it can travel between processes.
+
+    Args:
+        candles: The series' candles.
+        profile: What to train.
+        seed: Seed of weights, order and dropout.
+        folder: Where the artefact goes.
+        is_publishable: False for the demo market.
+        candle_seconds: Time that reading the candles took.
+        precision: Keras dtype policy to train in.
+        keeps_season: Whether to keep how everybody erred in each window of the test span, as back-tests do.
+        num_parts: Batches that make one optimiser step; None as the profile says for a GPU.
+    """
+
+    candles: Candles
+    profile: Profile
+    seed: int
+    folder: Path
+    is_publishable: bool
+    candle_seconds: float
+    precision: str = "float32"
+    keeps_season: bool = False
+    num_parts: int | None = None
+
+    @property
+    def series(self) -> Series:
+        """Which series."""
+        return self.candles.series
+
+    @property
+    def settled(self) -> dict[str, Any]:
+        """What the run has settled of its training, as options of the trainer."""
+        return {"precision": self.precision, "num_parts": self.num_parts}
+
+
+@dataclass(frozen=True)
+class PlannedSeries:
+    """One series of a plan and how far an earlier call brought it."""
+
+    series: Series
+    seed: int
+    status: Status
+
+
+@dataclass(frozen=True)
+class Work:
+    """The size of one series' training, for an unbroken history of the profile's newest bars.
+
+    Args:
+        num_bars: Candles.
+        num_rows: Rows after the indicators' warm-up.
+        num_windows: Complete windows per span.
+        flop_per_window: Floating-point operations of one training window.
+        training_s: Most time of the arithmetic of training, an estimate, seconds; early stopping may need
+            less. Compiling, features, judging and saving come on top: see `v8.runs.run_cost`.
+    """
+
+    num_bars: int
+    num_rows: int
+    num_windows: dict[str, int]
+    flop_per_window: float
+    training_s: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run before it starts.
+
+    Args:
+        profile: What to train.
+        path: The run folder; it need not exist.
+        series: Every selected series.
+    """
+
+    profile: Profile
+    path: Path
+    series: tuple[PlannedSeries, ...]
+
+    @property
+    def todo(self) -> tuple[PlannedSeries, ...]:
+        """Series that are not finished."""
+        return tuple(planned for planned in self.series if planned.status != "done")
+
+
+def make_plan(profile: Profile, series: Sequence[Series], path: Path) -> Plan:
+    """Plan a run in a folder, new or begun.
+
+    Args:
+        profile: What to train.
+        series: Selected series, without repetition.
+        path: The run folder; it need not exist.
+
+    Raises:
+        ArtifactError: If the folder's `run.json` is damaged.
+    """
+    states = read_run(path).series if (path / RUN_FILE).exists() else {}
+    planned = [
+        PlannedSeries(one, series_seed(profile, one), _status(states.get(str(one)), path / str(one)))
+        for one in series
+    ]
+    return Plan(profile, path, tuple(planned))
+
+
+def series_seed(profile: Profile, series: Series) -> int:
+    """Return the seed of a series: by its place in the default universe, or by its name.
+
+    >>> from v8.profile import load_profile
+    >>> series_seed(load_profile("aligned"), Series("BTCUSDT", "1h"))
+    43
+    """
+    places = _default_places()
+    if series in places:
+        number = places[series]
+    else:
+        number = len(places) + int(hashlib.sha256(str(series).encode()).hexdigest()[:7], 16)
+    return (profile.seed + number) % SEED_SPACE
+
+
+@cache
+def _default_places() -> dict[Series, int]:
+    """Return the place of each series of the default universe; its file is read once."""
+    return {series: place for place, series in enumerate(load_universe())}
+
+
+def estimate_work(profile: Profile, num_cores: int | None = None) -> Work:
+    """Estimate the work of one series.
+
+    Args:
+        profile: What to train.
+        num_cores: Cores that compute; None for all usable ones.
+
+    Raises:
+        DataError: If the profile's newest bars are too few for a window in every span.
+    """
+    num_rows = max(0, profile.newest_bars - warmup_bars(table_columns(profile)))
+    split = split_rows(num_rows, profile, where=f"{profile.newest_bars} candles")
+    window_bars = profile.lookback_bars + profile.horizon_bars
+    windows = {name: split.span(name)[1] - split.span(name)[0] - window_bars + 1 for name in SPANS}
+    flop = training_flop_per_window(profile)
+    epoch_flop = flop * (windows["train"] + windows["validation"] / TRAINING_TO_FORWARD_FLOP)
+    rate = ASSUMED_FLOP_PER_S_PER_CORE * (num_cores or num_usable_cores())
+    return Work(profile.newest_bars, num_rows, windows, flop, profile.training.epochs * epoch_flop / rate)
+
+
+def smoke_bars(profile: Profile) -> int:
+    """Return the candles per series of a smoke run.
+
+    >>> from v8.profile import load_profile
+    >>> smoke_bars(load_profile("aligned"))
+    931
+    """
+    fewest = warmup_bars(table_columns(profile)) + rows_needed(profile)
+    return fewest + SMOKE_SPARE_BARS
+
+
+def _status(state: SeriesState | None, folder: Path) -> Status:
+    if state is None:
+        return "pending"
+    if state.status == "done" and not all((folder / name).exists() for name in (MODEL_FILE, METADATA_FILE)):
+        return "pending"  # its files were moved away; making them again gives the same ones
+    return state.status

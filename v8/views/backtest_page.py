@@ -1,0 +1,297 @@
+"""A back-test for readers: what the terminal prints, and the files that hold the same.
+
+`backtest.json` holds everything; `backtest.html` shows the tables and sentences of the terminal beside its
+maps of seasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import plotly.graph_objects as go
+
+from v8.errors import listed
+from v8.formulas.baselines import NAIVE, called
+from v8.losses.judgement import MODEL
+from v8.losses.season import BREAK_FACTOR, WILD_DAYS
+from v8.losses.significance import ALPHA
+from v8.storage import write_json, write_text
+from v8.tasks import TASKS
+from v8.views.backtest_results import BacktestResults, SeriesFold, Stretch, TaskResult
+from v8.views.comparison_page import TextTable
+from v8.views.document import document, plot
+from v8.views.figures import season_figure
+from v8.views.markup import Html, element, facts, join, table
+from v8.views.page import DEMO_WARNING
+from v8.wording import ABSENT, digits, number, p_value, percent, plural, spaced
+
+RESULTS_FILE: Final = "backtest.json"
+PAGE_FILE: Final = "backtest.html"
+
+MEDIAN: Final = "median"
+"""First row of a map."""
+
+QUANTILE_NOTE: Final = (
+    "CRPS: twice the mean pinball loss over the levels, as a multiple of another forecaster's; below 1 the "
+    "model's quantiles are better. In 90 %: how many truths lay within that interval, over all steps and "
+    "columns. Medians over series."
+)
+
+NOTE: Final = (
+    "Medians over series of the mean absolute error, in returns, as a multiple of naive's. The best baseline "
+    "is the one with the smallest median of these series and folds. p: chance of such a difference from it "
+    "if both were as good (Diebold-Mariano on the closes that all series share, Benjamini-Hochberg over the "
+    f"table); from {ALPHA:g} on there is no real difference. Smaller: series and folds in which the error is "
+    "the smaller one, be it by chance. Held: true closes between forecast low and high, one and all steps "
+    "ahead."
+)
+
+BREAK_RULE: Final = (
+    "A fold is a break in volatility where the wildest of the n days after its train span (root mean square "
+    f"range of a day's bars) exceeds the 1 - {WILD_DAYS:g} / n quantile of its train days by a factor above "
+    f"{BREAK_FACTOR:g}, at the median over series (column shock)."
+)
+
+
+def write_backtest(path: Path, results: BacktestResults) -> list[Path]:
+    """Write `backtest.json` and `backtest.html`, each atomically, and return them."""
+    files = [path / RESULTS_FILE, path / PAGE_FILE]
+    write_json(files[0], results.to_json())
+    write_text(files[1], backtest_page(results))
+    return files
+
+
+def headline(results: BacktestResults) -> str:
+    """Say what was asked for, how much of it is finished, and which folds the figures are of."""
+    plan = results.plan
+    wanted = sum(num for _, num in results.judged.values())
+    failed = sum(len(those) for those in results.failures.values())
+    lacking = f" {plural(failed, 'model')} failed or not finished." if failed else ""
+    return (
+        f"{plural(len(plan.folds), 'fold')} of {len(plan.series)} series, each fitted anew on "
+        f"{plan.profile['newest_bars']:,} candles from {plan.source}: {len(results.cells)} of {wanted} "
+        f"models judged.{lacking} {folds_in(results)}"
+    )
+
+
+def folds_in(results: BacktestResults) -> str:
+    """Say which folds are in the figures, and how much of those that are not whole."""
+    shares = results.judged
+    parts = {fold: f"{have} of {num}" for fold, (have, num) in shares.items() if have < num}
+    if not parts:
+        return "All folds are in."
+    whole = [fold for fold in shares if fold not in parts]
+    told = [f"{fold} ({share} models)" for fold, share in parts.items()]
+    return f"In whole: {listed(whole) if whole else 'no fold'}; not in whole: {', '.join(told)}."
+
+
+def tables(results: BacktestResults, *, is_short: bool = False) -> Iterator[TextTable]:
+    """Tell the figures: pooled, then by fold, calm ones and breaks apart.
+
+    Args:
+        results: What was found.
+        is_short: Leave out what does not fit into a terminal: all baselines but the best.
+    """
+    for title, chosen in {
+        "Pooled": results.pools,
+        "Calm folds": [one for one in results.folds if not one.is_break],
+        "Folds with a break in volatility": [one for one in results.folds if one.is_break],
+    }.items():
+        if chosen:
+            yield _short_table(title, chosen) if is_short else _table(title, chosen)
+
+
+def quantile_table(results: BacktestResults) -> TextTable | None:
+    """Return CRPS and coverage by fold, pools first; None where the profile has no quantiles."""
+    those = [(one, task, told) for one in _together(results) for task, told in one.tasks.items() if told.crps]
+    if not those:
+        return None
+    baselines = list(dict.fromkeys(name for _, _, told in those for name in told.crps))
+    intervals = list(dict.fromkeys(name for _, _, told in those for name in told.coverage))
+    head = ["fold", "task", *(f"CRPS × {called(name)}" for name in baselines)]
+    rows = [
+        [
+            f"{one.name}, {one.timeframe}{' (break)' if one.is_break else ''}",
+            task,
+            *(number(told.crps.get(name)) for name in baselines),
+            *(percent(told.coverage.get(name)) for name in intervals),
+        ]
+        for one, task, told in those
+    ]
+    return TextTable("Quantiles", [*head, *(f"in {name}" for name in intervals)], rows)
+
+
+def _together(results: BacktestResults) -> Iterator[Stretch]:
+    yield from results.pools
+    yield from results.folds
+
+
+def series_table(results: BacktestResults) -> TextTable:
+    """Return one row a series, over all its folds."""
+    head = ["series"]
+    for task in results.tasks:
+        head += [task, f"{task} × best", "p", "verdict"]
+    rows = [
+        [name, *(cell for task in results.tasks for cell in _short(found.get(task)))]
+        for name, found in results.series.items()
+    ]
+    return TextTable("By series, over its folds; the best baseline is that of the series", head, rows)
+
+
+def backtest_page(results: BacktestResults) -> Html:
+    """Return the page; maps on it need a browser, tables do not."""
+    plan = results.plan
+    body = [
+        Html() if plan.is_publishable else element("p", DEMO_WARNING, class_="banner", role="alert"),
+        element("h1", f"Back-test of profile {plan.profile['name']}"),
+        *(element("p", sentence) for sentence in (headline(results), BREAK_RULE)),
+        element("h2", "Map of seasons"),
+        element("div", *_maps(results), class_="charts"),
+        *(_on_page(each) for each in tables(results)),
+        element("p", NOTE, class_="soft"),
+        *_quantiles_on_page(results),
+        _on_page(series_table(results)),
+        *_failed(results),
+        element("h2", "Where these numbers come from"),
+        facts(_facts(results)),
+    ]
+    return document(f"v8: back-test of {plan.profile['name']}", join(body))
+
+
+def _quantiles_on_page(results: BacktestResults) -> Iterator[Html]:
+    if quantiles := quantile_table(results):
+        yield _on_page(quantiles)
+        yield element("p", QUANTILE_NOTE, class_="soft")
+
+
+def _on_page(each: TextTable) -> Html:
+    return join([element("h2", each.title), table(each.head, each.rows, class_="figures")])
+
+
+def _short_table(title: str, stretches: Sequence[Stretch]) -> TextTable:
+    head = [
+        "fold",
+        "judged from",
+        "shock",
+        "task",
+        "model",
+        "best baseline",
+        "its error",
+        "× best",
+        "smaller",
+        "p",
+        "verdict",
+    ]
+    rows = [
+        [
+            f"{one.name}, {one.timeframe}",
+            one.first_close[:10],
+            digits(max(one.shock, 1e-9)),
+            task,
+            number(result.ours),
+            called(result.best),
+            number(result.multiples[result.best]),
+            number(result.against_best),
+            f"{result.num_better} of {result.num_cells}",
+            p_value(result.p_best),
+            result.verdict,
+        ]
+        for one in stretches
+        for task, result in one.tasks.items()
+    ]
+    return TextTable(title, head, rows)
+
+
+def _table(title: str, stretches: Sequence[Stretch]) -> TextTable:
+    baselines = _baselines(stretches)
+    head = ["fold", "task", "model", *map(called, baselines), "× best", "smaller", "p", "verdict"]
+    head += ["judged from", "to", "shock", "held"]
+    rows = []
+    for one in stretches:
+        held = " / ".join(percent(share, 0) for share in one.held)
+        about = [one.first_close[:10], one.last_close[:10], digits(max(one.shock, 1e-9)), held]
+        for task, result in one.tasks.items():
+            rows.append([f"{one.name}, {one.timeframe}", task, *_cells(result, baselines), *about])
+    return TextTable(title, head, rows)
+
+
+def _cells(result: TaskResult, baselines: Sequence[str]) -> Iterator[str]:
+    for name in (MODEL, *baselines):
+        yield number(result.multiples.get(name))
+    yield f"{number(result.against_best)} {spaced(called(result.best))}"
+    yield f"{result.num_better} of {result.num_cells}"
+    yield p_value(result.p_best)
+    yield result.verdict
+
+
+def _short(result: TaskResult | None) -> list[str]:
+    if result is None:
+        return [ABSENT] * 4
+    return [
+        number(result.ours),
+        f"{number(result.against_best)} {spaced(called(result.best))}",
+        p_value(result.p_best),
+        result.verdict,
+    ]
+
+
+def _baselines(stretches: Iterable[Stretch]) -> list[str]:
+    """List the baselines of some stretches, naive first."""
+    found = dict.fromkeys(
+        name for one in stretches for result in one.tasks.values() for name in result.multiples
+    )
+    return [NAIVE, *(name for name in found if name not in (MODEL, NAIVE))]
+
+
+def _maps(results: BacktestResults) -> Iterator[Html]:
+    """Draw a map a task and timeframe: skill against the best baseline of each fold."""
+    for timeframe in dict.fromkeys(one.timeframe for one in results.folds):
+        folds = [one for one in results.folds if one.timeframe == timeframe]
+        for task in results.tasks:
+            label = (
+                f"{TASKS[task].title}, {timeframe}: skill against the best baseline of the fold, in %; "
+                "blue where the error is smaller, orange where it is larger, be it by chance"
+            )
+            yield plot(_map(results.cells, folds, task), label)
+
+
+def _map(cells: Sequence[SeriesFold], folds: Sequence[Stretch], task: str) -> go.Figure:
+    found: dict[str, dict[str, float | None]] = {MEDIAN: {}}
+    for fold in folds:
+        result = fold.tasks.get(task)
+        found[MEDIAN][fold.name] = _skill(result.against_best if result else None)
+    for cell in cells:
+        if cell.series.endswith(f"-{folds[0].timeframe}"):
+            row = found.setdefault(cell.series, {})
+            row[f"fold {cell.fold}"] = _skill(cell.against_best.get(task))
+    columns = {
+        fold.name: f"{fold.name.removeprefix('fold ')}<br>{'break' if fold.is_break else ''}"
+        for fold in folds
+    }
+    days = {fold.name: f"{fold.first_close[:10]} to {fold.last_close[:10]}" for fold in folds}
+    return season_figure(found, columns, days)
+
+
+def _skill(ratio: float | None) -> float | None:
+    return None if ratio is None else 100.0 * (1.0 - ratio)
+
+
+def _failed(results: BacktestResults) -> Iterator[Html]:
+    rows = [
+        (f"{fold}, {name}", why) for fold, those in results.failures.items() for name, why in those.items()
+    ]
+    rows += sorted((results.plan.missing or {}).items())
+    if rows:
+        yield element("h2", "Failed, or not finished")
+        yield table(["Model", "Reason"], rows, class_="reasons")
+
+
+def _facts(results: BacktestResults) -> Iterator[tuple[str, str]]:
+    plan = results.plan
+    yield "command", plan.command
+    yield "begun", plan.created_at
+    yield "candles from", plan.source
+    yield "profile digest", plan.profile_digest
+    yield "each fold's own report", ", ".join(f"{fold.folder}/report.html" for fold in plan.folds)

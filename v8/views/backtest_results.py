@@ -1,0 +1,419 @@
+"""What a back-test found, and the figures that follow from it.
+
+A *cell* is one series in one fold. Cells are shown together by fold and timeframe, and pooled: all folds, the
+calm ones, those with a break. What is shown of cells together:
+
+* Per forecaster the median over cells of its error as a multiple of naive's.
+* The best baseline of a task is the one with the smallest such median, chosen for these cells.
+* Whether the model differs from it by more than chance: series share their closes, so the differences of a
+  close, each as a share of its series' naive error, are averaged over series first, and the test
+  (`v8.losses.significance`) sees one number a close. A window that two folds judge counts for the first.
+
+p-values are corrected together for everything of a kind that stands in one table.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic_core import to_jsonable_python
+
+from v8.artifacts.backtest_folder import BacktestPlan, Fold
+from v8.artifacts.run_folder import RUN_FILE, read_run
+from v8.artifacts.series_artifact import read_metadata
+from v8.formulas.baselines import NAIVE
+from v8.losses.judgement import MODEL, Judgement, Outcome, best_baseline, is_equal, outcome_of, verdict_of
+from v8.losses.quantile_judgement import QuantileJudgement
+from v8.losses.season import BREAK_FACTOR, SEASON_FILE, Season
+from v8.losses.significance import corrected_p_values, diebold_mariano
+from v8.market.open_times import iso
+from v8.market.series import Series
+from v8.tasks import TASKS
+
+RESULTS_FORMAT: Final = 1
+"""Version of the keys of `backtest.json`."""
+
+NONE_REFUSED: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType({})
+
+POOLS: Final[Mapping[str, Callable[[Stretch], bool]]] = {
+    "all folds": lambda stretch: True,
+    "calm folds": lambda stretch: not stretch.is_break,
+    "break folds": lambda stretch: stretch.is_break,
+}
+"""What folds are pooled to, for people; by timeframe."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One series in one fold."""
+
+    fold: int
+    series: Series
+    judgement: Judgement
+    season: Season
+    quantiles: QuantileJudgement | None = None
+
+    def multiple(self, task: str, forecaster: str) -> float | None:
+        """Return an error as a multiple of naive's; None where naive makes none."""
+        naive = self.judgement.error(task, NAIVE).overall
+        return self.judgement.error(task, forecaster).overall / naive if naive > 0 else None
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """How the model did on a task over some cells.
+
+    Args:
+        num_cells: Cells that have it.
+        multiples: Per forecaster, median error as a multiple of naive's, the model first.
+        best: The baseline with the smallest median.
+        against_best: Median error as a multiple of that baseline's; None where it makes none.
+        num_better: Cells in which the model's error is the smaller one.
+        p_naive: Chance of a difference from naive this large if both were as good, corrected; or None.
+        p_best: The same of the best baseline.
+        difference: Mean of what that test compares, model less best baseline, as a share of naive's error;
+            below 0 the model errs less.
+        crps: Per baseline with quantiles, median of the model's CRPS over its; empty without quantiles.
+        coverage: Per central interval, such as "90 %", median share of truths within it.
+    """
+
+    num_cells: int
+    multiples: Mapping[str, float]
+    best: str
+    against_best: float | None
+    num_better: int
+    p_naive: float | None
+    p_best: float | None
+    difference: float
+    crps: Mapping[str, float] = field(default_factory=dict)
+    coverage: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the test beside the best baseline comes to."""
+        return outcome_of(1.0 + self.difference, 1.0, self.p_best)
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in words: "beats har"."""
+        return verdict_of(self.outcome, self.best)
+
+    @property
+    def ours(self) -> float | None:
+        """The model's median multiple of naive's error."""
+        return self.multiples.get(MODEL)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Cells of one timeframe that are shown together: those of a fold, or of several.
+
+    Args:
+        name: "fold 1", or a key of `POOLS`.
+        timeframe: Of its series.
+        num_series: Different series.
+        first_close: Close of the first window judged, ISO 8601.
+        last_close: Close of the last one.
+        shock: Median over cells of `v8.losses.season.shock_of`.
+        is_break: Whether that is above `BREAK_FACTOR`; of a pool, whether it holds breaks alone.
+        held: Share of true closes between the forecast low and high, one and all steps ahead, medians.
+        tasks: What was judged.
+    """
+
+    name: str
+    timeframe: str
+    num_series: int
+    first_close: str
+    last_close: str
+    shock: float
+    is_break: bool
+    held: tuple[float, float]
+    tasks: Mapping[str, TaskResult]
+
+
+@dataclass(frozen=True)
+class SeriesFold:
+    """One cell as it is shown: per task, the model's multiple of naive's error and of the fold's best."""
+
+    fold: int
+    series: str
+    is_break: bool
+    multiples: Mapping[str, float | None]
+    against_best: Mapping[str, float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BacktestResults:
+    """What a back-test found so far.
+
+    Args:
+        plan: What was asked for.
+        folds: By fold and timeframe.
+        pools: By timeframe and key of `POOLS`; those without a cell, or with every one again, are left out.
+        series: By series, over all its folds.
+        cells: Every one.
+        failures: Per fold, why series of it failed or are not finished.
+    """
+
+    plan: BacktestPlan
+    folds: tuple[Stretch, ...]
+    pools: tuple[Stretch, ...]
+    series: Mapping[str, Mapping[str, TaskResult]]
+    cells: tuple[SeriesFold, ...]
+    failures: Mapping[str, Mapping[str, str]]
+
+    @property
+    def judged(self) -> dict[str, tuple[int, int]]:
+        """Per fold, such as "fold 1", how many models are judged and how many take part."""
+        found = Counter(cell.fold for cell in self.cells)
+        return {f"fold {one.number}": (found[one.number], len(one.newest_s)) for one in self.plan.folds}
+
+    @property
+    def tasks(self) -> list[str]:
+        """Tasks of the profile, in their usual order."""
+        return [task for task in TASKS if task in self.plan.profile["tasks"]]
+
+    def to_json(self) -> Any:
+        """Return everything as plain JSON values."""
+        plan = {name: value for name, value in vars(self.plan).items() if name != "format"}
+        rest = {name: value for name, value in vars(self).items() if name != "plan"}
+        rule = {"break_factor": BREAK_FACTOR}
+        return to_jsonable_python({"format": RESULTS_FORMAT, **plan, **rule, "results": rest})
+
+
+def read_results(
+    path: Path, plan: BacktestPlan, refused: Mapping[str, Mapping[str, str]] = NONE_REFUSED
+) -> BacktestResults:
+    """Read what is finished of a back-test and work out its figures.
+
+    Args:
+        path: Its folder.
+        plan: Its plan.
+        refused: Per folder of a fold, why series of it failed now. What an earlier call judged of them is
+            left out: it was of other candles, or its files are not as they were saved.
+
+    Raises:
+        ArtifactError: If a file is missing or damaged.
+    """
+    lacking = {fold.folder: _failures(path, fold) | dict(refused.get(fold.folder, {})) for fold in plan.folds}
+    cells = [cell for fold in plan.folds for cell in _cells(path, fold, lacking[fold.folder])]
+    return results_of(plan, cells, lacking)
+
+
+def results_of(
+    plan: BacktestPlan, cells: Sequence[Cell], failures: Mapping[str, Mapping[str, str]]
+) -> BacktestResults:
+    """Work out the figures of some cells."""
+    by_timeframe: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_timeframe.setdefault(cell.series.timeframe, []).append(cell)
+    folds: list[Stretch] = []
+    pools: list[Stretch] = []
+    series: dict[str, Mapping[str, TaskResult]] = {}
+    for timeframe, chosen in by_timeframe.items():
+        those = {
+            number: _stretch(f"fold {number}", timeframe, [cell for cell in chosen if cell.fold == number])
+            for number in dict.fromkeys(cell.fold for cell in chosen)
+        }
+        folds += those.values()
+        for name, is_in in POOLS.items():
+            pooled = [cell for cell in chosen if is_in(those[cell.fold])]
+            is_other = name == next(iter(POOLS)) or len(pooled) < len(chosen)
+            pools += [_stretch(name, timeframe, pooled)] if pooled and is_other else []
+        for one in dict.fromkeys(cell.series for cell in chosen):
+            series[str(one)] = _tasks([cell for cell in chosen if cell.series == one])
+    corrected = _corrected(folds)
+    return BacktestResults(
+        plan=plan,
+        folds=corrected,
+        pools=_corrected(pools),
+        series=_corrected_series(series),
+        cells=tuple(_shown(cell, corrected) for cell in cells),
+        failures={fold: those for fold, those in failures.items() if those},
+    )
+
+
+def _cells(path: Path, fold: Fold, lacking: Container[str]) -> Iterable[Cell]:
+    run = path / fold.folder
+    if not (run / RUN_FILE).exists():
+        return
+    for name in read_run(run).series:
+        if name in fold.newest_s and name not in lacking:
+            metadata = read_metadata(run / name, series=name)
+            judged = Judgement.from_json(metadata.get("judgement"), where=f"{run / name}, key judgement")
+            season = Season.load(run / name / SEASON_FILE)
+            yield Cell(fold.number, Series.parse(name), judged, season, _quantiles(run / name, metadata))
+
+
+def _quantiles(folder: Path, metadata: Mapping[str, Any]) -> QuantileJudgement | None:
+    if "quantiles" not in metadata:
+        return None
+    return QuantileJudgement.from_json(metadata["quantiles"], where=f"{folder}, key quantiles")
+
+
+def _failures(path: Path, fold: Fold) -> dict[str, str]:
+    run = path / fold.folder
+    states = read_run(run).series if (run / RUN_FILE).exists() else {}
+    unfinished = {name: state.reason for name, state in states.items() if state.status != "done"}
+    unfinished |= {name: None for name in fold.newest_s if name not in states}
+    return {name: reason or "not finished" for name, reason in unfinished.items() if name in fold.newest_s}
+
+
+def _stretch(name: str, timeframe: str, cells: Sequence[Cell]) -> Stretch:
+    seasons = [cell.season for cell in cells]
+    shock = median(season.shock for season in seasons)
+    held = [median(season.held[step] for season in seasons) for step in (0, -1)]
+    return Stretch(
+        name=name,
+        timeframe=timeframe,
+        num_series=len({cell.series for cell in cells}),
+        first_close=iso(min(int(season.closes_s[0]) for season in seasons)),
+        last_close=iso(max(int(season.closes_s[-1]) for season in seasons)),
+        shock=shock,
+        is_break=shock > BREAK_FACTOR,
+        held=(float(held[0]), float(held[1])),
+        tasks=_tasks(cells),
+    )
+
+
+def _tasks(cells: Sequence[Cell]) -> dict[str, TaskResult]:
+    known = [task for task in TASKS if any(task in cell.judgement.tasks for cell in cells)]
+    return {task: _task([cell for cell in cells if task in cell.judgement.tasks], task) for task in known}
+
+
+def _task(cells: Sequence[Cell], task: str) -> TaskResult:
+    judgements = [cell.judgement for cell in cells]
+    names = [MODEL, *(name for name in judgements[0].tasks[task].errors if name != MODEL)]
+    multiples = {
+        name: [cell.multiple(task, name) for cell in cells if _has(cell, task, name)] for name in names
+    }
+    best = best_baseline(judgements, task)
+    ratios = [one.multiple(task, baseline=best) for one in judgements]
+    is_less = [ratio is not None and ratio < 1.0 and not is_equal(ratio, 1.0) for ratio in ratios]
+    p_naive, _ = _tested(cells, task, NAIVE)
+    p_best, difference = _tested(cells, task, best)
+    return TaskResult(
+        num_cells=len(cells),
+        multiples={
+            name: middle for name, values in multiples.items() if (middle := _median(values)) is not None
+        },
+        best=best,
+        against_best=_median(ratios),
+        num_better=sum(is_less),
+        p_naive=p_naive,
+        p_best=p_best,
+        difference=difference,
+        **_interval_medians([cell.quantiles for cell in cells if cell.quantiles], task),
+    )
+
+
+def _interval_medians(judged: Sequence[QuantileJudgement], task: str) -> dict[str, dict[str, float]]:
+    """Return medians over cells of CRPS beside the baselines' and of coverage; nothing without quantiles."""
+    found = [summary[task] for one in judged if task in (summary := one.summary())]
+    return {
+        name: {
+            each: middle
+            for each in dict.fromkeys(each for one in found for each in one[kind])
+            if (middle := _median(one[kind].get(each) for one in found)) is not None
+        }
+        for name, kind in (("crps", "crps_multiples"), ("coverage", "coverage"))
+    }
+
+
+def _has(cell: Cell, task: str, forecaster: str) -> bool:
+    return forecaster in cell.judgement.tasks[task].errors
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def _tested(cells: Sequence[Cell], task: str, baseline: str) -> tuple[float | None, float]:
+    """Test the model against a baseline over cells of one timeframe.
+
+    Returns:
+        The p-value, None where nothing can be said; and the mean difference, as a share of naive's error.
+    """
+    if all(cell.judgement.is_equal(task, baseline) for cell in cells):
+        return None, 0.0
+    bar_s, horizon = cells[0].series.bar_s, cells[0].judgement.horizon_bars
+    closes_s, differences = shared_differences(cells, task, baseline)
+    test = diebold_mariano(differences, horizon_bars=horizon, bar_numbers=closes_s // bar_s)
+    return test.p_value, test.mean_difference
+
+
+def shared_differences(
+    cells: Sequence[Cell], task: str, baseline: str
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Average the differences between model and baseline over the series that share a close.
+
+    Args:
+        cells: In the order of folds.
+        task: The task.
+        baseline: Whose losses are taken from the model's.
+
+    Returns:
+        Closes, ascending, seconds since the epoch, shape (N,), and mean differences as shares of each series'
+        naive error, shape (N,), unitless.
+    """
+    times, values = [], []
+    last_s: dict[Series, int] = {}
+    for cell in cells:
+        season, losses = cell.season, cell.season.losses[task]
+        is_new = season.closes_s > last_s.get(cell.series, -1)
+        naive = float(losses[NAIVE].mean(dtype=np.float64)) or 1.0
+        difference = losses[MODEL].astype(np.float64) - losses[baseline]
+        times.append(season.closes_s[is_new])
+        values.append(difference[is_new] / naive)
+        last_s[cell.series] = int(season.closes_s[-1])
+    closes_s, places = np.unique(np.concatenate(times), return_inverse=True)
+    sums = np.bincount(places, weights=np.concatenate(values))
+    return closes_s, sums / np.bincount(places)
+
+
+def _corrected(stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:
+    """Correct the p-values of a table for how many there are, naive's and the best baselines' apart."""
+    results = [result for stretch in stretches for result in stretch.tasks.values()]
+    fixed = iter(_with_corrected(results))
+    return tuple(
+        replace(stretch, tasks={task: next(fixed) for task in stretch.tasks}) for stretch in stretches
+    )
+
+
+def _corrected_series(series: Mapping[str, Mapping[str, TaskResult]]) -> dict[str, dict[str, TaskResult]]:
+    fixed = iter(_with_corrected([result for tasks in series.values() for result in tasks.values()]))
+    return {name: {task: next(fixed) for task in tasks} for name, tasks in series.items()}
+
+
+def _with_corrected(results: Sequence[TaskResult]) -> list[TaskResult]:
+    naive = corrected_p_values([result.p_naive for result in results])
+    best = corrected_p_values([result.p_best for result in results])
+    return [
+        replace(result, p_naive=one, p_best=other)
+        for result, one, other in zip(results, naive, best, strict=True)
+    ]
+
+
+def _shown(cell: Cell, folds: Sequence[Stretch]) -> SeriesFold:
+    """Put a cell beside the best baselines of its fold."""
+    wanted = (f"fold {cell.fold}", cell.series.timeframe)
+    stretch = next(one for one in folds if (one.name, one.timeframe) == wanted)
+    tasks = cell.judgement.tasks
+    return SeriesFold(
+        fold=cell.fold,
+        series=str(cell.series),
+        is_break=stretch.is_break,
+        multiples={task: cell.judgement.multiple(task) for task in tasks},
+        against_best={
+            task: cell.judgement.multiple(task, baseline=stretch.tasks[task].best) for task in tasks
+        },
+    )

@@ -1,0 +1,386 @@
+"""The model card: the README.md that the Hub shows for a published run.
+
+Every number is read from the judgements in `metadata.json`, through the same leaderboard that the
+report and the command line show; nothing is computed here. Nothing depends on the time of day either, so
+the same run gives the same card. A model that loses to the naive forecast, or to the best baseline, is called
+so beside its name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import yaml
+from huggingface_hub import EvalResult, ModelCardData
+from pydantic import TypeAdapter
+
+from v8.artifacts.artifact_readme import covariate_note
+from v8.artifacts.generations import Decision
+from v8.artifacts.run_folder import RUN_FILE, RunRecord
+from v8.losses.significance import ALPHA
+from v8.records import Count, Moment, Plain, Positive, Sha256, Word, checked
+from v8.redaction import shown
+from v8.tasks import TASKS
+from v8.views.changes import changes_section
+from v8.views.intervals import interval_summary
+from v8.views.leaderboard import LeaderboardRow, TaskScore, TaskSummary, rank_results, summarise
+from v8.views.results import SeriesResult, read_results
+from v8.wording import ABSENT, count, duration, markdown_table, number, p_value, percent, plural
+
+LICENSE: Final = "mit"
+PIPELINE: Final = "time-series-forecasting"
+TAGS: Final = ("v8", "keras", "time-series", PIPELINE, "cryptocurrency", "finance")
+
+_CARD: Final = """---
+{front_matter}---
+
+# {profile}: {models} of crypto candles
+
+One Keras model per coin and timeframe. Each reads the last {lookback} candles and forecasts the
+next {horizon} in price units, volatility as a share of the price:
+
+{columns}
+
+Every model is shown beside the naive forecast, in which the close stays where it is and bands and
+volatility follow from that, and beside the best baseline of each task: of all forecasts that need no
+network, the one with the smallest error, median over these series.
+
+**Not financial advice.** Most of what can be forecast here is how far prices move, not in which direction.
+
+## How good they are
+
+Mean absolute error in returns over all steps, on the test span, which nothing was fitted on. The multiple
+is the model's error over that of the forecast it stands beside: below 1, it is the smaller one. Skill is 1
+minus that. A model beats the other or loses to it by more than chance; otherwise there is no real difference.
+
+{summary}
+
+## Leaderboard
+
+Each number is the model's error as a multiple of that of the forecast named above it. Direction: how often
+the close of the next bar was on the forecast side, with its 95 % interval. {significance}
+
+{leaderboard}
+
+{held_back}{intervals}{changes}## How to use them
+
+`candles` is a pandas frame of closed candles: `open_time` (UTC), `open`, `high`, `low`, `close`, `volume`.
+
+```python
+import v8
+
+forecaster = v8.load("{repo}", "{series}")
+forecast = forecaster.predict(candles)
+```
+{beside}
+`v8` is installed from a checkout of its repository, `python -m pip install /path/to/v8`; the package of that
+name on the public index is another.
+
+Or with nothing but Keras; `models/{series}/README.md` tells which columns go in and what comes out:
+
+```python
+import keras
+from huggingface_hub import hf_hub_download
+
+file = hf_hub_download("{repo}", "models/{series}/model.keras")
+model = keras.saving.load_model(file, compile=False)
+```
+
+These two lines are the way: `keras.saving.load_model("hf://...")` reads repositories that are one model, and
+this one holds many. Any Keras from 3.10 on loads them.
+
+`manifest.json` holds the sha256 of every file. Scaling is inside the models, and they load in safe mode:
+stock layers only, no code.
+
+## Data
+
+Candles from the sources below (vision: Binance's public archive; files: the publisher's own), in time order:
+train, validation, test, with a gap between them as long as what a model reads and forecasts. Times are open
+times in UTC. The models know nothing after the last candle.
+
+{data}
+
+## Intended use and limits
+
+- For research and teaching, and as a baseline to beat. No advice to buy or sell anything.
+- The close behaves like a random walk, and no model here should be expected to tell where it goes. How far
+  high and low reach, the bands and above all the volatility leave more to forecast.
+- Each model is for its own coin and timeframe, on candles of the same exchange, and for the next
+  {horizon} only.
+- Markets change. The further the present is from the last candle above, the less the errors above promise.
+- Costs, delays and the effect of one's own trades are in none of these numbers.
+- {sureness}
+
+## How they were made
+
+{making}
+
+The whole profile, the split, the scaling and all errors per step are in the `metadata.json` of each model.
+"""
+
+_TEST: Final = (
+    "p is the chance of a difference this large if the model and that forecast were equally good: "
+    "Diebold-Mariano test, two-sided, corrected for {num_series} series at once (Benjamini-Hochberg); "
+    f"below {ALPHA} is more than chance."
+)
+_INTERVALS: Final = """## How sure they are
+
+Every number comes with quantiles: `close_q5` is what the close should stay below in 5 of 100 cases. Medians
+over these series, on the test span, beside baselines that have quantiles too. CRPS is twice the mean pinball
+loss over the levels; a forecaster above 1 is worse than the model. Within: how many truths lay in the
+interval.
+
+{table}
+
+"""
+_SURE: Final = (
+    "Intervals hold what they promise on average, over calm and wild days together; not on every day, and "
+    "not beyond the markets that training has seen."
+)
+_UNSURE: Final = "A forecast is one number per bar without an interval around it."
+_NO_TEST: Final = "The test spans hold too few windows to say what is more than chance."
+
+
+@dataclass(frozen=True)
+class _Network:
+    family: Word
+
+
+@dataclass(frozen=True)
+class _Task:
+    loss: Word
+
+
+@dataclass(frozen=True)
+class _Profile:
+    scaling: Word
+    network: _Network
+    tasks: Mapping[Word, _Task]
+
+
+@dataclass(frozen=True)
+class _Machine:
+    cpu: Plain
+    num_cores: Positive
+    memory_bytes: Count | None = None
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What a card tells of `run.json`, in plain words."""
+
+    created_at: Moment
+    profile: _Profile
+    profile_digest: Sha256
+    machine: _Machine
+    versions: Mapping[Word, Plain]
+
+
+_TOLD: Final = TypeAdapter(_Told)
+
+
+def model_card(
+    repo: str,
+    run: RunRecord,
+    metadata: Sequence[Mapping[str, Any]],
+    held_back: Mapping[str, str],
+    *,
+    is_of_many_runs: bool = False,
+    changes: Iterable[Decision] = (),
+) -> str:
+    """Write the card of a run in Markdown with YAML front matter.
+
+    It tells of the `metadata.json` of each published series, at least one, and names those held back with the
+    reason, a clause. Its examples read from `repo`, `user/name`. When models are of other runs of the same
+    profile, too, the card is the same from whichever of them it is written. `changes` made some serve.
+
+    Raises:
+        ArtifactError: If a key is missing or damaged.
+    """
+    checked(_TOLD, vars(run), where=RUN_FILE, fix="Restore the file, or start a new run with --fresh")
+    results, first = read_results(metadata), metadata[0]
+    rows, tasks = rank_results(results), [first["tasks"][task] for task in TASKS if task in first["tasks"]]
+    lines = "".join(f"- {series}: {reason}\n" for series, reason in sorted(held_back.items()))
+    is_tested = any(score.naive.p_value is not None for row in rows for score in row.tasks.values())
+    return _CARD.format(
+        front_matter=_front_matter(run.profile_name, results, rows),
+        profile=run.profile_name,
+        models=plural(len(metadata), "forecaster"),
+        lookback=first["lookback_bars"],
+        horizon="candle" if first["horizon_bars"] == 1 else plural(first["horizon_bars"], "candle"),
+        columns=", ".join(f"`{name}`" for task in tasks for name in task["columns"]),
+        summary=_summary(rows),
+        significance=_TEST.format(num_series=len(rows)) if is_tested else _NO_TEST,
+        leaderboard=_leaderboard(rows, is_tested=is_tested),
+        intervals=_INTERVALS.format(table=told) if (told := interval_summary(results)) else "",
+        sureness=_SURE if told else _UNSURE,
+        changes=changes_section(changes),
+        held_back=f"Not published:\n\n{lines}\n" if held_back else "",
+        repo=repo,
+        beside=f"\n{note}\n" if (note := covariate_note(first)) else "",
+        series=rows[0].series,
+        data=_data(metadata),
+        making=_making(run, metadata, results, is_of_many_runs=is_of_many_runs),
+    )
+
+
+def _front_matter(profile: str, results: Sequence[SeriesResult], rows: Sequence[LeaderboardRow]) -> str:
+    test_spans = {result.series: result.split["test"] for result in results}
+    data = ModelCardData(
+        library_name="keras",
+        license=LICENSE,
+        pipeline_tag=PIPELINE,
+        tags=list(TAGS),
+        model_name=profile,
+        eval_results=[result for row in rows for result in _eval_results(row, test_spans[row.series])],
+    )
+    content = data.to_dict()  # type: ignore[no-untyped-call]
+    # One metric a line, so that a change of the card is easy to see.
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1_000, default_flow_style=None)
+
+
+def _eval_results(row: LeaderboardRow, test: Mapping[str, Any]) -> Iterator[EvalResult]:
+    """Write one series as the Hub's model index wants it: task, data set, a result per metric."""
+    for task, score in row.tasks.items():
+        for kind, (meaning, value) in _metrics(score).items():
+            if value is not None and math.isfinite(value):
+                yield EvalResult(
+                    task_type=PIPELINE,
+                    task_name="Time series forecasting",
+                    dataset_type=row.series,
+                    dataset_name=f"{row.series} candles ({row.source})",
+                    dataset_split="test",
+                    dataset_args={name: test[name] for name in ("first_open", "last_open")},
+                    metric_type=kind,
+                    metric_name=f"{TASKS[task].title}: {meaning}",
+                    metric_value=value,
+                )
+
+
+def _metrics(score: TaskScore) -> dict[str, tuple[str, float | None]]:
+    """Return per metric of the model index what it means, and its value."""
+    found = {
+        "relative_mae": ("mean absolute error over that of the naive forecast", score.naive.multiple),
+        "skill_score": ("skill against the naive forecast", score.naive.skill),
+    }
+    for best in score.shown[1:]:
+        meaning = f"mean absolute error over that of the best baseline, {best.name}"
+        found["relative_mae_of_best_baseline"] = (meaning, best.multiple)
+    return found
+
+
+def _summary(rows: Sequence[LeaderboardRow]) -> str:
+    cells = []
+    for task, summary in summarise(rows).items():
+        for wins in summary.shown:
+            medians = number(wins.median_multiple), number(wins.median_skill)
+            outcomes = map(count, (wins.num_beating, wins.num_losing, wins.num_undecided))
+            cells.append((TASKS[task].title, wins.name, count(wins.num_series), *medians, *outcomes))
+    medians_of = ("models", "median multiple", "median skill")
+    header = ("task", "beside", *medians_of, "beat it", "lose to it", "no real difference")
+    return markdown_table(header, cells)
+
+
+def _leaderboard(rows: Sequence[LeaderboardRow], *, is_tested: bool) -> str:
+    summaries = summarise(rows)
+    header = ["series"]
+    for task, summary in summaries.items():
+        for wins in summary.shown:
+            header += [f"{TASKS[task].title} × {wins.name}", *(["p"] if is_tested else [])]
+    cells = [_cells(row, summaries, is_tested=is_tested) for row in rows]
+    return markdown_table([*header, "direction"], cells)
+
+
+def _cells(row: LeaderboardRow, summaries: Mapping[str, TaskSummary], *, is_tested: bool) -> Iterator[str]:
+    yield _labelled(row)
+    for task, summary in summaries.items():
+        score = row.tasks.get(task)
+        for against in score.shown if score else [None] * len(summary.shown):
+            yield number(against.multiple if against else None)
+            if is_tested:
+                yield p_value(against.corrected_p_value if against else None)
+    low, high = map(percent, row.hit_rate_95 or (None, None))
+    yield f"{percent(row.hit_rate)} ({low} to {high})" if row.hit_rate_95 else ABSENT
+
+
+def _labelled(row: LeaderboardRow) -> str:
+    """Name a series, and what is better than its model by more than chance."""
+    losses: dict[str, list[str]] = {}
+    for task, score in row.tasks.items():
+        for name in score.lost:
+            losses.setdefault(name, []).append(TASKS[task].title.lower())
+    said = "; ".join(f"loses to {name}: {', '.join(tasks)}" for name, tasks in losses.items())
+    return f"{row.series} **{said}**" if said else row.series
+
+
+def _data(metadata: Sequence[Mapping[str, Any]]) -> str:
+    header = ("series", "source", "first candle", "last candle", "candles", "test span from", "test windows")
+    rows = []
+    for content in metadata:
+        candles, test = content["candles"], content["split"]["test"]
+        read = [_time(candles["first_open"]), _time(candles["last_open"]), count(candles["num_bars"])]
+        judged = _time(test["first_open"]), count(test["num_windows"])
+        rows.append([str(content["series"]), shown(candles["source"]), *read, *judged])
+    return markdown_table(header, rows)
+
+
+def distinct_versions(makings: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return every version that any of some records names, by what it is of.
+
+    >>> distinct_versions([{"versions": {"keras": "3.14"}}, {"versions": {"keras": "3.15"}}])
+    {'keras': '3.14, 3.15'}
+    """
+    found: dict[str, list[str]] = {}
+    for making in makings:
+        for name, version in making["versions"].items():
+            found.setdefault(name, []).append(version)
+    return {name: _distinct(versions) for name, versions in found.items()}
+
+
+def _making(
+    run: RunRecord,
+    metadata: Sequence[Mapping[str, Any]],
+    results: Sequence[SeriesResult],
+    *,
+    is_of_many_runs: bool,
+) -> str:
+    trainings = [content["training"] for content in metadata]
+    makings = metadata if is_of_many_runs else [asdict(run)]
+    times = sorted(making["created_at"] for making in makings)
+    num_parameters = _distinct(f"{content['num_parameters']:,}" for content in metadata)
+    losses = ", ".join(f"{task} {about['loss']}" for task, about in run.profile["tasks"].items())
+    fewest, most = (count(pick(result.epochs_run for result in results)) for pick in (min, max))
+    rows = [
+        ("profile", f"`{run.profile_name}`, digest `{run.profile_digest[:12]}`"),
+        ("network", f"{run.profile['network']['family']}, {num_parameters} parameters"),
+        ("scaling and losses", f"{run.profile['scaling']}; {losses}"),
+        ("epochs run", fewest if fewest == most else f"{fewest} to {most}"),
+        ("number format", _distinct(training["precision"] for training in trainings)),
+        ("computed on", _distinct(training["device"] for training in trainings)),
+        ("machine", _distinct(_machine(making["machine"]) for making in makings)),
+        ("time", f"{duration(math.fsum(result.total_seconds for result in results))} over all models"),
+        ("models saved", f"{times[0]} to {times[-1]}") if is_of_many_runs else ("run started", times[0]),
+        ("versions", ", ".join(f"{name} {version}" for name, version in distinct_versions(makings).items())),
+    ]
+    return markdown_table(("what", "value"), rows)
+
+
+def _machine(machine: Mapping[str, Any]) -> str:
+    memory, known = machine.get("memory_bytes"), f"{machine['cpu']}, {machine['num_cores']} cores"
+    return f"{known}, {memory / 2**30:.0f} GiB of memory" if memory else known
+
+
+def _distinct(values: Iterable[str]) -> str:
+    return ", ".join(sorted(set(map(shown, values))))
+
+
+def _time(iso: str) -> str:
+    """Write an ISO time without seconds and zone.
+
+    >>> _time("2024-09-06T00:15:00+00:00")
+    '2024-09-06 00:15'
+    """
+    return iso[:16].replace("T", " ")

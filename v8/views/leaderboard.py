@@ -1,0 +1,316 @@
+"""The leaderboard of a run: one row per finished series, the best forecast of candles first.
+
+Rule of the order: the OHLC error as a multiple of the naive forecast's, smallest first; series without
+that number last; ties by name. All errors are mean absolute errors in returns over all steps and
+columns of a task, on the test span.
+
+Every score stands beside two baselines: the naive forecast and the best one. The best baseline of a task is
+chosen once for the whole leaderboard: the one whose error as a multiple of naive's has the smallest median
+over the series.
+
+P-values are those of the Diebold-Mariano test against a baseline. Many series are judged at once, so the
+p-values of each task and baseline are corrected together over the series of the leaderboard (Benjamini and
+Hochberg); verdicts follow the corrected ones. See `v8.losses.significance`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from v8.columns import TASK_OHLC
+from v8.formulas.baselines import NAIVE, called
+from v8.losses.judgement import BEATS, LOSES, MODEL, Outcome, best_baseline, outcome_of, verdict_of
+from v8.losses.significance import corrected_p_values
+from v8.storage import write_text
+from v8.tasks import TASKS
+from v8.views.results import SeriesResult
+
+LEADERBOARD_FILE: Final = "leaderboard.csv"
+
+_NAIVE_COLUMNS: Final = {
+    "mae_multiple_of_naive": "multiple",
+    "mae_skill": "skill",
+    "verdict": "verdict",
+    "mae_p_value": "p_value",
+    "mae_corrected_p_value": "corrected_p_value",
+}
+"""Columns of every task and the fields of `Against` in them, for the naive forecast."""
+
+_BEST_COLUMNS: Final = {
+    "best_baseline": "name",
+    "mae_multiple_of_best": "multiple",
+    "mae_skill_against_best": "skill",
+    "verdict_against_best": "verdict",
+    "mae_p_value_against_best": "p_value",
+    "mae_corrected_p_value_against_best": "corrected_p_value",
+}
+"""The same for the best baseline; they stand behind all others, where older readers do not look."""
+
+_SERIES_COLUMNS: Final = (
+    "direction_hit_rate_step_1",
+    "direction_low_95",
+    "direction_high_95",
+    "best_epoch",
+    "epochs_run",
+    "seconds",
+)
+
+
+@dataclass(frozen=True)
+class Against:
+    """One task of one series, beside one baseline.
+
+    Args:
+        baseline: A key of `BASELINES`.
+        ours: Mean absolute error of the model.
+        theirs: That of the baseline, in the same unit.
+        p_value: Chance of a difference this large if there were none, 0 to 1, two-sided; None when the span
+            is too short to say, or the forecasts are the same.
+        corrected_p_value: The same, corrected over all series of the leaderboard; None likewise.
+    """
+
+    baseline: str
+    ours: float
+    theirs: float
+    p_value: float | None = None
+    corrected_p_value: float | None = None
+
+    @property
+    def name(self) -> str:
+        """What readers know the baseline by."""
+        return called(self.baseline)
+
+    @property
+    def multiple(self) -> float | None:
+        """Model error over the baseline's, unitless, below 1 is less; None if the baseline made none."""
+        multiple = self.ours / self.theirs if self.theirs > 0 else math.inf
+        return multiple if math.isfinite(multiple) else None
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the errors and the corrected p-value come to, by the one rule of `outcome_of`."""
+        return outcome_of(self.ours, self.theirs, self.corrected_p_value)
+
+    @property
+    def skill(self) -> float | None:
+        """1 - multiple: 1 is perfect, 0 the baseline, negative worse; None without a multiple."""
+        return None if self.multiple is None else 1.0 - self.multiple
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in words: "beats naive"."""
+        return verdict_of(self.outcome, self.baseline)
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether it differs from the baseline by more than chance."""
+        return self.outcome in (BEATS, LOSES)
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """One task of one series, beside the naive forecast and the best baseline of the task."""
+
+    naive: Against
+    best: Against
+
+    @property
+    def shown(self) -> tuple[Against, ...]:
+        """Both, or naive alone where no other baseline is better than it."""
+        return (self.naive,) if self.best.baseline == NAIVE else (self.naive, self.best)
+
+    @property
+    def lost(self) -> list[str]:
+        """Names of those of the two that are better than the model by more than chance."""
+        return [one.name for one in self.shown if one.outcome == LOSES]
+
+
+@dataclass(frozen=True)
+class LeaderboardRow:
+    """One finished series.
+
+    Args:
+        series: Its name, "BTCUSDT-15m".
+        source: Name of the candle source; "demo" is a simulated market.
+        tasks: Score of each task of the profile, in the order of `v8.tasks.TASKS`.
+        hit_rate: Share of windows whose direction at step 1 was right, 0 to 1; None without any.
+        hit_rate_95: Its 95 % interval, for as many windows as are effective; None without any.
+        best_epoch: Epoch whose weights were kept; 0 is the untrained network.
+        epochs_run: Epochs trained.
+        seconds: Wall time over all stages, in seconds.
+    """
+
+    series: str
+    source: str
+    tasks: Mapping[str, TaskScore]
+    hit_rate: float | None
+    hit_rate_95: tuple[float, float] | None
+    best_epoch: int
+    epochs_run: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Wins:
+    """One task over all series that have it, beside one baseline.
+
+    Args:
+        name: What readers know the baseline by.
+        num_series: Series with this task.
+        num_beating: Series among them that beat the baseline, by more than chance.
+        num_losing: Series that lose to it, by more than chance.
+        median_multiple: Median over the series with such a number, unitless; None without any.
+    """
+
+    name: str
+    num_series: int
+    num_beating: int
+    num_losing: int
+    median_multiple: float | None
+
+    @property
+    def num_undecided(self) -> int:
+        """Series between which and the baseline there is no real difference, or none that is known yet."""
+        return self.num_series - self.num_beating - self.num_losing
+
+    @property
+    def median_skill(self) -> float | None:
+        """1 - median multiple, the median of the skills."""
+        return None if self.median_multiple is None else 1.0 - self.median_multiple
+
+
+@dataclass(frozen=True)
+class TaskSummary:
+    """One task over all series that have it, beside the naive forecast and the best baseline."""
+
+    naive: Wins
+    best: Wins
+
+    @property
+    def shown(self) -> tuple[Wins, ...]:
+        """Both, or naive alone where no other baseline is better than it."""
+        return (self.naive,) if self.best.name == self.naive.name else (self.naive, self.best)
+
+
+def rank_results(results: Iterable[SeriesResult]) -> list[LeaderboardRow]:
+    """Rank the finished series of a run, in the order stated at the top of this module."""
+    judged = list(results)
+    scores: dict[str, dict[str, TaskScore]] = {result.series: {} for result in judged}
+    for task in TASKS:
+        having = [result for result in judged if task in result.judgement.tasks]
+        for result, score in zip(having, _score_task(having, task), strict=True):
+            scores[result.series][task] = score
+    return sorted((_row(result, scores[result.series]) for result in judged), key=_rank)
+
+
+def summarise(rows: Sequence[LeaderboardRow]) -> dict[str, TaskSummary]:
+    """Summarise every task that any series has, in the order of the tasks."""
+    scores = {task: [row.tasks[task] for row in rows if task in row.tasks] for task in TASKS}
+    return {
+        task: TaskSummary(_wins([one.naive for one in those]), _wins([one.best for one in those]))
+        for task, those in scores.items()
+        if those
+    }
+
+
+def median(values: Iterable[float | None]) -> float | None:
+    """Return the median of the numbers that there are; None without any."""
+    known = [value for value in values if value is not None]
+    return float(statistics.median(known)) if known else None
+
+
+def write_leaderboard_csv(path: Path, rows: Sequence[LeaderboardRow]) -> None:
+    """Write rows as CSV in the order given, atomically; the columns are the same for every profile.
+
+    Tasks that a profile lacks and numbers that do not exist are empty cells.
+    """
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    of_naive, of_best = (
+        [f"{task}_{column}" for task in TASKS for column in columns]
+        for columns in (_NAIVE_COLUMNS, _BEST_COLUMNS)
+    )
+    writer.writerow(["series", "source", *of_naive, *_SERIES_COLUMNS, *of_best])
+    writer.writerows(_cells(row) for row in rows)
+    write_text(path, stream.getvalue())
+
+
+def _score_task(results: Sequence[SeriesResult], task: str) -> list[TaskScore]:
+    """Score one task of all series that have it, in their order."""
+    if not results:
+        return []
+    best = best_baseline([result.judgement for result in results], task)
+    columns = (_compare(results, task, baseline) for baseline in (NAIVE, best))
+    return [TaskScore(*pair) for pair in zip(*columns, strict=True)]
+
+
+def _compare(results: Sequence[SeriesResult], task: str, baseline: str) -> list[Against]:
+    judgements = [result.judgement for result in results]
+    p_values = [one.p_value(task, baseline) for one in judgements]
+    return [
+        Against(
+            baseline=baseline,
+            ours=one.error(task, MODEL).overall,
+            theirs=one.error(task, baseline).overall,
+            p_value=p_value,
+            corrected_p_value=corrected,
+        )
+        for one, p_value, corrected in zip(judgements, p_values, corrected_p_values(p_values), strict=True)
+    ]
+
+
+def _row(result: SeriesResult, tasks: Mapping[str, TaskScore]) -> LeaderboardRow:
+    first_step = result.judgement.direction[0]
+    return LeaderboardRow(
+        series=result.series,
+        source=result.source,
+        tasks=tasks,
+        hit_rate=first_step.rate,
+        hit_rate_95=first_step.interval,
+        best_epoch=result.best_epoch,
+        epochs_run=result.epochs_run,
+        seconds=result.total_seconds,
+    )
+
+
+def _rank(row: LeaderboardRow) -> tuple[float, str]:
+    multiple = row.tasks[TASK_OHLC].naive.multiple
+    return (math.inf if multiple is None else multiple, row.series)
+
+
+def _wins(scores: Sequence[Against]) -> Wins:
+    outcomes = [one.outcome for one in scores]
+    return Wins(
+        name=scores[0].name,
+        num_series=len(scores),
+        num_beating=outcomes.count(BEATS),
+        num_losing=outcomes.count(LOSES),
+        median_multiple=median(one.multiple for one in scores),
+    )
+
+
+def _cells(row: LeaderboardRow) -> list[object]:
+    scores = [row.tasks.get(task) for task in TASKS]
+    of_naive, of_best = (
+        [getattr(getattr(score, kind, None), name, None) for score in scores for name in columns.values()]
+        for kind, columns in (("naive", _NAIVE_COLUMNS), ("best", _BEST_COLUMNS))
+    )
+    ends = row.hit_rate_95 or (None, None)
+    about = [row.hit_rate, *ends, row.best_epoch, row.epochs_run, round(row.seconds, 3)]
+    return [*map(_no_formula, (row.series, row.source)), *of_naive, *about, *of_best]
+
+
+def _no_formula(text: str) -> str:
+    """Keep a spreadsheet from computing a text that somebody else wrote.
+
+    >>> _no_formula("=1+1"), _no_formula("vision")
+    ("'=1+1", 'vision')
+    """
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text

@@ -1,0 +1,119 @@
+"""The leaderboard as tables: for the report of a run and for the page of the present."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from v8.formulas.baselines import NAIVE, called
+from v8.losses.judgement import BEATS, LOSES
+from v8.tasks import TASKS
+from v8.views.leaderboard import Against, LeaderboardRow, TaskSummary, Wins, median, summarise
+from v8.views.markup import Html, element, table
+from v8.wording import ABSENT, duration, epochs, number, p_value, percent, spaced
+
+MARK: Final = "●"
+"""Stands beside a number that differs from 1 by more than chance."""
+
+LEADERBOARD_NOTE: Final = (
+    "The model's mean absolute error on the test span, over all steps and columns, in returns, as a "
+    "multiple of that of the forecast named above it: below 1 it is the smaller one. Ordered by the "
+    f"candles' multiple of naive, best first. {MARK}, in blue or orange: better or worse by more than "
+    "chance; without it there is no real difference. The best baseline "
+    "of a task is the forecast without a network whose multiple of naive has the smallest median over "
+    "these series."
+)
+
+
+def summary_cards(rows: Sequence[LeaderboardRow]) -> Html:
+    """Show one card a task: the median beside naive and the best baseline, and how many beat them."""
+    cards = (_card(task, summary) for task, summary in summarise(rows).items())
+    return element("div", *cards, class_="cards")
+
+
+def multiples_table(rows: Sequence[LeaderboardRow], link: str) -> Html:
+    """Show one line a series, the median first.
+
+    Args:
+        rows: At least one.
+        link: Where the name of a series leads, with `{}` in its place.
+    """
+    summaries = summarise(rows)
+    groups = [("", 1), *((TASKS[task].title, len(one.shown)) for task, one in summaries.items()), ("", 3)]
+    compared = [f"× {spaced(wins.name)}" for summary in summaries.values() for wins in summary.shown]
+    head = ["Series", *compared, "direction, step 1", "best epoch", "time"]
+    cells = [_median_cells(rows), *(_cells(row, summaries, link) for row in rows)]
+    return table(head, cells, groups=groups, class_="wrapped")
+
+
+def verdicts(rows: Sequence[LeaderboardRow]) -> Html:
+    """Fold away one line a comparison: what the leaderboard tells by colour and mark, in words and digits."""
+    head = ["Series", "task", "× error", "skill", "verdict", "p", "p, corrected"]
+    cells = (
+        [row.series, TASKS[task].title, *_compared(against)]
+        for row in rows
+        for task, score in row.tasks.items()
+        for against in score.shown
+    )
+    note = (
+        "Skill is 1 minus the multiple. p: chance of a difference this large if there were none "
+        f"(Diebold-Mariano), corrected for {len(rows)} series at once (Benjamini-Hochberg). The same "
+        "numbers, and the 95 % intervals of direction, are in leaderboard.csv."
+    )
+    title = element("summary", "Verdicts and p-values")
+    return element("details", title, element("p", note, class_="soft"), table(head, cells))
+
+
+def interval(ends: tuple[float, float] | None) -> str:
+    """Write both ends of an interval of shares."""
+    return ABSENT if ends is None else " to ".join(map(percent, ends))
+
+
+def _card(task: str, summary: TaskSummary) -> Html:
+    said = (part for wins in summary.shown for part in _card_lines(wins))
+    return element("div", element("h3", TASKS[task].title), *said)
+
+
+def _card_lines(wins: Wins) -> Iterator[Html]:
+    yield element("p", element("b", f"× {number(wins.median_multiple)}"), _named(wins.name), class_="lead")
+    yield element(
+        "p",
+        f"Of {wins.num_series}, {wins.num_beating} beat it and {wins.num_losing} lose to it by more than "
+        f"chance; {wins.num_undecided} without a real difference.",
+    )
+
+
+def _named(baseline: str) -> str:
+    return "the naive forecast" if baseline == called(NAIVE) else f"{spaced(baseline)}, the best baseline"
+
+
+def _median_cells(rows: Sequence[LeaderboardRow]) -> list[str]:
+    cells = ["median"]
+    for summary in summarise(rows).values():
+        cells += [number(wins.median_multiple) for wins in summary.shown]
+    best, run = (median(getattr(row, name) for row in rows) for name in ("best_epoch", "epochs_run"))
+    cells += [percent(median(row.hit_rate for row in rows)), epochs(best or 0, run or 0)]
+    return [*cells, duration(median(row.seconds for row in rows))]
+
+
+def _cells(row: LeaderboardRow, summaries: Mapping[str, TaskSummary], link: str) -> list[str]:
+    cells: list[str] = [element("a", row.series, href=link.format(row.series))]
+    for task, summary in summaries.items():
+        score = row.tasks.get(task)
+        lacking = ["no such task", *[ABSENT] * (len(summary.shown) - 1)]
+        cells += map(_multiple_cell, score.shown) if score else lacking
+    cells.append(element("span", percent(row.hit_rate), title=f"95 %: {interval(row.hit_rate_95)}"))
+    return [*cells, epochs(row.best_epoch, row.epochs_run), duration(row.seconds)]
+
+
+def _multiple_cell(against: Against) -> Html:
+    """Show a multiple, coloured and marked where it is better or worse and no luck; a pointer finds p."""
+    style = {BEATS: "better", LOSES: "worse"}.get(against.outcome)
+    mark = element("span", MARK if against.is_significant else "", class_="mark")
+    said = f"{against.verdict}, corrected p {p_value(against.corrected_p_value)}"
+    return element("span", number(against.multiple), mark, class_=style, title=said)
+
+
+def _compared(against: Against) -> list[str]:
+    numbers = [number(against.multiple), number(against.skill)]
+    return [*numbers, against.verdict, p_value(against.p_value), p_value(against.corrected_p_value)]

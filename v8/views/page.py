@@ -1,0 +1,309 @@
+"""The report of a run as one self-contained page, `report.html`.
+
+All text passes through `v8.views.markup`, which escapes it; `v8.views.document` makes the page. A series
+has a folded section: forecasts, errors by horizon, training, candles, time. In the page of a large run it
+lies in a file beside it, see `v8.views.series_files`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from v8.artifacts.forecast_sample import ForecastSample
+from v8.artifacts.run_folder import RunRecord
+from v8.formulas.baselines import BASELINES, NAIVE
+from v8.losses.judgement import MODEL, Judgement
+from v8.losses.metrics import StepDirection
+from v8.losses.significance import ALPHA
+from v8.tasks import TASKS
+from v8.views.charts import share_bar, split_bar
+from v8.views.comparison_results import Comparison
+from v8.views.document import document, plot
+from v8.views.figures import error_figure, learning_figure, multiples_figure, stage_figure
+from v8.views.forecast_figure import forecast_figure
+from v8.views.intervals import interval_tables, named_intervals
+from v8.views.leaderboard import LeaderboardRow, rank_results
+from v8.views.leaderboard_tables import (
+    LEADERBOARD_NOTE,
+    interval,
+    multiples_table,
+    summary_cards,
+    verdicts,
+)
+from v8.views.markup import Html, element, facts, join, table
+from v8.views.results import History, SeriesResult
+from v8.views.series_files import MOST_IN_ONE_FILE, SECTIONS_FOLDER, section_address
+from v8.wording import ABSENT, count, duration, number, p_value, percent, price, spaced
+
+DEMO_WARNING: Final = "Simulated market: these numbers say nothing about real coins."
+
+_SPAN_KEYS: Final = ("first_open", "last_open", "rows", "num_windows")
+"""What the table of spans shows of each, in the order of its columns."""
+
+_DIRECTION_COLUMNS: Final = (
+    *("step", "hit rate", "95 %", "always up", "windows counted"),
+    *("worth, independent", "truth flat", "forecast flat"),
+)
+
+
+def run_page(run: RunRecord, results: Sequence[SeriesResult], sections: Mapping[str, Html]) -> Html:
+    """Return the whole page.
+
+    Args:
+        run: The run.
+        results: Its finished series, in any order.
+        sections: Each one's `series_section`, or its `series_line` where the section lies in a file.
+    """
+    rows = rank_results(results)
+    by_name = {result.series: result for result in results}
+    failed = f" {len(run.reasons)} failed." if run.reasons else ""
+    parts: list[str] = []
+    if not run.is_publishable or any(result.is_demo for result in results):
+        parts.append(element("p", DEMO_WARNING, class_="banner", role="alert"))
+    parts += [
+        element("h1", f"Run of profile {run.profile_name}"),
+        element("p", f"{len(rows)} of {len(run.series)} series are finished.{failed}"),
+        summary_cards(rows),
+    ]
+    if run.reasons:
+        failures = table(["Series", "Reason"], sorted(run.reasons.items()), class_="reasons")
+        parts += [element("h2", "Failed series"), failures]
+    if rows:
+        parts += _leaderboard(rows, is_folded=is_in_files(run))
+    parts += _reading_guide(results)
+    if rows:
+        parts += [element("h2", "Series"), *(sections[row.series] for row in rows)]
+        label = "Wall time per stage and series, in seconds; members of one fleet share its time evenly."
+        stages = stage_figure({row.series: by_name[row.series].seconds for row in rows})
+        shown = _folded("Time of each series", plot(stages, label), is_folded=is_in_files(run))
+        parts += [element("h2", "Time per stage"), shown]
+    parts += [element("h2", "Where these numbers come from"), provenance(run)]
+    return document(f"v8 run: {run.profile_name}", join(parts), has_files=is_in_files(run))
+
+
+def is_in_files(run: RunRecord) -> bool:
+    """Tell whether the sections of a run lie in files of their own."""
+    return len(run.series) > MOST_IN_ONE_FILE
+
+
+def series_section(result: SeriesResult, history: History, sample: ForecastSample | None) -> Html:
+    """Return the folded section of one series.
+
+    Args:
+        result: The finished series.
+        history: Its epochs; may be empty.
+        sample: Some of its forecasts; None beside models that were saved without.
+    """
+    return element("details", _summary(result), series_body(result, history, sample), id=result.series)
+
+
+def series_line(result: SeriesResult) -> Html:
+    """Return the folded section of one series whose body comes from its file when it is opened."""
+    waiting = element("p", f"Comes from {SECTIONS_FOLDER} beside this page.", class_="soft far")
+    address = section_address(result.series)
+    return element("details", _summary(result), waiting, id=result.series, data_file=address)
+
+
+def _summary(result: SeriesResult) -> Html:
+    judgement = result.judgement
+    told = "; ".join(f"{TASKS[task].title} {_verdicts(judgement, task)}" for task in judgement.tasks)
+    return element("summary", result.series, element("span", told))
+
+
+def series_body(result: SeriesResult, history: History, sample: ForecastSample | None) -> Html:
+    """Return what is in the section of one series, drawn from what `series_section` gets."""
+    judgement = result.judgement
+    charts = (
+        plot(error_figure([judgement], task), f"{TASKS[task].title}: mean absolute error ÷ naive's")
+        for task in judgement.tasks
+    )
+    # What did not occur among the candles is left out: zeros, empty lists and None.
+    found = ((spaced(name), _shown(value)) for name, value in result.candle_report.items() if value)
+    parts = [
+        element("h3", "Forecasts of the test span's end"),
+        _forecasts(sample),
+        element("h3", "Error by step ahead"),
+        element("p", "A click on a name shows or hides its line.", class_="soft"),
+        element("div", *charts, class_="charts"),
+        *(_error_table(judgement, task) for task in judgement.errors),
+        *interval_tables(result.quantiles),
+        element("h3", "Direction of the close"),
+        table(_DIRECTION_COLUMNS, map(_direction_cells, judgement.direction)),
+        element("h3", "Training"),
+        *_training(result, history),
+        element("h3", "Spans"),
+        *_split(result.split),
+        element("h3", f"Candles, from {result.source}"),
+        facts(found),
+        element("h3", "Time per stage"),
+        _time_table(result),
+    ]
+    return join(parts)
+
+
+def _verdicts(judgement: Judgement, task: str) -> str:
+    """Compare one series with naive and with the baseline that is best on this series alone."""
+    baselines = dict.fromkeys((NAIVE, judgement.best_baseline(task)))
+    return ", ".join(dict.fromkeys(judgement.verdict(task, baseline) for baseline in baselines))
+
+
+def _folded(title: str, *content: Html, is_folded: bool) -> Html:
+    """Fold charts of very many rows away: a thousand take seconds to draw, and the page opens at once."""
+    return element("details", element("summary", title), *content) if is_folded else join(content)
+
+
+def _leaderboard(rows: Sequence[LeaderboardRow], *, is_folded: bool) -> list[str]:
+    label = (
+        "Mean absolute error as a multiple of that of {}: left of 1 is less. Filled dots differ "
+        f"from 1 by more than chance (corrected p below {ALPHA:g}), hollow ones may be luck."
+    )
+    charts = [
+        plot(multiples_figure(rows, x_title="error ÷ naive error"), label.format("the naive forecast")),
+        plot(
+            multiples_figure(rows, x_title="error ÷ error of the best baseline", is_against_best=True),
+            label.format("each task's best baseline"),
+        ),
+    ]
+    return [
+        element("h2", "Leaderboard"),
+        _folded("Charts of all series", *charts, is_folded=is_folded),
+        element("p", LEADERBOARD_NOTE, class_="soft"),
+        multiples_table(rows, "#{}"),
+        verdicts(rows),
+    ]
+
+
+def _reading_guide(results: Iterable[SeriesResult]) -> list[Html]:
+    shown = {name for one in results for errors in one.judgement.errors.values() for name in errors}
+    baselines = facts((spaced(name), about.sentence) for name, about in BASELINES.items() if name in shown)
+    return [
+        element("h2", "How to read this"),
+        element(
+            "p",
+            "Every error stands beside forecasts that need no training. The naive one is "
+            f"“{spaced(NAIVE)}”. The best baseline is the hardest of the others to beat: a model that "
+            "loses to it was not worth its training. Skill is 1 minus the error divided by that of the "
+            "forecast beside it: 1 is perfect, 0 is equal, negative is worse. The close of a coin is close "
+            "to a random walk, so 1.000 times naive is an honest result for it; ranges, bands and volatility "
+            "can be forecast better.",
+        ),
+        element(
+            "p",
+            "“Beats” and “loses to” compare two averages on one test span, and are said only where chance "
+            f"alone would part them as far in fewer than {ALPHA:.0%} of the cases (p); otherwise there is no "
+            "real difference. Windows overlap, so the test reckons with errors that move together, and with "
+            "many tests at once. Direction counts windows in which both forecast and truth moved; its 95 % "
+            "interval takes them for the fewer independent ones they are worth. "
+            "None of this is advice to trade.",
+        ),
+        baselines,
+    ]
+
+
+def provenance(made: RunRecord | Comparison) -> Html:
+    """List where the numbers of a page come from."""
+    digest = [("profile digest", made.profile_digest)] if isinstance(made, RunRecord) else []
+    return facts(
+        [
+            ("candle source", made.source),
+            ("started", made.created_at),
+            ("command", made.command),
+            *digest,
+            *((f"version of {name}", str(value)) for name, value in made.versions.items()),
+            *((f"machine: {name.replace('_', ' ')}", str(value)) for name, value in made.machine.items()),
+        ]
+    )
+
+
+def _forecasts(sample: ForecastSample | None) -> Html:
+    if sample is None:
+        return element("p", "No forecasts are kept beside this model.")
+    num_steps = len(next(iter(sample.issued[0].values.values())))
+    every = "every bar" if num_steps == 1 else f"every {num_steps} bars"
+    spans = "the forecast low to high. It is no interval: nothing says how often the truth stays within."
+    if told := named_intervals(sample.levels):
+        spans = f"the {told} interval of the close: so often should the truth stay within, at each step."
+    note = (
+        f"Newest {len(sample.open_time_s)} candles of the test span, times in UTC. A forecast was issued "
+        f"{every}; each shaded area opens at the close it knew last and spans {spans}"
+    )
+    return plot(forecast_figure(sample), note)
+
+
+def _error_table(judgement: Judgement, task: str) -> Html:
+    relative, absolute = ("of last close", "price") if TASKS[task].is_price else ("in %", "as is")
+    head = ["", f"MAE {relative}", f"RMSE {relative}", f"MAE {absolute}", f"RMSE {absolute}"]
+    head += ["model's skill, MAE", "p of it", "model's skill, RMSE"]
+    names = [MODEL, *(name for name in judgement.errors[task] if name != MODEL)]
+    columns = ", ".join(spaced(column) for column in TASKS[task].columns)
+    rows = (_error_cells(judgement, task, name) for name in names)
+    return table(head, rows, caption=f"{TASKS[task].title}, over all steps and {columns}")
+
+
+def _error_cells(judgement: Judgement, task: str, forecaster: str) -> list[str]:
+    errors = judgement.errors[task][forecaster]
+    cells = [spaced(forecaster)]
+    cells += [percent(grid.overall, 4) for grid in (errors.mae_return, errors.rmse_return)]
+    cells += [price(grid.overall) for grid in (errors.mae_price, errors.rmse_price)]
+    if forecaster == MODEL:
+        return [*cells, ABSENT, ABSENT, ABSENT]
+    absolute, squared = (judgement.skill(task, kind, forecaster) for kind in ("mae", "rmse"))
+    return [*cells, number(absolute), p_value(judgement.p_value(task, forecaster)), number(squared)]
+
+
+def _direction_cells(step: StepDirection) -> list[str]:
+    always_up = step.num_rises / step.num_counted if step.num_counted else None
+    counts = (step.num_counted, round(step.num_effective), step.num_flat_truth, step.num_flat_forecast)
+    shares = [percent(step.rate), interval(step.interval), percent(always_up)]
+    return [str(step.step), *shares, *map(count, counts)]
+
+
+def _training(result: SeriesResult, history: History) -> Iterator[Html]:
+    kept = f"Weights of epoch {result.best_epoch} of {result.epochs_run} were kept."
+    if result.epochs_run == 0:
+        kept = "There is no network: the formula was fitted to the train span."
+    elif result.best_epoch == 0:
+        kept = f"None of {result.epochs_run} epochs beat the untrained network, which was kept."
+    yield element("p", kept)
+    if history:
+        curve = learning_figure(history, result.best_epoch)
+        yield plot(curve, "Loss per epoch and the epoch kept (dashed)")
+
+
+def _split(split: Mapping[str, Any]) -> Iterator[Html]:
+    spans = {name: span for name, span in split.items() if isinstance(span, Mapping)}
+    rows = []
+    for at, (name, span) in enumerate(spans.items()):
+        colour = element("rect", width=12, height=12, class_=f"split{at}")
+        swatch = element("svg", colour, width=12, height=12, class_="bar")
+        rows.append([join([swatch, name]), *(_shown(span.get(key)) for key in _SPAN_KEYS)])
+    ranges = {name: span["rows"] for name, span in spans.items() if _is_range(span.get("rows"))}
+    note = "Row by row in time order; red: the embargo, which no window may touch from both sides."
+    yield element("figure", element("figcaption", note), split_bar(ranges), class_="wide")
+    yield table(["span", *map(spaced, _SPAN_KEYS)], rows)
+    yield facts((spaced(name), _shown(value)) for name, value in split.items() if name not in spans)
+
+
+def _is_range(rows: object) -> bool:
+    return isinstance(rows, list) and len(rows) == 2 and all(isinstance(row, int) for row in rows)
+
+
+def _time_table(result: SeriesResult) -> Html:
+    total_s = result.total_seconds
+    rows = [
+        [spaced(stage), join([share_bar(stage_s / total_s if total_s else 0.0), duration(stage_s)])]
+        for stage, stage_s in result.seconds.items()
+    ]
+    return table(["stage", "wall time"], [*rows, ["all", duration(total_s)]])
+
+
+def _shown(value: object) -> str:
+    """Write a JSON value for people, nested ones on one line."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{spaced(str(name))} {_shown(item)}" for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return "; ".join(_shown(item) for item in value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return count(value) if isinstance(value, int) else f"{value:.4g}"
+    return ABSENT if value is None else str(value)

@@ -1,0 +1,398 @@
+"""Scaling: constants fitted on train rows only, invertible, saved with the model.
+
+Three ways, chosen by the profile:
+
+* `anchored`: price levels enter as log ratio to the window's last close over the train deviation of
+  log returns; differences of prices are divided by the close; skewed positive columns are logged;
+  then all but prices are centred and divided by their deviation. A target is the log ratio of the
+  truth to the roll-forward forecast over that ratio's deviation.
+* `ranged`: inputs as in `anchored`. A target is the distance of the truth from the roll-forward forecast in
+  units of the recent range (and of the last close, for prices). Forecasts are judged by their error in
+  returns, in which a window counts by its recent range, so that is its weight in every mean and loss.
+* `standard`, `minmax`: the lineage's scalers on plain levels, inputs and targets alike. They are kept
+  so that anyone can see the difference; nothing else is fitted to them.
+
+Whatever the way, an untrained network is the strongest constant forecast: `start` holds the median
+(absolute and Huber loss) or mean (squared loss) of the scaled target per task, step and column.
+
+Shape legend: N rows, W windows, F features, H horizon, C columns of a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from v8.columns import CLOSE, RECENT_RANGE, VOLATILITY
+from v8.errors import SeriesError
+from v8.features.covariates import beside, parted
+from v8.features.feature import Kind
+from v8.features.indicators import FEATURES
+from v8.profile import Profile
+from v8.tasks import TASKS
+from v8.windows.regression import weighted_median
+from v8.windows.span import Floats, Span, unheld_waves
+
+VOLATILITY_FLOOR_SHARE = 0.05
+"""Volatilities below this share of the train median are raised to it before a logarithm.
+
+A dead market (no trade for 20 bars) has volatility zero, whose logarithm would rule the whole loss.
+"""
+
+RANGE_FLOOR_SHARE = 0.05
+"""Recent ranges below this share of the train median are raised to it: they divide targets."""
+
+LOG_FLOOR_SHARE = 1e-3
+"""Likewise for logged inputs: the smallest value that is told apart, as a share of the train median."""
+
+SILENT_SCALE: Final = 3e38
+"""Scale of an input that is to say nothing: waves over it are no number that single precision adds to others.
+What it is made of stays as it is, so that the published models of one profile remain one network."""
+
+WINDOWS_AT_ONCE: Final = 65_536
+"""Windows whose logarithms are taken at once: of a million they would fill gigabytes on the way."""
+
+_FIX: Final = "Leave this series out or fetch another span"
+
+
+class Transform(StrEnum):
+    """How one input column is brought to unit size."""
+
+    ANCHORED = "log(x / last close) / scale"
+    RELATIVE = "(x / close - center) / scale"
+    LOGGED = "(log(max(x, floor)) - center) / scale"
+    LEVEL = "(x - center) / scale"
+
+
+class TargetForm(StrEnum):
+    """How one task's truth is brought to unit size."""
+
+    ROLL_FORWARD = "log(x / roll-forward forecast) / scale"
+    RANGED = "(x - roll-forward forecast) / (recent range, times last close for prices) / scale"
+    LEVEL = "(x - center) / scale"
+
+
+_ANCHORED_TRANSFORMS = {
+    Kind.PRICE: Transform.ANCHORED,
+    Kind.PRICE_CHANGE: Transform.RELATIVE,
+    Kind.AMOUNT: Transform.RELATIVE,
+    Kind.POSITIVE: Transform.LOGGED,
+    Kind.CENTRED: Transform.LEVEL,
+    Kind.OTHER: Transform.LEVEL,
+}
+
+
+@dataclass(frozen=True)
+class ColumnScaling:
+    """Constants of one input column; `floor` matters to `LOGGED` only."""
+
+    name: str
+    transform: Transform
+    center: float
+    scale: float
+    floor: float
+
+
+@dataclass(frozen=True)
+class TaskScaling:
+    """Constants of one task.
+
+    Args:
+        task: A key of `TASKS`.
+        form: What the network's output means.
+        center: Per column, shape (C,); zeros but under `LEVEL`.
+        scale: Per column, shape (C,); one common value but under `LEVEL`, which keeps order.
+        start: Scaled constant forecast per step and column, shape (H, C).
+        offset: Median log ratio of truth to roll-forward on train windows, shape (H, C).
+    """
+
+    task: str
+    form: TargetForm
+    center: tuple[float, ...]
+    scale: tuple[float, ...]
+    start: tuple[tuple[float, ...], ...]
+    offset: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Everything that turns prices into numbers near one, and back.
+
+    Args:
+        columns: Input columns in the profile's order.
+        tasks: Tasks in the profile's order.
+        reference_price: Median train close; keeps float32 logarithms small, cancels out in windows.
+        volatility_floor: Smallest volatility told apart, unitless.
+        range_floor: Smallest recent range that divides a target, unitless; 0 unless `ranged`.
+    """
+
+    columns: tuple[ColumnScaling, ...]
+    tasks: tuple[TaskScaling, ...]
+    reference_price: float
+    volatility_floor: float
+    range_floor: float = 0.0
+
+    @property
+    def structure(self) -> tuple[Hashable, ...]:
+        """What decides the arithmetic; scalings of one structure differ in constants alone."""
+        forms = [(task.task, task.form) for task in self.tasks]
+        return (*(column.transform for column in self.columns), *forms, self.range_floor > 0)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the input columns."""
+        return [column.name for column in self.columns]
+
+    def task(self, name: str) -> TaskScaling:
+        """Return the constants of one task."""
+        return next(task for task in self.tasks if task.task == name)
+
+    def scale_inputs(self, table_NF: Floats, closes: Mapping[str, Floats]) -> NDArray[np.float32]:
+        """Scale whole rows; anchored columns still miss their last close, see `anchored_mask`.
+
+        Args:
+            table_NF: Raw feature columns in the profile's order.
+            closes: Close of each row by origin, quote currency, shape (N,): "" for the series' own, and those
+                of other series whose prices are among the columns.
+
+        Returns:
+            Shape (N, F), float32, unitless.
+        """
+        scaled = []
+        for column, x_N in zip(self.columns, table_NF.T, strict=True):
+            origin, floor = parted(column.name)[0], column.floor
+            price = 1.0 if origin else self.reference_price
+            shaped = shape_inputs(
+                np, column.transform, x_N, close=closes.get(origin), anchor=price, floor=floor
+            )
+            scaled.append((shaped - column.center) / column.scale)
+        return np.stack(scaled, axis=1).astype(np.float32)
+
+    def anchored_mask(self, origin: str = "") -> NDArray[np.float32]:
+        """Return 1 for columns from which a window subtracts its last scaled close, shape (F,).
+
+        Args:
+            origin: Of which series: "" for the series itself, else the symbol of another one.
+        """
+        is_meant = [
+            column.transform is Transform.ANCHORED and parted(column.name)[0] == origin
+            for column in self.columns
+        ]
+        return np.array(is_meant, np.float32)
+
+    def floored_range(self, range_W: Floats) -> Floats:
+        """Raise recent ranges to the smallest one that divides a target, shape (W,), unitless."""
+        return np.maximum(range_W, self.range_floor)
+
+    def scale_targets(
+        self, span: Span, values: Mapping[str, NDArray[np.floating[Any]]]
+    ) -> dict[str, NDArray[np.float32]]:
+        """Turn true values, or forecasts of them, into what the network is asked for.
+
+        Args:
+            span: The windows.
+            values: Per task, shape (W, H, C), in the task's unit.
+
+        Returns:
+            Same tasks and shapes, float32, unitless.
+        """
+        scaled = {}
+        for task, given in values.items():
+            constants, given_WHC = self.task(task), np.asarray(given, np.float64)
+            if constants.form is TargetForm.LEVEL:
+                moved = given_WHC - np.array(constants.center)
+            elif constants.form is TargetForm.RANGED:
+                moved = _range_distance(task, span, given_WHC, self.range_floor)
+            else:
+                moved = _log_ratio(task, span, given_WHC, self.volatility_floor)
+            scaled[task] = (moved / np.array(constants.scale)).astype(np.float32)
+        return scaled
+
+
+def shape_inputs(xp: Any, transform: Transform, x: Any, *, close: Any, anchor: Any, floor: Any) -> Any:
+    """Shape raw columns before they are centred and divided; the published model does so too.
+
+    Args:
+        xp: Array namespace, `numpy` or `keras.ops`.
+        transform: Of these columns.
+        x: The columns.
+        close: Close of the same rows.
+        anchor: Price that `ANCHORED` takes logarithms against.
+        floor: Smallest value that `LOGGED` tells apart.
+    """
+    if transform is Transform.ANCHORED:
+        return xp.log(x / anchor)
+    if transform is Transform.RELATIVE:
+        return x / close
+    return xp.log(xp.maximum(x, floor)) if transform is Transform.LOGGED else x
+
+
+def restore(xp: Any, form: TargetForm, stretched: Any, *, reference: Any, unit: Any, center: Any) -> Any:
+    """Turn a target of its own size back into the task's unit; the published model does so too.
+
+    Args:
+        xp: Array namespace, `numpy` or `keras.ops`.
+        form: What the network's output means.
+        stretched: Targets times their scale, shape (W, H, C).
+        reference: Roll-forward forecast, floored where its logarithm was taken.
+        unit: What a recent range is in the task's unit, shape (W, 1, 1); only `RANGED` reads it.
+        center: Per column; only `LEVEL` reads it.
+    """
+    if form is TargetForm.RANGED:
+        return reference + stretched * unit
+    if form is TargetForm.ROLL_FORWARD:
+        return reference * xp.exp(stretched)
+    return stretched + center
+
+
+def fit_scaling(train: Span, rows: tuple[int, int], columns: Sequence[str]) -> Scaling:
+    """Fit every constant on the train span.
+
+    Args:
+        train: Its windows; the profile gives features, tasks, losses and the way of scaling.
+        rows: First and past-the-end row of the train span.
+        columns: What the constants of inputs are fitted to: features, close, volatility, recent range.
+
+    Raises:
+        SeriesError: If the close never moves on the train span, so that nothing can be scaled by it.
+    """
+    profile, where = train.profile, str(train.table.series)
+    raw = {name: train.table.column(name)[slice(*rows)].astype(np.float64) for name in columns}
+    close, volatility = raw[CLOSE], raw[VOLATILITY]
+    floor = VOLATILITY_FLOOR_SHARE * _positive_median(volatility)
+    if not floor or float(np.std(np.diff(np.log(close)))) == 0:
+        raise SeriesError(
+            where=where,
+            rule="the close must move on the train span",
+            got="one price throughout",
+            fix=_FIX,
+        )
+    is_ranged = profile.scaling == "ranged"
+    range_floor = RANGE_FLOOR_SHARE * _positive_median(raw[RECENT_RANGE]) if is_ranged else 0.0
+    if is_ranged and not range_floor:
+        raise SeriesError(
+            where=where,
+            rule="some bar of the train span must trade at more than one price with scaling: ranged",
+            got="high equal to low throughout",
+            fix=_FIX,
+        )
+    return Scaling(
+        columns=_fit_columns(train, raw),
+        tasks=tuple(_fit_task(train, task, floor, range_floor) for task in profile.tasks),
+        reference_price=float(np.median(close)),
+        volatility_floor=floor,
+        range_floor=range_floor,
+    )
+
+
+def _log_ratio(task: str, span: Span, values_WHC: Floats, volatility_floor: float) -> Floats:
+    """Return log(values / roll-forward) with both raised to the task's floor, shape (W, H, C)."""
+    rolled_WHC, ratio_WHC = span.rolled[task], np.empty(values_WHC.shape)
+    for start in range(0, len(span), WINDOWS_AT_ONCE):
+        part = slice(start, start + WINDOWS_AT_ONCE)
+        rolled = rolled_WHC[part]
+        top, bottom = (
+            TASKS[task].floored(np, values, rolled, volatility_floor) for values in (values_WHC[part], rolled)
+        )
+        ratio_WHC[part] = np.log(top / bottom)
+    return ratio_WHC
+
+
+def _range_distance(task: str, span: Span, values_WHC: Floats, range_floor: float) -> Floats:
+    """Return the distance from roll-forward in recent ranges, shape (W, H, C)."""
+    unit_W = TASKS[task].size(span.last_close, np.maximum(span.recent_range, range_floor))
+    return (values_WHC - span.rolled[task]) / np.asarray(unit_W)[:, None, None]
+
+
+def _fit_columns(train: Span, raw: Mapping[str, Floats]) -> tuple[ColumnScaling, ...]:
+    """Fit every input column; one that tells the time of too long a period is as good as zero."""
+    profile = train.profile
+    columns = [_fit_column(profile, name, raw) for name in profile.features]
+    for place in unheld_waves(train, profile.features):
+        columns[place] = replace(columns[place], scale=SILENT_SCALE)
+    return tuple(columns)
+
+
+def _fit_column(profile: Profile, name: str, raw: Mapping[str, Floats]) -> ColumnScaling:
+    x_N, origin = raw[name], parted(name)[0]
+    if profile.scaling == "minmax":
+        low, high = float(x_N.min()), float(x_N.max())
+        return ColumnScaling(name, Transform.LEVEL, low, _positive(high - low), 0.0)
+    is_level = profile.scaling == "standard"
+    transform = Transform.LEVEL if is_level else _ANCHORED_TRANSFORMS[FEATURES[name].kind]
+    close_N = raw.get(beside(origin, CLOSE))
+    if transform is Transform.ANCHORED and close_N is not None:
+        # The reference of others is their center: like `reference_price` it cancels out in windows.
+        center = float(np.log(np.median(close_N))) if origin else 0.0
+        return ColumnScaling(name, transform, center, _positive(float(np.std(np.diff(np.log(close_N))))), 0.0)
+    floor = LOG_FLOOR_SHARE * (_positive_median(x_N) or 1.0)
+    shaped = shape_inputs(np, transform, x_N, close=close_N, anchor=None, floor=floor)
+    return ColumnScaling(name, transform, float(shaped.mean()), _positive(float(shaped.std())), floor)
+
+
+def _fit_task(train: Span, task: str, floor: float, range_floor: float) -> TaskScaling:
+    profile, num_columns = train.profile, len(TASKS[task].columns)
+    weight_W = np.maximum(train.recent_range, range_floor)
+    ratio = _log_ratio(task, train, train.truth[task], floor)
+    form, center, scale = _FORMS[profile.scaling], np.zeros(num_columns), np.ones(num_columns)
+    offset = tuple(map(tuple, np.median(ratio, axis=0).tolist()))
+    if form is TargetForm.ROLL_FORWARD:
+        # One scale for all columns of a task keeps their order: high above close stays above.
+        scale = scale * _positive(float(np.sqrt(ratio.var(axis=0).mean())))
+        scaled = np.divide(ratio, scale, out=ratio)
+    elif form is TargetForm.RANGED:
+        moved = _range_distance(task, train, train.truth[task], range_floor)
+        # The naive forecast's mean error becomes one, so a loss reads as a multiple of it.
+        mean_WHC = np.average(np.abs(moved), axis=0, weights=weight_W)
+        scale = scale * _positive(float(mean_WHC.mean()))
+        scaled = moved / scale
+    else:
+        truth_WHC = train.truth[task]
+        flat = truth_WHC.reshape(-1, num_columns)
+        is_standard = profile.scaling == "standard"
+        center = flat.mean(axis=0) if is_standard else flat.min(axis=0)
+        spread = flat.std(axis=0) if is_standard else np.ptp(flat, axis=0)
+        scale = np.array([_positive(float(value)) for value in spread])
+        scaled = (truth_WHC - center) / scale
+    is_mean = profile.tasks[task].loss == "mse"
+    return TaskScaling(
+        task=task,
+        form=form,
+        center=tuple(center.tolist()),
+        scale=tuple(scale.tolist()),
+        start=tuple(map(tuple, _typical(scaled, weight_W, is_mean=is_mean).tolist())),
+        offset=offset,
+    )
+
+
+_FORMS = {
+    "anchored": TargetForm.ROLL_FORWARD,
+    "ranged": TargetForm.RANGED,
+    "standard": TargetForm.LEVEL,
+    "minmax": TargetForm.LEVEL,
+}
+
+
+def _typical(scaled_WHC: Floats, weight_W: Floats, *, is_mean: bool) -> Floats:
+    """Return the weighted mean or median of each step and column, shape (H, C)."""
+    if is_mean:
+        return np.average(scaled_WHC, axis=0, weights=weight_W)
+    if np.all(weight_W == weight_W[0]):
+        return np.median(scaled_WHC, axis=0)
+    return weighted_median(scaled_WHC, np.broadcast_to(weight_W[:, None, None], scaled_WHC.shape))
+
+
+def _positive_median(values: Floats) -> float:
+    """Return the median of those above zero; 0 where none is."""
+    positive = values[values > 0]
+    return float(np.median(positive)) if len(positive) else 0.0
+
+
+def _positive(scale: float) -> float:
+    """Leave a column that never changes as it is: dividing by one is harmless, by zero is not."""
+    return scale if scale > 0 else 1.0

@@ -1,0 +1,182 @@
+"""A span: windows of one series, with all that is known at them and what followed.
+
+Everything is computed when first asked for, and kept, but for what is very large (`v8.windows.per_task`).
+What is named *known* at a window reads its last known row and earlier ones only; `truth` alone looks ahead.
+
+Legend: R rows of the table, W windows, T lookback, F features, H horizon, C columns of a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from v8.columns import BAND_PERIOD_BARS, BAND_WIDTH_STDS, CLOSE, HIGH, LOW, RECENT_RANGE, WAVE_COLUMNS
+from v8.features.covariates import parted
+from v8.features.ranges import DAY_S, WEEK_S
+from v8.features.table import FeatureTable
+from v8.profile import Profile
+from v8.tasks import TASKS
+from v8.tasks.bands import BANDS_TASK
+from v8.tasks.closes import RANGE_TO_VARIANCE, Closes, standing_closes
+from v8.windows.per_task import PerTask
+
+EWMA_DECAY: Final = 0.94
+"""What is left of a bar's weight one bar later; RiskMetrics Technical Document (1996), section 5.3."""
+
+LEAST_PERIODS: Final = 4
+"""Times that a train span must hold a day or a week before anything is fitted to the time of it: of fewer,
+what happened once is taken for what always happens then."""
+
+_PERIODS_S: Final = {"day": DAY_S, "week": WEEK_S}
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """Windows of one series.
+
+    Args:
+        table: Its columns, at least `v8.windows.dataset.table_columns` of the profile.
+        profile: Gives lookback, horizon, features and tasks.
+        anchors: Last known row of each window, shape (W,), int64, ascending.
+    """
+
+    table: FeatureTable
+    profile: Profile
+    anchors: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.anchors)
+
+    @property
+    def horizon_bars(self) -> int:
+        """Steps ahead."""
+        return self.profile.horizon_bars
+
+    @cached_property
+    def bar_numbers(self) -> NDArray[np.int64]:
+        """Bar of each window's last known row, counted from the epoch, shape (W,)."""
+        return self.table.open_time_s[self.anchors] // self.table.series.bar_s
+
+    @cached_property
+    def truth(self) -> PerTask:
+        """What followed each window, per task, shape (W, H, C), by column name; in the task's unit."""
+        table, anchors, steps = self.table, self.anchors, np.arange(1, self.horizon_bars + 1)
+
+        def compute(name: str) -> Floats:
+            return table.select(TASKS[name].columns).astype(np.float64)[anchors[:, None] + steps]
+
+        return PerTask(self.profile.tasks, compute)
+
+    @cached_property
+    def history_close(self) -> Floats:
+        """Closes of the last 20 known rows, oldest first, shape (W, 20), quote currency.
+
+        Where the lookback is shorter than 20, an early window may reach before the first row or across a
+        hole; profiles with bands or volatility demand a longer lookback, so only OHLC is affected, and
+        OHLC uses the last close alone.
+        """
+        rows = self.anchors[:, None] + np.arange(1 - BAND_PERIOD_BARS, 1)
+        return self.table.column(CLOSE).astype(np.float64)[np.maximum(rows, 0)]
+
+    @property
+    def last_close(self) -> Floats:
+        """Last known close of each window, shape (W,), quote currency."""
+        return self.history_close[:, -1]
+
+    @cached_property
+    def rolled(self) -> PerTask:
+        """The roll-forward forecast, per task, shape (W, H, C), in the task's unit."""
+        standing = self.standing
+        return PerTask(self.profile.tasks, lambda name: TASKS[name].implied(np, standing))
+
+    @cached_property
+    def standing(self) -> Closes:
+        """The coming closes if the close stays where it is."""
+        return standing_closes(np, self.history_close, self.horizon_bars)
+
+    @cached_property
+    def rolled_deviation(self) -> Floats:
+        """Deviation of the twenty closes of the roll-forward forecast, shape (W, H), in returns."""
+        upper, lower = np.moveaxis(BANDS_TASK.implied(np, self.standing), -1, 0)
+        deviation: Floats = (upper - lower) / (2 * BAND_WIDTH_STDS) / self.last_close[:, None]
+        return deviation
+
+    @cached_property
+    def recent_range(self) -> Floats:
+        """The profile's unit of targets at each window, shape (W,), unitless; 1 where it has none."""
+        return recent_range(self.table, self.profile)[self.anchors]
+
+    @cached_property
+    def ewma_variance(self) -> Floats:
+        """Exponentially weighted mean of squared log returns at each window, shape (W,), unitless.
+
+        Returns across holes are left out. Weights add up to one from the first return on.
+        """
+        squares = np.full(len(self.table), np.nan)
+        squares[1:] = np.diff(np.log(self.table.column(CLOSE).astype(np.float64))) ** 2
+        squares[1:][np.diff(self.table.segment) != 0] = np.nan
+        smoothed = pd.Series(squares).ewm(alpha=1 - EWMA_DECAY, adjust=True, ignore_na=True).mean()
+        return np.nan_to_num(smoothed.to_numpy(np.float64))[self.anchors]
+
+    def range_variance(self, num_bars: int) -> Floats:
+        """Estimate the variance of one bar's log return from the mean range of the newest bars.
+
+        Args:
+            num_bars: Bars in the mean; near the first row those there are.
+
+        Returns:
+            Shape (W,), unitless.
+        """
+        rows = self.anchors + 1
+        first = np.maximum(rows - num_bars, 0)
+        mean_range = np.maximum(self._total_range[rows] - self._total_range[first], 0.0) / (rows - first)
+        return RANGE_TO_VARIANCE * mean_range**2
+
+    def raw_windows(self) -> NDArray[np.float32]:
+        """Gather raw feature windows for the serving model, shape (W, T, F), float32."""
+        rows = self.anchors[:, None] + np.arange(1 - self.profile.lookback_bars, 1)
+        return self.table.select(self.profile.features)[rows]
+
+    def known(self, names: tuple[str, ...]) -> Floats:
+        """Gather columns at the last known row of each window, shape (W, len(names))."""
+        return self.table.select(names)[self.anchors].astype(np.float64)
+
+    @cached_property
+    def _total_range(self) -> Floats:
+        """Sum of the log ranges of all bars before each row, shape (R + 1,)."""
+        high, low = (self.table.column(name).astype(np.float64) for name in (HIGH, LOW))
+        return np.concatenate([[0.0], np.cumsum(np.log(high / low))])
+
+
+def unheld_waves(train: Span, names: Sequence[str]) -> list[int]:
+    """List the places of columns that tell the time of a period too long for a train span.
+
+    Args:
+        train: Its windows.
+        names: Of columns; those that do not tell the time are never listed.
+
+    Returns:
+        Ascending places in `names`; empty where the span holds every period `LEAST_PERIODS` times.
+    """
+    held_s, plain = len(train) * train.table.series.bar_s, [parted(name)[1] for name in names]
+    return [
+        place
+        for place, name in enumerate(plain)
+        if name in WAVE_COLUMNS and held_s < LEAST_PERIODS * _PERIODS_S[name.partition("_")[0]]
+    ]
+
+
+def recent_range(table: FeatureTable, profile: Profile) -> Floats:
+    """Return the profile's unit of targets at every row, shape (R,), unitless; ones where it has none."""
+    if profile.scaling == "ranged":
+        return table.column(RECENT_RANGE).astype(np.float64)
+    return np.ones(len(table))
