@@ -72,10 +72,9 @@ class Misbehaviour:
         return [*first, *[ApiFault(rows=self.rows, body=body, of=f"/api/v3/{self.of}")] * self.num_times]
 
 
-def times(factor: float, rows: Rows, num_rows: int = 1) -> Rows:
-    """Multiply the prices of the newest rows."""
-    for row in rows[-num_rows:]:
-        row[1:5] = [f"{float(price) * factor:.12f}" for price in row[1:5]]
+def times(factor: float, rows: Rows) -> Rows:
+    """Multiply the prices of the newest row."""
+    rows[-1][1:5] = [f"{float(price) * factor:.12f}" for price in rows[-1][1:5]]
     return rows
 
 
@@ -102,9 +101,6 @@ USUAL = {
     "the newest candle x 1.5 once": ONCE(partial(times, 1.5)),
     "the newest candle x 900 twice, then as it is": Misbehaviour(
         partial(times, 900.0), num_times=2, is_believed=True
-    ),
-    "all candles x 900, then as they are": Misbehaviour(
-        partial(times, 900.0, num_rows=1_000), num_times=1, is_believed=True
     ),
     "every other answer without its first half": Misbehaviour(lambda rows: rows[len(rows) // 2 :]),
     "no rows": Misbehaviour(lambda rows: []),
@@ -180,8 +176,6 @@ def meet_a_fault(fault: Misbehaviour, ground: Ground, place: Place) -> str:
             place.require(printed == undisturbed, f"a false forecast: {printed.splitlines()[1][:80]}")
         exchange.faults = []
         again, said, printed = forecast(place, exchange)
-    if fault.is_believed and again == 3 and "--accept-revision" in said:
-        return "refused, and again until it is accepted"
     place.require(again == 0, f"healed, it ended with {again}: {said}")
     place.require(again != 0 or printed == undisturbed, "healed, another forecast")
     return "a sentence; healed, the same forecast" if status else "the same forecast"

@@ -162,6 +162,7 @@ def serve(
         with ExchangeApi(now_s=START_S) as exchange, pytest.MonkeyPatch.context() as patch:
             patch.setenv("NO_PROXY", "127.0.0.1")
             patch.setenv("V8_REST_URL", exchange.url)
+            patch.setattr("v8.market.sources.rest.MOST_APART_S", float("inf"))  # its time is years ago
             for name in NAMES:
                 exchange.put(name, open_source("demo").candles(Series.parse(name), 900).to_frame())
             api = KlinesApi()

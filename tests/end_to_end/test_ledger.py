@@ -391,9 +391,11 @@ def test_a_second_writer_and_a_market_without_a_present_are_refused(
     assert "one process at a time writes a ledger; got process" in second.stderr
     demo = call(*words, "--source", "demo")
     assert demo.exit_code == 2 and "a ledger is about the future" in demo.stderr
-    nowhere = call("forecast", tmp_path / "nowhere", "--ledger", tmp_path / "new" / "ledger.sqlite")
+    nowhere = call("forecast", tmp_path / "nowhere", "--ledger", tmp_path / "new.sqlite")
     assert nowhere.exit_code == 3 and "a model is in a run folder" in nowhere.stderr
-    assert not (tmp_path / "new").exists()
+    misspelt = call("forecast", trained[0].run, "--ledger", tmp_path / "new" / "ledger.sqlite")
+    assert misspelt.exit_code == 2
+    assert not any(tmp_path.glob("new*"))
     absent = call("track", trained[0].run, "--ledger", tmp_path / "new" / "ledger.sqlite")
     assert absent.exit_code == 3 and "must be a ledger; got no such file" in absent.stderr
 
