@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from v8.cli.printing import MAX_BARS, open_display, print_leaderboard
+from v8.losses.leaderboard import Against, LeaderboardRow, TaskScore
 from v8.market.series import Series
 from v8.runs.events import EpochEnded, Event, Note, Outcome, SeriesStarted, StageStarted, Waiting
 from v8.runs.plan import Plan, PlannedSeries
 from v8.training.epoch_record import EpochRecord
-from v8.views.leaderboard import Against, LeaderboardRow, TaskScore
 
 ONE, TWO, THREE, FOUR = (Series(name, "1h") for name in ("BTCUSDT", "ETHUSDT", "XRPUSDT", "ADAUSDT"))
 

@@ -12,9 +12,8 @@ import pytest
 from v8.artifacts.run_folder import read_run
 from v8.artifacts.series_artifact import read_metadata
 from v8.losses.judgement import Judgement
+from v8.losses.leaderboard import rank_results, read_results
 from v8.views.card import model_card
-from v8.views.leaderboard import rank_results
-from v8.views.results import read_results
 from v8.wording import number, p_value
 
 REPO = "someone/fleet"

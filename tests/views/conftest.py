@@ -17,10 +17,10 @@ from pydantic import TypeAdapter
 from v8.artifacts.forecast_sample import ForecastSample
 from v8.artifacts.run_folder import RunRecord
 from v8.losses.judgement import Judgement
+from v8.losses.leaderboard import History, read_results
 from v8.storage import write_text
 from v8.tasks import TASKS
 from v8.views.page import run_page, series_section
-from v8.views.results import History, read_results
 
 Maker = Callable[..., dict[str, Any]]
 

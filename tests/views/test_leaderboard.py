@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from judging import let_baselines_err
 
 from v8.losses.judgement import Judgement
-from v8.views.leaderboard import (
+from v8.losses.leaderboard import (
     Against,
     LeaderboardRow,
     TaskScore,
     median,
     rank_results,
+    read_results,
     summarise,
     write_leaderboard_csv,
 )
-from v8.views.results import read_results
 
 
 def leaderboard(metadata: list[dict[str, Any]]) -> list[LeaderboardRow]:

@@ -13,10 +13,9 @@ from matplotlib.figure import Figure as Sheet
 
 from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast
 from v8.losses.judgement import Judgement
+from v8.losses.leaderboard import SeriesResult, rank_results, read_results
 from v8.views.figures import dot_figure, error_figure, multiples_figure
-from v8.views.leaderboard import rank_results
 from v8.views.pictures import _add_legend, _draw, _issued_on_the_way, write_pictures
-from v8.views.results import SeriesResult, read_results
 
 CANDLE = ((100.0, 102.0, 99.0, 101.0),)
 SAMPLE = ForecastSample(

@@ -11,7 +11,7 @@ import pytest
 
 from v8.artifacts.run_folder import RunRecord, read_run
 from v8.errors import ArtifactError
-from v8.views.results import read_history, read_results
+from v8.losses.leaderboard import read_history, read_results
 
 
 def test_a_result_holds_what_the_metadata_says(make_metadata) -> None:

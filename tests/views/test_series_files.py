@@ -12,11 +12,11 @@ import pytest
 from pydantic import TypeAdapter
 
 from v8.artifacts.run_folder import RunRecord
+from v8.losses.leaderboard import read_results
 from v8.storage import write_text
 from v8.views.document import plotly_library
 from v8.views.markup import Html, element
 from v8.views.page import run_page, series_body, series_line
-from v8.views.results import read_results
 from v8.views.series_files import MOST_IN_ONE_FILE, section_address, section_file, write_section
 
 HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">"

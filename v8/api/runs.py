@@ -20,13 +20,12 @@ from v8.artifacts.series_artifact import HISTORY_FILE, read_metadata
 from v8.errors import ArtifactError, listed
 from v8.invocation import command
 from v8.losses.judgement import Judgement
+from v8.losses.leaderboard import LEADERBOARD_FILE, read_history
 from v8.losses.quantile_judgement import QuantileJudgement
 from v8.market.series import series_advice
 from v8.records import read_plain
 from v8.redaction import shown
 from v8.runs.outputs import REPORT_FILE
-from v8.views.leaderboard import LEADERBOARD_FILE
-from v8.views.results import read_history
 from v8.wording import plural
 
 

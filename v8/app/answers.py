@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from v8.app.places import Fleet
 from v8.errors import DataError, V8Error
+from v8.losses.leaderboard import Against, TaskScore
 from v8.market.open_times import iso
 from v8.market.series import Series, series_advice
 from v8.redaction import shown
 from v8.version import VERSION
-from v8.views.leaderboard import Against, TaskScore
 
 if TYPE_CHECKING:  # it comes with TensorFlow
     from v8.live.issuing import Issued

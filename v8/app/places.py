@@ -17,9 +17,8 @@ from v8.artifacts.run_folder import RUN_FILE, read_run
 from v8.artifacts.series_artifact import METADATA_FILE, read_described
 from v8.errors import ArtifactError, V8Error, listed
 from v8.hub.pull import pull
+from v8.losses.leaderboard import LeaderboardRow, SeriesResult, rank_results, read_results
 from v8.market.series import Series
-from v8.views.leaderboard import LeaderboardRow, rank_results
-from v8.views.results import SeriesResult, read_results
 
 HUB_LOOK_S: Final = 900.0
 """The Hub is asked at most once in so many seconds whether there is a newer commit."""

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column, Table
 
 from v8.artifacts.run_folder import ERROR_FILE
+from v8.losses.leaderboard import Against, LeaderboardRow, TaskSummary, summarise
 from v8.losses.significance import ALPHA
 from v8.machine.quiet import quiet_start
 from v8.market.open_times import iso
@@ -39,7 +40,6 @@ from v8.runs.execution import NewerCandles, Summary
 from v8.runs.outputs import REPORT_FILE
 from v8.runs.plan import ASSUMED_FLOP_PER_S_PER_CORE, Plan, Work, estimate_work
 from v8.runs.run_cost import RunCost, known_cost
-from v8.views.leaderboard import Against, LeaderboardRow, TaskSummary, summarise
 from v8.wording import ABSENT, duration, epochs, number, percent, plural
 
 PLAIN_WIDTH = 160

@@ -27,7 +27,7 @@ from v8.wording import ABSENT, number, p_value, percent, plural
 if TYPE_CHECKING:
     from v8.live.database import Ledger
     from v8.live.record import LiveSeries, LiveTask, Record
-    from v8.views.leaderboard import Against
+    from v8.losses.leaderboard import Against
 
 FORMATS: Final = ("table", "json", "csv")
 

@@ -23,11 +23,11 @@ from v8.artifacts.artifact_readme import README_FILE
 from v8.artifacts.series_artifact import HISTORY_FILE, METADATA_FILE, MODEL_FILE
 from v8.errors import ArtifactError, listed
 from v8.invocation import command
+from v8.losses.leaderboard import LEADERBOARD_FILE
 from v8.market.series import by_series, is_series_name
 from v8.records import Count, Sha256, Text, check_format, checked, read_json_object
 from v8.redaction import shown
 from v8.storage import digest_file
-from v8.views.leaderboard import LEADERBOARD_FILE
 
 MANIFEST_FORMAT: Final = 1
 """Version of the keys of `manifest.json`."""

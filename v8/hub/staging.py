@@ -35,11 +35,16 @@ from v8.hub.manifest import (
     read_manifest,
     series_folder,
 )
+from v8.losses.leaderboard import (
+    LEADERBOARD_FILE,
+    rank_results,
+    read_history,
+    read_results,
+    write_leaderboard_csv,
+)
 from v8.records import MAX_FILE_BYTES, read_plain
 from v8.storage import write_bytes, write_text
 from v8.views.card import distinct_versions, model_card
-from v8.views.leaderboard import LEADERBOARD_FILE, rank_results, write_leaderboard_csv
-from v8.views.results import read_history, read_results
 
 
 @dataclass(frozen=True)

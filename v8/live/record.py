@@ -35,10 +35,10 @@ from v8.live.coverage import Coverage, Covered, coverage_by_issuer, together
 from v8.live.database import Ledger
 from v8.live.entries import Issuer, Scored, Tally, level_of
 from v8.losses.judgement import MODEL, is_equal
+from v8.losses.leaderboard import Against
 from v8.losses.significance import Significance, corrected_p_values, diebold_mariano
 from v8.market.open_times import iso
 from v8.tasks import TASKS
-from v8.views.leaderboard import Against
 
 Floats = NDArray[np.float64]
 

@@ -22,10 +22,10 @@ from v8.artifacts.series_artifact import HISTORY_FILE, read_metadata, redo_offer
 from v8.errors import ArtifactError, StorageError, V8Error
 from v8.invocation import command
 from v8.write_pacing import Pace
-from v8.views.leaderboard import LEADERBOARD_FILE, LeaderboardRow, rank_results, write_leaderboard_csv
+from v8.losses.leaderboard import LEADERBOARD_FILE, LeaderboardRow, rank_results, write_leaderboard_csv
 from v8.views.markup import Html
 from v8.views.page import is_in_files, run_page, series_body, series_line, series_section
-from v8.views.results import History, SeriesResult, read_history, read_results
+from v8.losses.leaderboard import History, SeriesResult, read_history, read_results
 from v8.views.series_files import section_file, write_section
 from v8.storage import write_json, write_text
 

@@ -20,14 +20,21 @@ from pydantic import TypeAdapter
 from v8.artifacts.artifact_readme import covariate_note
 from v8.artifacts.generations import Decision
 from v8.artifacts.run_folder import RUN_FILE, RunRecord
+from v8.losses.leaderboard import (
+    LeaderboardRow,
+    SeriesResult,
+    TaskScore,
+    TaskSummary,
+    rank_results,
+    read_results,
+    summarise,
+)
 from v8.losses.significance import ALPHA
 from v8.records import Count, Moment, Plain, Positive, Sha256, Word, checked
 from v8.redaction import shown
 from v8.tasks import TASKS
 from v8.views.changes import changes_section
-from v8.views.intervals import interval_summary
-from v8.views.leaderboard import LeaderboardRow, TaskScore, TaskSummary, rank_results, summarise
-from v8.views.results import SeriesResult, read_results
+from v8.views.leaderboard_tables import interval_summary
 from v8.wording import ABSENT, count, duration, markdown_table, number, p_value, percent, plural
 
 LICENSE: Final = "mit"

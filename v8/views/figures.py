@@ -19,10 +19,9 @@ import plotly.graph_objects as go
 
 from v8.formulas.baselines import BASELINES, NAIVE
 from v8.losses.judgement import MODEL, Judgement
+from v8.losses.leaderboard import Against, History, LeaderboardRow, TaskScore, summarise
 from v8.tasks import TASKS
-from v8.views.leaderboard import Against, LeaderboardRow, TaskScore, summarise
 from v8.views.palette import LIGHT, STAGES, line_style
-from v8.views.results import History
 
 Points = tuple[list[Any], list[Any]]
 """x and y of a line; None in both breaks it."""

@@ -14,6 +14,7 @@ from v8.artifacts.forecast_sample import ForecastSample
 from v8.artifacts.run_folder import RunRecord
 from v8.formulas.baselines import BASELINES, NAIVE
 from v8.losses.judgement import MODEL, Judgement
+from v8.losses.leaderboard import History, LeaderboardRow, SeriesResult, rank_results
 from v8.losses.metrics import StepDirection
 from v8.losses.significance import ALPHA
 from v8.tasks import TASKS
@@ -22,17 +23,16 @@ from v8.views.comparison_results import Comparison
 from v8.views.document import document, plot
 from v8.views.figures import error_figure, learning_figure, multiples_figure, stage_figure
 from v8.views.forecast_figure import forecast_figure
-from v8.views.intervals import interval_tables, named_intervals
-from v8.views.leaderboard import LeaderboardRow, rank_results
 from v8.views.leaderboard_tables import (
     LEADERBOARD_NOTE,
     interval,
+    interval_tables,
     multiples_table,
+    named_intervals,
     summary_cards,
     verdicts,
 )
 from v8.views.markup import Html, element, facts, join, table
-from v8.views.results import History, SeriesResult
 from v8.views.series_files import MOST_IN_ONE_FILE, SECTIONS_FOLDER, section_address
 from v8.wording import ABSENT, count, duration, number, p_value, percent, price, spaced
 

@@ -28,6 +28,7 @@ from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast, Rows
 from v8.columns import CLOSE, OHLC, TASK_OHLC
 from v8.errors import ArtifactError
 from v8.features.computing import compute_columns
+from v8.losses.leaderboard import History, SeriesResult, rank_results, summarise
 from v8.market.candles import Candles
 from v8.quantile_levels import MEDIAN, levels_of, quantile_column
 from v8.storage import write_bytes
@@ -35,9 +36,7 @@ from v8.tasks import TASKS
 from v8.tasks.task import Task
 from v8.views.figures import error_figure, multiples_figure, relative_losses_figure, upright
 from v8.views.forecast_figure import PANEL_FORMAT, forecast_figure
-from v8.views.leaderboard import rank_results, summarise
 from v8.views.palette import LIGHT
-from v8.views.results import History, SeriesResult
 
 SHOWN_BARS: Final = 60
 """Known candles in the picture of one forecast; more become too thin to see."""
