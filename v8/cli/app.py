@@ -41,7 +41,7 @@ from v8.cli.update import update
 from v8.errors import ProfileError, StorageError, V8Error
 from v8.invocation import EXIT_INTERRUPTED, command
 from v8.machine.interruption import leave, watch_interrupts
-from v8.market.sources.waiting import told_of_waiting
+from v8.net import told_of_waiting
 from v8.redaction import shown
 from v8.version import VERSION
 

@@ -34,7 +34,7 @@ from v8.market.companions import Companions
 from v8.market.series import Series
 from v8.market.sources.cut_off import CutOffSource
 from v8.market.sources.source import CandleSource
-from v8.market.sources.waiting import told_of_waiting
+from v8.net import told_of_waiting
 from v8.profile import Profile
 
 ALL_BARS: Final = 10_000_000

@@ -30,7 +30,7 @@ from v8.market.candles import Candles
 from v8.market.companions import Companions
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
-from v8.market.sources.waiting import told_of_waiting
+from v8.net import told_of_waiting
 from v8.storage import write_text
 from v8.redaction import without_credentials
 

@@ -11,8 +11,8 @@ import pytest
 from broken_http import BROKEN, LATEST_S, STALLED, RawServer, answer
 
 from v8.errors import DataError
-from v8.market.sources.downloads import Downloader, Patience, TimeLimits
-from v8.market.sources.waiting import told_of_waiting
+from v8.market.sources.downloads import Downloader, TimeLimits
+from v8.net import Patience, told_of_waiting
 
 NUM_TRIES = 2
 LIMITS = TimeLimits(connect_s=2.0, silence_s=0.5, try_s=1.0, file_s=60.0, quiet_s=0.1)
@@ -21,12 +21,8 @@ LIMITS = TimeLimits(connect_s=2.0, silence_s=0.5, try_s=1.0, file_s=60.0, quiet_
 @pytest.fixture
 def downloader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Downloader]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-
-    class Hasty(Patience):
-        def sleep(self, response: object = None) -> None:
-            pass
-
-    with closing(Downloader("V8_VISION_URL", patience=Hasty(NUM_TRIES - 1), limits=LIMITS)) as opened:
+    patience = Patience(num_tries=NUM_TRIES, sleep=lambda pause_s: None)
+    with closing(Downloader("V8_VISION_URL", patience=patience, limits=LIMITS)) as opened:
         yield opened
 
 

@@ -14,9 +14,10 @@ from exchange_api import NOW_S, ExchangeApi
 
 from v8.errors import DataError
 from v8.market.series import Series
-from v8.market.sources.downloads import Downloader, Patience, TimeLimits
+from v8.market.sources.downloads import Downloader, TimeLimits
 from v8.market.sources.klines import MAX_ANSWER_BYTES, Span
 from v8.market.sources.klines_api import ApiEtiquette, KlinesApi, read_addresses
+from v8.net import Patience
 
 SERIES = Series("BTCUSDT", "15m")
 LAST_S = NOW_S // 900 * 900 - 900
@@ -27,15 +28,13 @@ LIMITS = TimeLimits(connect_s=2.0, silence_s=0.2, try_s=0.4, file_s=60.0)
 Pieces = list[bytes | float]
 
 
-class Hasty(Patience):
-    def sleep(self, response: object = None) -> None:
-        pass
-
-
 @pytest.fixture
 def downloader(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Downloader]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    etiquette, patience = ApiEtiquette(sleep=lambda _: None), Hasty(NUM_TRIES - 1)
+    etiquette, patience = (
+        ApiEtiquette(sleep=lambda _: None),
+        Patience(num_tries=NUM_TRIES, sleep=lambda _: None),
+    )
     limits = getattr(request, "param", LIMITS)
     with closing(Downloader("V8_REST_URL", etiquette=etiquette, patience=patience, limits=limits)) as opened:
         yield opened

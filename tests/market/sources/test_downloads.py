@@ -1,11 +1,12 @@
 import time
 from contextlib import closing
+from dataclasses import replace
 from email.utils import formatdate
 
 import pytest
 
 from v8.errors import DataError
-from v8.market.sources.downloads import PATIENCE, Downloader, Patience
+from v8.market.sources.downloads import PATIENCE, Downloader
 
 
 @pytest.fixture
@@ -16,12 +17,7 @@ def waits():
 @pytest.fixture
 def downloader(waits):
     """Ask four times at most, and note the waits instead of waiting."""
-
-    class Noted(Patience):
-        def sleep(self, response=None):
-            waits.append(self.delay_s(response))
-
-    patience = Noted(3, status_forcelist=PATIENCE.status_forcelist, raise_on_status=False)
+    patience = replace(PATIENCE, num_tries=4, sleep=waits.append)
     with closing(Downloader("V8_VISION_URL", num_workers=3, patience=patience)) as opened:
         yield opened
 

@@ -13,21 +13,15 @@ import pytest
 
 from v8.errors import DataError, ProfileError
 from v8.market.series import Series
-from v8.market.sources.downloads import Downloader, Patience
+from v8.market.sources.downloads import Downloader
 from v8.market.sources.hub_dataset import DATASET_VARIABLE, ENDPOINT_VARIABLE, HubSource, read_dataset
+from v8.net import Patience
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SERIES = Series("BTCUSDT", "1h")
 FILE = "klines_binance_us/BTCUSDT/BTCUSDT_1h_binance_us.csv"
 NOW_S = 1_725_616_800
 START_S = 1_714_521_600
-
-
-class Hasty(Patience):
-    """Never really sleeps."""
-
-    def sleep(self, response: object = None) -> None:
-        pass
 
 
 class Hub(ThreadingHTTPServer):
@@ -83,7 +77,8 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 def source() -> HubSource:
-    return HubSource(downloader=Downloader(ENDPOINT_VARIABLE, patience=Hasty(1)), now=lambda: float(NOW_S))
+    patience = Patience(num_tries=2, sleep=lambda pause_s: None)
+    return HubSource(downloader=Downloader(ENDPOINT_VARIABLE, patience=patience), now=lambda: float(NOW_S))
 
 
 def test_candles_of_a_dataset_are_checked_like_all_others(hub: Hub) -> None:

@@ -8,7 +8,8 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,13 +19,13 @@ from v8.errors import DataError, ProfileError
 from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.market.sources import rest
-from v8.market.sources.downloads import Downloader, Patience, TimeLimits
+from v8.market.sources.downloads import Downloader, TimeLimits
 from v8.market.sources.exchange_clock import ExchangeClock
-from v8.market.sources.klines_api import ApiEtiquette, KlinesApi, read_addresses
+from v8.market.sources.klines_api import PATIENCE_OF_API, ApiEtiquette, KlinesApi, read_addresses
 from v8.market.sources.live import LiveSource
 from v8.market.sources.rest import MOST_APART_S, RestSource
 from v8.market.sources.source import KeepsTime, open_source, present_of
-from v8.market.sources.waiting import told_of_waiting
+from v8.net import told_of_waiting
 
 SERIES = Series("BTCUSDT", "15m")
 BAR_S = 900
@@ -37,19 +38,9 @@ NOWHERE = "http://127.0.0.1:9"
 USERS_LIMITS = TimeLimits()
 
 
-class Hasty(Patience):
-    """Never really sleeps, and notes what it would have waited."""
-
-    waits: ClassVar[list[float]] = []
-
-    def sleep(self, response: Any = None) -> None:
-        self.waits.append(self.delay_s(response))
-
-
 @pytest.fixture
 def waits() -> list[float]:
-    Hasty.waits.clear()
-    return Hasty.waits
+    return []
 
 
 @pytest.fixture
@@ -61,8 +52,8 @@ def opened(waits: list[float]) -> Iterator[Callable[..., RestSource]]:
     downloaders = []
 
     def open_rest(addresses: str | None = None, limits: TimeLimits = USERS_LIMITS) -> RestSource:
-        etiquette = ApiEtiquette(sleep=waits.append)
-        downloader = Downloader("V8_REST_URL", etiquette=etiquette, patience=Hasty(2), limits=limits)
+        etiquette, patience = ApiEtiquette(sleep=waits.append), replace(PATIENCE_OF_API, sleep=waits.append)
+        downloader = Downloader("V8_REST_URL", etiquette=etiquette, patience=patience, limits=limits)
         downloaders.append(downloader)
         return RestSource(KlinesApi(read_addresses(addresses), downloader))
 
@@ -412,7 +403,8 @@ def test_when_the_weight_is_nearly_used_the_next_minute_is_awaited(exchange, ope
 
 def test_who_waits_for_the_exchange_is_told_how_long(exchange, waits) -> None:
     etiquette, limits = ApiEtiquette(), TimeLimits(quiet_s=0.1)
-    downloader = Downloader("V8_REST_URL", etiquette=etiquette, patience=Hasty(2), limits=limits)
+    patience = replace(PATIENCE_OF_API, sleep=waits.append)
+    downloader = Downloader("V8_REST_URL", etiquette=etiquette, patience=patience, limits=limits)
     told: list[str] = []
     with closing(downloader), told_of_waiting(told.append):
         source = RestSource(KlinesApi(downloader=downloader))

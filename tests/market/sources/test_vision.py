@@ -1,6 +1,7 @@
 import hashlib
 import io
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -9,7 +10,7 @@ import pytest
 from v8.errors import DataError, ProfileError
 from v8.market.candles import check_candles
 from v8.market.series import Series
-from v8.market.sources.downloads import PATIENCE, Downloader, Patience
+from v8.market.sources.downloads import PATIENCE, Downloader
 from v8.market.sources.source import open_source
 from v8.market.sources.vision import VisionSource
 
@@ -46,13 +47,6 @@ def full_archive(archive, history):
     return archive
 
 
-class Hasty(Patience):
-    """Never really sleeps."""
-
-    def sleep(self, response=None):
-        pass
-
-
 @pytest.fixture
 def open_vision(archive, tmp_path, monkeypatch):
     """Open sources on the archive that share one cache and never really sleep."""
@@ -61,7 +55,7 @@ def open_vision(archive, tmp_path, monkeypatch):
     opened = []
 
     def open_source(now_s=NOW_S, **options):
-        patience = Hasty(PATIENCE.total, status_forcelist=PATIENCE.status_forcelist, raise_on_status=False)
+        patience = replace(PATIENCE, sleep=lambda pause_s: None)
         downloader = Downloader("V8_VISION_URL", patience=patience)
         opened.append(downloader)
         return VisionSource(downloader=downloader, now=lambda: now_s, **options)

@@ -1,51 +1,47 @@
-"""Polite downloads: one bounded pool, retries with back-off, limits of time, and a clear end.
+"""Polite downloads: one bounded pool, retries, limits of time, and a clear end; and the addresses they go to.
 
 What an answer means is the server's `Etiquette`; to a folder of files the following applies. An answer of 404
 means absent. 429, any 5xx, and every broken answer (a cut connection, silence, a drip, a
-short body, headers that contradict each other) are tried again, after the time the server asks for in
-Retry-After or else after a delay that doubles and is spread at random, so that many clients do not return
-at once. Anything else is an error at once. Whoever waits long is told so, see `v8.market.sources.waiting`.
+short body, headers that contradict each other) are tried again as `v8.net` says. Anything else is an error
+at once. Whoever waits long is told so.
 """
 
 from __future__ import annotations
 
 import io
-import random
+import re
 import socket
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from http.client import HTTPException, HTTPResponse
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import requests
 from requests.adapters import HTTPAdapter
 from requests.exceptions import InvalidSchema, InvalidURL, MissingSchema, TooManyRedirects
+from requests.utils import get_auth_from_url
 from urllib3 import HTTPConnectionPool, PoolManager
-from urllib3.exceptions import HTTPError, InvalidHeader, MaxRetryError, ProtocolError
-from urllib3.response import BaseHTTPResponse
-from urllib3.util import Retry
+from urllib3.exceptions import HTTPError
 
-from v8.errors import DataError
-from v8.market.sources.addresses import Auth
-from v8.market.sources.waiting import tell_waiting
+from v8.errors import DataError, ProfileError
+from v8.net import PassingTroubleError, Patience, Refused, asked_wait_s, tell_waiting
 from v8.version import VERSION
 
 NUM_WORKERS = 5
 """Enough to hide waiting, and no more than a small mirror (`python -m http.server`) lets queue up."""
 
-NUM_TRIES = 6
 MOST_REDIRECTS = 3
 
-FIRST_DELAY_S = 0.5
-LONGEST_DELAY_S = 30.0
 LONGEST_RETRY_AFTER_S = 120.0
 """A server that asks for more than this is treated as if it asked for this."""
+
+PATIENCE: Final = Patience(most_asked_s=LONGEST_RETRY_AFTER_S)
 
 _CHUNK_BYTES = 1 << 16
 _NOT_FOUND = 404
@@ -58,18 +54,20 @@ _BROKEN = (OSError, HTTPError, HTTPException, ValueError)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Auth = tuple[str, str]
+"""User and password."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimeLimits:
-    """How long a download may take.
+    """How long a download may take, in seconds.
 
     Args:
-        connect_s: Until a connection stands, in seconds.
-        silence_s: Between two pieces of an answer, in seconds.
-        try_s: From a request to the last byte of its answer, in seconds; ends a drip.
-        file_s: All tries of a file and the pauses between them, in seconds.
-        quiet_s: Waiting that nobody is told of, and the pause between two sentences about it, in seconds.
+        connect_s: Until a connection stands.
+        silence_s: Between two pieces of an answer.
+        try_s: From a request to the last byte of its answer; ends a drip.
+        file_s: All tries of a file and the pauses between them.
+        quiet_s: Waiting that nobody is told of, and the pause between two sentences about it.
     """
 
     connect_s: float = 10.0
@@ -77,44 +75,6 @@ class TimeLimits:
     try_s: float = 120.0
     file_s: float = 300.0
     quiet_s: float = 5.0
-
-
-class Patience(Retry):
-    """How often an address is asked again, and after which delays.
-
-    Other than its parent it waits before the first repetition too, spreads every delay at random, and takes
-    a Retry-After that means nothing for none.
-    """
-
-    def delay_s(self, answer: BaseHTTPResponse | None = None) -> float:
-        """Return the seconds to wait after an answer, or after none."""
-        asked_s = None if answer is None else self.get_retry_after(answer)
-        if asked_s is not None:
-            return min(asked_s, LONGEST_RETRY_AFTER_S)
-        ceiling = min(FIRST_DELAY_S * 2.0 ** (len(self.history) - 1), LONGEST_DELAY_S)
-        return ceiling * random.uniform(0.5, 1.0)  # noqa: S311 - spreads delays, guards nothing
-
-    def get_retry_after(self, response: BaseHTTPResponse) -> float | None:
-        """Read a Retry-After of seconds or of a date (RFC 9110, 10.2.3); None when it is neither."""
-        try:
-            return super().get_retry_after(response)
-        except (InvalidHeader, ValueError, OverflowError):  # no date, 5,000 digits, the year 99999
-            return None
-
-    def sleep(self, response: BaseHTTPResponse | None = None) -> None:
-        """Wait before the next attempt."""
-        time.sleep(self.delay_s(response))
-
-
-PATIENCE: Final = Patience(NUM_TRIES - 1)
-
-
-class PassingTroubleError(Exception):
-    """A failure that may pass, and the answer that was one, if any."""
-
-    def __init__(self, text: str, answer: BaseHTTPResponse | None = None) -> None:
-        super().__init__(text)
-        self.answer = answer
 
 
 class Etiquette:
@@ -140,7 +100,7 @@ class Etiquette:
             DataError: If it will not be.
         """
         if answer.status_code in _PASSING:
-            raise PassingTroubleError(f"status {answer.status_code}", answer.raw)
+            raise trouble_of(answer)
         if answer.status_code not in {200, _NOT_FOUND}:
             raise DataError(
                 where=url,
@@ -150,24 +110,30 @@ class Etiquette:
             )
         return answer.status_code == 200
 
+    def content(self, url: str, answer: requests.Response, max_bytes: int) -> bytes:
+        """Read a body to its end.
 
-def read_content(url: str, answer: requests.Response, max_bytes: int, etiquette: Etiquette) -> bytes:
-    """Read a body to its end.
+        Raises:
+            DataError: If it has more than `max_bytes`.
+        """
+        content = bytearray()
+        for piece in answer.raw.stream(_CHUNK_BYTES, decode_content=False):
+            content += piece
+            if len(content) > max_bytes:
+                raise DataError(
+                    where=url,
+                    rule=f"a file of the {self.kind} has at most {max_bytes} bytes",
+                    got=f"more than {max_bytes} bytes",
+                    fix=f"Check that {self.variable} is a candle {self.kind}",
+                )
+        return bytes(content)
 
-    Raises:
-        DataError: If it has more than `max_bytes`.
-    """
-    content = bytearray()
-    for piece in answer.raw.stream(_CHUNK_BYTES, decode_content=False):
-        content += piece
-        if len(content) > max_bytes:
-            raise DataError(
-                where=url,
-                rule=f"a file of the {etiquette.kind} has at most {max_bytes} bytes",
-                got=f"more than {max_bytes} bytes",
-                fix=f"Check that {etiquette.variable} is a candle {etiquette.kind}",
-            )
-    return bytes(content)
+
+def trouble_of(answer: requests.Response) -> PassingTroubleError:
+    """Return the trouble that the status of an answer tells, and the pause that it asks for."""
+    return PassingTroubleError(
+        f"status {answer.status_code}", asked_wait_s(answer.headers.get("Retry-After"))
+    )
 
 
 class Downloader:
@@ -177,7 +143,7 @@ class Downloader:
         variable: The environment variable by which the user asks elsewhere, for errors.
         etiquette: How the server is asked; that of a folder of files when None.
         num_workers: Most requests in flight at once.
-        patience: How often an address is asked again, and after which delays.
+        patience: How often an address is asked again, and after which pauses.
         limits: How long downloads may take.
     """
 
@@ -190,8 +156,8 @@ class Downloader:
         patience: Patience = PATIENCE,
         limits: TimeLimits = TimeLimits(),
     ) -> None:
-        self._etiquette = etiquette or Etiquette(variable)
-        self._patience, self._limits = patience, limits
+        self._etiquette, self._limits = etiquette or Etiquette(variable), limits
+        self._patience = replace(patience, most_s=limits.file_s, try_s=limits.try_s)
         self._waiting: list[_Waiting] = []
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="v8-download")
         self._session = _Session()
@@ -214,9 +180,7 @@ class Downloader:
         """Do `work` for every item in the pool; the first error cancels what has not begun.
 
         `work` must not call `map` itself: with all threads waiting, nothing would move.
-
-        Returns:
-            Results in the order of the items.
+        Results are in the order of the items.
         """
         futures = [self._pool.submit(work, item) for item in items]
         try:
@@ -231,7 +195,7 @@ class Downloader:
     def fetch(
         self, url: str, *, max_bytes: int, auth: Auth | None = None, name: str | None = None
     ) -> bytes | None:
-        """Download one file within the calling thread.
+        """Download one file within the calling thread; None when the server says it is absent (404).
 
         Args:
             url: Its address, without user and password.
@@ -239,16 +203,23 @@ class Downloader:
             auth: User and password, if the server asks for them.
             name: What it is, for those who wait; the last part of the address when None.
 
-        Returns:
-            The content; None when the server says it is absent (404).
-
         Raises:
             DataError: If it is too large, refused, or still failing after the last try.
         """
         waiting = _Waiting(url, name or urlsplit(url).path.rpartition("/")[2], time.monotonic())
+
+        def before_pause(trouble: PassingTroubleError, pause_s: float) -> None:
+            if not waiting.is_wanted:
+                raise self._gave_up(waiting, Refused(trouble, waiting.num_tries, 0.0, pause_s, is_late=True))
+            waiting.num_tries += 1
+
         self._waiting.append(waiting)
         try:
-            return self._insist(waiting, lambda: self._ask(url, max_bytes, auth))
+            return self._patience.insist(
+                lambda _: self._ask(url, max_bytes, auth),
+                partial(self._gave_up, waiting),
+                before_pause=before_pause,
+            )
         finally:
             self._waiting.remove(waiting)
 
@@ -268,54 +239,33 @@ class Downloader:
             host, most_s = urlsplit(longest.url).netloc, self._limits.file_s
             tell_waiting(
                 f"waiting for {longest.name} from {host}, {longest.seconds:.0f} s of at most {most_s:g} s; "
-                f"try {longest.num_tries} of {self._num_tries}"
+                f"try {longest.num_tries} of {self._patience.num_tries}"
             )
 
-    def _insist(self, waiting: _Waiting, ask: Callable[[], bytes | None]) -> bytes | None:
-        patience = self._patience
-        while True:
-            try:
-                return ask()
-            except PassingTroubleError as error:
-                trouble = error
-            try:
-                patience = patience.increment("GET", waiting.url, error=ProtocolError(str(trouble)))
-            except MaxRetryError:
-                raise self._gave_up(waiting, f"{self._num_tries} tries", trouble) from trouble
-            next_ends_s = waiting.seconds + patience.delay_s(trouble.answer) + self._limits.try_s
-            if next_ends_s > self._limits.file_s or not waiting.is_wanted:
-                raise self._gave_up(waiting, f"{self._limits.file_s:g} s", trouble) from trouble
-            patience.sleep(trouble.answer)
-            waiting.num_tries += 1
-
     def _ask(self, url: str, max_bytes: int, auth: Auth | None) -> bytes | None:
-        times = (self._limits.connect_s, self._limits.silence_s)
-        self._etiquette.wait(url)
+        times, etiquette = (self._limits.connect_s, self._limits.silence_s), self._etiquette
+        etiquette.wait(url)
         try:
             with self._session.get(url, stream=True, timeout=times, auth=auth) as answer:
-                is_there = self._etiquette.is_there(url, answer)
-                return read_content(url, answer, max_bytes, self._etiquette) if is_there else None
+                return etiquette.content(url, answer, max_bytes) if etiquette.is_there(url, answer) else None
         except _NO_ADDRESS as error:
             raise DataError(
                 where=url,
                 rule="must be an address that can be requested",
                 got=str(error),
-                fix=f"Check {self._etiquette.variable}",
+                fix=f"Check {etiquette.variable}",
             ) from error
         except DataError:
             raise
         except _BROKEN as error:
             raise PassingTroubleError(f"a broken connection ({type(error).__name__})") from error
 
-    @property
-    def _num_tries(self) -> int:
-        return int(self._patience.total or 0) + 1
-
-    def _gave_up(self, waiting: _Waiting, limit: str, trouble: PassingTroubleError) -> DataError:
+    def _gave_up(self, waiting: _Waiting, refused: Refused) -> DataError:
+        limit = f"{self._limits.file_s:g} s" if refused.is_late else f"{self._patience.num_tries} tries"
         return DataError(
             where=waiting.url,
             rule=f"must be downloaded within {limit}",
-            got=f"{trouble} at the last one, number {waiting.num_tries}",
+            got=f"{refused.trouble} at the last one, number {waiting.num_tries}",
             fix="Check the connection and try again; what is complete is kept",
         )
 
@@ -365,13 +315,24 @@ class _BoundedAdapter(HTTPAdapter):
 
     def _bound(self, manager: PoolManager) -> None:
         pools = manager.pool_classes_by_scheme.items()
-        manager.pool_classes_by_scheme = {scheme: _bounded(pool, self._limit_s) for scheme, pool in pools}
+        bounded: Any = {scheme: partial(_bounded_pool, pool, self._limit_s) for scheme, pool in pools}
+        manager.pool_classes_by_scheme = bounded
 
 
-def _bounded(pool: type[HTTPConnectionPool], limit_s: float) -> type[HTTPConnectionPool]:
-    answers = staticmethod(partial(_BoundedAnswer, limit_s))
-    connection = type("BoundedConnection", (pool.ConnectionCls,), {"response_class": answers})
-    return type("BoundedPool", (pool,), {"ConnectionCls": connection})
+def _bounded_pool(
+    kind: type[HTTPConnectionPool], limit_s: float, *args: Any, **options: Any
+) -> HTTPConnectionPool:
+    """Make a pool whose connections make bounded answers."""
+    pool: Any = kind(*args, **options)
+    make_connection = pool.ConnectionCls
+
+    def make_bounded(*args: Any, **options: Any) -> Any:
+        connection = make_connection(*args, **options)
+        connection.response_class = partial(_BoundedAnswer, limit_s)
+        return connection
+
+    pool.ConnectionCls = make_bounded
+    return pool
 
 
 class _BoundedAnswer(HTTPResponse):
@@ -409,3 +370,56 @@ class _BoundedReads(io.RawIOBase):
     def close(self) -> None:
         self._stream.close()
         super().close()
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server is, and what opens it; no text but `url` is ever shown or written.
+
+    Args:
+        url: Without user and password, without a slash at the end.
+        auth: User and password, if the address named them.
+    """
+
+    url: str
+    auth: Auth | None = field(default=None, repr=False)
+
+    @property
+    def host(self) -> str:
+        """Host and port, for people."""
+        return urlsplit(self.url).netloc
+
+    @property
+    def folder_name(self) -> str:
+        """A name for a folder of its own: what comes from two servers must not mix, whoever runs them."""
+        return re.sub(r"[^A-Za-z0-9.-]+", "_", self.url.partition("://")[2])
+
+
+def read_address(url: str, *, variable: str, kind: str, default: str) -> Address:
+    """Check a base address, and split off user and password.
+
+    Args:
+        url: As somebody wrote it.
+        variable: The environment variable it comes from, for the error.
+        kind: What it is the address of, such as "a candle archive".
+        default: What stands without that variable, for the error.
+
+    Raises:
+        ProfileError: If it is no address that could be asked.
+    """
+    try:
+        address, prepared = urlsplit(url), requests.Request("GET", url).prepare()
+        is_sound = address.scheme in {"http", "https"} and bool(address.hostname) and bool(prepared.url)
+    except ValueError:  # of requests, too: for a host that is none
+        is_sound = False
+    # An @ behind the host is that of a password with a / in it, which would be taken for the host.
+    if not is_sound or not url.isprintable() or re.search(r"[ ?#]|://[^/]*/.*@", url):
+        raise ProfileError(
+            where=variable,
+            rule=f"is the address of {kind}, http://HOST/PATH or https://HOST/PATH",
+            got=repr(url.rpartition("@")[2]),  # a password may stand before it, in whatever form
+            fix=f"Correct it, or unset it for {default}",
+        )
+    user, password = get_auth_from_url(url)
+    bare = address._replace(netloc=address.netloc.rpartition("@")[2])
+    return Address(urlunsplit(bare).rstrip("/"), (user, password) if user or password else None)

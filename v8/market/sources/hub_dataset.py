@@ -21,8 +21,7 @@ from typing import ClassVar, Final
 from v8.errors import DataError, ProfileError
 from v8.market.candles import Candles, check_candles, require_num_bars
 from v8.market.series import Series
-from v8.market.sources.addresses import Address, read_address
-from v8.market.sources.downloads import Downloader
+from v8.market.sources.downloads import Address, Downloader, read_address
 from v8.market.sources.tables import read_csv_table
 from v8.redaction import shown
 

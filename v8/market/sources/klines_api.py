@@ -17,6 +17,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Final, TypeVar
@@ -27,16 +28,15 @@ import requests
 
 from v8.columns import OPEN_TIME
 from v8.errors import DataError, ProfileError
-from v8.market.sources.addresses import Address, read_address
 from v8.market.sources.downloads import (
     LONGEST_RETRY_AFTER_S,
     PATIENCE,
+    Address,
     Downloader,
     Etiquette,
-    PassingTroubleError,
-    Patience,
     TimeLimits,
-    read_content,
+    read_address,
+    trouble_of,
 )
 from v8.market.sources.klines import (
     MAX_ANSWER_BYTES,
@@ -45,6 +45,7 @@ from v8.market.sources.klines import (
     read_klines,
     read_time,
 )
+from v8.net import asked_wait_s
 from v8.redaction import shown
 
 URL_VARIABLE: Final = "V8_REST_URL"
@@ -54,7 +55,7 @@ DEFAULT_URLS: Final = "https://api.binance.com,https://data-api.binance.vision"
 NEAR_WEIGHT: Final = 5_400
 """Of the weight of 6,000 that a minute allows, as much is used; the rest is for others behind one router."""
 
-PATIENCE_OF_API: Final = Patience(2)
+PATIENCE_OF_API: Final = replace(PATIENCE, num_tries=3)
 LIMITS_OF_API: Final = TimeLimits(connect_s=5.0, silence_s=10.0, try_s=30.0)
 
 _NUM_READS: Final = 2
@@ -106,7 +107,7 @@ class ApiEtiquette(Etiquette):
         self._note_weight(url, answer)
         if answer.status_code in _TOO_MANY:
             self._note_pause(url, answer)
-            raise PassingTroubleError(f"status {answer.status_code}", answer.raw)
+            raise trouble_of(answer)
         if answer.status_code == 400:
             self._refuse(url, answer)
         if answer.status_code >= 500:
@@ -121,7 +122,7 @@ class ApiEtiquette(Etiquette):
             self._close(url, _MINUTE_S - _second_of_minute(answer.headers.get("Date", "")))
 
     def _note_pause(self, url: str, answer: requests.Response) -> None:
-        asked_s = PATIENCE.get_retry_after(answer.raw)
+        asked_s = asked_wait_s(answer.headers.get("Retry-After"))
         if asked_s is not None and asked_s > LONGEST_RETRY_AFTER_S:
             most = f"{LONGEST_RETRY_AFTER_S:.0f} s"
             raise _host_refuses(url, f"status {answer.status_code}, not to be asked again within {most}")
@@ -132,7 +133,7 @@ class ApiEtiquette(Etiquette):
         self._opens_at[host] = max(self._opens_at.get(host, 0.0), time.monotonic() + pause_s)
 
     def _refuse(self, url: str, answer: requests.Response) -> None:
-        number, message = read_code(read_content(url, answer, MAX_ANSWER_BYTES, self))
+        number, message = read_code(self.content(url, answer, MAX_ANSWER_BYTES))
         if number == _INVALID_SYMBOL:
             raise RefusedRequestError(
                 where=url,

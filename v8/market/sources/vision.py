@@ -46,8 +46,7 @@ from v8.errors import DataError
 from v8.market.candles import Candles, check_candles, require_num_bars
 from v8.market.open_times import US_PER_S, iso, read_open_times
 from v8.market.series import Series
-from v8.market.sources.addresses import Address, read_address
-from v8.market.sources.downloads import Downloader
+from v8.market.sources.downloads import Address, Downloader, read_address
 from v8.market.sources.listing import require_listed
 from v8.market.sources.tables import read_csv_table
 from v8.user_files import read_given

@@ -1,0 +1,164 @@
+"""Waiting for a network, whoever is asked: how long, how often again, who is told, and how it is left.
+
+The exchange's archive and API (`v8.market.sources.downloads`) and the Hub (`v8.hub.transport`) wait as it is
+said here. What fails and may pass is a `PassingTroubleError`; `Patience` asks again after the time that the
+server names, or else after a pause that doubles and is spread at random, so that many clients do not return
+at once. Whoever shows things opens `told_of_waiting`; whoever waits calls `tell_waiting` from the thread that
+asked.
+"""
+
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from math import inf
+from typing import Final, TypeVar
+
+Tell = Callable[[str], None]
+Found = TypeVar("Found")
+
+_TELL: Final[ContextVar[Tell]] = ContextVar("tell_waiting", default=lambda text: None)
+_MOST_DIGITS: Final = 300
+"""A longer number is none that a server means, nor one that a float holds."""
+
+
+@contextmanager
+def told_of_waiting(tell: Tell) -> Iterator[None]:
+    """Let `tell` get every sentence about waiting until the block ends."""
+    token = _TELL.set(tell)
+    try:
+        yield
+    finally:
+        _TELL.reset(token)
+
+
+def tell_waiting(text: str) -> None:
+    """Tell for what, how long, and how much longer at most."""
+    _TELL.get()(text)
+
+
+class PassingTroubleError(Exception):
+    """A server did not answer, or asked to come back later; the same question may be answered then.
+
+    Args:
+        text: What happened, as a clause without secrets.
+        wait_s: How long the server asks to wait, in seconds; None when it did not say.
+    """
+
+    def __init__(self, text: str, wait_s: float | None = None) -> None:
+        super().__init__(text)
+        self.text, self.wait_s = text, wait_s
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why nothing is asked again: after how many tries in a row, how long, and which pause (s) was due."""
+
+    trouble: PassingTroubleError
+    num_tries: int
+    waited_s: float
+    pause_s: float
+    is_late: bool
+    """Whether time is up; else it was tried often enough."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How often a server that has trouble is asked again, after which pauses, and until when.
+
+    Args:
+        num_tries: Most tries in a row that move nothing.
+        first_s: The first pause, in seconds; each is twice as long as the one before.
+        longest_s: No pause of ours is longer, in seconds.
+        least_share: Pauses are spread evenly from this share of their length up to all of it.
+        most_asked_s: A server that asks for a longer pause is treated as if it asked for this, in seconds.
+        most_s: All tries and pauses since something last moved, in seconds.
+        try_s: What a try may take, in seconds: none begins that could end after `most_s`.
+        sleep: Waits for a number of seconds.
+    """
+
+    num_tries: int = 6
+    first_s: float = 0.5
+    longest_s: float = 30.0
+    least_share: float = 0.5
+    most_asked_s: float = inf
+    most_s: float = 300.0
+    try_s: float = 0.0
+    sleep: Callable[[float], None] = time.sleep
+
+    def insist(
+        self,
+        ask: Callable[[float], Found],
+        refuse: Callable[[Refused], Exception],
+        *,
+        before_pause: Callable[[PassingTroubleError, float], None] = lambda trouble, pause_s: None,
+        progress: Callable[[], int] = lambda: 0,
+    ) -> Found:
+        """Call `ask` until it returns; a `PassingTroubleError` of it means once more.
+
+        Args:
+            ask: Gets the seconds that are left to all tries.
+            refuse: Makes the error that is raised when the trouble does not pass.
+            before_pause: Told of each trouble, and of the pause in seconds that follows it.
+            progress: Counts what was moved for good so far; a try that moves something starts the count anew.
+        """
+        num_tries, moved, begun_s = 0, progress(), time.monotonic()
+        while True:
+            try:
+                return ask(begun_s + self.most_s - time.monotonic())
+            except PassingTroubleError as error:
+                trouble = error
+            if progress() > moved:
+                num_tries, moved, begun_s = 0, progress(), time.monotonic()
+            num_tries += 1
+            waited_s, pause_s = time.monotonic() - begun_s, self.pause_s(num_tries, trouble.wait_s)
+            is_late = waited_s + pause_s + self.try_s > self.most_s
+            if num_tries >= self.num_tries or is_late:
+                # Outside of the handler, so that no request and no token hangs on it.
+                raise refuse(Refused(trouble, num_tries, waited_s, pause_s, num_tries < self.num_tries))
+            before_pause(trouble, pause_s)
+            self.sleep(pause_s)
+
+    def pause_s(self, num_tries: int, asked_s: float | None = None) -> float:
+        """Return the seconds to wait after so many tries in a row, for a server that asks for `asked_s`."""
+        if asked_s is not None:
+            return min(asked_s, self.most_asked_s)
+        longest_s = min(self.first_s * 2.0 ** (num_tries - 1), self.longest_s)
+        return longest_s * random.uniform(self.least_share, 1.0)  # noqa: S311 - spreads pauses, guards nothing
+
+
+def asked_wait_s(retry_after: str | None) -> float | None:
+    """Read a Retry-After of seconds or of a date (RFC 9110, 10.2.3); None when it is neither.
+
+    >>> asked_wait_s("7"), asked_wait_s("Wed, 21 Oct 2015 07:28:00 GMT"), asked_wait_s("later")
+    (7.0, 0.0, None)
+    """
+    text = (retry_after or "").strip()
+    if re.fullmatch(rf"[0-9]{{1,{_MOST_DIGITS}}}", text):
+        return float(text)
+    try:
+        date = parsedate_to_datetime(text)
+        return max(0.0, (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - time.time())
+    except (ValueError, TypeError, IndexError, OverflowError):  # no date, or the year 99999
+        return None
+
+
+def in_thread(ask: Callable[[], Found]) -> Future[Found]:
+    """Run a function in a thread that nobody has to wait for, not even the end of the process."""
+    answer: Future[Found] = Future()
+
+    def settle() -> None:
+        try:
+            answer.set_result(ask())
+        except BaseException as error:  # noqa: BLE001 - whoever waits raises it
+            answer.set_exception(error)
+
+    threading.Thread(target=settle, daemon=True).start()
+    return answer
