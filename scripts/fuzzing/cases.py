@@ -32,8 +32,7 @@ from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.market.sources.tables import ARCHIVE_COLUMNS
 from v8.profile import config_path, load_profile
-from v8.runs.backtest import Asked
-from v8.runs.folds import History, lay_folds
+from v8.runs.backtest import Asked, History, lay_folds
 
 SERIES = Series("BTCUSDT", "15m")
 MONTH = "2024-12"

@@ -22,8 +22,7 @@ from v8.artifacts.series_artifact import read_metadata
 from v8.cli.printing import print_leaderboard
 from v8.errors import MAX_MESSAGE, V8Error
 from v8.hub.staging import Choice, stage_run
-from v8.runs.outputs import write_outputs
-from v8.runs.pictures import draw_pictures
+from v8.runs.outputs import draw_pictures, write_outputs
 
 SERIES = "BTCUSDT-15m"
 FILES = ("run.json", f"{SERIES}/metadata.json", f"{SERIES}/forecasts.json", f"{SERIES}/history.csv")

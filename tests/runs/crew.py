@@ -18,11 +18,11 @@ import signal
 import sys
 from pathlib import Path
 
+from v8.market.series import Series
+from v8.market.sources.demo import DemoSource
 from v8.runs import workers
 from v8.runs.events import EpochEnded, Event, Note, SeriesStarted
 from v8.runs.plan import Job
-from v8.market.series import Series
-from v8.market.sources.demo import DemoSource
 
 
 class SignedJob(Job):

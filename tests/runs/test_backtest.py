@@ -13,15 +13,15 @@ import pytest
 
 from v8.artifacts.backtest_folder import BacktestPlan, read_plan
 from v8.artifacts.series_artifact import read_metadata
-from v8.runs.backtest import Asked, begin_or_continue, carry_out, fold_plan
-from v8.runs.events import Event, Listener, Outcome
-from v8.runs.local import train_all
-from v8.runs.plan import Job
 from v8.errors import ArtifactError, DataError
 from v8.market.candles import Candles, check_candles
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.profile import Profile, load_profile
+from v8.runs.backtest import Asked, begin_or_continue, carry_out, fold_plan
+from v8.runs.events import Event, Listener, Outcome
+from v8.runs.local import train_all
+from v8.runs.plan import Job
 from v8.views.backtest_page import backtest_page, headline, write_backtest
 from v8.views.backtest_results import read_results
 

@@ -12,18 +12,18 @@ import pytest
 from scaled_units import restore_targets, shrink
 
 from v8.columns import TASK_OHLC
-from v8.windows.dataset import SeriesData, prepare_series
 from v8.formulas.range_ensemble import MEMBERS, fit_ensemble
 from v8.formulas.range_regression import fit_regression, regress
 from v8.formulas.shrinkage import fit_shrinkage
-from v8.windows.span import Span
-from v8.windows.batches import FleetWindows
-from v8.runs.calibration import calibrate
 from v8.networks.forecasting import forecast_windows
 from v8.networks.networks import build_network
 from v8.networks.serving import ServingGraph, ServingModel, build_serving
 from v8.profile import Profile
+from v8.runs.calibration import calibrate
 from v8.tasks import TASKS
+from v8.windows.batches import FleetWindows
+from v8.windows.dataset import SeriesData, prepare_series
+from v8.windows.span import Span
 
 
 def opinionated_network(data: SeriesData) -> keras.Model:

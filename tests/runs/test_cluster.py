@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from v8.runs import cluster
-from v8.runs.events import Event, Note, Outcome, SeriesStarted
-from v8.runs.job_queue import JobQueue
-from v8.machine.placement import choose_shares
-from v8.runs.plan import Job
 from v8.errors import ProfileError, StorageError, V8Error
+from v8.machine.placement import choose_shares
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
+from v8.runs import cluster
+from v8.runs.events import Event, Note, Outcome, SeriesStarted
+from v8.runs.plan import Job
+from v8.runs.workers import JobQueue
 
 NAMES = ("BTCUSDT-15m", "ETHUSDT-15m", "BNBUSDT-15m", "XRPUSDT-15m")
 

@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from v8.cli.compare import all_profiles
-from v8.runs.comparison import turns
 from v8.losses.judgement import Judgement
 from v8.profile import Profile, load_profile, profile_names
+from v8.runs.comparison import turns
 
 REPOSITORY = Path(__file__).parents[2]
 BARS = 700

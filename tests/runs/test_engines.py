@@ -6,8 +6,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from v8.runs.engines import ENGINES
 from v8.errors import ProfileError
+from v8.runs.engines import ENGINES
 
 
 def test_every_engine_says_where_it_trains_and_names_modules_that_exist() -> None:

@@ -20,17 +20,15 @@ from judging import judge_arrays
 
 from v8.artifacts.run_folder import RunFolder, RunRecord
 from v8.cli.printing import print_newer
-from v8.runs.events import Event, Listener, Note, Outcome, SeriesStarted, told_once
-from v8.runs.execution import execute
-from v8.runs.isolation import isolated
-from v8.machine.loop_design import FLAGS, STEPWISE
-from v8.runs.outputs import write_outputs
-from v8.runs.plan import Job, Plan, make_plan
-from v8.runs.run_cost import known_cost
 from v8.errors import DataError, StorageError
+from v8.machine.loop_design import FLAGS, STEPWISE
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
+from v8.runs.events import Event, Listener, Note, Outcome, SeriesStarted, isolated, told_once
+from v8.runs.execution import execute
+from v8.runs.outputs import write_outputs
+from v8.runs.plan import Job, Plan, known_cost, make_plan
 from v8.storage import digest_file, write_json, write_text
 
 ONE, TWO = Series("BTCUSDT", "15m"), Series("ETHUSDT", "1h")
@@ -312,8 +310,8 @@ def test_a_page_that_cannot_be_written_costs_a_line_and_no_series(plan: Plan, na
     assert statuses(plan) == {"BTCUSDT-15m": "done", "ETHUSDT-1h": "done"}
     (said,) = [event.text for event in events if isinstance(event, Note)]
     assert said == (
-        f"{plan.path}: {name} could not be written, and no series needs them; got Is a directory. "
-        f"Make room, then draw them again with `python -m v8 report {plan.path}`."
+        f"{plan.path}: {name} could not be written, and no series needs them; got a folder in the "
+        f"place of a file. Make room, then draw them again with `python -m v8 report {plan.path}`."
     )
 
 

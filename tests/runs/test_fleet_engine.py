@@ -12,14 +12,14 @@ import keras
 import numpy as np
 import pytest
 
-from v8.runs.events import Event, Note, Outcome
-from v8.runs.local import CHECKPOINT, train_all
-from v8.runs.plan import Job
 from v8.errors import DivergedError
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.networks.serving import ServingModel
 from v8.profile import Profile
+from v8.runs.events import Event, Note, Outcome
+from v8.runs.local import CHECKPOINT, train_all
+from v8.runs.plan import Job
 from v8.training.epoch_record import EpochRecord
 from v8.training.trainer import Member, Trainer, TrainingResult
 

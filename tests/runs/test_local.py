@@ -12,15 +12,15 @@ import keras
 import numpy as np
 import pytest
 
-from v8.windows.dataset import SeriesData
-from v8.runs.calibration import calibrate
-from v8.runs.local import CHECKPOINT, Workshop
-from v8.runs.plan import Job
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.networks.serving import ServingGraph
 from v8.profile import Profile
+from v8.runs.calibration import calibrate
+from v8.runs.local import CHECKPOINT, Workshop
+from v8.runs.plan import Job
 from v8.training.trainer import Trainer
+from v8.windows.dataset import SeriesData
 
 FIRST, SECOND = "BTCUSDT-15m", "ETHUSDT-15m"
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from v8.runs.plan import estimate_work, make_plan, series_seed, smoke_bars, training_flop_per_window
 from v8.errors import DataError
 from v8.market.series import Series, load_universe
 from v8.profile import load_profile
+from v8.runs.plan import estimate_work, make_plan, series_seed, smoke_bars, training_flop_per_window
 
 BTC = Series("BTCUSDT", "15m")
 

@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 import yaml
 
-from v8.runs.events import EpochEnded, Event, Note, Outcome
-from v8.runs.tracking.following import Follower, open_trackers
-from v8.runs.tracking.tracker import TRACKERS, TrackedRun, TrackerKind, check_trackers
 from v8.errors import ProfileError
 from v8.losses.judgement import Judgement
 from v8.market.series import Series
 from v8.profile import Profile
+from v8.runs.events import EpochEnded, Event, Note, Outcome
+from v8.runs.tracking import TRACKERS, Follower, TrackedRun, TrackerKind, check_trackers, open_trackers
 from v8.training.trainer import EpochRecord
 
 REPOSITORY = Path(__file__).parents[2]
@@ -114,10 +113,7 @@ def run_python(code: str, **variables: str) -> str:
 
 
 def test_nothing_is_imported_that_was_not_asked_for() -> None:
-    code = (
-        "import sys, v8.runs.tracking.following\n"
-        "print({'tensorboard', 'wandb', 'tensorflow'} & set(sys.modules))"
-    )
+    code = "import sys, v8.runs.tracking\nprint({'tensorboard', 'wandb', 'tensorflow'} & set(sys.modules))"
     assert run_python(code) == "set()"
 
 
@@ -126,7 +122,7 @@ def test_event_files_are_written_without_tensorflow(tmp_path: Path) -> None:
         "import sys\n"
         "from pathlib import Path\n"
         "from v8.runs.tracking.tensorboard import EventFiles\n"
-        "from v8.runs.tracking.tracker import TrackedRun\n"
+        "from v8.runs.tracking import TrackedRun\n"
         f"files = EventFiles(TrackedRun(Path({str(tmp_path)!r}), {{}}, 'demo'))\n"
         "files.log('BTCUSDT-15m', 1, {'loss/train': 0.5})\n"
         "files.finish('BTCUSDT-15m')\n"
@@ -139,7 +135,7 @@ def test_event_files_are_written_without_tensorflow(tmp_path: Path) -> None:
 def test_wandb_without_a_login_is_refused_and_told_of_the_offline_mode(tmp_path: Path) -> None:
     # An address at which nobody listens: the refusal needs no network.
     code = (
-        "from v8.runs.tracking.tracker import check_trackers\n"
+        "from v8.runs.tracking import check_trackers\n"
         "from v8.errors import ProfileError\n"
         "try:\n"
         "    check_trackers(['wandb'])\n"

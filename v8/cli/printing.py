@@ -38,8 +38,7 @@ from v8.runs.events import (
 )
 from v8.runs.execution import NewerCandles, Summary
 from v8.runs.outputs import REPORT_FILE
-from v8.runs.plan import ASSUMED_FLOP_PER_S_PER_CORE, Plan, Work, estimate_work
-from v8.runs.run_cost import RunCost, known_cost
+from v8.runs.plan import ASSUMED_FLOP_PER_S_PER_CORE, Plan, RunCost, Work, estimate_work, known_cost
 from v8.wording import ABSENT, duration, epochs, number, percent, plural
 
 PLAIN_WIDTH = 160

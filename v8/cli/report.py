@@ -16,8 +16,7 @@ def report(
 ) -> None:
     """Redraw leaderboard.csv, report.html, its pictures and timing.json from the saved artefacts."""
     from v8.cli.printing import print_leaderboard
-    from v8.runs.outputs import REPORT_FILE, write_outputs
-    from v8.runs.pictures import PICTURES_FOLDER, draw_pictures
+    from v8.runs.outputs import PICTURES_FOLDER, REPORT_FILE, draw_pictures, write_outputs
 
     errors: dict[str, V8Error] = {}
 

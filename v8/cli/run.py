@@ -35,7 +35,7 @@ from v8.invocation import command
 from v8.machine.interruption import set_last_words
 from v8.market.series import Series
 from v8.profile import Profile, load_profile
-from v8.runs.tracking.tracker import TRACKERS, check_trackers
+from v8.runs.tracking import TRACKERS, check_trackers
 
 if TYPE_CHECKING:
     from v8.market.sources.source import CandleSource
@@ -221,8 +221,7 @@ def _carry_out(
     from v8.runs.execution import execute
     from v8.runs.outputs import write_outputs
     from v8.runs.plan import make_plan
-    from v8.runs.tracking.following import open_trackers
-    from v8.runs.tracking.tracker import TrackedRun
+    from v8.runs.tracking import TrackedRun, open_trackers
 
     words = _words_to_continue()
     begun = RunRecord.begin(plan.profile, source.name, source.is_publishable, words)

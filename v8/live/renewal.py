@@ -38,9 +38,8 @@ from v8.market.companions import Companions
 from v8.market.series import Series, series_advice
 from v8.market.sources.source import CandleSource
 from v8.profile import Profile, recorded_profile
-from v8.runs.events import Listener, Note, Outcome
+from v8.runs.events import Listener, Note, Outcome, isolated
 from v8.runs.execution import TrainAll, execute
-from v8.runs.isolation import isolated
 from v8.runs.plan import Plan, make_plan
 from v8.storage import sweep
 

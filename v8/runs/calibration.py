@@ -5,8 +5,8 @@ are coherent already, are scaled again and compared with the targets. See `v8.fo
 
 Under `calibration: blend` a regression is fitted to the train span first (`v8.formulas.range_regression`).
 
-Under `calibration: ensemble` two formulas are fitted to it (`v8.formulas.range_ensemble`), and what the network
-forecasts is mixed with theirs in the units of the tasks.
+Under `calibration: ensemble` two formulas are fitted to it (`v8.formulas.range_ensemble`), and what the
+network forecasts is mixed with theirs in the units of the tasks.
 
 Quantiles come last: each is moved from where the calibrated model has it to where it holds its share of the
 windows (`v8.formulas.quantiles`).
@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.windows.dataset import SeriesData
 from v8.formulas.ensemble_shares import fit_shares, mix, told_shares
 from v8.formulas.quantiles import conformal_shifts, conformal_widths, fit_spread
 from v8.formulas.range_ensemble import MEMBERS, fit_ensemble
 from v8.formulas.range_regression import fit_regression, regress
 from v8.formulas.shrinkage import NO_RIVALS, Shrinkage, fit_shrinkage
-from v8.quantile_levels import apart, quantile_output
 from v8.networks.serving import ServingModel
+from v8.quantile_levels import apart, quantile_output
+from v8.windows.dataset import SeriesData
 
 
 def calibrate(model: ServingModel, data: SeriesData) -> Shrinkage | None:

@@ -35,18 +35,18 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from v8.runs.events import Event, Listener, Note, Outcome, log_told_as_notes
-from v8.machine.interruption import STOP_SIGNALS, deferred_interrupts
-from v8.runs.job_queue import JobQueue
-from v8.machine.light_start import light_start
-from v8.machine.placement import SINGLE_THREADED, Placement
-from v8.runs.plan import Job
 from v8.errors import ProfileError, StorageError, V8Error
 from v8.hardware import has_gpu, num_usable_cores, versions, visible_gpus
+from v8.machine.interruption import STOP_SIGNALS, deferred_interrupts
+from v8.machine.light_start import light_start
+from v8.machine.placement import SINGLE_THREADED, Placement
 from v8.market.series import Series
+from v8.redaction import shown
+from v8.runs.events import Event, Listener, Note, Outcome, log_told_as_notes
+from v8.runs.plan import Job
+from v8.runs.workers import JobQueue
 from v8.storage import aside_of, digest_bytes, home, passing_folder, sweep
 from v8.training.programs import kept_programs
-from v8.redaction import shown
 
 if TYPE_CHECKING:  # the driver must not start TensorFlow
     from v8.runs.local import Workshop

@@ -15,8 +15,8 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from v8.artifacts.run_folder import locate_run, pin_of
-from v8.machine.children import Answer, Order, Wanted, ask
 from v8.errors import ProfileError
+from v8.machine.children import Answer, Order, Wanted, ask
 from v8.market.companions import Companions
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource

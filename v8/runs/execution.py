@@ -17,22 +17,20 @@ from pathlib import Path
 
 from v8.artifacts.run_folder import ERROR_FILE, RunFolder, pin_of
 from v8.artifacts.series_artifact import redo_offered, verify_model_file
-from v8.runs.events import Event, Listener, Note, Outcome, SeriesStarted, StageStarted, Waiting
-from v8.runs.isolation import isolated
-from v8.machine.loop_design import choose_loops, compile_loops
-from v8.runs.outputs import RunOutputs, read_finished
-from v8.runs.plan import Job, Plan, PlannedSeries, make_plan
-from v8.machine.precision import choose_precision
-from v8.runs.run_cost import RunCost, keep_cost
 from v8.errors import ArtifactError, StorageError
 from v8.hardware import may_have_gpu
+from v8.machine.loop_design import choose_loops, compile_loops
+from v8.machine.precision import choose_precision
 from v8.market.candles import Candles
 from v8.market.companions import Companions
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.net import told_of_waiting
-from v8.storage import write_text
 from v8.redaction import without_credentials
+from v8.runs.events import Event, Listener, Note, Outcome, SeriesStarted, StageStarted, Waiting, isolated
+from v8.runs.outputs import RunOutputs, read_finished
+from v8.runs.plan import Job, Plan, PlannedSeries, RunCost, keep_cost, make_plan
+from v8.storage import write_text
 
 TrainAll = Callable[[Sequence[Job], Listener], Iterator[Outcome]]
 """Turns jobs into artefacts, in any order and place, and yields each outcome as it comes."""

@@ -23,25 +23,24 @@ from typing import Any
 
 from v8.artifacts.forecast_sample import sample_forecasts
 from v8.artifacts.series_artifact import MODEL_FILE, Finished, save_description
-from v8.windows.dataset import prepare_series, table_columns
-from v8.runs.calibration import calibrate
-from v8.runs.events import EpochEnded, Listener, Note, Outcome, SeriesStarted, StageStarted
-from v8.machine.interruption import deferred_interrupts
-from v8.runs.isolation import isolated
-from v8.machine.placement import halved, is_out_of_memory
-from v8.runs.plan import Job
 from v8.errors import DivergedError
+from v8.features.store import FeatureStore
+from v8.hardware import Memory, memory_of
 from v8.losses.judgement import judge_windows
 from v8.losses.quantile_judgement import judge_quantiles
 from v8.losses.season import SEASON_FILE, season_of
-from v8.features.store import FeatureStore
-from v8.hardware import Memory, memory_of
+from v8.machine.interruption import deferred_interrupts
+from v8.machine.placement import halved, is_out_of_memory
 from v8.networks.serving import ServingModel
 from v8.profile import Profile
+from v8.runs.calibration import calibrate
+from v8.runs.events import EpochEnded, Listener, Note, Outcome, SeriesStarted, StageStarted, isolated
+from v8.runs.plan import Job
 from v8.storage import write_with
 from v8.training.epoch_record import EpochRecord
 from v8.training.formula import FormulaTrainer
 from v8.training.trainer import Member, Trainer, TrainingResult
+from v8.windows.dataset import prepare_series, table_columns
 
 CHECKPOINT = Path(".training", "checkpoint.npz")
 """Where a series keeps its epochs until it is finished, inside its folder."""

@@ -18,23 +18,23 @@ import pandas as pd
 
 from v8.artifacts.run_folder import CandlePin, RunFolder, RunRecord
 from v8.artifacts.series_artifact import HISTORY_FILE, read_metadata
-from v8.windows.dataset import table_columns
-from v8.machine.children import Order, say, serve
-from v8.runs.events import EpochEnded, Event, Outcome
-from v8.runs.execution import execute
-from v8.runs.local import train_all
-from v8.runs.plan import make_plan
 from v8.errors import ProfileError
-from v8.losses.judgement import Judgement
 from v8.features.store import FeatureStore
 from v8.hardware import has_gpu, process_memory
+from v8.losses.judgement import Judgement
+from v8.machine.children import Order, say, serve
 from v8.market.companions import Companions
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.networks.cost import training_flop_per_window
 from v8.profile import Profile
-from v8.views.comparison_results import WARM, ModelMeasurement
+from v8.runs.events import EpochEnded, Event, Outcome
+from v8.runs.execution import execute
+from v8.runs.local import train_all
+from v8.runs.plan import make_plan
 from v8.training.probe import describe_backend, format_speeds, matmul_speed, step_speed
+from v8.views.comparison_results import WARM, ModelMeasurement
+from v8.windows.dataset import table_columns
 
 
 def measure(order: Order) -> Iterator[Any]:

@@ -16,18 +16,26 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from v8.artifacts.forecast_sample import FORECASTS_FILE, ForecastSample, read_sample
-from v8.artifacts.generations import Serving, read_serving
+from v8.artifacts.generations import Serving, read_serving, served_folder
 from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import HISTORY_FILE, read_metadata, redo_offered
 from v8.errors import ArtifactError, StorageError, V8Error
 from v8.invocation import command
-from v8.write_pacing import Pace
-from v8.losses.leaderboard import LEADERBOARD_FILE, LeaderboardRow, rank_results, write_leaderboard_csv
-from v8.views.markup import Html
-from v8.views.page import is_in_files, run_page, series_body, series_line, series_section
-from v8.losses.leaderboard import History, SeriesResult, read_history, read_results
-from v8.views.series_files import section_file, write_section
+from v8.losses.leaderboard import (
+    LEADERBOARD_FILE,
+    History,
+    LeaderboardRow,
+    SeriesResult,
+    rank_results,
+    read_history,
+    read_results,
+    write_leaderboard_csv,
+)
 from v8.storage import write_json, write_text
+from v8.views.markup import Html
+from v8.views.page import DEMO_WARNING, is_in_files, run_page, series_body, series_line, series_section
+from v8.views.series_files import section_file, write_section
+from v8.write_pacing import Pace
 
 REPORT_FILE = "report.html"
 TIMING_FILE = "timing.json"
@@ -192,3 +200,36 @@ def _timing(record: RunRecord, results: Iterable[SeriesResult]) -> dict[str, Any
         },
         "series": per_series,
     }
+
+
+PICTURES_FOLDER = "report"
+
+
+def draw_pictures(run: Path, tell: Tell) -> list[Path]:
+    """Write the PNG files of a run into its folder `report`.
+
+    Args:
+        run: A run folder.
+        tell: Told which series is damaged and left out.
+
+    Returns:
+        The files written; none while nothing is finished.
+
+    Raises:
+        ArtifactError: If the run's own record is damaged.
+        StorageError: If a picture cannot be written.
+    """
+    from v8.views.pictures import write_pictures  # noqa: PLC0415 - matplotlib is slow to import
+
+    record = read_run(run)
+    finished: dict[str, FinishedSeries] = {}
+    for name in (name for name, state in record.series.items() if state.status == "done"):
+        try:
+            finished[name] = read_finished(served_folder(run, name))
+        except ArtifactError as error:
+            tell(error)
+    results = [one.result for one in finished.values()]
+    histories = {name: one.history for name, one in finished.items()}
+    samples = {name: one.sample for name, one in finished.items() if one.sample}
+    title = record.profile_name if record.is_publishable else f"{DEMO_WARNING}\n{record.profile_name}"
+    return write_pictures(run / PICTURES_FOLDER, title, results, histories, samples)

@@ -7,22 +7,28 @@ trains with the profile's seed + k, alone or among forty.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final
+
+from pydantic import Field, TypeAdapter
 
 from v8.artifacts.run_folder import RUN_FILE, SeriesState, Status, read_run
 from v8.artifacts.series_artifact import METADATA_FILE, MODEL_FILE
-from v8.windows.dataset import table_columns
-from v8.windows.splits import SPANS, rows_needed, split_rows
 from v8.features.indicators import warmup_bars
+from v8.formulas.baselines import BASELINES
 from v8.hardware import num_usable_cores
+from v8.machine.measurements import keep, recall
 from v8.market.candles import Candles
 from v8.market.series import Series, load_universe
 from v8.networks.cost import TRAINING_TO_FORWARD_FLOP, training_flop_per_window
 from v8.profile import Profile
+from v8.records import Count, Number
+from v8.windows.dataset import table_columns
+from v8.windows.splits import SPANS, rows_needed, split_rows
 
 ASSUMED_FLOP_PER_S_PER_CORE = 38e9
 """Training speed assumed for estimates: about 300 windows/s of 126 MFLOP a core (scripts/RESULTS.md)."""
@@ -90,7 +96,7 @@ class Work:
         num_windows: Complete windows per span.
         flop_per_window: Floating-point operations of one training window.
         training_s: Most time of the arithmetic of training, an estimate, seconds; early stopping may need
-            less. Compiling, features, judging and saving come on top: see `v8.runs.run_cost`.
+            less. Compiling, features, judging and saving come on top: see `v8.runs.plan`.
     """
 
     num_bars: int
@@ -197,3 +203,45 @@ def _status(state: SeriesState | None, folder: Path) -> Status:
     if state.status == "done" and not all((folder / name).exists() for name in (MODEL_FILE, METADATA_FILE)):
         return "pending"  # its files were moved away; making them again gives the same ones
     return state.status
+
+
+@dataclass(frozen=True)
+class RunCost:
+    """What a call took from the first series' start to the end of the last.
+
+    Args:
+        num_series: Series it trained, judged and saved.
+        seconds: Wall time.
+    """
+
+    num_series: Annotated[Count, Field(gt=0)]
+    seconds: Number
+
+    @property
+    def series_s(self) -> float:
+        """Wall time a series, with as many side by side as there were, seconds."""
+        return self.seconds / self.num_series
+
+
+_COST: Final = TypeAdapter(RunCost)
+_NAME: Final = "run"
+
+
+def known_cost(profile: Profile) -> RunCost | None:
+    """Return what a run of a profile took here, with its bars, epochs and baselines; None if unknown."""
+    return recall(_COST, _NAME, _key(profile))
+
+
+def keep_cost(profile: Profile, cost: RunCost) -> None:
+    """Keep what a run took, unless one of more series is known."""
+    known = known_cost(profile)
+    if known is None or known.num_series <= cost.num_series:
+        keep(_COST, _NAME, _key(profile), cost)
+
+
+def _key(profile: Profile) -> dict[str, Any]:
+    return {
+        "profile": profile.model_dump(mode="json", exclude={"name", "description", "seed"}),
+        "baselines": [name for name, baseline in BASELINES.items() if baseline.is_installed()],
+        "devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
+    }

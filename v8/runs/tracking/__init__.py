@@ -1,1 +1,218 @@
-"""Experiment trackers: one seam, one file each, and nothing is sent anywhere unless asked."""
+"""The seam of experiment trackers: what one can do, which there are, and what is refused before a run.
+
+A tracker is a file of this folder and a line in `TRACKERS`; one's own calls `TRACKERS.register`. It lives in
+the process that listens to the run, never in a worker, so it needs no TensorFlow and sees every series,
+wherever it trains. Its package is imported only when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from v8.artifacts.series_artifact import read_metadata
+from v8.errors import ArtifactError
+from v8.losses.judgement import Judgement
+from v8.market.series import Series
+from v8.registry import Registry, later, require_package
+from v8.runs.events import EpochEnded, Event, Listener, Note, Outcome
+
+
+class TrackerError(Exception):
+    """A tracker cannot go on; its text says why."""
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """What a tracker is told of a run before it starts.
+
+    Args:
+        path: The run folder.
+        profile: The profile with its budget, as JSON values.
+        source: Name of the candle source.
+    """
+
+    path: Path
+    profile: Mapping[str, Any]
+    source: str
+
+
+class Tracker(Protocol):
+    """Keeps curves of a run."""
+
+    def log(self, series: str, step: int, values: Mapping[str, float]) -> None:
+        """Keep numbers of a series.
+
+        Args:
+            series: Its name, "BTCUSDT-15m".
+            step: Epoch they belong to, from 1; never falls within a series.
+            values: By name, such as "loss/train".
+
+        Raises:
+            TrackerError: If they cannot be kept.
+            OSError: Likewise.
+        """
+
+    def finish(self, series: str) -> None:
+        """Close what is open for a series; there may be nothing."""
+
+
+@dataclass(frozen=True)
+class TrackerKind:
+    """A tracker that can be asked for.
+
+    Args:
+        name: What `--track` calls it.
+        sentence: What it keeps and where, for people.
+        source: Who makes it.
+        open: Opens it for a run. `later` imports its module only then.
+        package: The package it needs, by the name that pip knows; None needs nothing.
+        check: Refuses, before anything starts, what would fail later; None refuses nothing.
+    """
+
+    name: str
+    sentence: str
+    source: str
+    open: Callable[[TrackedRun], Tracker]
+    package: str | None = None
+    check: Callable[[], None] | None = None
+
+
+TRACKERS: Final[Registry[TrackerKind]] = Registry(
+    "tracker",
+    [
+        TrackerKind(
+            "tensorboard",
+            "event files in the folder `tensorboard` of the run",
+            "https://www.tensorflow.org/tensorboard",
+            later("v8.runs.tracking.tensorboard:EventFiles"),
+            package="tensorboard",
+        ),
+        TrackerKind(
+            "wandb",
+            "a Weights & Biases run per series, grouped by run folder",
+            "https://docs.wandb.ai",
+            later("v8.runs.tracking.wandb:WandbRuns"),
+            package="wandb",
+            check=later("v8.runs.tracking.wandb:check"),
+        ),
+    ],
+)
+"""Every tracker by the name that `--track` takes."""
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Refuse names of the command line that cannot be tracked with, before anything starts.
+
+    Raises:
+        ProfileError: If a name is unknown, its package is not installed, or the tracker itself refuses.
+    """
+    for name in names:
+        kind = TRACKERS.find(name, where=f"--track {name}")
+        if kind.package:
+            rule = f"needs the package {kind.package}"
+            require_package(kind.package, where=f"--track {name}", rule=rule)
+        if kind.check:
+            kind.check()
+
+
+@contextmanager
+def open_trackers(names: Sequence[str], run: TrackedRun, listen: Listener) -> Iterator[Listener]:
+    """Follow a run with trackers until the block ends.
+
+    Args:
+        names: Keys of `TRACKERS`; none gives back `listen` itself.
+        run: What is tracked.
+        listen: Who is told about everything, the trackers' own trouble included.
+
+    Yields:
+        A listener that tells `listen` first and then the trackers.
+    """
+    if not names:
+        yield listen
+        return
+    with ExitStack() as stack:
+        listeners: list[Listener] = [listen]
+        for name in dict.fromkeys(names):
+            follower = Follower(name, TRACKERS[name].open(run), run.path, listen)
+            stack.callback(follower.close)
+            listeners.append(follower)
+
+        def tell_all(event: Event) -> None:
+            for listener in listeners:
+                listener(event)
+
+        yield tell_all
+
+
+class Follower:
+    """Tells one tracker what happens, until the tracker fails.
+
+    Args:
+        name: The tracker's name, for the note about its failure.
+        tracker: Who is told.
+        run: The run folder, where finished series have their metadata.
+        listen: Who is told that the tracker failed.
+    """
+
+    def __init__(self, name: str, tracker: Tracker, run: Path, listen: Listener) -> None:
+        self._name, self._tracker, self._run, self._listen = name, tracker, run, listen
+        self._is_well = True
+        self._steps: dict[Series, int] = {}
+        """Last epoch of each series that is open."""
+
+    def __call__(self, event: Event) -> None:
+        """Pass an event on in the tracker's terms."""
+        if isinstance(event, EpochEnded):
+            record = event.record
+            curves = {
+                "loss/train": record.train_loss,
+                "loss/validation": record.validation_loss,
+                "learning_rate": record.learning_rate,
+                "speed/windows_per_s": record.windows_per_s,
+                "speed/epoch_s": record.seconds,
+            }
+            self._steps[event.series] = record.epoch
+            self._attempt(lambda: self._tracker.log(str(event.series), record.epoch, curves))
+        elif isinstance(event, Outcome):
+            name, step = str(event.series), self._steps.get(event.series, 0)
+            if event.reason is None:
+                self._attempt(
+                    lambda: self._tracker.log(name, step, _results(read_metadata(self._run / name)))
+                )
+            self._finish(event.series)
+
+    def close(self) -> None:
+        """Close what is open."""
+        for series in list(self._steps):
+            self._finish(series)
+
+    def _finish(self, series: Series) -> None:
+        self._steps.pop(series, None)
+        self._attempt(lambda: self._tracker.finish(str(series)))
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        if not self._is_well:
+            return
+        try:
+            work()
+        except (TrackerError, OSError, ArtifactError) as error:
+            self._is_well = False
+            self._listen(Note(f"--track {self._name} stopped, the run goes on: {error}"))
+
+
+def _results(metadata: Mapping[str, Any]) -> dict[str, float]:
+    """Return the test span's numbers per task, beside the naive forecast and this series' best baseline."""
+    judgement = Judgement.from_json(metadata["judgement"], where=f"metadata of {metadata['series']}")
+    values: dict[str, float | None] = {"best_epoch": metadata["training"]["best_epoch"]}
+    for task in judgement.errors:
+        best = judgement.best_baseline(task)
+        values[f"test/{task}/error_over_naive"] = judgement.multiple(task)
+        values[f"test/{task}/error_over_best"] = judgement.multiple(task, baseline=best)
+        values[f"test/{task}/skill"] = judgement.skill(task)
+        values[f"test/{task}/p_value"] = judgement.p_value(task)
+        values[f"test/{task}/p_value_against_best"] = judgement.p_value(task, best)
+    return {name: float(value) for name, value in values.items() if value is not None}

@@ -16,7 +16,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from v8.runs.tracking.tracker import TrackedRun
+from v8.runs.tracking import TrackedRun
 
 TENSORBOARD_FOLDER = "tensorboard"
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import wandb
 
-from v8.runs.tracking.tracker import TrackedRun, TrackerError
 from v8.errors import ProfileError
+from v8.runs.tracking import TrackedRun, TrackerError
 
 PROJECT = "v8"
 """Unless `WANDB_PROJECT` names another."""

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from v8.cli.printing import print_plan
-from v8.runs.plan import make_plan
-from v8.runs.run_cost import RunCost, keep_cost, known_cost
 from v8.formulas import baselines
 from v8.market.series import load_universe
 from v8.market.sources.demo import DemoSource
+from v8.runs.plan import RunCost, keep_cost, known_cost, make_plan
 
 
 @pytest.fixture(autouse=True)
@@ -64,5 +63,5 @@ def test_what_was_measured_with_other_work_says_nothing(
     assert known_cost(make_profile(newest_bars=800)) is None
     assert known_cost(make_profile(training={"epochs": 4})) is None
     lighter = {name: one for name, one in baselines.BASELINES.items() if name != "har"}
-    monkeypatch.setattr("v8.runs.run_cost.BASELINES", lighter)
+    monkeypatch.setattr("v8.runs.plan.BASELINES", lighter)
     assert known_cost(make_profile()) is None

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from v8.windows.dataset import table_columns
-from v8.windows.splits import rows_needed, split_rows
-from v8.runs.folds import History, fewest_step_bars, lay_folds
 from v8.errors import DataError
 from v8.features.indicators import warmup_bars
 from v8.market.series import Series
 from v8.profile import Profile, load_profile
+from v8.runs.backtest import History, fewest_step_bars, lay_folds
+from v8.windows.dataset import table_columns
+from v8.windows.splits import rows_needed, split_rows
 
 START_S = 1_600_000_200
 """A full quarter of an hour."""
