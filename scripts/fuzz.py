@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Hand changed profiles, candles, archives, frames, tables, runs, plans and command lines to v8; judge each.
+"""Hand changed profiles, candles, archives, tables, runs, ledgers, calls and command lines to v8; judge each.
 
     python scripts/fuzz.py [--inputs 10000] [--seed 0] [--kinds KIND ...] [--jobs 2] [--run FOLDER]
                            [--failures fuzz-failures] [--replay FILE]
@@ -41,14 +41,16 @@ from fuzzing.targets import Verdict, serve
 from v8.market.sources.source import open_source
 
 SHARES = {
-    "profiles": 20,
-    "candles": 25,
+    "profiles": 15,
+    "candles": 20,
     "archives": 8,
     "frames": 10,
     "told": 7,
     "covariates": 5,
     "records": 13,
     "plans": 5,
+    "ledgers": 4,
+    "calls": 6,
     "words": 7,
 }
 """Percent of the inputs; command lines take the longest."""

@@ -108,6 +108,16 @@ class StorageError(V8Error):
             fix="Make room or choose another place, and repeat the same command; what was finished is kept",
         )
 
+    @classmethod
+    def out_of_reach(cls, error: OSError) -> StorageError:
+        """Say what the system said about a place that nothing of ours looks after."""
+        return cls(
+            where=str(error.filename or "the system"),
+            rule="must be a place that can be reached",
+            got=error.strerror or type(error).__name__,
+            fix="Check the path, its permissions and the space that is left",
+        )
+
 
 class PublishError(V8Error):
     """A run that could not be published, or must not be; nothing half done is left on the Hub."""

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from fuzzing.given import TABLE, candles_told, covariates
+from fuzzing.ledgers import LEDGER, changed_ledger
 from v8.artifacts.backtest_folder import PLAN_FILE
 from v8.hub.staging import Choice, stage_run
 from v8.market.series import Series
@@ -417,6 +418,14 @@ def told(random: Random) -> tuple[Any, str, pd.DataFrame]:
     return *candles_told(random, _candles(), SERIES), _candles()
 
 
+def _ledger(random: Random, run: Path) -> Case:
+    return Case("ledgers", "bytes", {LEDGER: changed_ledger(random)})
+
+
+def _call(random: Random, run: Path) -> Case:
+    return Case("calls", "call", words=(str(random.randrange(2**31)),))
+
+
 def _told(random: Random, run: Path) -> Case:
     return Case("told", "told", words=(str(random.randrange(2**31)),))
 
@@ -565,5 +574,7 @@ MAKERS: dict[str, Callable[[Random, Path], Case]] = {
     "covariates": _covariates,
     "records": _record,
     "plans": _backtest,
+    "ledgers": _ledger,
+    "calls": _call,
     "words": _words,
 }

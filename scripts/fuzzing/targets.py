@@ -19,11 +19,14 @@ from random import Random
 
 import pandas as pd
 
-from fuzzing.cases import MONTH, SERIES, Case, make_case, odd_frame, told
+from fuzzing.calls import call_at_random
+from fuzzing.cases import MONTH, ODD_VALUES, SERIES, Case, make_case, odd_frame, told
 from fuzzing.given import TABLE
+from fuzzing.ledgers import LEDGER, use_ledger
 from v8.artifacts.backtest_folder import read_plan
 from v8.artifacts.forecast_input import checked_candles
 from v8.artifacts.forecast_sample import read_sample
+from v8.artifacts.forecaster import SeenCandlesWarning
 from v8.artifacts.run_folder import read_run
 from v8.artifacts.series_artifact import read_metadata
 from v8.cli.app import app
@@ -126,6 +129,18 @@ def _plans(case: Case) -> None:
     backtest_page(read_results_of(Path.cwd(), plan))
 
 
+def _ledgers(case: Case) -> None:
+    use_ledger(Path.cwd() / LEDGER)
+
+
+def _calls(case: Case) -> None:
+    """Call the Python API; every wrong argument is an error that callers catch as a ValueError."""
+    random = Random(int(case.words[0]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SeenCandlesWarning)
+        call_at_random(random, RUN[0], SERIES, ODD_VALUES, odd_frame(random))
+
+
 def _words(case: Case) -> None:
     told, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(told), contextlib.redirect_stderr(errors):
@@ -141,6 +156,10 @@ def _words(case: Case) -> None:
         raise _ExitedError(str(code))
 
 
+RUN: list[Path] = []
+"""The finished run that calls are of."""
+
+
 class _ExitedError(Exception):
     """A command ended with another status than 0, in sound sentences."""
 
@@ -154,6 +173,8 @@ TARGETS: dict[str, Callable[[Case], None]] = {
     "covariates": _covariates,
     "records": _records,
     "plans": _plans,
+    "ledgers": _ledgers,
+    "calls": _calls,
     "words": _words,
 }
 
@@ -221,6 +242,7 @@ def serve(folder: Path, seed: int, run: Path) -> None:
     warnings.simplefilter("ignore", DeprecationWarning)
     os.environ |= {"V8_HOME": str(folder / "home"), "HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
     os.environ |= {"V8_VISION_URL": "http://127.0.0.1:9", "CUDA_VISIBLE_DEVICES": "-1"}
+    RUN.append(run)
     _warm_up(folder)
     limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (limit + 3 * MEMORY_LIMIT_BYTES,) * 2)
@@ -246,3 +268,5 @@ def _warm_up(folder: Path) -> None:
     dry = ("run", "--source", "demo", "--dry-run", "--series", str(SERIES))
     judge(Case("words", "warm-up", words=dry), folder)
     judge(Case("words", "warm-up", words=("data", "--source", "demo", "--series", str(SERIES))), folder)
+    for number in range(40):  # forecasts are compiled
+        judge(Case("calls", "warm-up", words=(str(number),)), folder)

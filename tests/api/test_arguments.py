@@ -15,7 +15,7 @@ import v8
 from v8.api.training import Flags, train
 from v8.artifacts.forecaster import SeenCandlesWarning
 from v8.cli.run import run as run_command
-from v8.errors import ArgumentError, DataError, V8Error
+from v8.errors import ArgumentError, DataError, StorageError, V8Error
 
 NEVER: tuple[Any, ...] = (object(), 1j, b"BTCUSDT-15m", float("nan"), "x" * 5_000, "a\0b", [1, [object()]])
 """What no argument of the API takes."""
@@ -104,6 +104,11 @@ def test_an_argument_that_nobody_knows_names_the_nearest(calls: Any) -> None:
             ) as caught:
                 function(**{wrong: good[name]})
             assert "Did you mean" in str(caught.value) or len(name) < 5, str(caught.value)
+
+
+def test_a_place_that_the_system_refuses_is_told_in_our_words() -> None:
+    with pytest.raises(StorageError, match="must be a place that can be reached; got File name too long"):
+        v8.Run("a" * 300)
 
 
 @pytest.mark.parametrize(

@@ -144,9 +144,21 @@ def tampered(path: Path) -> None:
     other.close()
 
 
+def renamed(path: Path) -> None:
+    """Give an entry of the schema a name that is no text."""
+    Ledger.open_to_write(path).close()
+    with sqlite3.connect(path) as other:
+        other.execute("PRAGMA writable_schema = ON")
+        other.execute(
+            "UPDATE sqlite_master SET name = CAST('scores_once' AS BLOB) WHERE name = 'scores_once'"
+        )
+    other.close()
+
+
 @pytest.mark.parametrize(
     ("make", "match"),
     [
+        (renamed, r"v8 makes \(b'scores_once', scores_once\)"),
         (lambda path: path.write_bytes(b""), "the file of another program"),
         (lambda path: path.write_text("my notes\n" * 1_000), "file is not a database"),
         (foreign, "the file of another program"),

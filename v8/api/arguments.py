@@ -33,7 +33,7 @@ import numpy as np
 import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
-from v8.errors import ArgumentError, V8Error, listed
+from v8.errors import ArgumentError, StorageError, V8Error, listed
 from v8.invocation import command
 from v8.profile import config_path, key_places
 from v8.records import first_fault
@@ -69,6 +69,8 @@ def in_python(function: Callable[Parameters, Result]) -> Callable[Parameters, Re
             return function(*bound.args, **bound.kwargs)
         except V8Error as error:
             told = error
+        except OSError as error:  # of a place that nothing of ours looks after
+            told = StorageError.out_of_reach(error)
         raise _translated(told, name_of(function)) from told
 
     return call

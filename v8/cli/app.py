@@ -78,7 +78,7 @@ def _one_line() -> Iterator[None]:
             raise
         _exit(_unusable(error))
     except OSError as error:  # of a place that nothing of ours looks after: a user's mistake, not a bug
-        _exit(_out_of_reach(error))
+        _exit(StorageError.out_of_reach(error))
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
@@ -108,15 +108,6 @@ def _unusable(error: Any) -> ProfileError:
         rule="takes the words that its --help lists",
         got=f"{message[:1].lower()}{message[1:]}",
         fix=f"Call {place} --help",
-    )
-
-
-def _out_of_reach(error: OSError) -> StorageError:
-    return StorageError(
-        where=str(error.filename or "the system"),
-        rule="must be a place that can be reached",
-        got=error.strerror or type(error).__name__,
-        fix="Check the path, its permissions and the space that is left",
     )
 
 

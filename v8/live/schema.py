@@ -96,5 +96,5 @@ def fault(connection: sqlite3.Connection) -> str | None:
         make(example)
         expected = set(example.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
     example.close()
-    strange = sorted(name for name, _ in found ^ expected)
+    strange = sorted({str(name) for name, _ in found ^ expected})
     return f"other tables or triggers than v8 makes ({', '.join(strange)})" if strange else None
