@@ -71,3 +71,10 @@ def test_a_part_that_ends_with_a_stop_does_not_make_two() -> None:
 
 def test_a_list_shows_five_offenders_and_the_count() -> None:
     assert errors.listed(["a", "b", "c", "d", "e", "f", "g"]) == "a, b, c, d, e ... (7 in all)"
+
+
+def test_a_parameter_is_written_as_the_door_takes_it() -> None:
+    error = errors.DataError(where="param:data_dir x", rule="is one", got="none", fix="Drop param:bars")
+    assert str(error) == "--data-dir x: is one; got none. Drop --bars."
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    assert errors.with_parameters(error.where, errors.as_argument) == "data_dir= x"

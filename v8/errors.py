@@ -4,6 +4,9 @@ The sentence reads `where: rule; got what. How to mend it.` The constructor take
 name, so none can be forgotten, and the command line turns the class into an exit code. Whatever the parts
 quote, the sentence is one line of at most `MAX_MESSAGE` characters without control characters or passwords.
 
+A part that means a parameter names it as `param:data_dir`. Only the doors know how it is written there: the
+command line shows `--data-dir`, a call from Python `data_dir=` (`with_parameters`).
+
     V8Error                      1   anything of ours
     |-- ProfileError             2   a profile, a universe file or a flag; a ValueError, too
     |   `-- ArgumentError        2   what a call from Python was given; a TypeError, too
@@ -18,7 +21,8 @@ quote, the sentence is one line of at most `MAX_MESSAGE` characters without cont
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -29,6 +33,36 @@ MAX_MESSAGE: Final = 600
 _MAX_PART: Final = 400
 _SHORTER: Final = {"got": 120, "rule": 150, "where": 120, "fix": 150}
 """Parts of a message that is too long are shortened in this order, as far as needed."""
+
+
+_PARAMETER: Final = re.compile(r"\bparam:([a-z]+(?:_[a-z]+)*)")
+
+
+def as_flag(name: str) -> str:
+    """Write a parameter as the command line takes it.
+
+    >>> as_flag("data_dir")
+    '--data-dir'
+    """
+    return f"--{name.replace('_', '-')}"
+
+
+def as_argument(name: str) -> str:
+    """Write a parameter as a call from Python takes it.
+
+    >>> as_argument("data_dir")
+    'data_dir='
+    """
+    return f"{name}="
+
+
+def with_parameters(text: str, write: Callable[[str], str] = as_flag) -> str:
+    """Write the parameters that a text of ours names in the syntax of a door.
+
+    >>> with_parameters("Add param:data_dir DIR"), with_parameters("Add param:data_dir DIR", as_argument)
+    ('Add --data-dir DIR', 'Add data_dir= DIR')
+    """
+    return _PARAMETER.sub(lambda found: write(found[1]), text)
 
 
 class V8Error(Exception):
@@ -46,7 +80,7 @@ class V8Error(Exception):
     def __init__(self, *, where: str, rule: str, got: str, fix: str) -> None:
         parts = (where, rule, got, fix)
         self.where, self.rule, self.got, self.fix = (_without_stop(shown(part, _MAX_PART)) for part in parts)
-        super().__init__(self._sentence())
+        super().__init__(with_parameters(self._sentence()))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Survive the trip between worker processes with all four parts."""

@@ -33,7 +33,7 @@ import numpy as np
 import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
-from v8.errors import ArgumentError, StorageError, V8Error, listed
+from v8.errors import ArgumentError, StorageError, V8Error, as_argument, listed, with_parameters
 from v8.invocation import command
 from v8.profile import config_path, key_places
 from v8.records import first_fault
@@ -98,7 +98,9 @@ def argument_of(text: str) -> str:
 
 def _translated(error: V8Error, called: str) -> V8Error:
     names = ("where", "rule", "got", "fix")
-    parts: dict[str, Any] = {name: argument_of(getattr(error, name)) for name in names}
+    parts: dict[str, Any] = {
+        name: argument_of(with_parameters(getattr(error, name), as_argument)) for name in names
+    }
     if parts["where"] in (command(), command("run")):
         parts["where"] = called
     return type(error)(**parts)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from v8.app.places import Fleet
-from v8.errors import DataError, V8Error
+from v8.errors import DataError, V8Error, with_parameters
 from v8.losses.leaderboard import Against, TaskScore
 from v8.market.open_times import iso
 from v8.market.series import Series, series_advice
@@ -139,7 +139,7 @@ def fault_of(error: V8Error, series: str) -> dict[str, Any]:
     """
     if isinstance(error, DataError):
         parts = (error.where, error.rule, error.got, error.fix)
-        return fault(*(without_paths(part) for part in parts))
+        return fault(*(without_paths(with_parameters(part)) for part in parts))
     fix = "Ask whoever runs this server; its own output says more"
     return fault(series, "its model must be one that can be used", "one that cannot", fix)
 
