@@ -1,8 +1,9 @@
-"""The main job on a Ray of two workers, one of which is killed; skipped where Ray is not installed."""
+"""The main job on a Ray that loses a worker, or a process of its own; skipped where Ray is not installed."""
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -32,6 +33,15 @@ def worker_on(series: str, driver: int) -> psutil.Process:
     raise AssertionError(f"no worker has {series}")
 
 
+@pytest.fixture
+def _tidy() -> Iterator[None]:
+    """Require that no folder of a Ray stays."""
+    before = {*Path("/tmp").glob("ray-*")}
+    yield
+    assert not {*Path("/tmp").glob("ray-*")} - before
+
+
+@pytest.mark.usefixtures("_tidy")
 def test_a_ray_that_loses_a_worker_ends_with_the_weights_and_leaderboard_of_local_workers(
     trained: tuple[Any, CompletedProcess[str]], tmp_path: Path
 ) -> None:
@@ -56,4 +66,33 @@ def test_a_ray_that_loses_a_worker_ends_with_the_weights_and_leaderboard_of_loca
         ).read_bytes()
     assert leaderboard(tmp_path / "tiny") == leaderboard(local.run)
     assert not psutil.wait_procs(others, timeout=20)[1], "Ray's processes end with the driver"
-    assert not list(Path("/tmp").glob(f"ray-{driver.pid}-*"))
+
+
+@pytest.mark.parametrize("killed", ["ray::DashboardAg", "ray::RuntimeEnv"])
+def test_a_ray_whose_own_process_is_killed_ends_in_one_sentence_and_the_same_command_goes_on(
+    trained: tuple[Any, CompletedProcess[str]], tmp_path: Path, killed: str
+) -> None:
+    """An agent that the raylet does not outlive; without raylet or GCS Ray ends in a minute, likewise."""
+    local, _ = trained
+    place = replace(local, env={**local.env, "TMPDIR": str(tmp_path)})
+    words = [*place.words(*GOOD, more=("--engine", "ray", "--workers", "1")), "--runs", str(tmp_path)]
+    driver, said = place.start(words), ""
+    assert driver.stdout is not None
+    for line in driver.stdout:
+        said += line
+        if f"{GOOD[1]}: epoch 1 of" in line:
+            children = psutil.Process(driver.pid).children(recursive=True)
+            next(each for each in children if each.name().startswith(killed)).kill()
+            break
+    said += driver.communicate(timeout=300)[0]
+    assert driver.returncode == 4, said
+    assert said.splitlines()[-1] == (
+        "error: --engine ray: needs Ray to live until every series is made; got the end of one of its "
+        "processes: GCS, raylet or an agent of it. Repeat the same command; it goes on from what is saved."
+    )
+    assert "Traceback" not in said
+    assert "core_worker" not in said
+    again = place.call(words)
+    assert again.returncode == 0, again.stdout
+    assert "1 series trained now, 1 finished before, 0 failed." in again.stdout
+    assert leaderboard(tmp_path / "tiny") == leaderboard(local.run)

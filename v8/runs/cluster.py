@@ -9,14 +9,17 @@ A worker process keeps TensorFlow and its compiled program from one shard to the
 off: a task that is lost with its worker is given out again by the rules of `JobQueue`, as local workers' jobs
 are. Whoever is asked for a shard first compares versions with the asker and looks for the run folder.
 
-The driver is the process that was called. When it ends, however it ends, Ray ends its tasks, on all machines;
-checkpoints keep their epochs, and the same call goes on from there. So no task outlives the one who knows
-what has been done, and a run folder never has two writers.
+The driver is a process between the one that was called and Ray: Ray's own code ends a process whose raylet
+has died, or whose cluster, with exit code 1 and without a word. The caller then says what happened. When the
+driver ends, however it ends, Ray ends its tasks, on all machines, and it ends with its caller; checkpoints
+keep their epochs, and the same call goes on from there. So no task outlives the one who knows what has been
+done, and a run folder never has two writers. One driver, and its Ray, serve all runs of a call.
 """
 
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import os
 import pickle
 import platform
@@ -26,16 +29,17 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from v8.errors import ProfileError, StorageError, V8Error
+from v8.errors import ProfileError, SeriesError, StorageError, V8Error
 from v8.hardware import has_gpu, num_usable_cores, versions, visible_gpus
 from v8.machine.interruption import STOP_SIGNALS, deferred_interrupts
 from v8.machine.light_start import light_start
@@ -44,7 +48,7 @@ from v8.market.series import Series
 from v8.redaction import shown
 from v8.runs.events import Event, Listener, Note, Outcome, log_told_as_notes
 from v8.runs.plan import Job
-from v8.runs.workers import JobQueue
+from v8.runs.workers import STOP_S, JobQueue, deaf_to_interrupts, end_with_parent
 from v8.storage import aside_of, digest_bytes, home, passing_folder, sweep
 from v8.training.programs import kept_programs
 
@@ -66,6 +70,7 @@ STORE_BYTES: Final = 100 << 20
 _QUIET: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_prestart_worker_first_driver": "0",  # none of these would have a task's environment
+    "RAY_BACKEND_LOG_LEVEL": "fatal",  # it would tell of recovering what nobody misses
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # what Ray would print of a lost worker is told by us
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it announces a coming change
 }
@@ -79,6 +84,9 @@ _MOST_PLACE: Final = 18
 
 Told: TypeAlias = tuple[Event | V8Error, ...]
 """What a task yields: events in their order, or why it refuses; nothing is a sign of life."""
+
+_DONE: Final = "done"
+"""What the driver tells last of some jobs."""
 
 _until_exit: Final = ExitStack()
 atexit.register(_until_exit.close)
@@ -117,7 +125,7 @@ def train_all(placement: Placement, jobs: Sequence[Job], listen: Listener) -> It
     Args:
         placement: Most tasks at a time, most series of one program, and where the cluster is.
         jobs: Series of one profile, of one run folder.
-        listen: Told about stages and epochs, here in the driver.
+        listen: Told about stages and epochs, here in the process that was called.
 
     Yields:
         Each series' outcome as soon as it is known.
@@ -126,26 +134,134 @@ def train_all(placement: Placement, jobs: Sequence[Job], listen: Listener) -> It
         ProfileError: If there is no cluster at the address, or no GPU where one is wanted.
         V8Error: If a worker has other versions than this process.
         StorageError: If a worker cannot see the run folder.
+        SeriesError: If Ray is lost.
     """
     with deferred_interrupts("stopping the tasks; once more stops at once\n") as check:
-        ray = _connected(placement)
         try:
-            with _sign_in(jobs[0].folder.parent) as sign:
-                tasks = _Tasks(ray, placement, jobs, listen, sign)
-                while tasks.are_left:
-                    check()
-                    yield from tasks.receive()
+            for told in _driver().carry_out(placement, jobs):
+                check()
+                if isinstance(told, Outcome):
+                    yield told
+                elif told is not None:
+                    listen(told)
         except BaseException:
-            _until_exit.close()  # and with the connection all that is under way
+            _until_exit.close()  # and with the driver all that is under way
             raise
+
+
+class _Driver:
+    """The driver, seen from the process that was called."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, there = context.Pipe()
+        self._process = context.Process(target=_drive, args=(there,), name="v8-ray-driver", daemon=True)
+        with deaf_to_interrupts():
+            self._process.start()
+        there.close()
+
+    def carry_out(self, placement: Placement, jobs: Sequence[Job]) -> Iterator[Event | None]:
+        """Hand over jobs and return what is told of them; None every now and then."""
+        try:
+            self._pipe.send((placement, jobs))
+            while (told := self._pipe.recv() if self._pipe.poll(POLL_S) else None) != _DONE:
+                if isinstance(told, V8Error):
+                    raise told
+                yield told
+        except (EOFError, ConnectionError) as error:
+            raise _without_ray() from error
+
+    def close(self) -> None:
+        """End the driver: in good order, or else by force."""
+        self._pipe.close()
+        self._process.terminate()
+        self._process.join(STOP_S)
+        self._process.kill()
+        self._process.join()
+
+
+@cache
+def _driver() -> _Driver:
+    driver = _Driver()
+    _until_exit.callback(_driver.cache_clear)
+    _until_exit.callback(driver.close)
+    return driver
+
+
+def _without_ray() -> SeriesError:
+    return SeriesError(
+        where="--engine ray",
+        rule="needs Ray to live until every series is made",
+        got="the end of one of its processes: GCS, raylet or an agent of it",
+        fix="Repeat the same command; it goes on from what is saved",
+    )
+
+
+# From here on: in the driver.
+
+
+def _drive(pipe: Connection) -> None:
+    """Live as the driver: carry out what comes through the pipe until it closes."""
+    end_with_parent()
+    with suppress(EOFError, ConnectionError, KeyboardInterrupt), deferred_interrupts("") as check:
+        try:
+            while True:
+                while not pipe.poll(POLL_S):
+                    check()
+                placement, jobs = pipe.recv()
+                try:
+                    for outcome in _train_all(placement, jobs, pipe.send, check):
+                        pipe.send(outcome)
+                    pipe.send(_DONE)
+                except V8Error as error:
+                    pipe.send(error)
+        finally:
+            _until_exit.close()
+
+
+def _train_all(
+    placement: Placement, jobs: Sequence[Job], listen: Listener, check: Callable[[], None]
+) -> Iterator[Outcome]:
+    ray = _connected(placement)
+    with _sign_in(jobs[0].folder.parent) as sign:
+        tasks = _Tasks(ray, placement, jobs, listen, sign, partial(_require_raylet, *_raylet_of(ray)))
+        while tasks.are_left:
+            check()
+            yield from tasks.receive()
+
+
+def _raylet_of(ray: Any) -> tuple[str, int]:
+    """Return where the raylet of this machine listens."""
+    here = ray.get_runtime_context().get_node_id()
+    (node,) = (one for one in ray.nodes() if one["NodeID"] == here)
+    return node["NodeManagerAddress"], node["NodeManagerPort"]
+
+
+def _require_raylet(host: str, port: int) -> None:
+    """Refuse to go on without the raylet: then all tasks are lost, and no series is at fault.
+
+    Raises:
+        SeriesError: If nobody listens where it did.
+    """
+    try:
+        socket.create_connection((host, port), KNOCK_S).close()
+    except OSError:
+        raise _without_ray() from None
 
 
 class _Tasks:
     """The tasks of one call and the jobs that are still to be given out."""
 
-    def __init__(
-        self, ray: Any, placement: Placement, jobs: Sequence[Job], listen: Listener, sign: Path
+    def __init__(  # noqa: PLR0917 - called in one place, in a row
+        self,
+        ray: Any,
+        placement: Placement,
+        jobs: Sequence[Job],
+        listen: Listener,
+        sign: Path,
+        require_raylet: Callable[[], None] = lambda: None,
     ) -> None:
+        self._require_raylet = require_raylet
         self._ray, self._listen, self._queue = ray, listen, JobQueue(jobs, listen)
         self._most, self._running = placement.num_workers, dict[Any, _Task]()
         self._share = _share(ray.cluster_resources(), placement, is_formula=jobs[0].profile.family.is_formula)
@@ -220,6 +336,7 @@ class _Tasks:
             del self._running[task]
 
     def _lost(self, task: Any, cause: str) -> list[Outcome]:
+        self._require_raylet()
         return self._queue.give_back(self._running.pop(task).jobs, cause)
 
     def _tell_silence(self) -> None:

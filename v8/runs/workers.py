@@ -141,7 +141,7 @@ class _Worker:
             name="v8-worker",
             daemon=True,
         )
-        with _deaf_to_interrupts():
+        with deaf_to_interrupts():
             self.process.start()
         there.close()
 
@@ -264,7 +264,7 @@ class _WorkerPool:
 
 
 @contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
+def deaf_to_interrupts() -> Iterator[None]:
     """Block SIGINT for the processes started in the block, which inherit that for all their life.
 
     A worker that only ignored it once it runs would print a traceback when Ctrl-C comes earlier. Here
@@ -291,7 +291,7 @@ def _serve(  # noqa: PLR0917 - called by `Process` with its arguments in a row
     num_series: int,
 ) -> None:
     """Live as a worker: make what comes through the pipe until it closes."""
-    _end_with_parent()
+    end_with_parent()
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # before the backend looks for GPUs
     with quiet_start():
@@ -314,7 +314,8 @@ def _serve(  # noqa: PLR0917 - called by `Process` with its arguments in a row
                 pipe.send(outcome)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """Let a process that `multiprocessing` started end when its parent has ended, however that ended."""
     parent = multiprocessing.parent_process()
     assert parent is not None  # noqa: S101 - `_serve` runs in a child only
 
