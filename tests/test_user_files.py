@@ -15,7 +15,7 @@ import pytest
 from ledger_entries import ISSUER, made_entry
 from pydantic import TypeAdapter
 
-from v8.app.tracks import Tracks
+from v8.app.places import LedgerReader
 from v8.errors import V8Error
 from v8.features.store import FeatureStore
 from v8.features.table import compute_table
@@ -126,7 +126,7 @@ def test_a_ledger_and_what_lies_beside_it_are_files(beside: str, tmp_path: Path)
         for call in (
             lambda: Ledger.open(path).close(),
             lambda: Ledger.open_to_write(path).close(),
-            Tracks(path, ISSUER.place),
+            LedgerReader(path, ISSUER.place),
         ):
             assert "pipe" in said(call)
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from v8.app.tracks import Tracks
+from v8.app.places import LedgerReader
 from v8.live.database import Ledger
 from v8.live.entries import Entry, Issuer, Score
 from v8.live.record import live_record
@@ -71,7 +71,7 @@ def changed_ledger(random: Random) -> bytes:
 def use_ledger(path: Path) -> None:
     """Read all that a ledger tells, as reports, pages and the live record do, and add to it."""
     place = _ISSUER.place
-    Tracks(path, place)()
+    LedgerReader(path, place)()
     with Ledger.open(path) as ledger:
         ledger.places()
         for series in ledger.series(place):

@@ -23,11 +23,10 @@ from typing import Any
 import pytest
 from exchange_api import ExchangeApi
 
-from v8.app.desk import Desk, Tools
+from v8.app.desk import Desk, SourceClock, Tools
 from v8.app.guard import Policy
-from v8.app.part import shown
-from v8.app.places import RunPlace
-from v8.app.present import Present
+from v8.app.page import shown
+from v8.app.places import FleetForecasts, RunPlace
 from v8.app.server import Site, application, listening, server_of
 from v8.artifacts.generations import served_folder
 from v8.artifacts.run_folder import RunFolder, RunRecord
@@ -154,8 +153,6 @@ def serve(
 
     @contextmanager
     def serving(policy: Policy | None = None, **tools: Any) -> Iterator[Served]:
-        from v8.app.issuer import Issuer
-
         run = tmp_path_factory.mktemp("served") / "tiny"
         shutil.copytree(fleet_run, run)
         told: list[str] = []
@@ -167,8 +164,8 @@ def serve(
                 exchange.put(name, open_source("demo").candles(Series.parse(name), 900).to_frame())
             api = KlinesApi()
             source = RestSource(api, ExchangeClock(api.time_s, most_age_s=0.0))
-            options = {"issue": Issuer(source), "record": lambda: None, "look_s": LOOK_S} | tools
-            options |= {"present": Present(source.now_s), "tell": told.append}
+            options = {"issue": FleetForecasts(source), "record": lambda: None, "look_s": LOOK_S} | tools
+            options |= {"present": SourceClock(source.now_s), "tell": told.append}
             desk = Desk(RunPlace(run, served_folder), Tools(**options), shown)
             desk.begin(60)
             listener = listening("127.0.0.1", 0, told.append)

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from v8.app.answers import ROUTES
 from v8.app.guard import Policy
-from v8.app.openapi import ROUTES
 from v8.artifacts.forecaster import Forecaster
 from v8.market.series import Series
 from v8.market.sources.source import open_source

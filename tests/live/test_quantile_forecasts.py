@@ -14,7 +14,7 @@ import pytest
 import v8
 from v8.app.answers import track
 from v8.app.drawing import draw
-from v8.app.part import _numbers, _picture, record_part
+from v8.app.page import _numbers, _picture, record_part
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.generations import Serving, read_serving
 from v8.artifacts.run_folder import RunFolder, RunRecord, read_run
@@ -145,7 +145,7 @@ def test_report_card_and_page_show_intervals(made: SimpleNamespace, issued: Issu
     assert "How sure they are" in card and "without an interval" not in card
     picture = _picture(issued)
     assert len(picture.fans) == 2 and str(draw(picture, "")).count('class="fan"') == 4  # wide and narrow
-    assert "90 % intervals of the same" in str(_numbers(issued))
+    assert "90 % intervals of the same" in "".join(_numbers(issued))
 
 
 def test_the_ledger_scores_each_level_and_tells_crps_and_coverage(

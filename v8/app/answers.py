@@ -1,4 +1,4 @@
-"""What the API answers: plain JSON, and errors of four parts that name no file and no secret."""
+"""What the API is and answers: plain JSON, errors of four parts that name no file and no secret, OpenAPI."""
 
 from __future__ import annotations
 
@@ -23,6 +23,23 @@ _PATH: Final = re.compile(r"(?<![\w:/])(?!https?://)\S*[/\\]\S*")
 """A word with a slash that does not begin an address."""
 
 _SPAN_KEYS: Final = ("first_open", "last_open", "num_windows")
+
+ROUTES: Final = {
+    "/api/series": "the series shown: bar, horizon, columns, what their models were trained on",
+    "/api/forecast/{series}": "the forecast after the newest candle: what predict --format json prints",
+    "/api/track/{series}": "the live record: forecasts issued before the truth, scored; or none yet",
+    "/api/leaderboard": "every model's error beside naive's and the best baseline's, with verdicts",
+    "/api/health": "that it works: version, present, place of the models, source of candles",
+    "/openapi.json": "this API in the form of OpenAPI 3.1",
+}
+"""Per route what it answers, for people."""
+
+_ERRORS: Final = {
+    "400": "a request that is not understood, or of another host",
+    "404": "no such address or series",
+    "405": "only GET and HEAD are answered",
+    "503": "not to be had now; Retry-After says when to ask again, in seconds",
+}
 
 
 def written(content: Any) -> bytes:
@@ -162,3 +179,32 @@ def unknown_series(name: str, known: Iterable[Series]) -> dict[str, Any]:
         shown(repr(name), 80),
         series_advice(name, names, "Choose one of these"),
     )
+
+
+def description() -> dict[str, Any]:
+    """Return the API in the form of OpenAPI 3.1."""
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "v8: forecasts of the present", "version": VERSION},
+        "paths": {route: {"get": _operation(route, about)} for route, about in ROUTES.items()},
+        "components": {"schemas": {"Error": _error_schema()}},
+    }
+
+
+def _operation(route: str, about: str) -> dict[str, Any]:
+    faults = {status: _answer(why, {"$ref": "#/components/schemas/Error"}) for status, why in _ERRORS.items()}
+    operation = {"summary": about, "responses": {"200": _answer(about, {"type": "object"}), **faults}}
+    if "{series}" not in route:
+        return operation
+    name = {"name": "series", "in": "path", "required": True, "schema": {"type": "string"}}
+    return operation | {"parameters": [name | {"example": "BTCUSDT-15m"}]}
+
+
+def _answer(about: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": about, "content": {"application/json": {"schema": schema}}}
+
+
+def _error_schema() -> dict[str, Any]:
+    parts = {name: {"type": "string"} for name in ("where", "rule", "got", "fix")}
+    inner = {"type": "object", "properties": parts, "required": list(parts)}
+    return {"type": "object", "properties": {"error": inner}, "required": ["error"]}

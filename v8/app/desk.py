@@ -7,20 +7,24 @@ place is looked at in a thread of its own, because a Hub that does not answer mu
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import wait
-from dataclasses import dataclass
+import math
+import threading
+import time
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from v8.app.once import RETRY_S, Kept, Once
 from v8.app.places import Fleet, Place
-from v8.app.present import Present
 from v8.errors import DataError, V8Error
 from v8.market.series import Series
 
 if TYPE_CHECKING:  # it comes with TensorFlow
     from v8.live.issuing import Issued
     from v8.live.record import Record
+
+RETRY_S: Final = 10.0
+"""What failed, or is not there yet, is tried again after so many seconds."""
 
 CLOSING_S: Final = 1.0
 """A candle can be had this long after its close, in seconds."""
@@ -37,6 +41,81 @@ LOOK_S: Final = 15.0
 RECORD_S: Final = 15.0
 """The ledger is read again at most every so many seconds."""
 
+Work = Callable[[], tuple[Any, float]]
+"""Returns what it found and until when that is fresh, by the clock."""
+
+
+@dataclass
+class Promise:
+    """What comes of some work, or what went wrong; fresh until `until_s`, without end while work goes on."""
+
+    answer: Future[Any] = field(default_factory=Future)
+    until_s: float = math.inf
+
+
+class SharedWork:
+    """Work that requests share: done once a key until it is stale, one piece at a time, in its own thread.
+
+    However many requests come, there is at most one piece of work a key waiting or running, and keys are as
+    many as the caller has series. What failed is kept for `RETRY_S`, too, so that asking again costs nothing.
+    `clock` tells seconds since any moment.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._kept: dict[Hashable, Promise] = {}
+        self._lock = threading.Lock()
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="v8-app")
+
+    def ask(self, key: Hashable, work: Work) -> Promise:
+        """Return what comes of some work, begun only if nothing fresh of its key is there or on its way."""
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is None or self._clock() >= kept.until_s:
+                kept = self._kept[key] = Promise()
+                kept.answer = self._worker.submit(self._do, kept, work)
+            return kept
+
+    def drop(self, is_stale: Callable[[Hashable], bool]) -> None:
+        """Forget what was worked out for some keys; what is being worked out now is left."""
+        with self._lock:
+            for key in [key for key, kept in self._kept.items() if kept.answer.done() and is_stale(key)]:
+                del self._kept[key]
+
+    def close(self) -> None:
+        """Begin nothing any more."""
+        self._worker.shutdown(wait=False, cancel_futures=True)
+
+    def _do(self, kept: Promise, work: Work) -> Any:
+        until_s = -math.inf
+        try:
+            until_s = self._clock() + RETRY_S
+            found, until_s = work()
+        finally:
+            kept.until_s = until_s
+        return found
+
+
+class SourceClock:
+    """The time of a candle source, for threads that must not wait for it; this machine's until it was asked.
+
+    Only work asks the source, which may have to ask the exchange: `ask` returns seconds since the epoch, UTC.
+    """
+
+    def __init__(self, ask: Callable[[], float]) -> None:
+        self._ask = ask
+        self._ahead_s = time.time() - time.monotonic()
+
+    def now_s(self) -> float:
+        """Return seconds since the epoch, UTC, at once."""
+        return time.monotonic() + self._ahead_s
+
+    def renew(self) -> float:
+        """Ask the source, and return its time; DataError if it does not tell."""
+        told_s = self._ask()
+        self._ahead_s = told_s - time.monotonic()
+        return told_s
+
 
 @dataclass(frozen=True)
 class Tools:
@@ -52,18 +131,13 @@ class Tools:
 
     issue: Callable[[Fleet, Series], Issued]
     record: Callable[[], Record | None]
-    present: Present
+    present: SourceClock
     tell: Callable[[str], None]
     look_s: float = LOOK_S
 
 
 class Desk:
-    """The work behind a page.
-
-    Args:
-        place: Where the models are.
-        tools: What it works with.
-        shape: Makes of a forecast what is answered with.
+    """The work behind a page: `shape` makes of a forecast what is answered with.
 
     Raises:
         V8Error: If the place holds no model that can be shown.
@@ -71,7 +145,7 @@ class Desk:
 
     def __init__(self, place: Place, tools: Tools, shape: Callable[[Fleet, Issued], Any]) -> None:
         self._place, self._tools, self._shape = place, tools, shape
-        self._once, self._looking = Once(tools.present.now_s), Once(tools.present.now_s)
+        self._work, self._looking = SharedWork(tools.present.now_s), SharedWork(tools.present.now_s)
         self._told = ""
         self._fleet = place.look()
         self._tell_refused()
@@ -86,15 +160,15 @@ class Desk:
         """Return the present, seconds since the epoch, UTC."""
         return self._tools.present.now_s()
 
-    def forecast(self, series: Series) -> Kept:
+    def forecast(self, series: Series) -> Promise:
         """Return the forecast after the newest candle of a series that the fleet has."""
         fleet = self._fleet
         # Another model is other work: nothing that was begun with the old one is taken for it.
-        return self._once.ask(_key(fleet, series), lambda: self._issued(fleet, series))
+        return self._work.ask(_key(fleet, series), lambda: self._issued(fleet, series))
 
-    def record(self) -> Kept:
+    def record(self) -> Promise:
         """Return the live record of all series; None where there is none yet."""
-        return self._once.ask("record", lambda: (self._tools.record(), self.now_s() + RECORD_S))
+        return self._work.ask("record", lambda: (self._tools.record(), self.now_s() + RECORD_S))
 
     def begin(self, most_s: float) -> None:
         """Make the first forecast, whatever comes of it, so that the first reader need not wait for it."""
@@ -103,13 +177,18 @@ class Desk:
 
     def close(self) -> None:
         """Begin nothing any more."""
-        self._once.close()
+        self._work.close()
         self._looking.close()
 
     def _issued(self, fleet: Fleet, series: Series) -> tuple[Any, float]:
         try:
             if series not in fleet.metadata:
-                raise _gone(series)
+                raise DataError(
+                    where=str(series),
+                    rule="is one of the series that are shown",
+                    got="a series whose model is not there any more",
+                    fix="Choose another one",
+                )
             issued = self._tools.issue(fleet, series)
         except V8Error as error:
             self._say(str(error))
@@ -126,14 +205,6 @@ class Desk:
         return now_s + (RETRY_S if now_s < closing_s + bar_s else OLD_S)
 
     def _look_again(self) -> tuple[None, float]:
-        self._look()
-        try:
-            self._tools.present.renew()
-        except V8Error as error:
-            self._say(str(error))
-        return None, self.now_s() + self._tools.look_s
-
-    def _look(self) -> None:
         """Take over what changed; what cannot be read leaves all as it is."""
         before = self._fleet
         try:
@@ -143,7 +214,12 @@ class Desk:
         if self._fleet is not before:
             self._tell_refused()
             served = {_key(self._fleet, series) for series in self._fleet.metadata}
-            self._once.drop(lambda key: isinstance(key, tuple) and key not in served)
+            self._work.drop(lambda key: isinstance(key, tuple) and key not in served)
+        try:
+            self._tools.present.renew()
+        except V8Error as error:
+            self._say(str(error))
+        return None, self.now_s() + self._tools.look_s
 
     def _tell_refused(self) -> None:
         for name, why in self._fleet.refused.items():
@@ -158,12 +234,3 @@ class Desk:
 
 def _key(fleet: Fleet, series: Series) -> tuple[Series, str]:
     return series, fleet.digest(series) if series in fleet.metadata else ""
-
-
-def _gone(series: Series) -> DataError:
-    return DataError(
-        where=str(series),
-        rule="is one of the series that are shown",
-        got="a series whose model is not there any more",
-        fix="Choose another one",
-    )

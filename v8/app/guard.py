@@ -42,27 +42,14 @@ def json_answer(content: bytes | dict[str, Any], status: int = 200, **headers: s
 
 @dataclass(frozen=True)
 class Policy:
-    """Who may ask, and who may frame.
-
-    Args:
-        hosts: Names that the header Host may have, without a port; None for any.
-        frames: Origins whose pages may show this one in a frame.
-    """
+    """Names that the header Host may have, without a port, None for any; origins that may frame the page."""
 
     hosts: frozenset[str] | None = LOOPBACK_NAMES
     frames: tuple[str, ...] = ()
 
 
 class Guard:
-    """Wraps an application.
-
-    Args:
-        app: What answers.
-        policy: Who may ask, and who may frame.
-
-    Attributes:
-        headers: What every answer carries.
-    """
+    """Wraps an application by a policy; every answer carries its `headers`."""
 
     def __init__(self, app: ASGIApp, policy: Policy) -> None:
         self._app, self._hosts, self._num_open = app, policy.hosts, 0

@@ -1,4 +1,4 @@
-"""Where the models are that a page shows: a run folder, or a repository on the Hub.
+"""Where the models, forecasts and live record of a page come from: a run folder, or a repository on the Hub.
 
 A place is looked at now and then; what it holds at that moment is a `Fleet`, which never changes. A run that
 is renewed under our feet, or published again, becomes another fleet at the next look.
@@ -11,17 +11,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from v8.artifacts.run_folder import RUN_FILE, read_run
 from v8.artifacts.series_artifact import METADATA_FILE, read_described
 from v8.errors import ArtifactError, V8Error, listed
 from v8.hub.pull import pull
+from v8.live.database import Ledger
+from v8.live.record import Record, live_record
 from v8.losses.leaderboard import LeaderboardRow, SeriesResult, rank_results, read_results
 from v8.market.series import Series
+from v8.market.sources.source import CandleSource
+from v8.user_files import open_given
+
+if TYPE_CHECKING:  # it comes with TensorFlow
+    from v8.artifacts.forecaster import Forecaster
+    from v8.live.issuing import Issued
 
 HUB_LOOK_S: Final = 900.0
 """The Hub is asked at most once in so many seconds whether there is a newer commit."""
+
+_HEADER_BYTES: Final = 96
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,30 +71,21 @@ class Place(Protocol):
     """Where models are."""
 
     def look(self) -> Fleet:
-        """Return what is there now; the same object while nothing changed.
-
-        Raises:
-            V8Error: If it cannot be read, or holds no model.
-        """
+        """Return what is there now, the same object while nothing changed; V8Error if there is no model."""
 
 
 class RunPlace:
-    """A run folder, or the folder of one series.
-
-    Args:
-        folder: Which.
-        locate: Returns the folder of the model that serves a series of a run.
-    """
+    """A run folder, or the folder of one series; `locate` finds the model that serves a series of a run."""
 
     def __init__(self, folder: Path, locate: Callable[[Path, str], Path]) -> None:
         self._folder, self._locate = folder, locate
-        self._seen: tuple[tuple[str, int, int, int], ...] = ()
+        self._seen: list[tuple[object, ...]] = []
         self._fleet: Fleet | None = None
 
     def look(self) -> Fleet:
         """Return what is there now; see `Place`."""
         folders = self._folders()
-        seen = tuple(_stamp(folder / METADATA_FILE) for folder in folders.values())
+        seen = [_stamp(folder / METADATA_FILE) for folder in folders.values()]
         if self._fleet is None or seen != self._seen:
             label = f"run {self._folder.resolve().name}"
             self._fleet, self._seen = _fleet(label, None, folders), seen
@@ -99,13 +100,7 @@ class RunPlace:
 
 
 class HubPlace:
-    """A published run.
-
-    Args:
-        repo: `user/name`.
-        revision: Branch, tag or commit; None for the newest of `main`.
-        is_offline: Whether to use only what is in the cache.
-    """
+    """A published run, `user/name`: at a branch, tag or commit, or the newest of `main`."""
 
     def __init__(self, repo: str, revision: str | None = None, *, is_offline: bool = False) -> None:
         self._repo, self._revision, self._is_offline = repo, revision, is_offline
@@ -121,6 +116,61 @@ class HubPlace:
                 folders = {name: pulled.artifact(name) for name in pulled.series}
                 self._fleet = _fleet(self._repo, pulled.revision, folders)
         return self._fleet
+
+
+class FleetForecasts:
+    """Forecasts of the present from models in memory, one a series, loaded again when another serves."""
+
+    def __init__(self, source: CandleSource) -> None:
+        from v8.artifacts.shared_models import SharedModels  # noqa: PLC0415 - it comes with TensorFlow
+
+        self._source = source
+        self._loaded: dict[Series, tuple[str, Forecaster]] = {}
+        self._models = SharedModels()
+
+    def __call__(self, fleet: Fleet, series: Series) -> Issued:
+        """Forecast the bars after the newest closed candle of a series that the fleet has.
+
+        Raises:
+            DataError: If the candles cannot be had or trusted, or are too old.
+            ArtifactError: If the model cannot be trusted.
+        """
+        from v8.artifacts.forecaster import Forecaster  # noqa: PLC0415 - it comes with TensorFlow
+        from v8.live.issuing import issue  # noqa: PLC0415
+
+        if series not in self._loaded or self._loaded[series][0] != fleet.digest(series):
+            folder = fleet.folders[series]
+            loaded = Forecaster.load(folder, revision=fleet.revision, models=self._models)
+            self._loaded[series] = str(loaded.metadata["model_sha256"]), loaded
+        return issue(self._loaded[series][1], self._source, fleet.label)
+
+
+class LedgerReader:
+    """Reads the live record of a place from its ledger when that changed; the file need not exist.
+
+    Whoever issues forecasts writes the ledger in a process of its own (`python -m v8 forecast --every`); here
+    it is only read. The place is the folder of a run, or `user/name` on the Hub.
+    """
+
+    def __init__(self, file: Path, place: Path | str) -> None:
+        self._file, self._place = file, place
+        self._seen: tuple[object, ...] = ()
+        self._record: Record | None = None
+
+    def __call__(self) -> Record | None:
+        """Return the live record of all series; None while there is no forecast of the place.
+
+        Raises:
+            ArtifactError: If the file is no ledger, or what it holds cannot be trusted.
+        """
+        if not self._file.exists():
+            return None
+        seen = _ledger_stamp(self._file)
+        if seen != self._seen:
+            with Ledger.open(self._file) as ledger:
+                record = live_record(ledger, self._place)
+            self._record, self._seen = record if record.series else None, seen
+        return self._record
 
 
 def _fleet(label: str, revision: str | None, folders: Mapping[str, Path]) -> Fleet:
@@ -145,7 +195,7 @@ def _fleet(label: str, revision: str | None, folders: Mapping[str, Path]) -> Fle
     return Fleet(label, revision, found, metadata, refused)
 
 
-def _stamp(file: Path) -> tuple[str, int, int, int]:
+def _stamp(file: Path) -> tuple[object, ...]:
     """Tell whether a file is the one that was read: its place, number, time and size.
 
     A file that is written aside and renamed has another number, whatever the system's clock can tell apart.
@@ -153,5 +203,19 @@ def _stamp(file: Path) -> tuple[str, int, int, int]:
     try:
         about = file.stat()
     except FileNotFoundError:
-        return str(file), 0, 0, 0
+        return (str(file),)
     return str(file), about.st_ino, about.st_mtime_ns, about.st_size
+
+
+def _ledger_stamp(file: Path) -> tuple[object, ...]:
+    """Return what changes not later than a reader finds more in a ledger.
+
+    The log's index has it: its header is written when what was added counts (https://sqlite.org/walformat.html,
+    2.1). The log itself grows before, so that its time and size would stand for what is not there yet.
+    """
+    try:
+        with open_given(file.with_name(f"{file.name}-shm")) as index:
+            header = index.read(_HEADER_BYTES)
+    except OSError:  # nobody has the ledger open: all is in the file; or opening the ledger will tell
+        header = b""
+    return *_stamp(file), header

@@ -1,6 +1,6 @@
 """The server: routes over a desk, and what listens.
 
-Nothing that a request starts outlives its bound: work is shared (`v8.app.once`), a request waits `WAIT_S` for
+Nothing that a request starts outlives its bound: work is shared (`v8.app.desk`), a request waits `WAIT_S` for
 it at most, and only GET and HEAD are answered.
 """
 
@@ -26,12 +26,9 @@ from starlette.routing import Route
 from v8.app import answers
 from v8.app.assets import ICON, SCRIPT, STYLE_SHEET
 from v8.app.connections import PATIENCE_S, Connection, Crowd, Listener, Tell
-from v8.app.desk import Desk
+from v8.app.desk import RETRY_S, Desk, Promise
 from v8.app.guard import Guard, Policy, json_answer
-from v8.app.once import RETRY_S, Kept
-from v8.app.openapi import description
-from v8.app.page import page, said
-from v8.app.part import Shown, record_part
+from v8.app.page import Shown, page, record_part, said
 from v8.app.places import Fleet
 from v8.errors import ProfileError, V8Error
 from v8.machine.interruption import stop_signals_answered_by
@@ -53,12 +50,7 @@ _FILES: Final = {
 
 
 class UnknownSeriesError(Exception):
-    """A series that is not shown.
-
-    Args:
-        name: What was asked for.
-        fleet: What is shown.
-    """
+    """A series that is asked for and not shown."""
 
     def __init__(self, name: str, fleet: Fleet) -> None:
         super().__init__(name)
@@ -66,12 +58,7 @@ class UnknownSeriesError(Exception):
 
 
 class Site:
-    """The routes.
-
-    Args:
-        desk: What is shown.
-        source: Name of the source of candles.
-    """
+    """The routes: a desk is shown, whose candles come from a source of that name."""
 
     def __init__(self, desk: Desk, source: str) -> None:
         self._desk, self._source = desk, source
@@ -117,7 +104,7 @@ class Site:
 
     async def description(self, request: Request) -> Response:
         """Answer `/openapi.json`."""
-        return json_answer(description())
+        return json_answer(answers.description())
 
     async def _part_of(self, series: Series) -> tuple[Html, int, dict[str, str]]:
         """Return the part about a series, the status that goes with it, and when to ask again."""
@@ -132,7 +119,7 @@ class Site:
         headers = {"cache-control": self._freshness(kept)}
         return join([found.html, record_part(track)]), 200, headers
 
-    def _freshness(self, kept: Kept) -> str:
+    def _freshness(self, kept: Promise) -> str:
         left_s = kept.until_s - self._desk.now_s()
         return f"max-age={max(1, math.ceil(left_s))}"
 
@@ -207,9 +194,7 @@ class _Server(uvicorn.Server):
 def server_of(app: Guard, crowd: Crowd) -> uvicorn.Server:
     """Return what serves an application on sockets: `run(sockets=[...])`, until `should_exit`.
 
-    Args:
-        app: The application.
-        crowd: Of the sockets. Of what strangers send nothing else is told.
+    Of what strangers send nothing is told but what the crowd of the sockets tells.
     """
     connection: Any = partial(Connection, crowd=crowd, headers=app.headers)
     config = uvicorn.Config(
@@ -230,12 +215,8 @@ def server_of(app: Guard, crowd: Crowd) -> uvicorn.Server:
     return _Server(config)
 
 
-async def _finished(kept: Kept) -> Any:
-    """Wait for some work; whoever leaves does not stop it.
-
-    Raises:
-        TimeoutError: If it takes longer than `WAIT_S`.
-    """
+async def _finished(kept: Promise) -> Any:
+    """Wait for some work, `WAIT_S` at most, or TimeoutError; whoever leaves does not stop it."""
     if kept.answer.done():
         return kept.answer.result()
     return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(kept.answer)), WAIT_S)
@@ -270,19 +251,16 @@ def _content_of(error: V8Error | TimeoutError, series: str) -> dict[str, Any]:
     return answers.fault(series, rule, "work that is not done yet", "Ask again in a moment")
 
 
-async def _on_http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)  # noqa: S101 - the type under which it is registered
+async def _on_http(request: Request, error: Any) -> Response:
     content = answers.fault("address", "is one that /openapi.json lists", "another", "Look there")
     return json_answer(content, error.status_code)
 
 
-async def _on_unknown(request: Request, error: Exception) -> Response:
-    assert isinstance(error, UnknownSeriesError)  # noqa: S101 - the type under which it is registered
+async def _on_unknown(request: Request, error: Any) -> Response:
     return json_answer(error.content, 404)
 
 
-async def _on_trouble(request: Request, error: Exception) -> Response:
-    assert isinstance(error, V8Error | TimeoutError)  # noqa: S101 - the types under which it is registered
+async def _on_trouble(request: Request, error: Any) -> Response:
     content = _content_of(error, request.path_params.get("series", "the server"))
     return json_answer(content, 503, retry_after=f"{RETRY_S:.0f}")
 

@@ -29,8 +29,7 @@ from v8.live import DEFAULT_LEDGER
 
 if TYPE_CHECKING:
     from v8.app.desk import Desk
-    from v8.app.places import Place
-    from v8.app.tracks import Tracks
+    from v8.app.places import LedgerReader, Place
     from v8.market.sources.source import CandleSource
 
 LOOPBACK: Final = "127.0.0.1"
@@ -65,8 +64,8 @@ def serve(
     _require_extra()
 
     from v8.app.guard import LOOPBACK_NAMES, Policy
+    from v8.app.places import LedgerReader
     from v8.app.server import Site, application, listening, server_of
-    from v8.app.tracks import Tracks
     from v8.machine.interruption import set_last_words
     from v8.market.sources.source import open_source
 
@@ -75,7 +74,7 @@ def serve(
     place = _place(where, revision, is_offline=offline)
     listener = listening(host or LOOPBACK, port, _tell)
     set_last_words("stopped: the page is not served any more.")
-    desk = _begun(place, candles, Tracks(ledger, where))
+    desk = _begun(place, candles, LedgerReader(ledger, where))
     policy = Policy(None if host else LOOPBACK_NAMES, (HUB_PAGE,) if "SPACE_ID" in os.environ else ())
     _tell(f"{desk.fleet.label}: http://{_address(listener)}/ (Ctrl-C stops it)")
     try:
@@ -86,11 +85,11 @@ def serve(
     raise KeyboardInterrupt
 
 
-def _begun(place: Place, candles: CandleSource, tracks: Tracks) -> Desk:
+def _begun(place: Place, candles: CandleSource, tracks: LedgerReader) -> Desk:
     """Return the work behind the page, with TensorFlow started and the first forecast made."""
-    from v8.app.desk import Desk, Tools
-    from v8.app.part import shown
-    from v8.app.present import Present
+    from v8.app.desk import Desk, SourceClock, Tools
+    from v8.app.page import shown
+    from v8.app.places import FleetForecasts
     from v8.app.server import WAIT_S
     from v8.cli.device import place as place_models
     from v8.machine.quiet import quiet_start
@@ -98,11 +97,8 @@ def _begun(place: Place, candles: CandleSource, tracks: Tracks) -> Desk:
 
     place_models("auto", "1", "1")  # the same sums in the same order as when the models were judged
     with quiet_start():
-        from v8.app.issuer import Issuer
-
-        desk = Desk(
-            place, Tools(Issuer(candles), tracks, Present(partial(present_of, candles)), _tell), shown
-        )
+        clock = SourceClock(partial(present_of, candles))
+        desk = Desk(place, Tools(FleetForecasts(candles), tracks, clock, _tell), shown)
         desk.begin(WAIT_S)
     return desk
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from v8.app.once import RETRY_S, Once
+from v8.app.desk import RETRY_S, SharedWork
 
 
 class Clock:
@@ -24,7 +24,7 @@ class Clock:
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 30)), max_size=30))
 def test_work_is_done_again_exactly_when_it_is_stale(asked: list[tuple[str, float]]) -> None:
     clock, done, expected, fresh_until = Clock(), Counter[str](), Counter[str](), {"a": 0.0, "b": 0.0}
-    once = Once(clock)
+    once = SharedWork(clock)
 
     def work(key: str) -> tuple[str, float]:
         done[key] += 1
@@ -42,7 +42,7 @@ def test_work_is_done_again_exactly_when_it_is_stale(asked: list[tuple[str, floa
 
 
 def test_all_who_ask_meanwhile_wait_for_the_same() -> None:
-    once, may_end, num_done = Once(Clock()), threading.Event(), Counter[str]()
+    once, may_end, num_done = SharedWork(Clock()), threading.Event(), Counter[str]()
 
     def work() -> tuple[int, float]:
         num_done["work"] += 1
@@ -61,7 +61,7 @@ def test_all_who_ask_meanwhile_wait_for_the_same() -> None:
 
 def test_what_failed_is_tried_again_only_after_a_while() -> None:
     clock, tried = Clock(), Counter[str]()
-    once = Once(clock)
+    once = SharedWork(clock)
 
     def work() -> tuple[int, float]:
         tried["work"] += 1
@@ -79,7 +79,7 @@ def test_what_failed_is_tried_again_only_after_a_while() -> None:
 
 
 def test_what_is_dropped_is_done_anew_and_what_goes_on_is_left() -> None:
-    once, may_end = Once(Clock()), threading.Event()
+    once, may_end = SharedWork(Clock()), threading.Event()
     first = once.ask("done", lambda: (1, 200.0))
     assert first.answer.result(timeout=30) == 1
     going = once.ask("going", lambda: (may_end.wait(30), 200.0))

@@ -12,7 +12,7 @@ import pytest
 from ledger_entries import ISSUER, made_entry, made_score
 
 from v8.app import desk
-from v8.app.tracks import Tracks
+from v8.app.places import LedgerReader
 from v8.live.database import Ledger
 from v8.live.record import live_record
 
@@ -33,7 +33,7 @@ def test_the_record_is_that_of_the_ledger_and_grows_with_it(
 ) -> None:
     monkeypatch.setattr(desk, "RECORD_S", 0.1)
     file = tmp_path / "ledger.sqlite"
-    with serve(record=Tracks(file, PLACE)) as page:
+    with serve(record=LedgerReader(file, PLACE)) as page:
         assert page.get(f"/api/track/{BTC}").json() == {"series": BTC, "record": None, "all_series": {}}
         assert "No record yet" in page.get(f"/part/{BTC}").text
         with Ledger.open_to_write(file) as ledger:
@@ -58,7 +58,7 @@ def test_the_record_is_that_of_the_ledger_and_grows_with_it(
 
 def test_a_ledger_is_read_again_only_when_it_was_written(tmp_path: Path) -> None:
     file = tmp_path / "ledger.sqlite"
-    tracks = Tracks(file, PLACE)
+    tracks = LedgerReader(file, PLACE)
     assert tracks() is None
     with Ledger.open_to_write(file) as ledger:
         assert tracks() is None
@@ -72,7 +72,7 @@ def test_a_ledger_is_read_again_only_when_it_was_written(tmp_path: Path) -> None
 
 def test_what_counts_only_after_the_log_has_grown_is_seen(tmp_path: Path) -> None:
     file = tmp_path / "ledger.sqlite"
-    tracks, index = Tracks(file, PLACE), tmp_path / "ledger.sqlite-shm"
+    tracks, index = LedgerReader(file, PLACE), tmp_path / "ledger.sqlite-shm"
 
     def set_header(header: bytes) -> None:
         with index.open("r+b") as opened:
@@ -99,7 +99,7 @@ def test_what_is_no_ledger_is_told_without_its_path(
 ) -> None:
     file = tmp_path / "ledger.sqlite"
     file.write_bytes(b"no database" * 500)
-    with serve(record=Tracks(file, PLACE)) as page:
+    with serve(record=LedgerReader(file, PLACE)) as page:
         told = page.get(f"/api/track/{BTC}")
         assert told.status == 503
         assert str(tmp_path) not in told.text
