@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from v8.write_pacing import Pace
+from v8.storage import Pace
 
 
 class Clock:

@@ -35,11 +35,11 @@ from v8.hub.manifest import read_manifest
 from v8.hub.staging import Choice, stage_run
 from v8.losses.judgement import Judgement
 from v8.losses.leaderboard import read_history, read_results
+from v8.market.companions import read_user_table
 from v8.market.series import load_universe
 from v8.market.sources.files import FilesSource
 from v8.market.sources.tables import read_csv_table
 from v8.market.sources.vision import _read_zip
-from v8.market.user_tables import read_user_table
 from v8.profile import TABLES_PLACE, load_profile
 from v8.views.backtest_page import backtest_page
 from v8.views.backtest_results import read_results as read_results_of

@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 
 from v8.errors import ProfileError
-from v8.market.candles import Candles, check_candles
+from v8.market.candles import Candles
+from v8.market.checks import check_candles
 from v8.market.series import Series
 from v8.market.sources.source import SOURCES, SourceKind, open_source
 from v8.profile import Profile

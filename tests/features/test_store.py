@@ -21,7 +21,8 @@ from v8.errors import DataError
 from v8.features.indicators import definition_digest
 from v8.features.store import GROUP_ROWS, FeatureStore
 from v8.features.table import FeatureTable, compute_table
-from v8.market.candles import Candles, check_candles
+from v8.market.candles import Candles
+from v8.market.checks import check_candles
 from v8.market.series import Series
 
 INDICATORS = ("bb_upper", "bb_lower", "macd", "macd_signal", "atr", "bb_width", "volatility")

@@ -22,7 +22,8 @@ from v8.features.store import FeatureStore
 from v8.features.ta_package.features import package_feature
 from v8.features.ta_package.outputs import RefusedError, outputs, read_wish, suggestion
 from v8.features.table import FeatureTable, compute_table
-from v8.market.candles import Candles, check_candles
+from v8.market.candles import Candles
+from v8.market.checks import check_candles
 from v8.market.series import Series
 
 NUM_ROWS = 440

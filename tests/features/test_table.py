@@ -13,7 +13,8 @@ from v8.columns import OHLC
 from v8.errors import DataError
 from v8.features.indicators import FEATURES
 from v8.features.table import FeatureTable, compute_table
-from v8.market.candles import Candles, check_candles
+from v8.market.candles import Candles
+from v8.market.checks import check_candles
 from v8.market.series import Series
 
 SERIES = Series("BTCUSDT", "15m")

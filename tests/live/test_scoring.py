@@ -15,7 +15,8 @@ from v8.live.baselines import DAY_S, FittedBaselines, fit_baselines, fitted_unti
 from v8.live.entries import Entry, Issuer
 from v8.live.scoring import GIVEN_UP_S, score, truth_bars
 from v8.losses.metrics import measure_errors
-from v8.market.candles import Candles, check_candles
+from v8.market.candles import Candles
+from v8.market.checks import check_candles
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.profile import Profile

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from v8.errors import DataError
-from v8.market.candles import check_candles, require_newest
+from v8.market.candles import require_newest
+from v8.market.checks import check_candles
 from v8.market.open_times import iso
 from v8.market.series import Series
 

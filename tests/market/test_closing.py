@@ -10,8 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from v8.errors import DataError
-from v8.market.candles import check_candles
-from v8.market.closing import closed_hours
+from v8.market.checks import check_candles, closed_hours
 from v8.market.series import WEEK_S, Series
 
 DAY_S, HOUR_S = 86_400, 3_600

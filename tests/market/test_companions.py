@@ -13,8 +13,7 @@ from v8.features.table import compute_table
 from v8.market.candles import Candles
 from v8.market.companions import Companions
 from v8.market.series import Series
-from v8.market.sources.cut_off import CutOffSource
-from v8.market.sources.source import CandleSource, open_source
+from v8.market.sources.source import CandleSource, CutOffSource, open_source
 from v8.profile import TableSettings
 
 ETH, BTC = Series("ETHUSDT", "15m"), Series("BTCUSDT", "15m")

@@ -11,7 +11,8 @@ import pytest
 
 from v8.artifacts.forecast_input import checked_candles
 from v8.errors import DataError
-from v8.market.candles import Candles, check_candles
+from v8.market.candles import Candles
+from v8.market.checks import check_candles
 from v8.market.frames import candle_table
 from v8.market.series import Series
 from v8.market.sources.files import FilesSource

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from v8.errors import DataError
-from v8.market.user_tables import read_user_table, user_table
+from v8.market.companions import read_user_table, user_table
 from v8.profile import TableSettings
 
 HOUR_S = 3_600

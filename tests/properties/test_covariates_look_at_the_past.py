@@ -16,7 +16,8 @@ from v8.features.covariates import neighbours
 from v8.features.indicators import FEATURES
 from v8.features.store import FeatureStore
 from v8.features.table import FeatureTable, compute_table
-from v8.market.candles import Candles, check_candles
+from v8.market.candles import Candles
+from v8.market.checks import check_candles
 from v8.market.companions import Companions
 from v8.market.series import Series
 from v8.profile import TableSettings

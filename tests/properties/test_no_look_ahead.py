@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from v8.columns import OHLCV
 from v8.features.indicators import FEATURES, warmup_bars
 from v8.features.table import FeatureTable, compute_table
-from v8.market.candles import Candles, check_candles
+from v8.market.candles import Candles
+from v8.market.checks import check_candles
 from v8.market.series import Series
 
 NUM_ROWS = 520

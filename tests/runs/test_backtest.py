@@ -14,7 +14,8 @@ import pytest
 from v8.artifacts.backtest_folder import BacktestPlan, read_plan
 from v8.artifacts.series_artifact import read_metadata
 from v8.errors import ArtifactError, DataError
-from v8.market.candles import Candles, check_candles
+from v8.market.candles import Candles
+from v8.market.checks import check_candles
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.profile import Profile, load_profile

@@ -32,12 +32,11 @@ from v8.errors import (
     V8Error,
     listed,
 )
-from v8.market.candles import check_candles
-from v8.market.companions import Companions
+from v8.market.checks import check_candles
+from v8.market.companions import Companions, UserTable
 from v8.market.frames import candle_table
 from v8.market.series import Series
 from v8.market.sources.source import SOURCES
-from v8.market.user_tables import UserTable
 from v8.profile import Profile, load_profile
 from v8.storage import digest_json, home, write_text, write_with
 

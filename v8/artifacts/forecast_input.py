@@ -15,7 +15,8 @@ import pandas as pd
 
 from v8.columns import OPEN_TIME
 from v8.errors import DataError
-from v8.market.candles import Candles, check_candles, require_newest, require_one_unit
+from v8.market.candles import Candles, require_newest, require_one_unit
+from v8.market.checks import check_candles
 from v8.market.frames import GivenCandles, candle_table, of_another_series
 from v8.market.open_times import US_PER_S, iso, read_open_times
 from v8.market.series import TIMEFRAME_S, Series

@@ -35,8 +35,7 @@ from v8.market.series import Series, by_series
 from v8.profile import Profile, ProfileName, is_digest_of
 from v8.records import AS_WRITTEN, check_format, checked, read_json_object, read_plain
 from v8.redaction import shown
-from v8.storage import sweep, write_json
-from v8.write_pacing import Pace
+from v8.storage import Pace, sweep, write_json
 
 RUN_FORMAT = 1
 """Version of the keys of `run.json`."""

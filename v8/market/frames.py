@@ -13,7 +13,7 @@ Columns are found by name, without regard to case, blanks, underscores and brack
   symbol are taken.
 
 Rows without names are those of exchange libraries: open time, open, high, low, close, then the volume if
-there is a sixth value. Their prices tell whether they come in that order (`v8.market.contradictions`).
+there is a sixth value. Their prices tell whether they come in that order (`v8.market.checks`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ import pandas as pd
 
 from v8.columns import CLOSE, HIGH, LOW, OHLC, OHLCV, OPEN, OPEN_TIME, VOLUME
 from v8.errors import DataError, listed
-from v8.market.contradictions import too_coarse
 from v8.market.series import Series
 from v8.redaction import shown
 from v8.symbols import plain_symbol
@@ -84,6 +83,7 @@ _BARE_UNITS_S: Final = (1.0, 60.0, 0.001)
 """What a number without a unit counts: seconds, minutes or milliseconds."""
 
 _FEWEST_QUOTE_LETTERS: Final = 3
+_COARSE_BYTES: Final = 2
 
 _NAMES: Final = {
     OPEN_TIME: TIME_NAMES,
@@ -327,3 +327,20 @@ def _means_timeframe(text: str, series: Series) -> bool:
     unit, number = found["unit"].lower(), int(found["number"])
     units_s = _BARE_UNITS_S if not unit else (_UNIT_S.get(unit, 0),)
     return any(number * unit_s == series.bar_s for unit_s in units_s)
+
+
+def is_coarse(column: pd.Series) -> bool:
+    """Tell whether a column has numbers of 16 bits."""
+    if column.dtype == object:
+        return any(isinstance(item, np.float16) for item in column)
+    return pd.api.types.is_float_dtype(column.dtype) and getattr(column.dtype, "itemsize", 0) == _COARSE_BYTES
+
+
+def too_coarse(where: str, name: str) -> DataError:
+    """Build the error for numbers of 16 bits."""
+    return DataError(
+        where=where,
+        rule="prices and volumes have more than the three digits of 16 bits",
+        got=f"float16 in {name}",
+        fix="Read them again as float64; what was rounded does not come back by converting",
+    )

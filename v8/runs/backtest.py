@@ -29,8 +29,7 @@ from v8.market.candles import Candles
 from v8.market.companions import Companions
 from v8.market.open_times import iso
 from v8.market.series import Series
-from v8.market.sources.cut_off import CutOffSource
-from v8.market.sources.source import CandleSource
+from v8.market.sources.source import CandleSource, CutOffSource
 from v8.net import told_of_waiting
 from v8.profile import Profile
 from v8.runs.events import Listener, Note, StageStarted, Waiting, isolated

@@ -1,6 +1,6 @@
 """What a run shows of its finished series: leaderboard, report and timing, rewritten after each (G13).
 
-A large run writes them as often as takes a twentieth of its time, and at its end (`v8.write_pacing`).
+A large run writes them as often as takes a twentieth of its time, and at its end (`v8.storage`).
 
 Of each series the model that serves is shown. None of it is needed to go on: a file that cannot be written,
 and a series whose files are damaged, are told and left out.
@@ -31,11 +31,10 @@ from v8.losses.leaderboard import (
     read_results,
     write_leaderboard_csv,
 )
-from v8.storage import write_json, write_text
+from v8.storage import Pace, write_json, write_text
 from v8.views.markup import Html
 from v8.views.page import DEMO_WARNING, is_in_files, run_page, series_body, series_line, series_section
 from v8.views.series_files import section_file, write_section
-from v8.write_pacing import Pace
 
 REPORT_FILE = "report.html"
 TIMING_FILE = "timing.json"

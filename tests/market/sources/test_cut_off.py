@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from v8.market.series import Series
-from v8.market.sources.cut_off import CutOffSource
 from v8.market.sources.demo import DemoSource
+from v8.market.sources.source import CutOffSource
 
 SERIES = Series("BTCUSDT", "15m")
 

@@ -1,7 +1,7 @@
 import pytest
 
 from v8.errors import DataError
-from v8.market.sources.exchange_clock import ExchangeClock
+from v8.market.sources.rest import ExchangeClock
 
 
 class Clocks:

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 from v8.errors import DataError
-from v8.market.candles import check_candles
+from v8.market.checks import check_candles
 from v8.market.series import Series
-from v8.market.sources import arrow_tables, file_kinds
+from v8.market.sources import file_kinds
 from v8.market.sources.files import FilesSource
 
 HOURLY = Series("BTCUSDT", "1h")
@@ -158,7 +158,7 @@ def test_a_feather_that_is_damaged_or_claims_too_much_is_one_sentence(
 def test_a_small_feather_cannot_ask_for_much_memory(
     tmp_path: Path, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow_tables, "MAX_UNPACKED_BYTES", 10**6)
+    monkeypatch.setattr(file_kinds, "MAX_UNPACKED_BYTES", 10**6)
     file, many = tmp_path / "BTCUSDT-1h.feather", pd.DataFrame(np.zeros((10**5, 6)), columns=COLUMNS)
     for compression in ("zstd", "lz4", "uncompressed"):
         many.to_feather(file, compression=compression)

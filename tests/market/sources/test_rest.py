@@ -20,10 +20,9 @@ from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.market.sources import rest
 from v8.market.sources.downloads import Downloader, TimeLimits
-from v8.market.sources.exchange_clock import ExchangeClock
 from v8.market.sources.klines_api import PATIENCE_OF_API, ApiEtiquette, KlinesApi, read_addresses
 from v8.market.sources.live import LiveSource
-from v8.market.sources.rest import MOST_APART_S, RestSource
+from v8.market.sources.rest import MOST_APART_S, ExchangeClock, RestSource
 from v8.market.sources.source import KeepsTime, open_source, present_of
 from v8.net import told_of_waiting
 

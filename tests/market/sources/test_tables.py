@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from v8.errors import DataError
-from v8.market.candles import check_candles
+from v8.market.checks import check_candles
 from v8.market.series import Series
 from v8.market.sources.files import FilesSource
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from v8.errors import DataError, ProfileError
-from v8.market.candles import check_candles
+from v8.market.checks import check_candles
 from v8.market.series import Series
 from v8.market.sources.downloads import PATIENCE, Downloader
 from v8.market.sources.source import open_source

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from v8.columns import CLOSE, HIGH, LOW, OPEN, OPEN_TIME, VOLUME
 from v8.errors import DataError
-from v8.market.candles import Candles, check_candles, require_num_bars
+from v8.market.candles import Candles, require_num_bars
+from v8.market.checks import check_candles
 from v8.market.open_times import iso
 from v8.market.series import Series
 

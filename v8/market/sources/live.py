@@ -9,7 +9,7 @@ What is missing decides who is asked:
   API from there; the API alone, page by page, for a series that the archive lacks. A symbol that is no longer
   traded costs one request, and so does asking for candles from before the first one.
 
-The exchange's time is asked for once per source. `v8.market.history` says what happens to a candle that is
+The exchange's time is asked for once per source. `v8.market.store` says what happens to a candle that is
 told twice; `v8.market.store` keeps everything.
 """
 
@@ -25,15 +25,15 @@ import pandas as pd
 
 from v8 import storage
 from v8.errors import DataError
-from v8.market.candles import Candles, check_candles, require_num_bars
-from v8.market.history import History, from_api, from_candles
+from v8.market.candles import Candles, require_num_bars
+from v8.market.checks import check_candles
 from v8.market.open_times import iso
 from v8.market.series import Series
-from v8.market.sources.klines import MOST_ROWS, Span
-from v8.market.sources.listing import require_listed
+from v8.market.sources.klines_api import MOST_ROWS, Span
 from v8.market.sources.rest import RestSource, last_closed_s
+from v8.market.sources.source import require_listed
 from v8.market.sources.vision import NotArchivedError, VisionSource, read_archive_address
-from v8.market.store import CandleStore, Merged
+from v8.market.store import CandleStore, History, Merged, from_api, from_candles
 
 NUM_REASKED: Final = 3
 """Candles of the store that every request for newer ones asks for again."""

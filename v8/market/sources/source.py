@@ -2,19 +2,20 @@
 
 A source is a file of this folder and a line in `SOURCES`; one's own calls `SOURCES.register`. It serves what
 it has or raises an error. None of them ever falls back to another, and the demo market opens only under its
-own name.
+own name. `CutOffSource` shows of any of them what there was at a moment of the past.
 """
 
 from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from v8.errors import ProfileError
+from v8.errors import DataError, ProfileError
+from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.registry import Registry, later
 
@@ -208,3 +209,57 @@ def open_source(name: str, *, data_dir: Path | None = None) -> CandleSource:
             fix=f"Add --source {readers} or leave --data-dir out",
         )
     return kind.open()
+
+
+@dataclass(frozen=True)
+class CutOffSource:
+    """A source of which nothing after a moment is seen.
+
+    Args:
+        source: What has the candles.
+        newest_s: Per series, the latest open time shown, seconds since the epoch, UTC. Series of a timeframe
+            share it, so those that lie beside them are shown as far.
+    """
+
+    source: CandleSource
+    newest_s: Mapping[str, int]
+
+    @property
+    def name(self) -> str:
+        """The name of the source behind it."""
+        return self.source.name
+
+    @property
+    def is_publishable(self) -> bool:
+        """Whether models of the source behind it may be published."""
+        return self.source.is_publishable
+
+    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
+        """Return the newest candles up to the moment; see `CandleSource`.
+
+        Raises:
+            DataError: If there are none, or they cannot be trusted.
+        """
+        last_s = self.newest_s.get(str(series)) or self._of_timeframe(series)
+        found = self.source.candles(series, num_bars, last_s if end_s is None else min(end_s, last_s))
+        # Later candles are known to exist; that they do is no news in a back-test.
+        return replace(found, report=replace(found.report, num_newer=0))
+
+    def _of_timeframe(self, series: Series) -> int:
+        ends = {Series.parse(name).timeframe: end_s for name, end_s in self.newest_s.items()}
+        return ends[series.timeframe]
+
+
+def require_listed(series: Series, source: str) -> None:
+    """Refuse a symbol that the exchange cannot have before anything is asked.
+
+    Raises:
+        DataError: If it is not of letters and digits only.
+    """
+    if not series.symbol.isalnum():
+        raise DataError(
+            where=f"{series} from {source}",
+            rule="the exchange's symbols are letters and digits, such as BTCUSDT",
+            got=series.symbol,
+            fix="Write it as the exchange does, or give files of your own with --source files",
+        )

@@ -1,10 +1,11 @@
-"""Candle tables as text: separated values, with a header or none.
+"""Candle tables as text: separated values, with a header or none, read strictly.
 
 - Values are parted by commas, semicolons, tabs or bars, whichever make a header or a row of candles; a line
   `sep=;` in front decides. Lines end in LF, CR LF or CR. A line in front of the header that holds a single
   field (the address of a site) is skipped. `v8.market.frames` says what names of columns mean.
 - A header of two levels, prices and tickers, ends in a line that names the times only, as pandas writes it.
-- A row is a line, and no longer than its header (`v8.market.separated`).
+- A row is a line, and no longer than its header. A quote that is not closed where it was opened would swallow
+  line ends up to the next one: rows are lost, and what stands behind belongs to another time.
 - Rows without a header are open time, open, high, low, close and volume, perhaps with the number of trades
   behind, or the twelve columns of the exchange archive in its order.
 """
@@ -24,8 +25,67 @@ from v8.columns import CLOSE, HIGH, LOW, OPEN, OPEN_TIME, VOLUME
 from v8.errors import DataError, listed
 from v8.market.frames import TIME_NAMES, flat_names, plain_name, wanted_columns
 from v8.market.open_times import read_open_times
-from v8.market.separated import require_closed_quotes, require_no_more_values
 from v8.market.series import Series
+
+
+def require_closed_quotes(text: str, separator: str, where: str) -> None:
+    """Refuse a CSV with a quote that does not close on its line, as one around a whole value does.
+
+    Args:
+        text: The whole CSV; lines end in LF, CR LF or CR.
+        separator: One character.
+        where: Name of the file, for the error.
+
+    Raises:
+        DataError: If there is one, or a value too long for any number.
+    """
+    if '"' not in text:
+        return
+    for number, line in enumerate(io.StringIO(text, newline=None), 1):
+        if '"' in line:
+            _require_closed(line, separator, number, where)
+
+
+def require_no_more_values(text: str, separator: str, num_columns: int, where: str) -> None:
+    """Refuse a CSV with a line that has more values than there are columns; empty ones at its end are none.
+
+    Args:
+        text: The whole CSV, whose quotes are closed.
+        separator: One character.
+        num_columns: Columns, unitless.
+        where: Name of the file, for the error.
+
+    Raises:
+        DataError: If there is one.
+    """
+    for number, line in enumerate(io.StringIO(text, newline=None), 1):
+        if line.count(separator) >= num_columns:
+            values = next(csv.reader([line.rstrip(f"{separator} \n")], delimiter=separator))
+            if len(values) > num_columns:
+                raise uneven(where, f"{len(values)} values in line {number:,}, and {num_columns} columns")
+
+
+def uneven(where: str, got: str) -> DataError:
+    """Build the error for rows that are not as long as the header."""
+    return DataError(
+        where=where,
+        rule="must be a CSV with as many values a row as columns",
+        got=got,
+        fix="Mend the file",
+    )
+
+
+def _require_closed(line: str, separator: str, number: int, where: str) -> None:
+    try:
+        next(csv.reader([line], delimiter=separator, strict=True))
+    except csv.Error as error:
+        raise DataError(
+            where=where,
+            rule="must be a CSV in which a quote closes on its own line, around a whole value",
+            got=f"{error} in line {number:,}",
+            fix="Close or remove the quote: the rows behind it would be lost",
+        ) from error
+
 
 ARCHIVE_COLUMNS = (
     OPEN_TIME,

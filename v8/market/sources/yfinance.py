@@ -29,7 +29,8 @@ import pandas as pd
 from v8 import storage
 from v8.columns import OHLC, OPEN_TIME
 from v8.errors import DataError, ProfileError, listed
-from v8.market.candles import Candles, check_candles, require_num_bars
+from v8.market.candles import Candles, require_num_bars
+from v8.market.checks import check_candles
 from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.market.sources.rest import last_closed_s
