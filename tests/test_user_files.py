@@ -19,7 +19,7 @@ from v8.app.places import LedgerReader
 from v8.errors import V8Error
 from v8.features.store import FeatureStore
 from v8.features.table import compute_table
-from v8.live.database import Ledger
+from v8.live.ledger import Ledger
 from v8.lock import FolderLock, WriterLock
 from v8.machine.measurements import kept
 from v8.market.series import Series

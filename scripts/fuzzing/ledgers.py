@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 
 from v8.app.places import LedgerReader
-from v8.live.database import Ledger
 from v8.live.entries import Entry, Issuer, Score
+from v8.live.ledger import Ledger
 from v8.live.record import live_record
 
 LEDGER: Final = "ledger.sqlite"

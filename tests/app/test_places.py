@@ -13,7 +13,7 @@ from ledger_entries import ISSUER, made_entry, made_score
 
 from v8.app import desk
 from v8.app.places import LedgerReader
-from v8.live.database import Ledger
+from v8.live.ledger import Ledger
 from v8.live.record import live_record
 
 PLACE, BTC = "someone/fleet", "BTCUSDT-15m"

@@ -23,11 +23,10 @@ from watched_replay import AFTER_CLOSE_S, MOVED_CLOCK, WatchedReplay, ledger_row
 from v8.artifacts.generations import Serving
 from v8.cli.app import app
 from v8.live import watching
-from v8.live.database import Ledger
-from v8.live.models import PresentModels
+from v8.live.entries import GIVEN_UP_S
+from v8.live.ledger import Ledger
 from v8.live.record import live_record
-from v8.live.scoring import GIVEN_UP_S
-from v8.live.watching import Wake, Watch, jitter_s
+from v8.live.watching import ServingModels, Wake, Watch, jitter_s
 from v8.market.series import Series
 
 SHORT, LONG = "BTCUSDT-15m", "ETHUSDT-1h"
@@ -66,14 +65,14 @@ def told() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def models(trained: tuple[Any, Any]) -> PresentModels:
+def models(trained: tuple[Any, Any]) -> ServingModels:
     """The trained run's models, opened once for all tests."""
-    return PresentModels(trained[0].run)
+    return ServingModels(trained[0].run)
 
 
 @pytest.fixture
 def watch_place(
-    models: PresentModels, tmp_path: Path, told: list[str]
+    models: ServingModels, tmp_path: Path, told: list[str]
 ) -> Iterator[Callable[..., tuple[Watch, Ledger]]]:
     """Watch the trained run, or another, into a ledger of this test."""
     opened: list[Ledger] = []
@@ -81,7 +80,7 @@ def watch_place(
     def make(run: Path | None = None, name: str = "ledger.sqlite") -> tuple[Watch, Ledger]:
         ledger = Ledger.open_to_write(tmp_path / name)
         opened.append(ledger)
-        present = PresentModels(run) if run else models
+        present = ServingModels(run) if run else models
         return Watch(present, open_following, ledger, "./tiny", tell=told.append), ledger
 
     yield make
@@ -241,7 +240,7 @@ def test_a_candle_that_never_comes_leaves_a_close_and_its_scores_out(
 
 
 def test_an_asking_second_is_the_place_s_own_and_after_the_close(
-    exchange: ExchangeApi, models: PresentModels, tmp_path: Path
+    exchange: ExchangeApi, models: ServingModels, tmp_path: Path
 ) -> None:
     second = jitter_s("./tiny")
     assert second == jitter_s("./tiny") and 2 <= second <= 7
@@ -382,7 +381,7 @@ def test_forecast_once_says_what_it_did_and_how_to_look_at_it(
 
 
 def test_a_second_writer_and_a_market_without_a_present_are_refused(
-    call: Callable[..., Any], models: PresentModels, trained: tuple[Any, Any], tmp_path: Path
+    call: Callable[..., Any], models: ServingModels, trained: tuple[Any, Any], tmp_path: Path
 ) -> None:
     words = ("forecast", trained[0].run, "--ledger", tmp_path / "ledger.sqlite")
     with Ledger.open_to_write(tmp_path / "ledger.sqlite"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from v8.columns import RANGE_BARS
-from v8.formulas.path_baseline import fit_range_paths
+from v8.formulas.baselines import fit_range_paths
 from v8.formulas.range_paths import NUM_PATHS, SEED
 from v8.windows.span import Span
 

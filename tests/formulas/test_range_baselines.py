@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from v8.formulas.range_baselines import EWMA, SCALED, fit_har
+from v8.formulas.baselines import EWMA, SCALED, fit_har
 from v8.tasks.closes import future_weights
 from v8.windows.span import Span
 

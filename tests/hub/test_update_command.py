@@ -29,8 +29,8 @@ from v8.cli.app import app
 from v8.errors import ArtifactError
 from v8.hub.publish import publish
 from v8.hub.staging import Choice, stage_run
-from v8.live.database import Ledger
 from v8.live.entries import Entry, Issuer, Score
+from v8.live.ledger import Ledger
 from v8.live.renewal import NOT_TRAINED, Looked, Renewal, Renewed
 from v8.live.staleness import Rule
 from v8.market.series import Series

@@ -13,9 +13,8 @@ from moved_clock import open_following
 from v8.errors import ArtifactError
 from v8.hub.publish import publish
 from v8.hub.staging import Choice, stage_run
-from v8.live.database import Ledger
-from v8.live.models import PresentModels
-from v8.live.watching import Watch
+from v8.live.ledger import Ledger
+from v8.live.watching import ServingModels, Watch
 
 REPO, SERIES, BAR_S = "someone/tiny", "BTCUSDT-15m", 900
 
@@ -34,7 +33,7 @@ def test_the_newest_commit_forecasts_and_each_forecast_says_which(
     exchange_api.now_s = BEGIN_S + 5
     told: list[str] = []
     with Ledger.open_to_write(tmp_path / "ledger.sqlite") as ledger:
-        watch = Watch(PresentModels(REPO), open_following, ledger, ledger.place(REPO), tell=told.append)
+        watch = Watch(ServingModels(REPO), open_following, ledger, ledger.place(REPO), tell=told.append)
         assert watch.wake().num_issued == 1
         first = str(published.commits(REPO)[-1].oid)
         second = str(published.commit(REPO, {"notes.md": b"nothing about models\n"}))
@@ -51,4 +50,4 @@ def test_the_newest_commit_forecasts_and_each_forecast_says_which(
 
 def test_a_series_that_is_not_published_is_refused_by_name(published: Any) -> None:
     with pytest.raises(ArtifactError, match=r"got none of BTCUSDT-1h\. Did you mean BTCUSDT-15m"):
-        PresentModels(REPO, ["BTCUSDT-1h"])
+        ServingModels(REPO, ["BTCUSDT-1h"])

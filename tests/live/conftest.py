@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from ledger_entries import ISSUER, made_entry, made_score
 
-from v8.live.database import Ledger
 from v8.live.entries import Entry, Issuer, Score
+from v8.live.ledger import Ledger
 
 
 @pytest.fixture

@@ -23,14 +23,12 @@ from v8.cli.printed_forecasts import PRINTERS
 from v8.cli.track import _PRINTERS
 from v8.cli.update import _print_decisions
 from v8.errors import ArtifactError
-from v8.live.baselines import fit_baselines
-from v8.live.database import Ledger
+from v8.live.entries import score
 from v8.live.issuing import Issued
+from v8.live.ledger import Ledger
+from v8.live.making import fit_baselines, make_entry
 from v8.live.record import live_record
-from v8.live.renewal import Renewed
-from v8.live.ruling import decision_of, rule
-from v8.live.scoring import score
-from v8.live.writing import make_entry
+from v8.live.renewal import Renewed, decision_of, rule_on
 from v8.losses.quantile_judgement import QuantileJudgement
 from v8.market.candles import Candles
 from v8.market.series import Series
@@ -191,7 +189,7 @@ def test_a_contest_tells_how_sure_both_models_were(
     made: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     profile = recorded_profile(made.forecaster.metadata["profile"], where="test")
-    ruling = rule(made.folder, made.folder, made.candles, profile)
+    ruling = rule_on(made.folder, made.folder, made.candles, profile)
     assert ruling.contest is not None and not ruling.is_replaced  # a tie
     judged = made.forecaster.metadata["quantiles"]["tasks"]["ohlc"]["errors"]["model"]
     told = ruling.quantiles[0]["ohlc"]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from v8.errors import DataError
+from v8.features.ranges import DAY_S
 from v8.features.table import compute_table
 from v8.formulas.baselines import BASELINES
-from v8.live.baselines import DAY_S, FittedBaselines, fit_baselines, fitted_until_s, known_bars
-from v8.live.entries import Entry, Issuer
-from v8.live.scoring import GIVEN_UP_S, score, truth_bars
+from v8.live.entries import GIVEN_UP_S, Entry, Issuer, score, truth_bars
+from v8.live.making import FittedBaselines, fit_baselines, fitted_until_s, known_bars
 from v8.losses.metrics import measure_errors
 from v8.market.candles import Candles
 from v8.market.checks import check_candles

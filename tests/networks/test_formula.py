@@ -11,7 +11,7 @@ import pytest
 from keras_3_10 import unknown_keys
 
 from v8.artifacts.model_file import check_keras_file
-from v8.formulas.path_baseline import RANGE_PATHS
+from v8.formulas.baselines import RANGE_PATHS
 from v8.networks.forecasting import forecast_windows
 from v8.networks.formula import FormulaModel, num_fitted
 from v8.profile import Profile, load_profile

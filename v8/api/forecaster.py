@@ -179,7 +179,7 @@ class Forecaster(artifacts.Forecaster):
         forecasts = {
             task: values.astype(np.float64) for task, values in self.forecast(span.raw_windows()).items()
         }
-        return judge_span(span, forecasts, train=fitted, scaling=scaling)
+        return judge_span(span, forecasts, train=fitted, scaling=scaling)[0]
 
     @in_python
     def plot(

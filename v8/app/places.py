@@ -17,7 +17,7 @@ from v8.artifacts.run_folder import RUN_FILE, read_run
 from v8.artifacts.series_artifact import METADATA_FILE, read_described
 from v8.errors import ArtifactError, V8Error, listed
 from v8.hub.pull import pull
-from v8.live.database import Ledger
+from v8.live.ledger import Ledger
 from v8.live.record import Record, live_record
 from v8.losses.leaderboard import LeaderboardRow, SeriesResult, rank_results, read_results
 from v8.market.series import Series

@@ -34,8 +34,7 @@ from v8.live import DEFAULT_LEDGER
 from v8.wording import plural
 
 if TYPE_CHECKING:
-    from v8.live.models import PresentModels
-    from v8.live.watching import Wake, Watch
+    from v8.live.watching import ServingModels, Wake, Watch
     from v8.market.sources.source import CandleSource
 
 SOME_FAILED: Final = 4
@@ -63,7 +62,7 @@ def forecast(
     where = one_place("forecast", run, repo)
     names = [str(one) for one in asked_series(series) or ()] or None
 
-    from v8.live.database import Ledger
+    from v8.live.ledger import Ledger
     from v8.machine.interruption import set_last_words
     from v8.market.sources.source import open_source
 
@@ -93,19 +92,19 @@ def forecast(
 
 def _found(
     where: Path | str, names: Sequence[str] | None, revision: str | None, *, is_offline: bool
-) -> PresentModels:
+) -> ServingModels:
     """Look at a place, before a file is made."""
     from v8.cli.device import place
     from v8.machine.quiet import quiet_start
 
     place("auto", "1", "1")  # the same sums in the same order as when the models were judged
     with quiet_start():
-        from v8.live.models import PresentModels
+        from v8.live.watching import ServingModels
 
-        return PresentModels(where, names, revision=revision, is_offline=is_offline)
+        return ServingModels(where, names, revision=revision, is_offline=is_offline)
 
 
-def _open(models: PresentModels) -> None:
+def _open(models: ServingModels) -> None:
     """Open all models, which starts TensorFlow."""
     from v8.machine.quiet import quiet_start
 

@@ -25,7 +25,7 @@ from v8.redaction import shown
 from v8.wording import ABSENT, number, p_value, percent, plural
 
 if TYPE_CHECKING:
-    from v8.live.database import Ledger
+    from v8.live.ledger import Ledger
     from v8.live.record import LiveSeries, LiveTask, Record
     from v8.losses.leaderboard import Against
 
@@ -74,7 +74,7 @@ def track(
             fix="Choose one",
         )
 
-    from v8.live.database import Ledger
+    from v8.live.ledger import Ledger
     from v8.live.record import live_record
 
     with Ledger.open(ledger) as book:
@@ -124,7 +124,7 @@ def _print_tables(record: Record) -> None:
 def _print_intervals(record: Record) -> None:
     """Print how good the quantiles were, of models that have some."""
     from v8.cli.printing import print_lines, print_table
-    from v8.live.coverage import MOST_FORECASTS
+    from v8.live.record import MOST_FORECASTS
 
     names = {task: [*live.coverage.shares] for task, live in record.tasks.items() if live.coverage}
     if not names:

@@ -38,7 +38,7 @@ from v8.wording import ABSENT, count, number, percent
 
 if TYPE_CHECKING:
     from v8.artifacts.generations import Decision, Sureness
-    from v8.live.database import Ledger
+    from v8.live.ledger import Ledger
     from v8.live.renewal import Looked, Renewal, Renewed
     from v8.live.staleness import Rule, Standing
     from v8.runs.events import Listener
@@ -145,7 +145,7 @@ def _rule(when: str, max_age_days: float | None) -> Rule:
 def _opened(ledger: Path | None) -> Ledger | None:
     """Open the ledger to read it; it is closed when the command ends."""
     from v8.live import DEFAULT_LEDGER
-    from v8.live.database import Ledger
+    from v8.live.ledger import Ledger
 
     if ledger is None and not DEFAULT_LEDGER.exists():
         return None

@@ -13,6 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+
+from v8.tasks import TASKS
+from v8.windows.per_task import PerTask
 from v8.windows.scaling import Scaling
 from v8.windows.span import Floats, Span
 
@@ -42,3 +46,31 @@ class Baseline:
     fit: Callable[[Span, Scaling], Forecast]
     is_installed: Callable[[], bool] = lambda: True
     fit_quantiles: Callable[[Span, Scaling, Sequence[float]], Forecast] | None = None
+
+
+def moves_from_rolled(span: Span) -> PerTask:
+    """Return how far the truth lay from roll-forward, per task, shape (N, H, C), in returns."""
+
+    def compute(task: str) -> Floats:
+        moved = span.truth[task] - span.rolled[task]
+        return np.divide(moved, _unit(span, task), out=moved)
+
+    return PerTask(span.truth, compute)
+
+
+def moved_from_rolled(span: Span, task: str, moves: Floats) -> Floats:
+    """Move roll-forward by so much, the inverse of `moves_from_rolled`.
+
+    Args:
+        span: The windows.
+        task: The task forecast.
+        moves: Shape (N, H, C), in returns.
+
+    Returns:
+        Shape (N, H, C), in the task's unit.
+    """
+    return span.rolled[task] + moves * _unit(span, task)
+
+
+def _unit(span: Span, task: str) -> Floats:
+    return np.asarray(TASKS[task].size(span.last_close, np.ones(len(span))))[:, None, None]

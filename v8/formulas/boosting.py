@@ -1,6 +1,6 @@
 """A baseline that forecasts the range ahead with boosted trees: gradient boosting by LightGBM, if installed.
 
-Like the regression of `v8.formulas.range_baselines` it knows ranges over several horizons and what
+Like the regression of `v8.formulas.baselines` it knows ranges over several horizons and what
 roll-forward says, but is free in how it joins them. One booster per task and column serves all steps: the
 step is a term. Trees learn moves in recent ranges, each weighed by its range, which makes their absolute
 error that in returns, by which forecasts are judged. No term depends on price, so that series can be pooled.
@@ -26,8 +26,7 @@ import numpy as np
 from v8.columns import RANGE_BARS
 from v8.errors import SeriesError
 from v8.features.ranges import FLOOR_SHARE, recent_range
-from v8.formulas.baseline import Baseline, Forecast, TaskForecasts
-from v8.formulas.range_baselines import moved_from_rolled, moves_from_rolled
+from v8.formulas.baseline import Baseline, Forecast, TaskForecasts, moved_from_rolled, moves_from_rolled
 from v8.tasks import TASKS
 from v8.tasks.bands import BANDS_TASK
 from v8.tasks.closes import future_weights

@@ -1,4 +1,11 @@
-"""The live record: what the forecasts that were issued before their truth turned out to be worth.
+"""How often the truth lay in the central intervals of issued forecasts, which a loss does not tell.
+
+Late forecasts count no more here than in the errors. Forecasts lie packed in the ledger and each has to be
+unpacked, so only the newest of a series are looked at (`MOST_FORECASTS`).
+
+Legend: N forecasts, K forecasters, V values of one forecaster.
+
+The live record: what the forecasts that were issued before their truth turned out to be worth.
 
 It is computed whenever it is asked for and stands in no file, so nothing can tune it. Late forecasts, written
 when the first of their bars had closed, are counted and in no error.
@@ -18,27 +25,87 @@ Legend: N forecasts, K forecasters, T tasks.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from v8.features.ranges import DAY_S
 from v8.formulas.baselines import NAIVE
-from v8.live.baselines import DAY_S
-from v8.live.coverage import Coverage, Covered, coverage_by_issuer, together
-from v8.live.database import Ledger
-from v8.live.entries import Issuer, Scored, Tally, level_of
+from v8.live.entries import Issuer, Known, Scored, Tally, level_of, quantile_forecaster
+from v8.live.ledger import Ledger
 from v8.losses.judgement import MODEL, is_equal
 from v8.losses.leaderboard import Against
-from v8.losses.significance import Significance, corrected_p_values, diebold_mariano
+from v8.losses.significance import corrected_p_values
+from v8.losses.table import Losses, best_of
 from v8.market.open_times import iso
+from v8.quantile_levels import MEDIAN, intervals, nominal, percent_of
 from v8.tasks import TASKS
+
+MOST_FORECASTS: Final = 1_000
+"""Newest scored forecasts of a series: ten days of 15m bars, six weeks of hours."""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How many truths of one task lay in each interval.
+
+    Args:
+        num_held: By name of the interval, "90 %", the widest first.
+        num_truths: Steps and columns of all forecasts.
+    """
+
+    num_held: Mapping[str, int]
+    num_truths: int
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Shares of the truths by interval, 0 to 1."""
+        return {name: held / self.num_truths for name, held in self.num_held.items()}
+
+
+Covered = Sequence[tuple[Issuer, Mapping[str, Coverage]]]
+"""Per issuer with intervals what they held, per task."""
+
+
+def coverage_by_issuer(ledger: Ledger, place: Path | str, series: str) -> Covered:
+    """Count what the intervals of each issuer of a series held, per task; only of those that have some."""
+    found = ledger.newest_truths(place, series, MOST_FORECASTS)
+    return [(one.issuer, _by_task(one)) for one in found if _pairs(one.issuer)]
+
+
+def together(coverages: Iterable[Coverage | None]) -> Coverage | None:
+    """Add up coverages, by the intervals that all of them have; None where there is none."""
+    found = [one for one in coverages if one]
+    return reduce(_added, found) if found else None
+
+
+def _added(one: Coverage, other: Coverage) -> Coverage:
+    shared = [name for name in one.num_held if name in other.num_held]
+    num_held = {name: one.num_held[name] + other.num_held[name] for name in shared}
+    return Coverage(num_held, one.num_truths + other.num_truths)
+
+
+def _pairs(issuer: Issuer) -> Sequence[tuple[float, float]]:
+    levels = [level for level in map(level_of, issuer.forecasters) if level is not None]
+    return intervals(sorted([*levels, MEDIAN]))
+
+
+def _by_task(known: Known) -> dict[str, Coverage]:
+    issuer, num_held = known.issuer, dict[str, dict[str, int]]()
+    for pair in _pairs(issuer):
+        low_NV, high_NV = (known.of(quantile_forecaster(level)) for level in pair)
+        held_NV = (low_NV <= known.truth) & (known.truth <= high_NV)
+        for task, held in issuer.split(held_NV.astype(np.float32)).items():
+            num_held.setdefault(task, {})[f"{percent_of(nominal(pair))} %"] = int(held.sum())
+    sizes = {task: len(known.truth) * issuer.horizon_bars * len(one) for task, one in issuer.tasks.items()}
+    return {task: Coverage(held, sizes[task]) for task, held in num_held.items()}
+
 
 Floats = NDArray[np.float64]
 
@@ -186,24 +253,29 @@ class Record:
 
 
 @dataclass(frozen=True, eq=False)
-class _Losses:
-    """Losses of one task: of a series, or of several as multiples of naive's mean loss of each.
+class _Scores:
+    """One task of a series, or of several as multiples of naive's mean loss of each.
 
     Args:
-        num_scored: Forecasts behind them.
+        task: Which one.
+        num_scored: Forecasts behind the losses.
         times_s: Closes that these were issued for, ascending, shape (N,).
-        by_forecaster: Their mean at each close, shape (N,), in an order of forecasters.
+        losses: Their mean at each close; the bars are the shortest, the horizon the longest.
         bar_s: Seconds of a bar.
-        horizon_bars: The longest horizon.
         coverage: Of the model's intervals, where it has some.
     """
 
+    task: str
     num_scored: int
     times_s: NDArray[np.int64]
-    by_forecaster: Mapping[str, Floats]
+    losses: Losses
     bar_s: int
-    horizon_bars: int
-    coverage: Coverage | None = None
+    coverage: Coverage | None
+
+    @property
+    def by_forecaster(self) -> Mapping[str, Floats]:
+        """Losses of each forecaster, shape (N,)."""
+        return self.losses.by_task[self.task]
 
     @cached_property
     def means(self) -> dict[str, float]:
@@ -214,6 +286,31 @@ class _Losses:
     def num_days(self) -> int:
         """Days, UTC, on which forecasts were issued."""
         return len(np.unique(self.times_s // DAY_S))
+
+    @property
+    def crps(self) -> float | None:
+        """Mean over the levels of twice the pinball loss, which at the median is the model's error."""
+        of_quantiles = [loss for name, loss in self.means.items() if level_of(name) is not None]
+        return mean([self.means[MODEL], *of_quantiles]) if of_quantiles else None
+
+    def against(self, baseline: str) -> Against:
+        """Put the model beside a baseline."""
+        ours, theirs = self.means[MODEL], self.means[baseline]
+        is_tested = not is_equal(ours, theirs) and self.num_days >= MIN_DAYS
+        p_value = self.losses.test(self.task, MODEL, baseline).p_value if is_tested else None
+        return Against(baseline, ours, theirs, p_value, p_value)
+
+    def beside(self, best: str) -> LiveTask:
+        """Put the model beside naive and the best baseline, or naive again where that is not here."""
+        return LiveTask(
+            num_scored=self.num_scored,
+            num_days=self.num_days,
+            errors={name: loss for name, loss in self.means.items() if level_of(name) is None},
+            crps=self.crps,
+            coverage=None if self.crps is None else self.coverage,
+            naive=self.against(NAIVE),
+            best=self.against(best if best in self.by_forecaster else NAIVE),
+        )
 
 
 def live_record(ledger: Ledger, place: Path | str, series: Sequence[str] | str | None = None) -> Record:
@@ -229,13 +326,13 @@ def live_record(ledger: Ledger, place: Path | str, series: Sequence[str] | str |
     """
     wanted = [series] if isinstance(series, str) else series
     names = ledger.series(place) if wanted is None else list(wanted)
-    scored = {name: [_in_time(one) for one in ledger.scored(place, name)] for name in names}
+    scored = {name: [one.in_time() for one in ledger.scored(place, name)] for name in names}
     covered = {name: _covered(ledger, place, name, those) for name, those in scored.items()}
     by_task = {task: _by_series(scored, covered, task) for task in TASKS}
     by_task = {task: losses for task, losses in by_task.items() if losses}
     best = {task: _best_baseline([*losses.values()]) for task, losses in by_task.items()}
     of_series = {
-        task: dict(zip(losses, _corrected([_live(one, best[task]) for one in losses.values()]), strict=True))
+        task: dict(zip(losses, _corrected([one.beside(best[task]) for one in losses.values()]), strict=True))
         for task, losses in by_task.items()
     }
     lines = [
@@ -248,15 +345,8 @@ def live_record(ledger: Ledger, place: Path | str, series: Sequence[str] | str |
         )
         for name in names
     ]
-    together = {task: _live(_together([*found.values()]), best[task]) for task, found in by_task.items()}
+    together = {task: _together([*found.values()]).beside(best[task]) for task, found in by_task.items()}
     return Record(ledger.place(place), tuple(lines), together)
-
-
-def _in_time(scored: Scored) -> Scored:
-    """Leave out what was written late."""
-    is_kept = scored.written_s < scored.issued_for_s + scored.issuer.bar_s
-    times_s, written_s = scored.issued_for_s[is_kept], scored.written_s[is_kept]
-    return Scored(scored.issuer, times_s, written_s, scored.losses[is_kept])
 
 
 def _covered(ledger: Ledger, place: Path | str, series: str, scored: Sequence[Scored]) -> Covered:
@@ -268,109 +358,67 @@ def _covered(ledger: Ledger, place: Path | str, series: str, scored: Sequence[Sc
 
 def _by_series(
     scored: Mapping[str, Sequence[Scored]], covered: Mapping[str, Covered], task: str
-) -> dict[str, _Losses]:
+) -> dict[str, _Scores]:
     """Return the losses of a task for every series that has any."""
     having = {
         name: [one for one in those if task in one.issuer.tasks and len(one.issued_for_s)]
         for name, those in scored.items()
     }
-    return {name: _losses(those, task, covered[name]) for name, those in having.items() if those}
+    return {name: _scores(those, task, covered[name]) for name, those in having.items() if those}
 
 
-def _losses(those: Sequence[Scored], task: str, covered: Covered) -> _Losses:
+def _scores(those: Sequence[Scored], task: str, covered: Covered) -> _Scores:
     """Join the losses of one series' issuers by the forecasters that all of them have."""
     times_s = np.concatenate([one.issued_for_s for one in those])
     order = np.argsort(times_s, kind="stable")
-    names = those[0].issuer.forecasters
-    shared = [name for name in names if all(name in one.issuer.forecasters for one in those)]
-    return _Losses(
+    issuers, bar_s = [one.issuer for one in those], those[0].issuer.bar_s
+    names = [name for name in issuers[0].forecasters if all(name in one.forecasters for one in issuers)]
+    by_forecaster = {name: np.concatenate([one.of(task, name) for one in those])[order] for name in names}
+    horizon_bars = max(issuer.horizon_bars for issuer in issuers)
+    return _Scores(
+        task=task,
         num_scored=len(times_s),
         times_s=times_s[order],
-        by_forecaster={name: _of(those, task, name)[order] for name in shared},
-        bar_s=those[0].issuer.bar_s,
-        horizon_bars=max(one.issuer.horizon_bars for one in those),
-        coverage=together(
-            found.get(task) for issuer, found in covered if any(one.issuer == issuer for one in those)
-        ),
+        losses=Losses({task: by_forecaster}, times_s[order] // bar_s, horizon_bars),
+        bar_s=bar_s,
+        coverage=together(found.get(task) for issuer, found in covered if issuer in issuers),
     )
 
 
-def _of(those: Sequence[Scored], task: str, forecaster: str) -> Floats:
-    """Return the losses of a task and forecaster over some issuers, shape (N,)."""
-    found = []
-    for one in those:
-        place = one.issuer.forecasters.index(forecaster), [*one.issuer.tasks].index(task)
-        found.append(one.losses[:, *place])
-    return np.concatenate(found)
-
-
-def _together(losses: Sequence[_Losses]) -> _Losses:
+def _together(scores: Sequence[_Scores]) -> _Scores:
     """Add up several series' losses close by close, each series in units of naive's mean loss of it."""
-    if len(losses) == 1:
-        return losses[0]
-    bar_s = min(one.bar_s for one in losses)
-    slots, where = np.unique(np.concatenate([one.times_s // bar_s for one in losses]), return_inverse=True)
-    num_scored = len(where)
+    if len(scores) == 1:
+        return scores[0]
+    bar_s = min(one.bar_s for one in scores)
+    slots, where = np.unique(np.concatenate([one.times_s // bar_s for one in scores]), return_inverse=True)
     by_forecaster: dict[str, Floats] = {}
-    for name in _shared(losses):
-        added = np.bincount(where, np.concatenate([_in_units_of_naive(one, name) for one in losses]))
-        by_forecaster[name] = np.asarray(added * (len(slots) / num_scored), np.float64)
-    longest_s = max(one.horizon_bars * one.bar_s for one in losses)
-    coverage = together(one.coverage for one in losses)
-    return _Losses(num_scored, slots * bar_s, by_forecaster, bar_s, longest_s // bar_s, coverage)
-
-
-def _in_units_of_naive(losses: _Losses, forecaster: str) -> Floats:
-    """Return losses as multiples of naive's mean; 0 in a market that stood still, where naive makes none."""
-    unit = losses.means[NAIVE]
-    return losses.by_forecaster[forecaster] / unit if unit > 0 else np.zeros(len(losses.times_s))
-
-
-def _shared(losses: Sequence[_Losses]) -> list[str]:
-    return [name for name in losses[0].by_forecaster if all(name in one.by_forecaster for one in losses)]
-
-
-def _best_baseline(losses: Sequence[_Losses]) -> str:
-    """Return the baseline whose mean loss over naive's has the smallest median; ties go to naive."""
-    names = [name for name in _shared(losses) if name != MODEL and level_of(name) is None]
-
-    def typical(name: str) -> float:
-        pairs = [(one.means[name], one.means[NAIVE]) for one in losses]
-        return round(median([theirs / naive for theirs, naive in pairs if naive > 0] or [math.inf]), 9)
-
-    return min(names, key=lambda name: (typical(name), name != NAIVE))
-
-
-def _live(losses: _Losses, best: str) -> LiveTask:
-    return LiveTask(
-        num_scored=losses.num_scored,
-        num_days=losses.num_days,
-        errors={name: loss for name, loss in losses.means.items() if level_of(name) is None},
-        crps=(crps := _crps(losses)),
-        coverage=None if crps is None else losses.coverage,
-        naive=_against(losses, NAIVE),
-        best=_against(losses, best if best in losses.by_forecaster else NAIVE),
+    for name in scores[0].by_forecaster:
+        if all(name in one.by_forecaster for one in scores):
+            added = np.bincount(where, np.concatenate([_in_units_of_naive(one, name) for one in scores]))
+            by_forecaster[name] = np.asarray(added * (len(slots) / len(where)), np.float64)
+    longest_s = max(one.losses.horizon_bars * one.bar_s for one in scores)
+    return _Scores(
+        task=scores[0].task,
+        num_scored=len(where),
+        times_s=slots * bar_s,
+        losses=Losses({scores[0].task: by_forecaster}, slots, longest_s // bar_s),
+        bar_s=bar_s,
+        coverage=together(one.coverage for one in scores),
     )
 
 
-def _crps(losses: _Losses) -> float | None:
-    """Return the mean over the levels of twice the pinball loss, which at the median is the model's error."""
-    of_quantiles = [loss for name, loss in losses.means.items() if level_of(name) is not None]
-    return mean([losses.means[MODEL], *of_quantiles]) if of_quantiles else None
+def _in_units_of_naive(scores: _Scores, forecaster: str) -> Floats:
+    """Return losses as multiples of naive's mean; 0 in a market that stood still, where naive makes none."""
+    unit = scores.means[NAIVE]
+    return scores.by_forecaster[forecaster] / unit if unit > 0 else np.zeros(len(scores.times_s))
 
 
-def _against(losses: _Losses, baseline: str) -> Against:
-    ours, theirs = losses.means[MODEL], losses.means[baseline]
-    is_tested = not is_equal(ours, theirs) and losses.num_days >= MIN_DAYS
-    p_value = _test(losses, baseline).p_value if is_tested else None
-    return Against(baseline, ours, theirs, p_value, p_value)
-
-
-def _test(losses: _Losses, baseline: str) -> Significance:
-    return diebold_mariano(
-        losses.by_forecaster[MODEL] - losses.by_forecaster[baseline],
-        horizon_bars=losses.horizon_bars,
-        bar_numbers=losses.times_s // losses.bar_s,
+def _best_baseline(scores: Sequence[_Scores]) -> str:
+    return best_of(
+        [
+            {name: loss for name, loss in one.means.items() if name != MODEL and level_of(name) is None}
+            for one in scores
+        ]
     )
 
 
@@ -392,8 +440,9 @@ def _generation(scored: Scored, best: Mapping[str, str], covered: Covered) -> Li
     issuer, times_s = scored.issuer, scored.issued_for_s
     if not len(times_s):
         return LiveGeneration(issuer, None, None, {})
-    found = {task: _losses([scored], task, covered) for task in TASKS if task in issuer.tasks}
-    tasks = {task: _live(losses, best[task]) for task, losses in found.items()}
+    tasks = {
+        task: _scores([scored], task, covered).beside(best[task]) for task in TASKS if task in issuer.tasks
+    }
     return LiveGeneration(issuer, int(times_s[0]), int(times_s[-1]), tasks)
 
 
@@ -404,9 +453,8 @@ def _tally_json(tally: Tally) -> dict[str, int]:
 def _against_json(against: Against) -> dict[str, Any]:
     return {
         "baseline": against.name,
-        "multiple": against.multiple,
-        "verdict": against.verdict,
-        "p_value": against.p_value,
-        "corrected_p_value": against.corrected_p_value,
-        "is_significant": against.is_significant,
+        **{
+            key: getattr(against, key)
+            for key in ("multiple", "verdict", "p_value", "corrected_p_value", "is_significant")
+        },
     }

@@ -1,4 +1,11 @@
-"""Which models of a run are stale, and why.
+"""Losses of a model and what stands beside it, on forecasts that were issued after it was made.
+
+They come from the ledger, where it has enough forecasts that were written before their truth: nobody can have
+tuned those. Else the model forecasts the candles since once more, a back-test.
+
+Legend: N forecasts.
+
+Which models of a run are stale, and why.
 
 * `age`: more candles have come than its test span holds, or than a stated number of days. Counted in candles
   because a day means 96 of them to one series and 24 to another; by the test span because then all candles
@@ -20,27 +27,113 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
+from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.generations import Serving
 from v8.artifacts.series_artifact import METADATA_FILE, read_described
 from v8.errors import ArtifactError
-from v8.formulas.baselines import NAIVE
-from v8.live.database import Ledger
-from v8.live.decay import decay_of
-from v8.live.losses import Losses, back_tested_losses, recorded_losses
-from v8.losses.contest import is_enough
+from v8.features.ranges import DAY_S
+from v8.features.table import FeatureTable, compute_table
+from v8.formulas.baselines import BASELINES, NAIVE
+from v8.live.ledger import Ledger
+from v8.losses.contest import decay_of, is_enough
 from v8.losses.judgement import MODEL, Judgement
+from v8.losses.metrics import measure_errors
+from v8.losses.table import Losses
 from v8.market.candles import Candles
 from v8.market.open_times import iso
 from v8.market.series import Series
+from v8.profile import recorded_profile
 from v8.records import AS_WRITTEN, Count, checked
+from v8.windows.dataset import table_columns
+from v8.windows.scaling import Scaling
+from v8.windows.span import Span
+from v8.windows.splits import window_anchors
 from v8.wording import ABSENT, number
+
+_SCALING: Final = TypeAdapter(Scaling)
+
+
+def recorded_losses(
+    ledger: Ledger, run: Path, series: Series, model_sha256: str, start_s: int
+) -> Losses | None:
+    """Return those of the live record that one model issued in time; None where it issued none.
+
+    Args:
+        ledger: An open ledger.
+        run: The run that the model belongs to.
+        series: Which series.
+        model_sha256: Digest of the model file.
+        start_s: Forecasts for closes from then on count, seconds since the epoch, UTC.
+
+    Raises:
+        ArtifactError: If what the ledger holds cannot be trusted.
+    """
+    found = [one for one in ledger.scored(run, str(series)) if one.issuer.model_sha256 == model_sha256]
+    if not found:
+        return None
+    scored = max(found, key=lambda one: len(one.issued_for_s)).in_time(start_s)
+    issuer = scored.issuer
+    by_task = {task: {name: scored.of(task, name) for name in issuer.forecasters} for task in issuer.tasks}
+    # The newest candle closed when the forecast was issued for.
+    bars = scored.issued_for_s // issuer.bar_s - 1
+    return Losses(by_task, bars, issuer.horizon_bars, "of the live record")
+
+
+def back_tested_losses(folder: Path, opponents: Mapping[str, str], candles: Candles, start_s: int) -> Losses:
+    """Let a model forecast the candles since, beside naive and one baseline a task.
+
+    Args:
+        folder: Its artefact.
+        opponents: Per task a key of `BASELINES`; it is fitted to what lies before `start_s`.
+        candles: Those since, and enough before to fit baselines to.
+        start_s: Forecasts that are issued from then on count, seconds since the epoch, UTC.
+
+    Returns:
+        Losses, none of them where nothing lies before `start_s` that baselines could be fitted to.
+
+    Raises:
+        ArtifactError: If the model cannot be trusted.
+    """
+    forecaster = Forecaster.load(folder)
+    before, since = _spans(forecaster, candles, start_s)
+    if not len(before) or not len(since):
+        return Losses({}, np.zeros(0, np.int64), since.horizon_bars)
+    scaling = _scaling(forecaster)
+    by_task = {}
+    for task, values in forecaster.forecast(since.raw_windows()).items():
+        made = {MODEL: values.astype(np.float64), NAIVE: since.rolled[task]}
+        if (name := opponents[task]) not in made and BASELINES[name].is_installed():
+            made[name] = BASELINES[name].fit(before, scaling)(since)[task]
+        by_task[task] = {who: measure_errors(since, task, what)[1] for who, what in made.items()}
+    return Losses.of(since, by_task, "of a back-test")
+
+
+def _spans(forecaster: Forecaster, candles: Candles, start_s: int) -> tuple[Span, Span]:
+    """Return the windows that ended before a moment, and those that are issued from then on."""
+    profile = recorded_profile(forecaster.metadata.get("profile"), where=f"metadata of {forecaster.series}")
+    table = compute_table(candles, table_columns(profile))
+    anchors = window_anchors(table.segment, (0, len(table)), profile.lookback_bars, profile.horizon_bars)
+    is_before = _closed_s(table, anchors + profile.horizon_bars) <= start_s
+    is_since = _closed_s(table, anchors) >= start_s
+    return Span(table, profile, anchors[is_before]), Span(table, profile, anchors[is_since])
+
+
+def _closed_s(table: FeatureTable, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.asarray(table.open_time_s[rows] + table.series.bar_s)
+
+
+def _scaling(forecaster: Forecaster) -> Scaling:
+    where = f"metadata of {forecaster.series}, key scaling"
+    fix = "Restore the file or train the series again"
+    return checked(_SCALING, forecaster.metadata.get("scaling"), where=where, fix=fix, rule=AS_WRITTEN)
+
 
 RULES: Final = ("age", "decay", "always")
 """By which a model is stale, see above."""
-
-_DAY_S: Final = 86_400
 
 
 @dataclass(frozen=True)
@@ -207,7 +300,7 @@ def _seconds(moment: str) -> int:
 
 def _allowed_bars(series: Series, metadata: Mapping[str, Any], max_age_days: float | None) -> int:
     if max_age_days is not None:
-        return int(max_age_days * _DAY_S / series.bar_s)
+        return int(max_age_days * DAY_S / series.bar_s)
     where, fix = f"{METADATA_FILE} of {series}", "Restore the artefact's folder or train the series again"
     first, end = checked(_TRAINED, metadata, where=where, fix=fix, rule=AS_WRITTEN).split.test.rows
     return end - first

@@ -1,4 +1,6 @@
-"""Watching a place: at each close a forecast of every series, and a score where the truth has come.
+"""The models of a place as they are now: opened once, and again when another one serves.
+
+Watching a place: at each close a forecast of every series, and a score where the truth has come.
 
 A wake does all that is due and can be repeated at any time: what stands in the ledger is not done again, so
 a process that is killed and started anew goes on where it was. A close that was missed is caught up for at
@@ -16,22 +18,85 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final, NoReturn
 
 from v8.artifacts.forecaster import Forecaster
-from v8.errors import DataError, V8Error
-from v8.live.baselines import DAY_S, FittedBaselines, fit_baselines, fitted_until_s
-from v8.live.database import Ledger
-from v8.live.entries import Entry
-from v8.live.models import PresentModels
-from v8.live.scoring import score, truth_bars
-from v8.live.writing import make_entry, profile_of, wanted_bars
+from v8.errors import ArtifactError, DataError, V8Error, listed
+from v8.features.ranges import DAY_S
+from v8.hub.opening import open_place
+from v8.live.entries import Entry, score, truth_bars
+from v8.live.ledger import Ledger
+from v8.live.making import (
+    FittedBaselines,
+    fit_baselines,
+    fitted_until_s,
+    make_entry,
+    profile_of,
+    wanted_bars,
+)
 from v8.market.candles import Candles
 from v8.market.companions import Companions
 from v8.market.open_times import iso
-from v8.market.series import Series
+from v8.market.series import Series, series_advice
 from v8.market.sources.source import BringsMany, CandleSource, present_of
 from v8.storage import digest_bytes
+
+
+class ServingModels:
+    """What serves now in a run folder, or in the newest commit of a repository.
+
+    Args:
+        source: As for `v8.hub.opening.open_place`.
+        wanted: Names of the series that are meant; all of the place when None.
+        revision: A commit, branch or tag of the Hub instead of the newest.
+        is_offline: Whether to use only what of the Hub is in the cache.
+    """
+
+    def __init__(
+        self,
+        source: str | Path,
+        wanted: Sequence[str] | None = None,
+        *,
+        revision: str | None = None,
+        is_offline: bool = False,
+    ) -> None:
+        self._source, self._wanted = source, wanted
+        self._revision, self._is_offline = revision, is_offline
+        self._opened: dict[str, tuple[str, Forecaster]] = {}
+        self.look()
+
+    def look(self) -> None:
+        """Look at the place anew: which series it has, and which commit is the newest.
+
+        Raises:
+            ArtifactError: If it is no place of models, or lacks a series that is meant.
+            PullError: If the Hub does not tell.
+        """
+        place = open_place(self._source, revision=self._revision, is_offline=self._is_offline)
+        found = place.series
+        missing = [name for name in self._wanted or () if name not in found]
+        if missing or not found:
+            raise ArtifactError(
+                where=place.name,
+                rule="must have a finished model of every series that is forecast",
+                got=f"none of {listed(missing) if missing else 'any series'}",
+                fix=series_advice(missing[0], found, "Train it first") if missing else "Train one first",
+            )
+        self._place, self.series = place, tuple(self._wanted or found)
+
+    def forecaster(self, series: str) -> Forecaster:
+        """Return the model that serves a series.
+
+        Raises:
+            ArtifactError: If it cannot be trusted.
+            PullError: If the Hub does not hand it out.
+        """
+        present = self._place.present(series)
+        if series not in self._opened or self._opened[series][0] != present:
+            self._opened[series] = present, self._place.open(series)
+        return self._opened[series][1]
+
 
 CATCH_UP_S: Final = 2 * DAY_S
 """Closes that were missed for longer stay missed."""
@@ -106,7 +171,7 @@ class Watch:
 
     def __init__(
         self,
-        models: PresentModels,
+        models: ServingModels,
         open_source: Callable[[], CandleSource],
         ledger: Ledger,
         place: str,

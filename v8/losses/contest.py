@@ -8,17 +8,20 @@ too few for that test to say anything.
 Two models that are equally good win half of such contests each. That costs nothing: of two equals the one
 that knows the newer candles is as good a choice. What the rule keeps out is a challenger that is worse where
 it counts, however good it is elsewhere.
+
+Whether a model has become worse: its losses since, beside what its test span promised.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import mean
 from typing import Final
 
-from v8.formulas.baselines import NAIVE
+from v8.formulas.baselines import NAIVE, called
 from v8.losses.judgement import MODEL, Judgement, judge_span
 from v8.losses.metrics import Floats, measure_errors
 from v8.losses.significance import (
@@ -26,11 +29,14 @@ from v8.losses.significance import (
     MIN_WINDOWS_PER_LAG,
     Significance,
     choose_lag,
-    diebold_mariano,
+    corrected_p_values,
 )
+from v8.losses.table import Losses
 from v8.windows.scaling import Scaling
 from v8.windows.span import Span
 from v8.wording import chance, number, plural
+
+_CHAMPION: Final = "champion"
 
 _SAME: Final = 1e-9
 """Errors that differ by a smaller share are equal: sums round."""
@@ -129,15 +135,13 @@ def compare_models(
     Raises:
         SeriesError: If a forecast is missing or has another shape than its truth.
     """
-    judged = judge_span(span, challenger, train=train, scaling=scaling)
+    judged, losses = judge_span(span, challenger, train=train, scaling=scaling)
     errors, tests = {}, {}
     for task in judged.tasks:
-        measured, losses = measure_errors(span, task, champion[task])
-        differences = measure_errors(span, task, challenger[task])[1] - losses
+        measured, theirs = measure_errors(span, task, champion[task])
+        both = {MODEL: losses.by_task[task][MODEL], _CHAMPION: theirs}
         errors[task] = measured.mae_return.overall
-        tests[task] = diebold_mariano(
-            differences, horizon_bars=span.horizon_bars, bar_numbers=span.bar_numbers
-        )
+        tests[task] = Losses.of(span, {task: both}).test(task, MODEL, _CHAMPION)
     return Contest(judged, errors, tests)
 
 
@@ -174,3 +178,65 @@ def _fewest_windows(horizon_bars: int) -> int:
         each for each in range(1, bound) if each < MIN_WINDOWS_PER_LAG * (choose_lag(each, horizon_bars) + 1)
     ]
     return short[-1] + 1
+
+
+def decay_of(judged: Judgement, losses: Losses) -> tuple[bool, str]:
+    """Tell whether a model is worse, by more than chance, than it was, or than the best baseline was.
+
+    Its losses are tested against those of the naive forecast times the multiple of its test span, which has
+    an error of its own, and against those of the baseline that was best there, so that no luck of the new
+    candles chooses the opponent. All tests are corrected for one another (Benjamini-Hochberg).
+
+    Args:
+        judged: Its judgement on its test span.
+        losses: Its losses since.
+
+    Returns:
+        Whether it is, and what was found, a clause.
+    """
+    if not is_enough(len(losses), losses.horizon_bars):
+        return False, f"{plural(len(losses), 'forecast')} since then can be judged, too few to tell"
+    tests = dict(_tests(judged, losses))
+    chances = corrected_p_values([test.p_value for test in tests.values()])
+    worse = [
+        f"{said} ({chance(found)})"
+        for (said, test), found in zip(tests.items(), chances, strict=True)
+        if test.mean_difference > 0 and found is not None and found < ALPHA
+    ]
+    told = "; ".join(worse or [f"no decay by more than chance: {', '.join(tests)}"])
+    return bool(worse), f"{told}, over {plural(len(losses), 'forecast')} {losses.origin}"
+
+
+def _tests(judged: Judgement, losses: Losses) -> Iterator[tuple[str, Significance]]:
+    """Test per task the model against its promise, and against the best baseline of its test span."""
+    for task, by_name in losses.by_task.items():
+        means, best = {name: losses.mean(task, name) for name in by_name}, judged.best_baseline(task)
+        if (promised := judged.multiple(task)) is not None and by_name[NAIVE].any():
+            found = number(means[MODEL] / means[NAIVE])
+            said = f"{task} {found} times naive, {number(promised)} on its test span"
+            test = losses.test(task, MODEL, NAIVE, times=promised)
+            yield said, _with_error_of_promise(test, judged, task, means[NAIVE])
+        if best != NAIVE and best in by_name:
+            said = f"{task} {number(means[MODEL] / means[best])} times {called(best)}"
+            yield said, losses.test(task, MODEL, best)
+
+
+def _with_error_of_promise(
+    test: Significance, judged: Judgement, task: str, naive_error: float
+) -> Significance:
+    """Widen the standard error of a test by that of the promise, which was measured on a span of its own.
+
+    The promise is 1 + mean difference from naive over naive's error. Both spans are taken as independent, so
+    the squares of their errors add up.
+
+    Args:
+        test: Of losses against the promise, in returns.
+        judged: The judgement on the test span.
+        task: Which task.
+        naive_error: Naive's mean absolute error on the candles of the test, in returns.
+    """
+    promised = judged.tasks[task].significance[NAIVE].standard_error
+    if test.standard_error is None or promised is None:
+        return replace(test, standard_error=None)
+    scaled = promised / judged.error(task, NAIVE).overall * naive_error
+    return replace(test, standard_error=math.hypot(test.standard_error, scaled))

@@ -20,9 +20,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from statistics import median
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from v8.columns import TASK_OHLC
@@ -36,7 +37,8 @@ from v8.losses.metrics import (
     measure_direction,
     measure_errors,
 )
-from v8.losses.significance import ALPHA, Significance, diebold_mariano
+from v8.losses.significance import ALPHA, Significance
+from v8.losses.table import Losses, best_of
 from v8.records import Count, Word, check_format, checked
 from v8.tasks import TASKS
 from v8.windows.dataset import SeriesData
@@ -62,9 +64,6 @@ ROUNDING_SHARE: Final = 1e-6
 """Errors that differ by a smaller share are equal: published models compute in single precision."""
 
 ErrorKind = Literal["mae", "rmse"]
-
-WindowLosses: TypeAlias = Mapping[str, Mapping[str, Floats]]
-"""Per task and forecaster, the absolute error in returns of each window, shape (N,)."""
 
 _RULE: Final = f"must be a judgement of format {JUDGEMENT_FORMAT}"
 _FIX: Final = "Train this series again, or read it with the version of v8 that wrote it"
@@ -232,85 +231,68 @@ def verdict_of(outcome: Outcome, baseline: str) -> str:
 
 
 def best_baseline(judgements: Sequence[Judgement], task: str) -> str:
-    """Return the baseline whose error on a task, as a multiple of naive's, has the smallest median.
-
-    Args:
-        judgements: Those of one or more series, all with the task.
-        task: The task.
-
-    Returns:
-        A key of `BASELINES` that every one of them was judged beside; ties go to the naive forecast.
-    """
-    first, *others = (one.tasks[task].significance for one in judgements)
-    shared = [name for name in first if all(name in each for each in others)]
-    return min(shared, key=lambda name: (_typical_multiple(judgements, task, name), name != NAIVE))
-
-
-def _typical_multiple(judgements: Sequence[Judgement], task: str, baseline: str) -> float:
-    """Return the median of a baseline's error over naive's, rounded so that equal forecasts tie."""
-    pairs = [[one.error(task, name).overall for name in (baseline, NAIVE)] for one in judgements]
-    return round(median([theirs / naive for theirs, naive in pairs if naive > 0] or [math.inf]), 9)
+    """Return the best baseline of a task that every one of these series was judged beside, by `best_of`."""
+    return best_of(
+        [{name: one.error(task, name).overall for name in one.tasks[task].significance} for one in judgements]
+    )
 
 
 def judge(data: SeriesData, model: Mapping[str, Floats]) -> Judgement:
-    """Measure a model and every baseline on the test span.
+    """Measure a model and every baseline on the test span, see `judge_span`."""
+    return judge_windows(data, model)[0]
+
+
+def judge_windows(data: SeriesData, model: Mapping[str, Floats]) -> tuple[Judgement, Losses]:
+    """Judge as `judge` does, and return how everybody erred in each window, too."""
+    return judge_span(data.spans["test"], model, train=data.spans["train"], scaling=data.scaling)
+
+
+def judge_span(
+    span: Span, model: Mapping[str, Floats], *, train: Span, scaling: Scaling
+) -> tuple[Judgement, Losses]:
+    """Measure a model and every baseline on some windows.
 
     Args:
-        data: The series; baselines are fitted to its train span.
-        model: The model's forecasts of the span's windows, per task, shape (N, H, C), in the task's unit.
+        span: The windows.
+        model: The model's forecasts of them, per task, shape (N, H, C), in the task's unit.
+        train: Earlier windows, to which the baselines are fitted.
+        scaling: Constants of the model.
 
     Returns:
-        The judgement, tasks in the order of `v8.tasks.TASKS`.
+        The judgement, tasks in the order of `v8.tasks.TASKS`; and the losses it was made from.
 
     Raises:
         SeriesError: If a forecast is missing, or of another shape than its truth, or an error is too large
             to be a number.
     """
-    return judge_windows(data, model)[0]
-
-
-def judge_windows(data: SeriesData, model: Mapping[str, Floats]) -> tuple[Judgement, WindowLosses]:
-    """Judge as `judge` does, and return how everybody erred in each window, too."""
-    return _measure(data.spans["test"], model, train=data.spans["train"], scaling=data.scaling)
-
-
-def judge_span(span: Span, model: Mapping[str, Floats], *, train: Span, scaling: Scaling) -> Judgement:
-    """Measure a model and every baseline on any windows, as `judge` does on those of the test span.
-
-    Args:
-        span: The windows.
-        model: The model's forecasts of them, as for `judge`.
-        train: Earlier windows, to which the baselines are fitted.
-        scaling: Constants of the model.
-    """
-    return _measure(span, model, train=train, scaling=scaling)[0]
-
-
-def _measure(
-    span: Span, model: Mapping[str, Floats], *, train: Span, scaling: Scaling
-) -> tuple[Judgement, WindowLosses]:
     _check_tasks(span, model)
     tasks = [task for task in TASKS if task in span.profile.tasks]
-    measured = {task: measure_errors(span, task, model[task]) for task in tasks}
-    errors = {task: {MODEL: measured[task][0]} for task in tasks}
-    windows = {task: {MODEL: measured[task][1]} for task in tasks}
-    significance: dict[str, dict[str, Significance]] = {task: {} for task in tasks}
-    for name, baseline in BASELINES.items():
-        made = baseline.fit(train, scaling)(span) if baseline.is_installed() else {}
+    errors: dict[str, dict[str, TaskErrors]] = {task: {} for task in tasks}
+    by_task: dict[str, dict[str, NDArray[np.float64]]] = {task: {} for task in tasks}
+    for name, made in _forecasts(span, model, train, scaling):
         for task in (task for task in tasks if task in made):
-            errors[task][name], windows[task][name] = measure_errors(span, task, made[task])
-            significance[task][name] = diebold_mariano(
-                windows[task][MODEL] - windows[task][name],
-                horizon_bars=span.horizon_bars,
-                bar_numbers=span.bar_numbers,
-            )
-    judgement = Judgement(
-        num_windows=len(span),
-        horizon_bars=span.horizon_bars,
-        tasks={task: JudgedTask(TASKS[task].columns, errors[task], significance[task]) for task in tasks},
-        direction=measure_direction(span, model[TASK_OHLC]),
-    )
-    return judgement, windows
+            errors[task][name], by_task[task][name] = measure_errors(span, task, made[task])
+    losses = Losses.of(span, by_task)
+    judged = {
+        task: JudgedTask(
+            columns=TASKS[task].columns,
+            errors=found,
+            significance={name: losses.test(task, MODEL, name) for name in found if name != MODEL},
+        )
+        for task, found in errors.items()
+    }
+    direction = measure_direction(span, model[TASK_OHLC])
+    return Judgement(len(span), span.horizon_bars, judged, direction), losses
+
+
+def _forecasts(
+    span: Span, model: Mapping[str, Floats], train: Span, scaling: Scaling
+) -> Iterator[tuple[str, Mapping[str, Floats]]]:
+    """Yield the forecasts of the model and of every baseline that is installed, one after the other."""
+    yield MODEL, model
+    for name, baseline in BASELINES.items():
+        if baseline.is_installed():
+            yield name, baseline.fit(train, scaling)(span)
 
 
 def _check_tasks(span: Span, model: Mapping[str, Floats]) -> None:

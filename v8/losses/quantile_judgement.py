@@ -23,7 +23,8 @@ from v8.errors import ArtifactError, SeriesError, listed
 from v8.formulas.baselines import BASELINES
 from v8.losses.judgement import MODEL
 from v8.losses.metrics import Cell, Floats, in_returns
-from v8.losses.significance import Significance, diebold_mariano
+from v8.losses.significance import Significance
+from v8.losses.table import Losses
 from v8.quantile_levels import intervals, nominal, percent_of, pinball
 from v8.records import Count, Number, Word, check_format, checked
 from v8.tasks import TASKS
@@ -179,14 +180,13 @@ def judge_span_quantiles(
     made = {name: fit(train, scaling, levels)(span) for name, fit in fitted.items()}
     tasks = {}
     for task in (task for task in TASKS if task in span.profile.tasks):
-        ours, our_losses = measure_quantiles(span, task, model[task], levels)
-        errors, significance = {MODEL: ours}, {}
-        for name, forecasts in made.items():
-            errors[name], losses = measure_quantiles(span, task, forecasts[task], levels)
-            significance[name] = diebold_mariano(
-                our_losses - losses, horizon_bars=span.horizon_bars, bar_numbers=span.bar_numbers
-            )
-        tasks[task] = JudgedQuantiles(errors, significance)
+        measured = {
+            name: measure_quantiles(span, task, forecasts[task], levels)
+            for name, forecasts in {MODEL: model, **made}.items()
+        }
+        losses = Losses.of(span, {task: {name: values for name, (_, values) in measured.items()}})
+        tests = {name: losses.test(task, MODEL, name) for name in made}
+        tasks[task] = JudgedQuantiles({name: errors for name, (errors, _) in measured.items()}, tests)
     return QuantileJudgement(levels, len(span), tasks)
 
 

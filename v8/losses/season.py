@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from v8.columns import CLOSE, HIGH, LOW, OHLC, TASK_OHLC
 from v8.errors import ArtifactError
-from v8.losses.judgement import WindowLosses
+from v8.features.ranges import DAY_S
+from v8.losses.table import Losses
 from v8.records import read_plain
 from v8.storage import write_bytes
 from v8.windows.dataset import SeriesData
@@ -36,8 +37,6 @@ WILD_DAYS: Final = 2.5
 
 MAX_SHOCK: Final = 1e6
 """Shocks beyond this, of markets that stood still in training, count as this."""
-
-DAY_S: Final = 86_400
 
 _FIX: Final = "Move the folder of this series in its fold away, then repeat the command of the back-test"
 
@@ -99,7 +98,7 @@ class Season:
         return cls(season.closes_s, losses, season.held, season.shock)
 
 
-def season_of(data: SeriesData, forecasts: Mapping[str, Any], losses: WindowLosses) -> Season:
+def season_of(data: SeriesData, forecasts: Mapping[str, Any], losses: Losses) -> Season:
     """Describe the test span of a judged series.
 
     Args:
@@ -115,7 +114,7 @@ def season_of(data: SeriesData, forecasts: Mapping[str, Any], losses: WindowLoss
         closes_s=data.table.open_time_s[test.anchors].astype(np.int64) + bar_s,
         losses={
             task: {name: values.astype(np.float32) for name, values in by_name.items()}
-            for task, by_name in losses.items()
+            for task, by_name in losses.by_task.items()
         },
         held=is_held.mean(axis=0),
         shock=shock_of(*_ranges(data), bars_a_day=max(1, DAY_S // bar_s)),

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from v8.errors import ArtifactError, StorageError
-from v8.live.database import Ledger, place_name
 from v8.live.entries import Entry, Issuer, Score, Tally
+from v8.live.ledger import Ledger, place_name
 
 PLACE, SERIES = "./tiny", "BTCUSDT-15m"
 Made = Callable[..., Entry]

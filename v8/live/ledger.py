@@ -1,4 +1,18 @@
-"""The database of the ledger: one SQLite file that is only ever added to.
+"""What tables a ledger has, and that nothing in them is ever changed or removed.
+
+    tracks      a place and one of its series
+    issuers     who forecasts it: model, profile, source, tasks, forecasters; JSON
+    forecasts   one row for each close of a track
+    scores      at most one row for each forecast; without losses where a candle never came
+
+Numbers are packed by `v8.live.ledger`. Times are seconds since the epoch, UTC.
+
+Numbers as the database keeps them: little-endian, and those of a forecast in half of their bytes.
+
+Prices that forecasters foresee begin with the same bits, so bytes of equal rank stand together before they
+are compressed. What is read back has the shape that was written, and is finite.
+
+The database of the ledger: one SQLite file that is only ever added to.
 
 * A forecast is one row, written in one transaction and kept on the disk before the call returns; a place and
   series has at most one for each close. Triggers refuse to change or remove a row.
@@ -13,25 +27,175 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from v8.errors import ArtifactError, ProfileError, StorageError, V8Error
 from v8.invocation import command
-from v8.live import schema
 from v8.live.entries import Entry, Issuer, Known, Score, Scored, Tally
-from v8.live.packing import pack, pack_plain, unpack, unpack_plain
 from v8.lock import WriterLock
 from v8.market.series import Series
 from v8.records import AS_WRITTEN, OpenTime, Sha256, checked
 from v8.storage import write_with
 from v8.user_files import require_replaceable
+
+APPLICATION_ID: Final = 0x76386C67
+"""Marks a SQLite file as a ledger of v8: "v8lg"."""
+
+SCHEMA_VERSION: Final = 1
+
+_TABLES: Final = (
+    """CREATE TABLE tracks (
+        id INTEGER PRIMARY KEY,
+        place TEXT NOT NULL,
+        series TEXT NOT NULL,
+        UNIQUE (place, series)
+    )""",
+    """CREATE TABLE issuers (
+        id INTEGER PRIMARY KEY,
+        track INTEGER NOT NULL REFERENCES tracks (id),
+        about TEXT NOT NULL,
+        UNIQUE (track, about)
+    )""",
+    """CREATE TABLE forecasts (
+        id INTEGER PRIMARY KEY,
+        track INTEGER NOT NULL REFERENCES tracks (id),
+        issued_for_s INTEGER NOT NULL,
+        written_s INTEGER NOT NULL,
+        issuer INTEGER NOT NULL REFERENCES issuers (id),
+        candles_digest TEXT NOT NULL,
+        forecasts BLOB NOT NULL,
+        UNIQUE (track, issued_for_s)
+    )""",
+    """CREATE TABLE scores (
+        forecast INTEGER PRIMARY KEY REFERENCES forecasts (id),
+        scored_s INTEGER NOT NULL,
+        truth_digest TEXT,
+        losses BLOB,
+        truth BLOB
+    )""",
+    # The live record reads times of all forecasts, and none of what they say.
+    "CREATE INDEX times ON forecasts (track, issued_for_s, written_s, issuer)",
+)
+
+_KEYS: Final = {
+    "tracks": "place = NEW.place AND series = NEW.series",
+    "issuers": "track = NEW.track AND about = NEW.about",
+    "forecasts": "track = NEW.track AND issued_for_s = NEW.issued_for_s",
+    "scores": "forecast = NEW.forecast",
+}
+"""By what a row is known; INSERT OR REPLACE would remove the row that has it, past a trigger of DELETE."""
+
+
+def _triggers(table: str, key: str) -> list[str]:
+    refuse = "BEGIN SELECT RAISE(ABORT, 'a ledger is only added to'); END"
+    is_there = f"EXISTS (SELECT 1 FROM {table} WHERE {key})"  # noqa: S608 - our own words
+    return [
+        f"CREATE TRIGGER {table}_stay BEFORE DELETE ON {table} {refuse}",
+        f"CREATE TRIGGER {table}_stand BEFORE UPDATE ON {table} {refuse}",
+        f"CREATE TRIGGER {table}_once BEFORE INSERT ON {table} WHEN {is_there} {refuse}",
+    ]
+
+
+SCHEMA: Final = (*_TABLES, *(line for table, key in _KEYS.items() for line in _triggers(table, key)))
+"""What makes a ledger, statement by statement."""
+
+
+def make_tables(connection: sqlite3.Connection) -> None:
+    """Make the tables of a ledger in an empty database."""
+    for statement in SCHEMA:
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def schema_fault(connection: sqlite3.Connection) -> str | None:
+    """Say why a database is no ledger of this version; None for one that is."""
+    ((mark,),) = connection.execute("PRAGMA application_id")
+    ((version,),) = connection.execute("PRAGMA user_version")
+    if mark != APPLICATION_ID:
+        return "the file of another program"
+    if version != SCHEMA_VERSION:
+        return f"schema {version}"
+    found = set(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+    with sqlite3.connect(":memory:") as example:
+        make_tables(example)
+        expected = set(example.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+    example.close()
+    strange = sorted({str(name) for name, _ in found ^ expected})
+    return f"other tables or triggers than v8 makes ({', '.join(strange)})" if strange else None
+
+
+Numbers = TypeVar("Numbers", bound=NDArray[Any])
+
+_LEVEL: Final = 9
+
+
+def pack(values: NDArray[np.float32]) -> bytes:
+    """Write float32 numbers of any shape, compressed.
+
+    >>> unpack(pack(np.array([[1.5, 2.0]], np.float32)), (1, 2))
+    array([[1.5, 2. ]], dtype=float32)
+    """
+    by_rank = np.frombuffer(values.astype("<f4").tobytes(), np.uint8).reshape(-1, 4).T
+    return zlib.compress(by_rank.tobytes(), _LEVEL)
+
+
+def unpack(content: bytes, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Read what `pack` wrote.
+
+    Args:
+        content: The bytes.
+        shape: Of the numbers.
+
+    Raises:
+        ValueError: If the bytes are not those of so many finite numbers.
+    """
+    size = 4 * int(np.prod(shape))
+    reader = zlib.decompressobj()
+    try:
+        by_rank = reader.decompress(content, size + 1)  # a bomb is not unpacked
+    except zlib.error as error:
+        raise ValueError(f"no packed numbers ({error})") from error
+    if len(by_rank) != size:
+        raise ValueError(f"not {size // 4:,} numbers")
+    plain = np.frombuffer(by_rank, np.uint8).reshape(4, -1).T.tobytes()
+    return _finite(np.frombuffer(plain, "<f4").astype(np.float32).reshape(shape))
+
+
+def pack_plain(values: NDArray[np.float64]) -> bytes:
+    """Write float64 numbers of any shape as they are.
+
+    >>> unpack_plain(pack_plain(np.array([0.1])), (1,))
+    array([0.1])
+    """
+    return values.astype("<f8").tobytes()
+
+
+def unpack_plain(content: bytes, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Read what `pack_plain` wrote, one or several behind each other.
+
+    Raises:
+        ValueError: If the bytes are not those of so many finite numbers.
+    """
+    if len(content) != 8 * int(np.prod(shape)):
+        raise ValueError(f"not {int(np.prod(shape)):,} numbers")
+    return _finite(np.frombuffer(content, "<f8").astype(np.float64).reshape(shape))
+
+
+def _finite(values: Numbers) -> Numbers:
+    if not np.isfinite(values).all():
+        raise ValueError("numbers that are infinite or none")
+    return values
+
 
 BUSY_S: Final = 30.0
 """How long one waits for another process to let go, in seconds."""
@@ -348,7 +512,7 @@ def _about(issuer: Issuer) -> str:
 def _make(path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
-        schema.make(connection)
+        make_tables(connection)
 
 
 def _connected(path: Path, *, is_writer: bool = False) -> sqlite3.Connection:
@@ -406,10 +570,10 @@ def _require_file(path: Path) -> None:
 
 def _set_up(connection: sqlite3.Connection, path: Path, *, is_writer: bool) -> None:
     connection.execute("PRAGMA trusted_schema = OFF")
-    if found := schema.fault(connection):
+    if found := schema_fault(connection):
         raise ArtifactError(
             where=str(path),
-            rule=f"must be a ledger of schema {schema.SCHEMA_VERSION}",
+            rule=f"must be a ledger of schema {SCHEMA_VERSION}",
             got=found,
             fix="Name another file with --ledger, or use the v8 that wrote this one; it is left as it is",
         )
