@@ -193,6 +193,10 @@ class Place:
         """Call the command line to its end."""
         return self.finish(self.start(words, **options), limit_s)
 
+    def told_so_far(self, process: subprocess.Popen[bytes]) -> str:
+        """Read what a call that goes on has written to standard error."""
+        return os.pread(self._told[process.pid][1].fileno(), 1 << 16, 0).decode(errors="replace")
+
     def require(self, is_so: bool, trouble: str) -> None:
         """Note a trouble unless something is so."""
         if not is_so:

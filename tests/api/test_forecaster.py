@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import keras
@@ -65,6 +68,18 @@ def test_it_is_drawn_and_described(forecaster: v8.Forecaster, trained_run: Any) 
     assert "BTCUSDT-15m" in figure.layout.title.text
     assert "the next 3 candles" in repr(forecaster)
     assert "verdict" in forecaster._repr_html_()
+
+
+@pytest.mark.parametrize("level", [None, "3"])
+def test_loading_starts_tensorflow_without_a_word_and_leaves_standard_error_alone(
+    trained_run: Any, level: str | None
+) -> None:
+    program = "import sys, v8; v8.load(sys.argv[1], sys.argv[2]); sys.stderr.write('mine')"
+    env = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    env |= {"TF_CPP_MIN_LOG_LEVEL": level} if level else {}
+    words = [sys.executable, "-c", program, str(trained_run.path), "BTCUSDT-15m"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "mine")
 
 
 def test_only_a_model_of_a_run_is_pushed(forecaster: v8.Forecaster) -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
-KINDS = ("kills", "interrupts", "archive", "api", "hub", "disk")
+KINDS = ("kills", "interrupts", "archive", "api", "hub", "disk", "server")
 
 
 def test_nothing_is_lost_silent_or_a_traceback_in_the_small_drill(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import html
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import numpy as np
 import pandas as pd
@@ -17,12 +17,14 @@ from v8.api.tidy import sureness, tidy
 from v8.artifacts import forecaster as artifacts
 from v8.artifacts.forecaster import seconds_of
 from v8.artifacts.run_folder import RUN_FILE
+from v8.artifacts.shared_models import SharedModels
 from v8.errors import DataError, PublishError
 from v8.features.table import compute_table
 from v8.hub.opening import open_forecaster
 from v8.hub.pull import pull
 from v8.losses.judgement import Judgement, judge_span
 from v8.losses.quantile_judgement import QuantileJudgement
+from v8.machine.quiet import quiet_start
 from v8.market.candles import Candles
 from v8.market.frames import GivenCandles
 from v8.market.open_times import iso
@@ -76,8 +78,16 @@ class Forecaster(artifacts.Forecaster):
 
     _stacklevel = artifacts.Forecaster._stacklevel + 1
 
+    @classmethod
+    @in_python
+    def load(
+        cls, folder: Path | str, *, revision: str | None = None, models: SharedModels | None = None
+    ) -> Self:
+        """Load the artefact in `folder` as every forecaster is loaded; TensorFlow starts without chatter."""
+        with quiet_start(is_passing=True):
+            return super().load(folder, revision=revision, models=models)
+
     __init__ = in_python(artifacts.Forecaster.__init__)
-    load = classmethod(in_python(vars(artifacts.Forecaster)["load"].__func__))
     predict = in_python(artifacts.Forecaster.predict)
     forecast_history = in_python(artifacts.Forecaster.forecast_history)
     forecast = in_python(artifacts.Forecaster.forecast)

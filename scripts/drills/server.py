@@ -1,0 +1,98 @@
+"""Connections to `app` that say nothing or drip: who asks is answered, and the operator reads little."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from drills.ground import Ground, ImpossibleHereError, Place, drill, kill, killed_after
+
+KIND = "server"
+NUM_CONNECTIONS, NUM_FILES = 1_100, 1_024
+NUM_ASKED = 10
+LOOK_S = 5.0
+"""For so long it is seen how busy the crowd keeps the server."""
+
+MOST_BUSY = 0.5
+"""Of a core, for a crowd that sends next to nothing."""
+
+MOST_TOLD = 2_000
+"""Letters on standard error."""
+
+Send = Callable[[int], bytes]
+
+
+@contextmanager
+def served(place: Place, run: Path) -> Iterator[tuple[subprocess.Popen[bytes], tuple[str, int]]]:
+    """Serve a run with few files to open, while the block lasts."""
+    if not hasattr(psutil.Process, "rlimit"):
+        raise ImpossibleHereError("another process' limits cannot be set")
+    with killed_after(place.start(["app", run, "--source", "demo", "--port", "0"])) as process:
+        psutil.Process(process.pid).rlimit(psutil.RLIMIT_NOFILE, (NUM_FILES, NUM_FILES))
+        while not (found := re.search(r"http://([\d.]+):(\d+)/", place.told_so_far(process))):
+            if process.poll() is not None:
+                raise RuntimeError(f"the page is not served: {place.told_so_far(process)}")
+            time.sleep(0.1)
+        yield process, (found[1], int(found[2]))
+
+
+def crowd(ground: Ground, place: Place, send: Send) -> str:
+    """Connect and be as good as silent; ask meanwhile, and look how busy the server is."""
+    limit = psutil.RLIMIT_NOFILE
+    own = psutil.Process()
+    if own.rlimit(limit)[1] < 2 * NUM_CONNECTIONS:
+        raise ImpossibleHereError(f"not even {2 * NUM_CONNECTIONS:,} files may be open here")
+    before = own.rlimit(limit)
+    own.rlimit(limit, (max(before[0], 2 * NUM_CONNECTIONS), before[1]))
+    with served(place, ground.undisturbed()) as (process, address), ExitStack() as stack:
+        for number in range(NUM_CONNECTIONS):
+            one = stack.enter_context(socket.create_connection(address, 60))
+            with suppress(ConnectionError):  # a crowd is sent away
+                one.sendall(send(number))
+        place.require(is_heard(address), "who asks is not answered")
+        share = busy(process.pid)
+        place.require(share <= MOST_BUSY, f"keeps {share:.0%} of a core busy")
+        kill(process, 2)
+        ended = place.finish(process)
+    place.require(ended.status == 130, f"ended with {ended.status}")
+    place.require(len(ended.errors) <= MOST_TOLD, f"{len(ended.errors):,} letters on standard error")
+    return "all who ask are answered"
+
+
+def is_heard(address: tuple[str, int]) -> bool:
+    """Ask several times, and tell whether all was answered."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        for _ in range(NUM_ASKED):
+            opener.open("http://{}:{}/api/health".format(*address), timeout=60).close()
+    except OSError:
+        return False
+    return True
+
+
+def busy(pid: int) -> float:
+    """Measure the share of a core that a process uses."""
+    watched = psutil.Process(pid)
+    watched.cpu_percent()
+    time.sleep(LOOK_S)
+    return watched.cpu_percent() / 100
+
+
+@drill(KIND, "1,100 connections that say nothing, 1,024 files", "small")
+def silent(ground: Ground, place: Place) -> str:
+    """Say nothing."""
+    return crowd(ground, place, lambda number: b"")
+
+
+@drill(KIND, "1,100 connections that send a part of a head, 1,024 files")
+def dripping(ground: Ground, place: Place) -> str:
+    """Begin a request and leave it at that."""
+    return crowd(ground, place, lambda number: b"GET / HTTP/1.1\r\nX-Part: "[: 1 + number % 24])
