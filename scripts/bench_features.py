@@ -51,9 +51,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
 from v8.columns import OHLCV
-from v8.features.computing import compute
 from v8.features.store import FeatureStore
-from v8.features.table import compute_table
+from v8.features.table import compute, compute_table
 from v8.market.candles import Candles
 from v8.market.series import load_universe
 from v8.market.sources.source import open_source

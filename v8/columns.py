@@ -5,7 +5,12 @@ Columns are only ever picked by name. `v8.features.indicators` lists every colum
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
+
+from v8.symbols import SYMBOL_PATTERN, is_symbol
 
 OPEN_TIME: Final = "open_time"
 OPEN: Final = "open"
@@ -75,3 +80,69 @@ TASK_VOLATILITY: Final = "volatility"
 
 BAND_WIDTH_STDS: Final = 2.0
 """Sample standard deviations from the average to a band."""
+
+USER: Final = "csv"
+"""Origin of the columns of all tables of the user."""
+
+COLUMN_PATTERN: Final = r"[A-Za-z][A-Za-z0-9_-]{0,50}"
+"""Names of columns of such tables; they become names of features."""
+
+MOST_NEIGHBOURS: Final = 20
+"""Other series a profile may name: the candles of each are fetched, and the profile may be a stranger's."""
+
+MOST_WORDS: Final = 300
+"""Letters that a published definition may have."""
+
+_OF_NEIGHBOUR: Final = re.compile(rf"({SYMBOL_PATTERN})\.([a-z].*)")
+_OF_USER: Final = re.compile(rf"{USER}\.({COLUMN_PATTERN})")
+
+
+@lru_cache(4_096)
+def parted(name: str) -> tuple[str, str]:
+    """Return where a column comes from, "" for the series itself, and what it is there.
+
+    >>> parted("BTCUSDT.ta.rsi(window=9)"), parted("csv.funding_rate"), parted("ta.rsi")
+    (('BTCUSDT', 'ta.rsi(window=9)'), ('csv', 'funding_rate'), ('', 'ta.rsi'))
+    """
+    if found := _OF_USER.fullmatch(name):
+        return USER, found[1]
+    found = _OF_NEIGHBOUR.fullmatch(name) if len(name) <= MOST_WORDS else None
+    return (found[1], found[2]) if found and is_symbol(found[1]) else ("", name)
+
+
+def beside(origin: str, name: str) -> str:
+    """Write the name of a column of some origin.
+
+    >>> beside("BTCUSDT", "high"), beside("", "high")
+    ('BTCUSDT.high', 'high')
+    """
+    return f"{origin}.{name}" if origin else name
+
+
+def is_covariate(name: str) -> bool:
+    """Tell whether a column comes from elsewhere than the series' own candles."""
+    return bool(parted(name)[0])
+
+
+def is_given(name: str) -> bool:
+    """Tell whether a column is not computed: one of candles, or one that lies beside them."""
+    origin, plain = parted(name)
+    return origin == USER or plain in OHLCV or name == OPEN_TIME
+
+
+def neighbours(columns: Iterable[str]) -> tuple[str, ...]:
+    """Return the symbols that columns come from, each once.
+
+    >>> neighbours(["close", "BTCUSDT.close", "csv.funding_rate", "BTCUSDT.roc"])
+    ('BTCUSDT',)
+    """
+    return tuple(dict.fromkeys(origin for origin, _ in map(parted, columns) if origin not in ("", USER)))
+
+
+def user_columns(columns: Iterable[str]) -> tuple[str, ...]:
+    """Return what columns of the user's tables are named, without their origin.
+
+    >>> user_columns(["close", "csv.funding_rate"])
+    ('funding_rate',)
+    """
+    return tuple(plain for origin, plain in map(parted, columns) if origin == USER)

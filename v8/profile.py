@@ -26,22 +26,28 @@ from pydantic import (
     model_validator,
 )
 
-from v8.columns import CLOSE, OHLC, RECENT_RANGE, REGRESSED_RANGES, TASK_OHLC, deviation_columns
-from v8.errors import ProfileError
-from v8.families import FAMILIES
-from v8.families.family import Family, NetworkOutputs, NetworkSettings, NetworkShape
-from v8.features.covariates import (
+from v8.columns import (
+    CLOSE,
     COLUMN_PATTERN,
     MOST_NEIGHBOURS,
+    OHLC,
+    RECENT_RANGE,
+    REGRESSED_RANGES,
+    TASK_OHLC,
     beside,
+    deviation_columns,
     neighbours,
     parted,
     user_columns,
 )
+from v8.errors import ProfileError
+from v8.families import FAMILIES
+from v8.families.family import Family, NetworkOutputs, NetworkSettings, NetworkShape
 from v8.features.feature import ANCHORED_KINDS
 from v8.features.indicators import (
     FEATURES,
     MOST_OF_PACKAGE,
+    needed_beside,
     num_of_package,
     plain_names,
     why_unknown,
@@ -406,6 +412,11 @@ class Profile(Settings):
         tasks = tuple(TASKS[name] for name in self.tasks)
         levels = () if self.calibration == "ensemble" else outer(self.quantiles)
         return NetworkShape(self.lookback_bars, self.features, self.horizon_bars, tasks, levels)
+
+    @property
+    def needed_beside(self) -> tuple[str, ...]:
+        """Columns that its features read beside the series' own, such as `BTCUSDT.high`."""
+        return needed_beside(self.features)
 
     @property
     def num_features(self) -> int:

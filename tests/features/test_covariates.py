@@ -7,8 +7,8 @@ import re
 import numpy as np
 import pytest
 
+from v8.columns import is_given, parted
 from v8.errors import DataError
-from v8.features.covariates import is_given, parted
 from v8.features.feature import Kind
 from v8.features.indicators import (
     FEATURES,
@@ -83,14 +83,14 @@ def test_an_unknown_covariate_is_refused_with_its_reason(name: str, why: str) ->
 def test_a_series_that_names_itself_gets_its_own_features_to_the_bit() -> None:
     source, series = open_source("demo"), Series("BTCUSDT", "15m")
     names = (*EVERY, *BESIDE)
-    table = compute_table(Companions(names).candles(source, series, 400), names)
+    table = compute_table(Companions(needed_beside(names)).candles(source, series, 400), names)
     for own, other in zip(EVERY, BESIDE, strict=True):
         assert table.column(own).tobytes() == table.column(other).tobytes(), own
 
 
 def test_a_neighbour_s_features_are_those_of_its_own_table() -> None:
     source, names = open_source("demo"), ("close", "BTCUSDT.range_20", "BTCUSDT.macd", "BTCUSDT.ta.rsi")
-    joined = Companions(names).candles(source, Series("ETHUSDT", "15m"), 700)
+    joined = Companions(needed_beside(names)).candles(source, Series("ETHUSDT", "15m"), 700)
     beside = compute_table(joined, names)
     other = compute_table(source.candles(Series("BTCUSDT", "15m"), 700), ("range_20", "macd", "ta.rsi"))
     np.testing.assert_array_equal(beside.open_time_s, other.open_time_s)

@@ -8,7 +8,6 @@ import pytest
 from v8.columns import OHLC
 from v8.errors import DataError
 from v8.features import formulas
-from v8.features.computing import compute
 from v8.features.indicators import (
     FEATURES,
     HISTORY_WEIGHT,
@@ -20,6 +19,7 @@ from v8.features.indicators import (
     definitions,
     warmup_bars,
 )
+from v8.features.table import compute
 
 INDICATORS = [name for name, feature in FEATURES.items() if feature.formula]
 

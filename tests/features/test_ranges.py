@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from v8.features import ranges
-from v8.features.computing import compute
 from v8.features.indicators import FEATURES
+from v8.features.table import compute
 
 FORMULAS = {name: feature.formula for name, feature in FEATURES.items() if feature.formula}
-OF_RANGES = [name for name, each in FORMULAS.items() if each.function.__module__ == ranges.__name__]
+KINDS = {"recent", "range", "realised", "move", "day", "week", "rolled"}
+OF_RANGES = [name for name in FORMULAS if name.split("_")[0] in KINDS]
 OF_PRICES = [name for name in OF_RANGES if name.split("_")[0] not in {"day", "week"}]
 BAR_DEVIATION = 0.6005612043932249
 """1 / sqrt(4 log 2): deviation that Parkinson's formula finds in a bar whose log range is one."""

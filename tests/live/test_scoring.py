@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from v8.errors import DataError
-from v8.features.ranges import DAY_S
+from v8.features.formulas import DAY_S
 from v8.features.table import compute_table
 from v8.formulas.baselines import BASELINES
 from v8.live.entries import GIVEN_UP_S, Entry, Issuer, score, truth_bars

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from v8.features.computing import compute
+from v8.features.table import compute
 
 NUM_ROWS = 600
 LINEAGE = ("rsi", "macd", "macd_signal", "roc", "bb_upper", "bb_lower", "bb_width", "bb_position")

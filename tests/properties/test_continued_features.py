@@ -9,8 +9,8 @@ import pandas as pd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from v8.features.computing import Computed, compute_columns, continue_columns
 from v8.features.indicators import FEATURES, Feature, Formula, Kind
+from v8.features.table import Computed, compute_columns, continue_columns
 from v8.market.candles import Candles
 from v8.market.checks import check_candles
 from v8.market.series import Series

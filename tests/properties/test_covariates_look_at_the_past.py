@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from v8.columns import OHLCV
-from v8.features.covariates import neighbours
-from v8.features.indicators import FEATURES
+from v8.columns import OHLCV, neighbours
+from v8.features.indicators import FEATURES, needed_beside
 from v8.features.store import FeatureStore
 from v8.features.table import FeatureTable, compute_table
 from v8.market.candles import Candles
@@ -76,7 +75,7 @@ def joined(own: pd.DataFrame, other: pd.DataFrame, table: pd.DataFrame, names: t
     given: dict[str, object] = {"rates.csv": table}
     if neighbours(names):  # what is never read is refused
         given["BTCUSDT"] = checked(other, OTHER)
-    return Companions(names, [TABLE], given).joined(checked(own, OWN))
+    return Companions(needed_beside(names), [TABLE], given).joined(checked(own, OWN))
 
 
 def by_time(table: FeatureTable) -> Mapping[int, bytes]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from v8.columns import neighbours
 from v8.errors import listed
-from v8.features.covariates import neighbours
 from v8.features.indicators import warmup_bars
 from v8.formulas.baselines import called
 from v8.losses.judgement import Judgement

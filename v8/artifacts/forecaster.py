@@ -37,6 +37,7 @@ from v8.features.indicators import (
     definition_digest,
     definitions,
     is_of_package,
+    needed_beside,
     warmup_bars,
 )
 from v8.features.table import FeatureTable, compute_table
@@ -388,7 +389,7 @@ class Forecaster:
         """
         where = f"metadata of {self.series}, key profile.covariates"
         tables = recorded_tables(self._recorded.profile.covariates, where=where)
-        return Companions(self.features, tables, given)
+        return Companions(needed_beside(self.features), tables, given)
 
     def joined(
         self,

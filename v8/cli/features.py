@@ -53,7 +53,7 @@ def _print_store(series: list[str] | None) -> None:
 def _print_features(profile: Profile) -> None:
     """Print where each feature comes from, the candles before its first value, and what it is."""
     from v8.cli.printing import print_lines, print_sentences
-    from v8.features.covariates import USER, parted
+    from v8.columns import USER, parted
     from v8.features.indicators import FEATURES, warmup_bars
 
     files = {column: table.file for table in profile.covariates for column in table.columns}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
+from v8.columns import MOST_WORDS, OPEN_TIME, beside, parted
 from v8.features.formulas import Floats
 
 
@@ -72,3 +73,27 @@ class Feature:
     sentence: str
     formula: Formula | None = None
     source: str = "the lineage"
+
+
+def covariate_feature(name: str, own: Feature | None) -> Feature:
+    """Return the feature of a covariate's name.
+
+    Args:
+        name: One that `is_covariate`.
+        own: What a neighbour's feature is among a series' own; None for a column of the user's.
+    """
+    origin, plain = parted(name)
+    if own is None:
+        sentence = f"{plain}, a column of the user's, as its newest row said that was known at the close"
+        return Feature(name, Kind.OTHER, sentence, source="the user")
+    sentence = f"{plain} of the candles of {origin}: {own.sentence}"
+    if len(f"{name}: {sentence}") > MOST_WORDS:
+        sentence = f"what {plain} is, of the candles of {origin}"
+    formula = None if own.formula is None else of_origin(own.formula, origin)
+    return Feature(name, own.kind, sentence, formula, own.source)
+
+
+def of_origin(formula: Formula, origin: str) -> Formula:
+    """Return a formula that reads the columns of an origin; bars open everywhere at the same time."""
+    inputs = (name if name == OPEN_TIME else beside(origin, name) for name in formula.inputs)
+    return replace(formula, inputs=tuple(inputs))

@@ -1,8 +1,8 @@
 """Indicators: the one table of every column a profile may name, with its kind, warm-up, meaning and formula.
 
 An indicator is a function of arrays and a line in `FEATURES`; one's own calls `FEATURES.register`. Those of
-the package `ta` are found in it when a profile names one: `v8.features.ta_package`. So are those of other
-series' candles and columns of the user's: `v8.features.covariates`.
+the package `ta` are found in it when a profile names one: `v8.features.ta_features`. So are those of other
+series' candles and columns of the user's: `v8.columns`.
 
 A gap in the candles starts a new piece, and every piece starts with a warm-up whose rows are dropped.
 Windowed indicators need their window. Recursive ones (exponential and Wilder averages) never quite
@@ -20,20 +20,18 @@ from typing import Final
 import numpy as np
 
 from v8 import columns as c
-from v8.errors import DataError, listed
-from v8.features import formulas, ranges
-from v8.features.covariates import (
+from v8.columns import (
     USER,
     beside,
-    covariate_feature,
     is_covariate,
     is_given,
-    of_origin,
     parted,
 )
-from v8.features.feature import Feature, Formula, Kind, Past
-from v8.features.ta_package.features import is_package_name, one_way, package_feature
-from v8.features.ta_package.outputs import RefusedError, suggestion
+from v8.errors import DataError, listed
+from v8.features import formulas
+from v8.features.feature import Feature, Formula, Kind, Past, covariate_feature, of_origin
+from v8.features.ta_features import is_package_name, one_way, package_feature
+from v8.features.ta_outputs import RefusedError, suggestion
 from v8.registry import Registry, nearest
 from v8.storage import digest_json
 from v8.symbols import is_symbol, plain_symbol
@@ -274,20 +272,20 @@ _STAGES: Final[dict[str, Formula]] = {
         formulas.close_moments, (c.CLOSE,), {"period_bars": c.BAND_PERIOD_BARS}, _BANDS_WARMUP
     ),
     _ROLLED_MOMENTS: _windowed(
-        ranges.rolled_moments,
+        formulas.rolled_moments,
         (c.CLOSE,),
         {"period_bars": c.BAND_PERIOD_BARS, "num_steps": c.MAX_ROLLED_STEPS},
         _BANDS_WARMUP,
     ),
     **{
         f"range_deviation_{bars}": _windowed(
-            ranges.range_deviation, (c.HIGH, c.LOW), {"period_bars": bars}, bars - 1
+            formulas.range_deviation, (c.HIGH, c.LOW), {"period_bars": bars}, bars - 1
         )
         for bars in c.RANGE_BARS
     },
     **{
         f"realised_deviation_{bars}": _windowed(
-            ranges.realised_deviation, (c.CLOSE,), {"period_bars": bars}, bars
+            formulas.realised_deviation, (c.CLOSE,), {"period_bars": bars}, bars
         )
         for bars in c.REALISED_BARS
     },
@@ -301,7 +299,7 @@ def _deviation(name: str, bars: int, what: str, source: str) -> Feature:
         f"{name}_{bars}",
         Kind.POSITIVE,
         f"{_OF_SQUARED} {what}, {_OF_RECENT}",
-        _windowed(ranges.share_of_recent, (f"{name}_deviation_{bars}", c.RECENT_RANGE)),
+        _windowed(formulas.share_of_recent, (f"{name}_deviation_{bars}", c.RECENT_RANGE)),
         source,
     )
 
@@ -314,7 +312,7 @@ def _waves(period: str, period_s: int, num_waves: int) -> Iterator[Feature]:
             Kind.CENTRED,
             f"{'cosine' if is_cosine else 'sine'} of 2 pi times {num_waves} times the share of the {period} "
             "that is over when the bar opens (UTC; a week begins on Monday), unitless",
-            _windowed(ranges.wave, (c.OPEN_TIME,), parameters, version=2),
+            _windowed(formulas.wave, (c.OPEN_TIME,), parameters, version=2),
             _OWN,
         )
 
@@ -322,14 +320,14 @@ def _waves(period: str, period_s: int, num_waves: int) -> Iterator[Feature]:
 def _rolled(step: int) -> Iterator[Feature]:
     middle, deviation = c.rolled_columns(step)
     for name, function, what in (
-        (middle, ranges.rolled_middle, "distance from the close to the simple average"),
-        (deviation, ranges.rolled_deviation, "sample standard deviation"),
+        (middle, formulas.rolled_middle, "distance from the close to the simple average"),
+        (deviation, formulas.rolled_deviation, "sample standard deviation"),
     ):
         yield Feature(
             name,
             Kind.CENTRED,
             f"{what} of the last {c.BAND_PERIOD_BARS} closes {step} bars ahead if the close stays where it is"
-            f", over the close, at most {ranges.MAX_ROLLED:g}, {_OF_RECENT}",
+            f", over the close, at most {formulas.MAX_ROLLED:g}, {_OF_RECENT}",
             _windowed(function, (_ROLLED_MOMENTS, c.RECENT_RANGE), {"step": step}),
             _OWN,
         )
@@ -429,14 +427,14 @@ FEATURES: Final[Registry[Feature]] = _Features(
             c.RECENT_RANGE,
             Kind.POSITIVE,
             f"product of the range deviations d(n) = {_OF_SQUARED} log(high / low) of the last n bars over "
-            f"4 log 2, each raised to at least {ranges.FLOOR_SHARE:g} d({c.RANGE_BARS[-1]}), to these "
+            f"4 log 2, each raised to at least {formulas.FLOOR_SHARE:g} d({c.RANGE_BARS[-1]}), to these "
             "powers: "
             + ", ".join(
                 f"d({bars}) to {weight:g}"
-                for bars, weight in zip(c.RANGE_BARS[1:], ranges.RECENT_WEIGHTS, strict=True)
+                for bars, weight in zip(c.RANGE_BARS[1:], formulas.RECENT_WEIGHTS, strict=True)
             )
             + "; unitless",
-            _windowed(ranges.recent_range, tuple(f"range_deviation_{bars}" for bars in c.RANGE_BARS[1:])),
+            _windowed(formulas.recent_range, tuple(f"range_deviation_{bars}" for bars in c.RANGE_BARS[1:])),
             "Corsi 2009, doi:10.1093/jjfinec/nbp001",
         ),
         *(
@@ -452,14 +450,14 @@ FEATURES: Final[Registry[Feature]] = _Features(
                 f"move_{bars}",
                 Kind.CENTRED,
                 f"size of the log return over {bars} bars over the root of {bars}, at most "
-                f"{ranges.MAX_MOVE:g}, {_OF_RECENT}",
-                _windowed(ranges.move, (c.CLOSE, c.RECENT_RANGE), {"period_bars": bars}, bars),
+                f"{formulas.MAX_MOVE:g}, {_OF_RECENT}",
+                _windowed(formulas.move, (c.CLOSE, c.RECENT_RANGE), {"period_bars": bars}, bars),
                 _OWN,
             )
             for bars in c.MOVE_BARS
         ),
-        *(feature for waves in c.DAY_WAVES for feature in _waves("day", ranges.DAY_S, waves)),
-        *(feature for waves in c.WEEK_WAVES for feature in _waves("week", ranges.WEEK_S, waves)),
+        *(feature for waves in c.DAY_WAVES for feature in _waves("day", formulas.DAY_S, waves)),
+        *(feature for waves in c.WEEK_WAVES for feature in _waves("week", formulas.WEEK_S, waves)),
         *(feature for step in range(1, c.MAX_ROLLED_STEPS + 1) for feature in _rolled(step)),
     ],
 )

@@ -9,7 +9,7 @@ wins; what the other added is computed again when next asked for, never mixed up
 
 Candles with some more bars have another digest and another file. When theirs is missing, the newest files of
 the series are looked at: one whose candles are the first of these gives its columns, and the new rows alone
-are computed (`v8.features.computing` says how that is exact). The file tells its candles by sums too, because
+are computed (`v8.features.table` says how that is exact). The file tells its candles by sums too, because
 hashing 35,000 candles once more would cost more than the 96 new rows. A short tail is not written: computing
 it again costs a twentieth of what writing all columns does. One longer than a sixteenth of the file is.
 Candles that begin later, such as the newest 8,000, are computed from their start.
@@ -60,9 +60,18 @@ from numpy.typing import NDArray
 
 from v8 import storage
 from v8.columns import OPEN_TIME
-from v8.features.computing import Column, Computed, Runs, compute_columns, continue_columns
 from v8.features.indicators import FEATURES, check_columns, definition_digest, is_of_package
-from v8.features.table import FeatureTable, assemble, table_digest, valid_rows
+from v8.features.table import (
+    Column,
+    Computed,
+    FeatureTable,
+    Runs,
+    assemble,
+    compute_columns,
+    continue_columns,
+    table_digest,
+    valid_rows,
+)
 from v8.market.candles import Candles
 from v8.storage import digest_bytes
 from v8.user_files import open_given, read_given

@@ -25,7 +25,7 @@ import numpy as np
 
 from v8.columns import RANGE_BARS
 from v8.errors import SeriesError
-from v8.features.ranges import FLOOR_SHARE, recent_range
+from v8.features.formulas import FLOOR_SHARE, recent_range
 from v8.formulas.baseline import Baseline, Forecast, TaskForecasts, moved_from_rolled, moves_from_rolled
 from v8.tasks import TASKS
 from v8.tasks.bands import BANDS_TASK

@@ -37,7 +37,7 @@ from v8.columns import (
     WAVE_COLUMNS,
     deviation_columns,
 )
-from v8.features.ranges import FLOOR_SHARE
+from v8.features.formulas import FLOOR_SHARE
 from v8.profile import Profile
 from v8.tasks import TASKS
 from v8.tasks.closes import RANGE_TO_VARIANCE, variance_weights

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
 from v8.columns import CLOSE
+from v8.features.formulas import DAY_S
 from v8.features.indicators import warmup_bars
-from v8.features.ranges import DAY_S
 from v8.features.table import FeatureTable, compute_table
 from v8.formulas.baselines import NAIVE
 from v8.losses.judgement import MODEL

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from v8.artifacts.forecaster import Forecaster
 from v8.errors import DataError, SeriesError, listed
+from v8.features.formulas import DAY_S
 from v8.features.indicators import warmup_bars
-from v8.features.ranges import DAY_S
 from v8.features.table import compute_table
 from v8.formulas.baseline import Forecast
 from v8.formulas.baselines import BASELINES

@@ -35,7 +35,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.features.ranges import DAY_S
+from v8.features.formulas import DAY_S
 from v8.formulas.baselines import NAIVE
 from v8.live.entries import Issuer, Known, Scored, Tally, level_of, quantile_forecaster
 from v8.live.ledger import Ledger

@@ -35,7 +35,7 @@ from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.generations import Serving
 from v8.artifacts.series_artifact import METADATA_FILE, read_described
 from v8.errors import ArtifactError
-from v8.features.ranges import DAY_S
+from v8.features.formulas import DAY_S
 from v8.features.table import FeatureTable, compute_table
 from v8.formulas.baselines import BASELINES, NAIVE
 from v8.live.ledger import Ledger

@@ -23,7 +23,7 @@ from typing import Final, NoReturn
 
 from v8.artifacts.forecaster import Forecaster
 from v8.errors import ArtifactError, DataError, V8Error, listed
-from v8.features.ranges import DAY_S
+from v8.features.formulas import DAY_S
 from v8.hub.opening import open_place
 from v8.live.entries import Entry, score, truth_bars
 from v8.live.ledger import Ledger

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from v8.columns import CLOSE, HIGH, LOW, OHLC, TASK_OHLC
 from v8.errors import ArtifactError
-from v8.features.ranges import DAY_S
+from v8.features.formulas import DAY_S
 from v8.losses.table import Losses
 from v8.records import read_plain
 from v8.storage import write_bytes

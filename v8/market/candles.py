@@ -201,7 +201,7 @@ class Candles:
         report: What was found, repaired and dropped.
         source: Name of the source: "vision", "files", "demo" or another of `SOURCES`.
         beside: Columns from elsewhere at the same bars, each of shape (N,), float64, read-only, by names such
-            as "BTCUSDT.high" or "csv.funding_rate"; `v8.features.covariates` says what these are.
+            as "BTCUSDT.high" or "csv.funding_rate"; `v8.columns` says what these are.
     """
 
     series: Series

@@ -29,10 +29,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from v8.columns import VOLUME
+from v8.columns import USER, VOLUME, beside, parted
 from v8.errors import DataError, listed
-from v8.features.covariates import USER, beside, parted
-from v8.features.indicators import needed_beside
 from v8.market.candles import MAX_VALUE, Candles
 from v8.market.checks import check_candles
 from v8.market.frames import candle_table
@@ -256,7 +254,7 @@ class Companions:
     """What a profile needs beside the candles of a series; nothing for most profiles.
 
     Args:
-        columns: Features of the profile.
+        needed: The columns that its features read beside a series' own, such as `BTCUSDT.high`.
         tables: Its key `covariates`.
         given: Candles and tables in memory, by symbol or name of the file. A table that is not among them is
             read from the folder of tables.
@@ -267,13 +265,12 @@ class Companions:
 
     def __init__(
         self,
-        columns: Sequence[str],
+        needed: Sequence[str],
         tables: Sequence[TableSettings] = (),
         given: Mapping[str, Any] | None = None,
     ) -> None:
-        needed = [parted(name) for name in needed_beside(columns)]
         self._of_symbol: dict[str, list[str]] = {}
-        for origin, plain in needed:
+        for origin, plain in map(parted, needed):
             if origin != USER:
                 self._of_symbol.setdefault(origin, []).append(plain)
         self._settings, self._given = tuple(tables), dict(given or {})
@@ -286,7 +283,7 @@ class Companions:
     @classmethod
     def of(cls, profile: Profile, given: Mapping[str, Any] | None = None) -> Companions:
         """Return those of a profile."""
-        return cls(profile.features, profile.covariates, given)
+        return cls(profile.needed_beside, profile.covariates, given)
 
     def __bool__(self) -> bool:
         return bool(self._of_symbol or self._settings)

@@ -28,9 +28,16 @@ import numpy as np
 from keras import ops
 from numpy.typing import NDArray
 
-from v8.columns import BAND_PERIOD_BARS, CLOSE, RECENT_RANGE, REGRESSED_RANGES, deviation_columns
-from v8.features.covariates import beside, parted
-from v8.features.ranges import FLOOR_SHARE
+from v8.columns import (
+    BAND_PERIOD_BARS,
+    CLOSE,
+    RECENT_RANGE,
+    REGRESSED_RANGES,
+    beside,
+    deviation_columns,
+    parted,
+)
+from v8.features.formulas import FLOOR_SHARE
 from v8.formulas.range_ensemble import RangeEnsemble
 from v8.formulas.range_regression import MAX_LOG_RANGE, RangeRegression, wave_features
 from v8.formulas.shrinkage import Shrinkage

@@ -27,7 +27,7 @@ from matplotlib.ticker import PercentFormatter
 from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast, Rows
 from v8.columns import CLOSE, OHLC, TASK_OHLC
 from v8.errors import ArtifactError
-from v8.features.computing import compute_columns
+from v8.features.table import compute_columns
 from v8.losses.leaderboard import History, SeriesResult, rank_results, summarise
 from v8.market.candles import Candles
 from v8.quantile_levels import MEDIAN, levels_of, quantile_column

@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.columns import CLOSE
-from v8.features.covariates import beside, neighbours
+from v8.columns import CLOSE, beside, neighbours
 from v8.windows.dataset import SeriesData
 
 PREFETCHED_BATCHES = 4

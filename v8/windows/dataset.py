@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.columns import CLOSE, RECENT_RANGE, VOLATILITY
+from v8.columns import CLOSE, RECENT_RANGE, VOLATILITY, beside, neighbours
 from v8.errors import DataError
-from v8.features.covariates import beside, neighbours
 from v8.features.table import FeatureTable
 from v8.market.series import Series
 from v8.profile import Profile

@@ -28,9 +28,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.columns import CLOSE, RECENT_RANGE, VOLATILITY
+from v8.columns import CLOSE, RECENT_RANGE, VOLATILITY, beside, parted
 from v8.errors import SeriesError
-from v8.features.covariates import beside, parted
 from v8.features.feature import Kind
 from v8.features.indicators import FEATURES
 from v8.profile import Profile

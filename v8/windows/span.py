@@ -17,9 +17,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from v8.columns import BAND_PERIOD_BARS, BAND_WIDTH_STDS, CLOSE, HIGH, LOW, RECENT_RANGE, WAVE_COLUMNS
-from v8.features.covariates import parted
-from v8.features.ranges import DAY_S, WEEK_S
+from v8.columns import BAND_PERIOD_BARS, BAND_WIDTH_STDS, CLOSE, HIGH, LOW, RECENT_RANGE, WAVE_COLUMNS, parted
+from v8.features.formulas import DAY_S, WEEK_S
 from v8.features.table import FeatureTable
 from v8.profile import Profile
 from v8.tasks import TASKS

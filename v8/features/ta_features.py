@@ -1,6 +1,13 @@
-"""Examining an output of the package on a market of its own, before anything may rest on it.
+"""Features of the package `ta`: an output that a profile names is examined, then computed in blocks.
 
-What is asked, in this order, of the very parameters that a profile names:
+Most indicators of the package remember: exponential averages for ever, and sums in the last digits even where
+they move with a window. Their values depend on where a table begins, so a forecast would not see what
+training saw. Here a value depends on nothing but candles at fixed places in time: bars are counted from the
+epoch, parted into blocks, and each block is computed alone, from so many bars before it on. The price is a
+longer warm-up, of the context and one block.
+
+The examination, once a process and on a market of its own, asks of the very parameters that a profile names
+(any numbers, so no table could hold the answers):
 
 1. From how many bars before does it give what it gives from twice as many, to the resolution of float32? That
    is its context; twice that where the market has a say in it, as for a trailing stop. Sums since the first
@@ -9,22 +16,147 @@ What is asked, in this order, of the very parameters that a profile names:
 3. Are its values for the first candles the same, to the bit and from the first row on, whatever comes after
    them? If not it looks ahead: it is refused.
 4. How does it change when all prices, or all volumes, double? That tells its unit, and how it is scaled.
+
+The version of the package is part of a feature's digest: a model trained with another one refuses to
+forecast.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 import numpy as np
 
-from v8.columns import CLOSE, HIGH, LOW, OHLC, OPEN, VOLUME
-from v8.features.feature import Kind
+from v8.columns import CLOSE, HIGH, LOW, OHLC, OPEN, OPEN_TIME, VOLUME
+from v8.features.feature import Feature, Formula, Kind, Past
 from v8.features.formulas import Floats
-from v8.features.ta_package.blocks import SHORTEST_BLOCK_BARS, block_bars_of, computed
-from v8.features.ta_package.outputs import LARGEST_PARAMETER, RefusedError, Wish
+from v8.features.ta_outputs import (
+    FILLING,
+    HOME,
+    LARGEST_PARAMETER,
+    PREFIX,
+    Output,
+    RefusedError,
+    Value,
+    Wish,
+    package_version,
+    read_wish,
+)
+
+_WAY: Final = 1
+"""Raised whenever blocks are computed otherwise."""
+
+
+def is_package_name(name: str) -> bool:
+    """Tell whether a name is meant for the package."""
+    return name.startswith(PREFIX)
+
+
+def one_way(name: str) -> str:
+    """Return the one way to write a name; a name that cannot be read stays as it is.
+
+    >>> one_way("ta.adx(window=14)"), one_way("ta.stoch( smooth_window=5,window=10 )"), one_way("close")
+    ('ta.adx', 'ta.stoch(window=10, smooth_window=5)', 'close')
+    """
+    try:
+        return read_wish(name).text if is_package_name(name) else name
+    except RefusedError:
+        return name
+
+
+def with_filling(name: str) -> str:
+    """Write a name so that the package puts its last value where it has none, as in a flat market.
+
+    >>> with_filling("ta.stoch(window=10)")
+    'ta.stoch(window=10, fillna=true)'
+    """
+    wish = read_wish(name)
+    return Wish(wish.output, {**wish.parameters, FILLING: True}).text
+
+
+@cache
+def package_feature(name: str) -> Feature:
+    """Return the feature of a name in its one way, or raise a RefusedError with the reason."""
+    wish = read_wish(name)
+    if wish.text != name:
+        raise RefusedError(f"{name!r} is written {wish.text}")
+    findings = examine(wish)
+    return Feature(name, findings.kind, _sentence(wish, findings), _formula(wish, findings), HOME)
+
+
+def _formula(wish: Wish, findings: Findings) -> Formula:
+    context_bars, block_bars = findings.context_bars, block_bars_of(findings.context_bars)
+    blocks = {"context_bars": context_bars, "block_bars": block_bars}
+    return Formula(
+        partial(in_blocks, wish.output),
+        (OPEN_TIME, *wish.output.inputs),
+        {**wish.parameters, **blocks},
+        warmup_bars=context_bars + block_bars - 1,
+        version=f"ta {package_version()}, {_WAY}",
+        past=Past.WINDOW,
+    )
+
+
+def _sentence(wish: Wish, findings: Findings) -> str:
+    name, indicator = wish.output.name, wish.output.indicator.__name__
+    block_bars = block_bars_of(findings.context_bars)
+    return (
+        f"{name}() of {indicator} in ta {package_version()}, {wish.told_parameters}, from "
+        f"{findings.context_bars} bars before its block of {block_bars} on, blocks counted from the epoch, "
+        f"{findings.unit}"
+    )
+
+
+SHORTEST_BLOCK_BARS = 32
+
+
+def block_bars_of(context_bars: int) -> int:
+    """Return how long the blocks of a context are: what is computed twice costs time, a long warm-up candles.
+
+    >>> block_bars_of(32), block_bars_of(512)
+    (32, 128)
+    """
+    return max(SHORTEST_BLOCK_BARS, context_bars // 4)
+
+
+def in_blocks(
+    output: Output,
+    open_time_s: Floats,
+    *columns: Floats,
+    context_bars: int,
+    block_bars: int,
+    **parameters: Value,
+) -> Floats:
+    """Compute an output for N contiguous candles, block by block, from `context_bars` before each on.
+
+    Open times, in seconds and one bar apart, and the output's inputs in their order have the shape (N,), N at
+    least 2. Returns shape (N,), float64; NaN where bars of the context are not there, at most in the first
+    `context_bars` + `block_bars` - 1 rows.
+    """
+    found = np.full(len(open_time_s), np.nan)
+    bar_s = int(open_time_s[1] - open_time_s[0])
+    first = context_bars - (context_bars + int(open_time_s[0]) // bar_s) % block_bars
+    first += block_bars if first < context_bars else 0
+    for start in range(first, len(found), block_bars):
+        rows = slice(start - context_bars, start + block_bars)
+        block = dict(zip(output.inputs, (column[rows] for column in columns), strict=True))
+        found[start : start + block_bars] = computed(output, block, parameters)[context_bars:]
+    return found
+
+
+def computed(output: Output, candles: Mapping[str, Floats], parameters: Mapping[str, Value]) -> Floats:
+    """Let the package compute N candles, shape (N,), float64; not finite where it has no value."""
+    import pandas as pd  # noqa: PLC0415 - profiles name indicators, and reading one must not wait for pandas
+
+    columns = {name: pd.Series(candles[name]) for name in output.inputs}
+    # It divides by zero in a flat market; what comes of that is looked at, not printed.
+    with np.errstate(all="ignore"):
+        found = getattr(output.indicator(**columns, **parameters), output.name)()
+        return found.to_numpy(dtype=np.float64)
+
 
 RESOLUTION: Final = 2.0**-24
 """Of float32: what a longer history may change of a value, as a share of the largest one near it."""
@@ -66,13 +198,7 @@ Market = Mapping[str, Floats]
 
 @dataclass(frozen=True)
 class Findings:
-    """What an examination found.
-
-    Args:
-        context_bars: Bars before a block that its values are computed from.
-        kind: How the column is scaled.
-        unit: For people.
-    """
+    """What an examination found: the context of a block in bars, how it is scaled, its unit."""
 
     context_bars: int
     kind: Kind
@@ -80,11 +206,7 @@ class Findings:
 
 
 def examine(wish: Wish) -> Findings:
-    """Examine an output with its parameters.
-
-    Raises:
-        RefusedError: If it must not be a feature, with the reason.
-    """
+    """Examine an output with its parameters, or raise a RefusedError with the reason."""
     subject = _Subject(wish)
     context_bars = _context_bars(subject)
     _require_causal(subject, context_bars)

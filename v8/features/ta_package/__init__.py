@@ -1,1 +1,0 @@
-"""The indicators of the package `ta` as features: read from it, examined, computed alike everywhere."""
