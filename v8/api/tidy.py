@@ -1,7 +1,5 @@
 """A judgement as a table that groups and pivots."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import pandas as pd

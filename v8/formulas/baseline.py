@@ -7,8 +7,6 @@ it can neither see the test span nor be tuned on it. One of your own is one file
 Legend: N windows, H steps of the horizon, Q levels of quantiles, C columns of a task.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -29,9 +27,6 @@ class Baseline:
     """A forecast that needs no network.
 
     Args:
-        name: Its key in judgements and reports.
-        sentence: What it assumes about the future, for people.
-        source: Who described it, or where its numbers come from.
         fit: Maps the train span and the constants of its scaling to a function of windows. That function
             reads what is known at them, never their truth, and returns arrays of shape (N, H, C) per task of
             the profile, float64, in the task's unit. It may leave tasks out.
@@ -40,9 +35,9 @@ class Baseline:
             quantiles, (N, H, Q, C) per task of the profile; None for one that says nothing about them.
     """
 
-    name: str
-    sentence: str
-    source: str
+    name: str  # its key in judgements and reports
+    sentence: str  # what it assumes about the future, for people
+    source: str  # who described it, or where its numbers come from
     fit: Callable[[Span, Scaling], Forecast]
     is_installed: Callable[[], bool] = lambda: True
     fit_quantiles: Callable[[Span, Scaling, Sequence[float]], Forecast] | None = None
@@ -62,8 +57,6 @@ def moved_from_rolled(span: Span, task: str, moves: Floats) -> Floats:
     """Move roll-forward by so much, the inverse of `moves_from_rolled`.
 
     Args:
-        span: The windows.
-        task: The task forecast.
         moves: Shape (N, H, C), in returns.
 
     Returns:

@@ -25,8 +25,6 @@ Legend: N windows, H steps of the horizon, C open, high, low, close, P paths.
 Every baseline a forecast is shown beside, in the order of the reports.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final

@@ -11,8 +11,6 @@ candles give the same forecast.
 Legend: N windows, H steps of the horizon, C columns of a task, T terms, S rows to learn from.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections import defaultdict
 from collections.abc import Sequence
@@ -40,21 +38,13 @@ TERM_DECIMALS: Final = 6
 
 @dataclass(frozen=True)
 class Boosting:
-    """How boosters are grown.
+    """How boosters are grown."""
 
-    Args:
-        num_trees: Trees of each booster.
-        num_leaves: Leaves of a tree.
-        learning_rate: Share of each tree's answer that counts.
-        min_leaf: Fewest rows of a leaf; a window gives one row per step.
-        max_windows: Most windows of a series to learn from, evenly spread; neighbours share most bars.
-    """
-
-    num_trees: int
-    num_leaves: int
-    learning_rate: float
-    min_leaf: int
-    max_windows: int
+    num_trees: int  # trees of each booster
+    num_leaves: int  # leaves of a tree
+    learning_rate: float  # share of each tree's answer that counts
+    min_leaf: int  # fewest rows of a leaf; a window gives one row per step
+    max_windows: int  # most windows of a series to learn from, evenly spread; neighbours share most bars
 
     def settings(self) -> dict[str, Any]:
         """Return them under LightGBM's names, with those that make it repeatable."""
@@ -83,15 +73,7 @@ def fit_boosted(spans: Sequence[Span], boosting: Boosting = ALONE) -> Forecast:
 
     Columns that a range does not move stay at roll-forward, for it says nothing about which way they go.
 
-    Args:
-        spans: One for each series, all of one profile; several make one pooled model.
-        boosting: How boosters are grown.
-
-    Returns:
-        A forecast for windows of any of these series.
-
-    Raises:
-        SeriesError: If LightGBM is missing or cannot be loaded.
+    Raises `SeriesError` if LightGBM is missing or cannot be loaded.
     """
     boosters = _boosters(_lightgbm(), spans, boosting)
 
@@ -108,13 +90,10 @@ def fit_boosted(spans: Sequence[Span], boosting: Boosting = ALONE) -> Forecast:
 def boosting_terms(span: Span) -> Floats:
     """Describe each step of each window by numbers that do not depend on price.
 
-    Args:
-        span: The windows.
-
     Returns:
         Shape (N, H, T): logarithms of the recent range and of the ranges over `RANGE_BARS` as shares of it;
-        middle and deviation of roll-forward's bands in recent ranges; by how much the deviation would grow
-        if bars ahead ranged as of late; the step. Zeros but for the step where nothing has moved.
+        middle and deviation of roll-forward's bands in recent ranges; by how much the deviation would grow if
+        bars ahead ranged as of late; the step. Zeros but for the step where nothing has moved.
     """
     unit = recent_unit(span)
     is_moving = unit > 0

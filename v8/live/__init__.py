@@ -1,7 +1,5 @@
 """The ledger: every forecast issued about the future, scored when the truth comes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

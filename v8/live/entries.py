@@ -85,31 +85,21 @@ class Issuer:
     """One model of one series of a place, and what stands beside it.
 
     Args:
-        place: Where the model is, see `v8.live.ledger.place_name`.
-        series: Such as "BTCUSDT-15m".
-        model_sha256: Digest of the model file.
         revision: Commit of the Hub that it is of; None for one of this machine.
-        seen_until_s: When the last candle closed that training has seen, seconds since the epoch, UTC.
-        profile: Name of the profile that it was trained with.
-        profile_digest: Digest of that profile.
-        source: Name of the source of candles.
-        bar_s: Seconds of a bar.
-        horizon_bars: Bars ahead.
-        tasks: What is forecast: columns per task, in the order of the values.
         forecasters: `MODEL`, then keys of `BASELINES`, then `quantile_forecaster` of each outer level.
     """
 
-    place: Place
-    series: Annotated[str, Field(strict=True), AfterValidator(_series_name)]
-    model_sha256: Sha256
+    place: Place  # where the model is, see `v8.live.ledger.place_name`
+    series: Annotated[str, Field(strict=True), AfterValidator(_series_name)]  # such as "BTCUSDT-15m"
+    model_sha256: Sha256  # digest of the model file
     revision: Annotated[str, Field(strict=True, pattern="^[0-9a-f]{40}$")] | None
-    seen_until_s: OpenTime
-    profile: ProfileName
-    profile_digest: Sha256
-    source: Word
-    bar_s: Positive
-    horizon_bars: Positive
-    tasks: Mapping[Word, tuple[Word, ...]]
+    seen_until_s: OpenTime  # when the last candle closed that training has seen, seconds since the epoch, UTC
+    profile: ProfileName  # name of the profile that it was trained with
+    profile_digest: Sha256  # digest of that profile
+    source: Word  # name of the source of candles
+    bar_s: Positive  # seconds of a bar
+    horizon_bars: Positive  # bars ahead
+    tasks: Mapping[Word, tuple[Word, ...]]  # what is forecast: columns per task, in the order of the values
     forecasters: tuple[Word, ...]
 
     def __post_init__(self) -> None:
@@ -159,18 +149,15 @@ class Entry:
     """A forecast that was issued.
 
     Args:
-        issuer: Who forecast.
         issued_for_s: When the newest candle closed, which is when the first forecast bar opens; seconds since
             the epoch, UTC.
-        written_s: When it was written, by the exchange's clock.
-        candles_digest: Of the candles that it was made from.
         values: What every forecaster said, shape (K, V), float32, quote currency or unitless.
     """
 
-    issuer: Issuer
+    issuer: Issuer  # who forecast
     issued_for_s: OpenTime
-    written_s: OpenTime
-    candles_digest: Sha256
+    written_s: OpenTime  # when it was written, by the exchange's clock
+    candles_digest: Sha256  # of the candles that it was made from
     values: NDArray[np.float32]
 
     @property
@@ -193,35 +180,26 @@ class Score:
     """How far a forecast was from the truth.
 
     Args:
-        scored_s: When it was scored, by the exchange's clock.
         truth_digest: Of the candles of the forecast bars, as they were then; None where a candle never came,
             so that there is nothing to score.
-        truth: What happened, shape (V,), float32; None likewise.
         losses: Mean absolute error in returns over all steps and columns, of a quantile twice its pinball
             loss, shape (K, T), float64, unitless; None likewise.
     """
 
-    scored_s: OpenTime
+    scored_s: OpenTime  # when it was scored, by the exchange's clock
     truth_digest: Sha256 | None
-    truth: NDArray[np.float32] | None
+    truth: NDArray[np.float32] | None  # what happened, shape (V,), float32; None likewise
     losses: NDArray[np.float64] | None
 
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """All scored forecasts of one issuer, in the order of time.
+    """All scored forecasts of one issuer, in the order of time."""
 
-    Args:
-        issuer: Who forecast.
-        issued_for_s: Shape (N,), int64.
-        written_s: Shape (N,), int64.
-        losses: Shape (N, K, T), float64, unitless.
-    """
-
-    issuer: Issuer
-    issued_for_s: NDArray[np.int64]
-    written_s: NDArray[np.int64]
-    losses: NDArray[np.float64]
+    issuer: Issuer  # who forecast
+    issued_for_s: NDArray[np.int64]  # shape (N,), int64
+    written_s: NDArray[np.int64]  # shape (N,), int64
+    losses: NDArray[np.float64]  # shape (N, K, T), float64, unitless
 
     def of(self, task: str, forecaster: str) -> NDArray[np.float64]:
         """Return the losses of one forecaster on one task, shape (N,)."""
@@ -237,17 +215,11 @@ class Scored:
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """Forecasts of one issuer and what happened.
+    """Forecasts of one issuer and what happened."""
 
-    Args:
-        issuer: Who forecast.
-        values: What every forecaster said, shape (N, K, V), float32.
-        truth: What happened, shape (N, V), float32.
-    """
-
-    issuer: Issuer
-    values: NDArray[np.float32]
-    truth: NDArray[np.float32]
+    issuer: Issuer  # who forecast
+    values: NDArray[np.float32]  # what every forecaster said, shape (N, K, V), float32
+    truth: NDArray[np.float32]  # what happened, shape (N, V), float32
 
     def of(self, forecaster: str) -> NDArray[np.float32]:
         """Return what one forecaster said, shape (N, V)."""
@@ -256,19 +228,12 @@ class Known:
 
 @dataclass(frozen=True)
 class Tally:
-    """How many forecasts of a series were issued.
+    """How many forecasts of a series were issued."""
 
-    Args:
-        num_issued: All of them.
-        num_late: Those whose first bar had closed when they were written.
-        num_scored: Those that were scored, late ones among them.
-        num_void: Those of which a candle never came.
-    """
-
-    num_issued: Count = 0
-    num_late: Count = 0
-    num_scored: Count = 0
-    num_void: Count = 0
+    num_issued: Count = 0  # all of them
+    num_late: Count = 0  # those whose first bar had closed when they were written
+    num_scored: Count = 0  # those that were scored, late ones among them
+    num_void: Count = 0  # those of which a candle never came
 
     @property
     def num_pending(self) -> int:

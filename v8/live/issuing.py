@@ -10,8 +10,6 @@ unless the past is meant. The demo market has a calendar of its own and no prese
 old, and no model of it has an age.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,23 +36,14 @@ FORECAST_COLUMNS: Final = frozenset(name for task in TASKS.values() for name in 
 
 @dataclass(frozen=True)
 class Issued:
-    """A forecast and what it came from.
+    """A forecast and what it came from."""
 
-    Args:
-        forecaster: The model.
-        candles: The candles it was given; their digest identifies them.
-        forecast: What `Forecaster.predict` returned: one row a bar ahead, index `open_time`.
-        place: Where the model is, as the user named it.
-        issued_at_s: When it was issued, seconds since the epoch, UTC.
-        is_dated: Whether the candles are of this world's calendar; those of the demo market are not.
-    """
-
-    forecaster: Forecaster
-    candles: Candles
-    forecast: pd.DataFrame
-    place: str
-    issued_at_s: int
-    is_dated: bool
+    forecaster: Forecaster  # the model
+    candles: Candles  # the candles it was given; their digest identifies them
+    forecast: pd.DataFrame  # what `Forecaster.predict` returned: one row a bar ahead, index `open_time`
+    place: str  # where the model is, as the user named it
+    issued_at_s: int  # when it was issued, seconds since the epoch, UTC
+    is_dated: bool  # whether the candles are of this world's calendar; those of the demo market are not
 
     @property
     def closed_s(self) -> int:
@@ -197,17 +186,15 @@ def issue(
     """Forecast the bars after the newest closed candle of a source.
 
     Args:
-        forecaster: The model.
         source: Where its candles come from.
         place: Where the model is, as the user named it.
         bars: Candles to read; as many as the model needs when None.
         is_any_age: Whether the past is meant: otherwise a forecast of which every bar has closed is refused.
         now_s: The present, seconds since the epoch, UTC; the source's own when None.
 
-    Raises:
-        DataError: If there are no such candles, they cannot be trusted, break off, or are too old; or if the
-            model is one of the demo market and the candles are not.
-        ArtifactError: If the model cannot work on them, or what is told of it is damaged.
+    Raises `DataError` if there are no such candles, they cannot be trusted, break off, or are too old; or if
+    the model is one of the demo market and the candles are not; `ArtifactError` if the model cannot work on
+    them, or what is told of it is damaged.
     """
     _require_same_market(forecaster, source)
     num_bars = forecaster.needed_bars if bars is None else bars
@@ -226,15 +213,10 @@ def issue(
 
 @dataclass(frozen=True)
 class IssuedMany:
-    """Forecasts of several series.
+    """Forecasts of several series."""
 
-    Args:
-        issued: Those that were issued, in the order asked for.
-        refused: Why the others were not, by series.
-    """
-
-    issued: list[Issued]
-    refused: dict[str, V8Error]
+    issued: list[Issued]  # those that were issued, in the order asked for
+    refused: dict[str, V8Error]  # why the others were not, by series
 
 
 def issue_each(
@@ -248,15 +230,13 @@ def issue_each(
     """Issue the forecasts of several series; one that cannot be issued does not stop the others.
 
     Args:
-        models: The place that holds their models.
         names: Such as "BTCUSDT-15m".
         source: As for `issue`.
         bars: As for `issue`.
         is_any_age: As for `issue`.
 
-    Raises:
-        PullError: If the Hub does not hand the models out.
-        DataError: If the exchange does not tell its time.
+    Raises `PullError` if the Hub does not hand the models out; `DataError` if the exchange does not tell its
+    time.
     """
     models.bring(names)
     forecasters, refused = _opened(models, names)

@@ -22,8 +22,6 @@ The database of the ledger: one SQLite file that is only ever added to.
 What is read back is checked like a stranger's file: its numbers are finite and of the shape they must have.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3
@@ -150,15 +148,7 @@ def pack(values: NDArray[np.float32]) -> bytes:
 
 
 def unpack(content: bytes, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Read what `pack` wrote.
-
-    Args:
-        content: The bytes.
-        shape: Of the numbers.
-
-    Raises:
-        ValueError: If the bytes are not those of so many finite numbers.
-    """
+    """Read what `pack` wrote. Raises `ValueError` if the bytes are not those of so many finite numbers."""
     size = 4 * int(np.prod(shape))
     reader = zlib.decompressobj()
     try:
@@ -183,8 +173,7 @@ def pack_plain(values: NDArray[np.float64]) -> bytes:
 def unpack_plain(content: bytes, shape: tuple[int, ...]) -> NDArray[np.float64]:
     """Read what `pack_plain` wrote, one or several behind each other.
 
-    Raises:
-        ValueError: If the bytes are not those of so many finite numbers.
+    Raises `ValueError` if the bytes are not those of so many finite numbers.
     """
     if len(content) != 8 * int(np.prod(shape)):
         raise ValueError(f"not {int(np.prod(shape)):,} numbers")
@@ -223,8 +212,6 @@ def place_name(place: Path | str, ledger: Path) -> str:
 
     Args:
         place: The folder of a run as a `Path`; as text `user/name` on the Hub, or what this returned before.
-        ledger: The file of the ledger. Runs below its folder are named from there, so that all can be moved
-            together.
 
     >>> place_name("you/name", Path("runs/ledger.sqlite"))
     'you/name'
@@ -250,9 +237,8 @@ class Ledger:
     def open(cls, path: Path) -> Self:
         """Open a ledger to read it, whoever writes it.
 
-        Raises:
-            ArtifactError: If there is none, it is of a newer v8, or no ledger.
-            StorageError: If it cannot be reached.
+        Raises `ArtifactError` if there is none, it is of a newer v8, or no ledger; `StorageError` if it
+        cannot be reached.
         """
         return cls(path, _connected(path))
 
@@ -260,9 +246,8 @@ class Ledger:
     def open_to_write(cls, path: Path) -> Self:
         """Open a ledger to add to it; it is made where there is no such file.
 
-        Raises:
-            ArtifactError: If another process writes it, it is of a newer v8, or no ledger.
-            StorageError: If it cannot be written.
+        Raises `ArtifactError` if another process writes it, it is of a newer v8, or no ledger; `StorageError`
+        if it cannot be written.
         """
         rule, fix = "one process at a time writes a ledger", "Wait until it ends, or use another --ledger"
         lock = WriterLock(path, rule=rule, fix=fix)
@@ -320,11 +305,7 @@ class Ledger:
             return [int(row[0]) for row in found]
 
     def add(self, entry: Entry) -> bool:
-        """Write a forecast and return when it is on the disk.
-
-        Returns:
-            Whether it was written; not if there is one of the same place, series and close.
-        """
+        """Write a forecast, on the disk at return; False if there is one of the same place, series, close."""
         issuer = entry.issuer
         with self._transaction():
             track = self._known("tracks", place=issuer.place, series=issuer.series)
@@ -339,11 +320,7 @@ class Ledger:
             return self._insert_new("forecasts", "track = :track AND issued_for_s = :issued_for_s", row)
 
     def add_score(self, number: int, score: Score) -> bool:
-        """Write the score of the forecast of a number that `pending` gave.
-
-        Returns:
-            Whether it was written; not if the forecast has one.
-        """
+        """Write the score of the forecast of a number that `pending` gave; False if it has one."""
         row = {
             "forecast": number,
             "scored_s": score.scored_s,
@@ -357,11 +334,8 @@ class Ledger:
     def pending(self, place: Path | str, series: str, since_s: int = 0) -> dict[int, Entry]:
         """Return the forecasts that have no score yet, by number, in the order of time.
 
-        Args:
-            place: Whose.
-            series: Whose.
-            since_s: Leave out those that were issued for an earlier close: who knows that they are scored
-                need not look at them.
+        Those that were issued for a close before `since_s` are left out: who knows that they are scored need
+        not look at them.
         """
         found = self._rows(
             "SELECT id, issuer, issued_for_s, written_s, candles_digest, forecasts FROM forecasts "

@@ -9,8 +9,6 @@ Legend: H steps of the horizon, C columns of a task.
 A model and its candles become an entry: the forecast of a close, with all baselines beside it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -61,17 +59,11 @@ def known_bars(profile: Profile) -> int:
 
 @dataclass(frozen=True, eq=False)
 class FittedBaselines:
-    """Every baseline that is installed, fitted to one past.
+    """Every baseline that is installed, fitted to one past."""
 
-    Args:
-        profile: Gives tasks and horizon.
-        until_s: When the newest candle of that past closed, or later; seconds since the epoch, UTC.
-        forecasts: Each by its name.
-    """
-
-    profile: Profile
-    until_s: int
-    forecasts: Mapping[str, Forecast]
+    profile: Profile  # gives tasks and horizon
+    until_s: int  # when the newest candle of that past closed, or later; seconds since the epoch, UTC
+    forecasts: Mapping[str, Forecast]  # each by its name
 
     def forecast(self, candles: Candles) -> dict[str, dict[str, NDArray[np.float64]]]:
         """Forecast the bars after the newest candle.
@@ -82,8 +74,7 @@ class FittedBaselines:
         Returns:
             Per baseline and task, shape (H, C), in the task's unit; without baselines that leave a task out.
 
-        Raises:
-            DataError: If too few candles are unbroken at the end.
+        Raises `DataError` if too few candles are unbroken at the end.
         """
         profile = self.profile
         table = compute_table(candles, table_columns(profile))
@@ -108,13 +99,10 @@ def fit_baselines(profile: Profile, candles: Candles, until_s: int) -> FittedBas
     """Fit every baseline that is installed.
 
     Args:
-        profile: Gives features, tasks and horizon.
         candles: The past; none of them may close after `until_s`.
         until_s: See `FittedBaselines`.
 
-    Raises:
-        DataError: If there are too few windows without a hole.
-        SeriesError: If the close never moves.
+    Raises `DataError` if there are too few windows without a hole; `SeriesError` if the close never moves.
     """
     table = compute_table(candles, table_columns(profile))
     rows = (0, len(table))
@@ -138,8 +126,7 @@ def fit_baselines(profile: Profile, candles: Candles, until_s: int) -> FittedBas
 def profile_of(forecaster: Forecaster) -> Profile:
     """Return the profile that a model was trained with.
 
-    Raises:
-        ProfileError: If its metadata record none of this v8.
+    Raises `ProfileError` if its metadata record none of this v8.
     """
     return recorded_profile(forecaster.metadata.get("profile"), where=f"metadata of {forecaster.series}")
 
@@ -158,15 +145,11 @@ def make_entry(
     give the same numbers whatever else is known.
 
     Args:
-        forecaster: The model.
-        fitted: Baselines fitted to the past of this close, under the model's profile.
         candles: `wanted_bars` where there are as many; the newest closes when the forecast bars open.
-        written_s: The present by the exchange's clock.
         place: Where the model is, as the ledger names it.
 
-    Raises:
-        DataError: If too few candles are unbroken at the end, or the model has seen what it should forecast.
-        ArtifactError: If the model cannot work on them.
+    Raises `DataError` if too few candles are unbroken at the end, or the model has seen what it should
+    forecast; `ArtifactError` if the model cannot work on them.
     """
     _require_real(forecaster)
     known = candles.newest(forecaster.needed_bars)

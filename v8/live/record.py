@@ -23,8 +23,6 @@ median. Whether a difference is more than chance is tested as the judgement does
 Legend: N forecasts, K forecasters, T tasks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, reduce
@@ -53,15 +51,10 @@ MOST_FORECASTS: Final = 1_000
 
 @dataclass(frozen=True)
 class Coverage:
-    """How many truths of one task lay in each interval.
+    """How many truths of one task lay in each interval."""
 
-    Args:
-        num_held: By name of the interval, "90 %", the widest first.
-        num_truths: Steps and columns of all forecasts.
-    """
-
-    num_held: Mapping[str, int]
-    num_truths: int
+    num_held: Mapping[str, int]  # by name of the interval, "90 %", the widest first
+    num_truths: int  # steps and columns of all forecasts
 
     @property
     def shares(self) -> dict[str, float]:
@@ -118,21 +111,17 @@ class LiveTask:
     """One task of one series, of one generation of it, or of all series together.
 
     Args:
-        num_scored: Forecasts issued in time whose truth has come.
-        num_days: Days, UTC, on which they were issued.
         errors: Mean absolute error per forecaster (`MODEL` or a key of `BASELINES`): in returns; for several
             series as multiples of naive's of each series.
-        naive: Beside the naive forecast.
-        best: Beside the best baseline.
         crps: Of the model's quantiles, in the unit of the errors; None where not every model had some.
         coverage: How many truths the model's central intervals held, of the newest forecasts; None likewise.
     """
 
-    num_scored: int
-    num_days: int
+    num_scored: int  # forecasts issued in time whose truth has come
+    num_days: int  # days, UTC, on which they were issued
     errors: Mapping[str, float]
-    naive: Against
-    best: Against
+    naive: Against  # beside the naive forecast
+    best: Against  # beside the best baseline
     crps: float | None = None
     coverage: Coverage | None = None
 
@@ -169,16 +158,13 @@ class LiveGeneration:
     """What one model of a series was worth.
 
     Args:
-        issuer: The model.
         first_s: Close of its first forecast in the errors, seconds since the epoch; None without any.
-        last_s: Likewise of its last.
-        tasks: Per task; empty before any truth has come.
     """
 
-    issuer: Issuer
+    issuer: Issuer  # the model
     first_s: int | None
-    last_s: int | None
-    tasks: Mapping[str, LiveTask]
+    last_s: int | None  # likewise of its last
+    tasks: Mapping[str, LiveTask]  # per task; empty before any truth has come
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -199,18 +185,14 @@ class LiveSeries:
     """What the forecasts of one series were worth.
 
     Args:
-        series: Its name.
-        tally: How many were issued, late, scored, void and pending.
         newest_s: Close that the newest forecast was issued for, seconds since the epoch; None without any.
-        tasks: Per task, over all generations; empty before any truth has come.
-        generations: Each model, oldest first.
     """
 
-    series: str
-    tally: Tally
+    series: str  # its name
+    tally: Tally  # how many were issued, late, scored, void and pending
     newest_s: int | None
-    tasks: Mapping[str, LiveTask]
-    generations: tuple[LiveGeneration, ...]
+    tasks: Mapping[str, LiveTask]  # per task, over all generations; empty before any truth has come
+    generations: tuple[LiveGeneration, ...]  # each model, oldest first
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -225,17 +207,11 @@ class LiveSeries:
 
 @dataclass(frozen=True)
 class Record:
-    """The live record of a place.
+    """The live record of a place."""
 
-    Args:
-        place: As the ledger names it.
-        series: Each series, in order.
-        tasks: Per task over all of them; empty before any truth has come.
-    """
-
-    place: str
-    series: tuple[LiveSeries, ...]
-    tasks: Mapping[str, LiveTask]
+    place: str  # as the ledger names it
+    series: tuple[LiveSeries, ...]  # each series, in order
+    tasks: Mapping[str, LiveTask]  # per task over all of them; empty before any truth has come
 
     @property
     def tally(self) -> Tally:
@@ -254,23 +230,14 @@ class Record:
 
 @dataclass(frozen=True, eq=False)
 class _Scores:
-    """One task of a series, or of several as multiples of naive's mean loss of each.
+    """One task of a series, or of several as multiples of naive's mean loss of each."""
 
-    Args:
-        task: Which one.
-        num_scored: Forecasts behind the losses.
-        times_s: Closes that these were issued for, ascending, shape (N,).
-        losses: Their mean at each close; the bars are the shortest, the horizon the longest.
-        bar_s: Seconds of a bar.
-        coverage: Of the model's intervals, where it has some.
-    """
-
-    task: str
-    num_scored: int
-    times_s: NDArray[np.int64]
-    losses: Losses
-    bar_s: int
-    coverage: Coverage | None
+    task: str  # which one
+    num_scored: int  # forecasts behind the losses
+    times_s: NDArray[np.int64]  # closes that these were issued for, ascending, shape (N,)
+    losses: Losses  # their mean at each close; the bars are the shortest, the horizon the longest
+    bar_s: int  # seconds of a bar
+    coverage: Coverage | None  # of the model's intervals, where it has some
 
     @property
     def by_forecaster(self) -> Mapping[str, Floats]:
@@ -317,12 +284,10 @@ def live_record(ledger: Ledger, place: Path | str, series: Sequence[str] | str |
     """Compute the live record of a place.
 
     Args:
-        ledger: An open ledger.
         place: The folder of a run, `user/name` on the Hub, or the ledger's own name of a place.
         series: Only these, or this one; all that have forecasts when None.
 
-    Raises:
-        ArtifactError: If what the ledger holds cannot be trusted.
+    Raises `ArtifactError` if what the ledger holds cannot be trusted.
     """
     wanted = [series] if isinstance(series, str) else series
     names = ledger.series(place) if wanted is None else list(wanted)

@@ -10,8 +10,6 @@ next one is looked at. Until then, whatever happens, the old model serves. A gen
 left behind is finished before another one is begun.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -91,8 +89,7 @@ class RememberedCandles:
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return candles; see `CandleSource`.
 
-        Raises:
-            DataError: If the source has none, or they cannot be trusted.
+        Raises `DataError` if the source has none, or they cannot be trusted.
         """
         newest = self._newest.get((series, num_bars))
         if newest is None and end_s is None:
@@ -111,19 +108,15 @@ class Ruling:
     """What came of it.
 
     Args:
-        is_replaced: Whether the challenger serves.
-        why: The reason, a clause.
-        contest: The judgement of both; None where there was none.
         judged_from: When the first forecast that was judged was issued, ISO 8601; None without any.
-        judged_until: When the last forecast bar closed, ISO 8601; None without any.
         quantiles: Per task how good those of champion and challenger were; empty without any.
     """
 
-    is_replaced: bool
-    why: str
-    contest: Contest | None = None
+    is_replaced: bool  # whether the challenger serves
+    why: str  # the reason, a clause
+    contest: Contest | None = None  # the judgement of both; None where there was none
     judged_from: str | None = None
-    judged_until: str | None = None
+    judged_until: str | None = None  # when the last forecast bar closed, ISO 8601; None without any
     quantiles: tuple[Mapping[str, Sureness], Mapping[str, Sureness]] = ({}, {})
 
 
@@ -133,14 +126,7 @@ def rule_on(champion: Path, challenger: Path, candles: Candles, profile: Profile
     That is the challenger's test span, as far as it lies an embargo behind what the champion was fitted and
     stopped on. The baselines are fitted to the challenger's train span.
 
-    Args:
-        champion: Artefact of the model that serves.
-        challenger: Artefact of the newer one.
-        candles: Those that the challenger was made from.
-        profile: Of both.
-
-    Raises:
-        SeriesError: If a model does not forecast what the profile says.
+    Raises `SeriesError` if a model does not forecast what the profile says.
     """
     try:
         new = Forecaster.load(challenger)
@@ -168,15 +154,7 @@ def rule_on(champion: Path, challenger: Path, candles: Candles, profile: Profile
 
 
 def decision_of(series: Series, serving: Serving, generation: str, stale: str, ruling: Ruling) -> Decision:
-    """Write down a ruling.
-
-    Args:
-        series: About which series.
-        serving: What serves until then.
-        generation: That of the challenger.
-        stale: Why there was one, a clause.
-        ruling: What came of it.
-    """
+    """Write down a ruling."""
     contest = ruling.contest
     old, new = (contest.champion_multiples, contest.challenger_multiples) if contest else ({}, {})
     best = contest.best_baselines if contest else {}
@@ -213,7 +191,6 @@ def unseen(span: Span, seen_until_s: int) -> Span:
     """Return the windows of a span that begin an embargo behind what another model has seen.
 
     Args:
-        span: Any windows.
         seen_until_s: When the last candle closed that the other was fitted or stopped on, seconds since the
             epoch, UTC.
     """
@@ -260,17 +237,11 @@ NOT_TRAINED = "the challenger could not be trained"
 
 @dataclass(frozen=True)
 class Renewed:
-    """What came of finishing one generation.
+    """What came of finishing one generation."""
 
-    Args:
-        generation: Its name.
-        decisions: One per series.
-        failures: One per challenger that could not be made.
-    """
-
-    generation: str
-    decisions: tuple[Decision, ...]
-    failures: tuple[Outcome, ...]
+    generation: str  # its name
+    decisions: tuple[Decision, ...]  # one per series
+    failures: tuple[Outcome, ...]  # one per challenger that could not be made
 
     @property
     def has_changes(self) -> bool:
@@ -280,15 +251,10 @@ class Renewed:
 
 @dataclass(frozen=True)
 class Looked:
-    """Which models are stale.
+    """Which models are stale."""
 
-    Args:
-        standings: One per series that could be looked at.
-        failures: One per series that could not.
-    """
-
-    standings: tuple[Standing, ...]
-    failures: tuple[Outcome, ...]
+    standings: tuple[Standing, ...]  # one per series that could be looked at
+    failures: tuple[Outcome, ...]  # one per series that could not
     has_changes: ClassVar = False
 
     @property
@@ -303,21 +269,13 @@ Show = Callable[[Plan], AbstractContextManager[Listener]]
 
 @dataclass
 class Renewal:
-    """The renewal of one run, whose folder the caller holds.
+    """The renewal of one run, whose folder the caller holds."""
 
-    Args:
-        run: The run folder.
-        source: Where new candles come from.
-        rule: By which rule its models are stale.
-        words: The command line, to be recorded and shown.
-        ledger: Where its forecasts are recorded; None without one.
-    """
-
-    run: Path
-    source: CandleSource
-    rule: Rule
-    words: str
-    ledger: Ledger | None = None
+    run: Path  # the run folder
+    source: CandleSource  # where new candles come from
+    rule: Rule  # by which rule its models are stale
+    words: str  # the command line, to be recorded and shown
+    ledger: Ledger | None = None  # where its forecasts are recorded; None without one
     record: RunRecord = field(init=False)
     profile: Profile = field(init=False)
     _candles: RememberedCandles = field(init=False)
@@ -331,8 +289,7 @@ class Renewal:
     def chosen(self, asked: Sequence[Series] | None) -> tuple[Series, ...]:
         """Return the series that are meant: finished ones of the run.
 
-        Raises:
-            ArtifactError: If one is not finished in it, or none is.
+        Raises `ArtifactError` if one is not finished in it, or none is.
         """
         states = self.record.series
         done = [name for name, state in states.items() if state.status == "done"]
@@ -351,8 +308,7 @@ class Renewal:
     def unfinished(self, chosen: Sequence[Series]) -> Iterator[tuple[str, tuple[Series, ...]]]:
         """List generations that earlier calls left behind, oldest first, with their undecided series.
 
-        Raises:
-            ArtifactError: If one cannot be read, or was begun with another source.
+        Raises `ArtifactError` if one cannot be read, or was begun with another source.
         """
         serving = read_serving(self.run)
         for name in list_generations(self.run):
@@ -385,15 +341,9 @@ class Renewal:
 
         Args:
             chosen: What `chosen` returned.
-            train_all: Who trains.
-            show: Opens a display of a plan.
 
-        Yields:
-            What was found and done, as it is.
-
-        Raises:
-            StorageError: If a file of the run cannot be written.
-            KeyboardInterrupt: When interrupted; the same call goes on from there.
+        Raises `StorageError` if a file of the run cannot be written; `KeyboardInterrupt` when interrupted;
+        the same call goes on from there.
         """
         sweep(self.run)
         decided: set[Series] = set()
@@ -412,10 +362,7 @@ class Renewal:
         """Train what is not trained of a generation, then decide series by series what serves.
 
         Args:
-            generation: Its name.
             stale: Per series why it is challenged.
-            train_all: Who trains.
-            show: Opens a display of a plan.
         """
         plan = self.plan(generation, [*stale])
         begun = RunRecord.begin(self.profile, self.source.name, self.source.is_publishable, self.words)

@@ -19,8 +19,6 @@ that show decay, begin behind the newest candle of the challenger. Without new c
 same candles and seed would give the same model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -63,14 +61,9 @@ def recorded_losses(
     """Return those of the live record that one model issued in time; None where it issued none.
 
     Args:
-        ledger: An open ledger.
-        run: The run that the model belongs to.
-        series: Which series.
-        model_sha256: Digest of the model file.
         start_s: Forecasts for closes from then on count, seconds since the epoch, UTC.
 
-    Raises:
-        ArtifactError: If what the ledger holds cannot be trusted.
+    Raises `ArtifactError` if what the ledger holds cannot be trusted.
     """
     found = [one for one in ledger.scored(run, str(series)) if one.issuer.model_sha256 == model_sha256]
     if not found:
@@ -87,16 +80,13 @@ def back_tested_losses(folder: Path, opponents: Mapping[str, str], candles: Cand
     """Let a model forecast the candles since, beside naive and one baseline a task.
 
     Args:
-        folder: Its artefact.
         opponents: Per task a key of `BASELINES`; it is fitted to what lies before `start_s`.
-        candles: Those since, and enough before to fit baselines to.
         start_s: Forecasts that are issued from then on count, seconds since the epoch, UTC.
 
     Returns:
         Losses, none of them where nothing lies before `start_s` that baselines could be fitted to.
 
-    Raises:
-        ArtifactError: If the model cannot be trusted.
+    Raises `ArtifactError` if the model cannot be trusted.
     """
     forecaster = Forecaster.load(folder)
     before, since = _spans(forecaster, candles, start_s)
@@ -161,11 +151,10 @@ class Rule:
     """By which rule a model is stale.
 
     Args:
-        when: One of `RULES`.
         max_age_days: Age from which on it is by `age`, in days; None for the length of its test span.
     """
 
-    when: str = "age"
+    when: str = "age"  # one of `RULES`
     max_age_days: float | None = None
 
 
@@ -174,19 +163,14 @@ class Standing:
     """How the model that serves a series stands.
 
     Args:
-        series: Which one.
-        generation: The generation that serves.
         trained_until_s: Open time of its newest candle, seconds since the epoch, UTC; None if it is damaged.
-        is_stale: Whether it should be challenged.
-        why: The reason either way, a clause.
-        live: Its error in the live record as a multiple of naive's, and of how many forecasts, in words.
     """
 
-    series: Series
-    generation: str
+    series: Series  # which one
+    generation: str  # the generation that serves
     trained_until_s: int | None
-    is_stale: bool
-    why: str
+    is_stale: bool  # whether it should be challenged
+    why: str  # the reason either way, a clause
     live: str = ABSENT
 
     @property
@@ -197,46 +181,30 @@ class Standing:
 
 @dataclass(frozen=True)
 class _Served:
-    """A model that serves.
+    """A model that serves."""
 
-    Args:
-        series: Which series.
-        folder: Its artefact.
-        metadata: Its `metadata.json`.
-        trained_s: Open time of its newest candle, seconds since the epoch.
-        tried_s: The same, or that of the newest challenger that it has seen off.
-    """
-
-    series: Series
-    folder: Path
-    metadata: Mapping[str, Any]
-    trained_s: int
-    tried_s: int
+    series: Series  # which series
+    folder: Path  # its artefact
+    metadata: Mapping[str, Any]  # its `metadata.json`
+    trained_s: int  # open time of its newest candle, seconds since the epoch
+    tried_s: int  # the same, or that of the newest challenger that it has seen off
 
 
 @dataclass(frozen=True)
 class Staleness:
-    """Finds out whether models of a run are stale.
+    """Finds out whether models of a run are stale."""
 
-    Args:
-        serving: What serves in the run.
-        rule: By which they are.
-        ledger: Where forecasts are recorded; None without one.
-    """
-
-    serving: Serving
-    rule: Rule
-    ledger: Ledger | None = None
+    serving: Serving  # what serves in the run
+    rule: Rule  # by which they are
+    ledger: Ledger | None = None  # where forecasts are recorded; None without one
 
     def standing(self, series: Series, candles: Candles) -> Standing:
         """Say how the model that serves a series stands.
 
         Args:
-            series: Which one.
             candles: The newest candles that there are; for `decay` as many as training takes.
 
-        Raises:
-            DataError: If the candles cannot be used.
+        Raises `DataError` if the candles cannot be used.
         """
         generation = self.serving.generation_of(str(series))
         try:

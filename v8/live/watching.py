@@ -12,8 +12,6 @@ for each reason. Trouble with candles or the place is tried again at the next wa
 there but cannot be forecast is left out. The other series go on.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -69,9 +67,8 @@ class ServingModels:
     def look(self) -> None:
         """Look at the place anew: which series it has, and which commit is the newest.
 
-        Raises:
-            ArtifactError: If it is no place of models, or lacks a series that is meant.
-            PullError: If the Hub does not tell.
+        Raises `ArtifactError` if it is no place of models, or lacks a series that is meant; `PullError` if
+        the Hub does not tell.
         """
         place = open_place(self._source, revision=self._revision, is_offline=self._is_offline)
         found = place.series
@@ -88,9 +85,7 @@ class ServingModels:
     def forecaster(self, series: str) -> Forecaster:
         """Return the model that serves a series.
 
-        Raises:
-            ArtifactError: If it cannot be trusted.
-            PullError: If the Hub does not hand it out.
+        Raises `ArtifactError` if it cannot be trusted; `PullError` if the Hub does not hand it out.
         """
         present = self._place.present(series)
         if series not in self._opened or self._opened[series][0] != present:
@@ -126,35 +121,24 @@ class Wake:
     """What a wake did.
 
     Args:
-        now_s: When it was, by the source's time.
-        num_issued: Forecasts that were written.
-        num_late: Those among them that are late.
-        num_scored: Forecasts that were scored.
         failures: Per series why something of it could not be done.
     """
 
-    now_s: int
-    num_issued: int = 0
-    num_late: int = 0
-    num_scored: int = 0
+    now_s: int  # when it was, by the source's time
+    num_issued: int = 0  # forecasts that were written
+    num_late: int = 0  # those among them that are late
+    num_scored: int = 0  # forecasts that were scored
     failures: dict[str, V8Error] = field(default_factory=dict)
 
 
 @dataclass
 class _Memory:
-    """What is known of a series from earlier wakes; all of it can be found out anew.
+    """What is known of a series from earlier wakes; all of it can be found out anew."""
 
-    Args:
-        left_out_s: Newest close that could not be forecast although there are candles of it.
-        looked_s: Newest close at which all that was ripe has met its candles, where these have come.
-        scored_until_s: Every forecast for an earlier close has its score.
-        fitted: The newest baselines.
-    """
-
-    left_out_s: int = 0
-    looked_s: int = 0
-    scored_until_s: int = 0
-    fitted: FittedBaselines | None = None
+    left_out_s: int = 0  # newest close that could not be forecast although there are candles of it
+    looked_s: int = 0  # newest close at which all that was ripe has met its candles, where these have come
+    scored_until_s: int = 0  # every forecast for an earlier close has its score
+    fitted: FittedBaselines | None = None  # the newest baselines
 
 
 class Watch:
@@ -194,7 +178,6 @@ class Watch:
         """Wake at each close until the process ends.
 
         Args:
-            report: Told of every wake that did something.
             wake_s: Longest sleep, in seconds; `WAKE_S` when None.
             sleep: Sleeps so many seconds.
         """
@@ -213,11 +196,7 @@ class Watch:
         return min(self._newest_close_s(series, now_s) + series.bar_s for series in each) + self._settle_s
 
     def wake(self) -> Wake:
-        """Do all that is due.
-
-        Raises:
-            V8Error: If the source does not tell the time.
-        """
+        """Do all that is due. Raises `V8Error` if the source does not tell the time."""
         source = self._open_source()
         woken = Wake(present_of(source))
         due = [series for series in map(Series.parse, self._models.series) if self._due(series, woken.now_s)]

@@ -12,8 +12,6 @@ it counts, however good it is elsewhere.
 Whether a model has become worse: its losses since, beside what its test span promised.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -47,14 +45,12 @@ class Contest:
     """How a challenger and a champion did on the same windows.
 
     Args:
-        judged: The challenger's judgement on them, beside every baseline.
-        champion: Per task the champion's mean absolute error in returns, unitless.
         tests: Per task the test of the challenger's losses against the champion's; a mean difference below 0
             means that the challenger is better.
     """
 
-    judged: Judgement
-    champion: Mapping[str, float]
+    judged: Judgement  # the challenger's judgement on them, beside every baseline
+    champion: Mapping[str, float]  # per task the champion's mean absolute error in returns, unitless
     tests: Mapping[str, Significance]
 
     @property
@@ -128,12 +124,8 @@ def compare_models(
     Args:
         span: Windows that neither was made from, at least one.
         challenger: Its forecasts of them, per task, shape (N, H, C), in the task's unit.
-        champion: Likewise.
-        train: Earlier windows, to which the baselines are fitted.
-        scaling: Constants of the challenger.
 
-    Raises:
-        SeriesError: If a forecast is missing or has another shape than its truth.
+    Raises `SeriesError` if a forecast is missing or has another shape than its truth.
     """
     judged, losses = judge_span(span, challenger, train=train, scaling=scaling)
     errors, tests = {}, {}
@@ -186,13 +178,6 @@ def decay_of(judged: Judgement, losses: Losses) -> tuple[bool, str]:
     Its losses are tested against those of the naive forecast times the multiple of its test span, which has
     an error of its own, and against those of the baseline that was best there, so that no luck of the new
     candles chooses the opponent. All tests are corrected for one another (Benjamini-Hochberg).
-
-    Args:
-        judged: Its judgement on its test span.
-        losses: Its losses since.
-
-    Returns:
-        Whether it is, and what was found, a clause.
     """
     if not is_enough(len(losses), losses.horizon_bars):
         return False, f"{plural(len(losses), 'forecast')} since then can be judged, too few to tell"
@@ -231,8 +216,6 @@ def _with_error_of_promise(
 
     Args:
         test: Of losses against the promise, in returns.
-        judged: The judgement on the test span.
-        task: Which task.
         naive_error: Naive's mean absolute error on the candles of the test, in returns.
     """
     promised = judged.tasks[task].significance[NAIVE].standard_error

@@ -74,32 +74,24 @@ class JudgedTask:
     """How a model did on one task.
 
     Args:
-        columns: What is forecast.
         errors: Per forecaster (`MODEL` or a key of `BASELINES`): errors in both units.
         significance: Per baseline: whether the model's mean absolute error in returns differs from the
             baseline's by more than chance.
     """
 
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # what is forecast
     errors: Mapping[Word, TaskErrors]
     significance: Mapping[Word, Significance]
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """How a model did on the test span of one series, beside every baseline.
+    """How a model did on the test span of one series, beside every baseline."""
 
-    Args:
-        num_windows: Windows of the test span.
-        horizon_bars: Steps ahead.
-        tasks: What was judged.
-        direction: Hit rates of the close, one entry per step.
-    """
-
-    num_windows: Count
-    horizon_bars: Count
-    tasks: Mapping[str, JudgedTask]
-    direction: tuple[StepDirection, ...]
+    num_windows: Count  # windows of the test span
+    horizon_bars: Count  # steps ahead
+    tasks: Mapping[str, JudgedTask]  # what was judged
+    direction: tuple[StepDirection, ...]  # hit rates of the close, one entry per step
 
     @property
     def errors(self) -> dict[str, Mapping[str, TaskErrors]]:
@@ -178,10 +170,9 @@ class Judgement:
 
         Args:
             content: The value, as `json` loads it.
-            where: The file and key, for error messages.
 
-        Raises:
-            ArtifactError: If a key is missing, a number is out of its range, or parts do not fit together.
+        Raises `ArtifactError` if a key is missing, a number is out of its range, or parts do not fit
+        together.
         """
         check_format(content, (2, JUDGEMENT_FORMAT), what="judgement", where=where, fix=_FIX)
         judgement = checked(_JUDGEMENT, content, where=where, fix=_FIX, rule=_RULE)
@@ -202,7 +193,6 @@ def outcome_of(ours: float, theirs: float, p_value: float | None) -> Outcome:
     """Say how an error compares with another: the one rule that every verdict follows.
 
     Args:
-        ours: Mean error of the model.
         theirs: That of the other forecast, in the same unit.
         p_value: Chance of a difference this large if both were as good, 0 to 1, corrected where several
             series are judged at once; None where the windows are too few to test.
@@ -253,17 +243,13 @@ def judge_span(
     """Measure a model and every baseline on some windows.
 
     Args:
-        span: The windows.
         model: The model's forecasts of them, per task, shape (N, H, C), in the task's unit.
-        train: Earlier windows, to which the baselines are fitted.
-        scaling: Constants of the model.
 
     Returns:
         The judgement, tasks in the order of `v8.tasks.TASKS`; and the losses it was made from.
 
-    Raises:
-        SeriesError: If a forecast is missing, or of another shape than its truth, or an error is too large
-            to be a number.
+    Raises `SeriesError` if a forecast is missing, or of another shape than its truth, or an error is too
+    large to be a number.
     """
     _check_tasks(span, model)
     tasks = [task for task in TASKS if task in span.profile.tasks]

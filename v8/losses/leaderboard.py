@@ -14,8 +14,6 @@ p-values of each task and baseline are corrected together over the series of the
 Hochberg); verdicts follow the corrected ones. See `v8.losses.significance`.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import math
@@ -54,28 +52,20 @@ class SeriesResult:
     """One finished series, as reports show it.
 
     Args:
-        series: Its name, "BTCUSDT-15m".
-        source: Name of the candle source.
-        is_demo: Whether the market was simulated.
         best_epoch: Epoch whose weights were kept, from 1; 0 is the untrained network.
-        epochs_run: Epochs trained.
-        seconds: Wall time per stage, in seconds.
-        judgement: Errors beside the baselines.
-        split: Spans of the table, as `SeriesData.describe_split` writes them.
         candle_report: Counts, as `CandleReport.to_json` writes them.
-        quantiles: How its quantiles did; None where it has none.
     """
 
-    series: Text
-    source: Annotated[Text, _at("candles", "source")]
-    is_demo: Annotated[StrictBool, _at("is_demo_market")]
+    series: Text  # its name, "BTCUSDT-15m"
+    source: Annotated[Text, _at("candles", "source")]  # name of the candle source
+    is_demo: Annotated[StrictBool, _at("is_demo_market")]  # whether the market was simulated
     best_epoch: Annotated[Count, _at("training", "best_epoch")]
-    epochs_run: Annotated[Count, _at("training", "epochs_run")]
-    seconds: Mapping[str, Seconds]
-    judgement: Judgement
-    split: Mapping[str, Any]
+    epochs_run: Annotated[Count, _at("training", "epochs_run")]  # epochs trained
+    seconds: Mapping[str, Seconds]  # wall time per stage, in seconds
+    judgement: Judgement  # errors beside the baselines
+    split: Mapping[str, Any]  # spans of the table, as `SeriesData.describe_split` writes them
     candle_report: Annotated[Mapping[str, Any], _at("candles", "report")]
-    quantiles: QuantileJudgement | None = None
+    quantiles: QuantileJudgement | None = None  # how its quantiles did; None where it has none
 
     @property
     def total_seconds(self) -> float:
@@ -89,8 +79,7 @@ _RESULT: Final = TypeAdapter(SeriesResult)
 def read_results(metadata: Iterable[Mapping[str, Any]]) -> list[SeriesResult]:
     """Read the metadata of finished series, each as `metadata.json` holds it, in the order given.
 
-    Raises:
-        ArtifactError: If a key is missing or of another kind, or a series comes twice.
+    Raises `ArtifactError` if a key is missing or of another kind, or a series comes twice.
     """
     results = [_read_result(content) for content in metadata]
     names = [result.series for result in results]
@@ -111,8 +100,7 @@ def read_history(file: Path) -> list[dict[str, float]]:
     Returns:
         One record per epoch: `epoch`, and the unitless scaled losses `train_loss`, `validation_loss`.
 
-    Raises:
-        ArtifactError: If the file is missing, lacks a column or holds anything but finite numbers.
+    Raises `ArtifactError` if the file is missing, lacks a column or holds anything but finite numbers.
     """
     try:
         lines = io.StringIO(read_plain(file, fix=_FIX).decode("utf-8"), newline="")
@@ -181,17 +169,14 @@ class Against:
     """One task of one series, beside one baseline.
 
     Args:
-        baseline: A key of `BASELINES`.
-        ours: Mean absolute error of the model.
-        theirs: That of the baseline, in the same unit.
         p_value: Chance of a difference this large if there were none, 0 to 1, two-sided; None when the span
             is too short to say, or the forecasts are the same.
         corrected_p_value: The same, corrected over all series of the leaderboard; None likewise.
     """
 
-    baseline: str
-    ours: float
-    theirs: float
+    baseline: str  # a key of `BASELINES`
+    ours: float  # mean absolute error of the model
+    theirs: float  # that of the baseline, in the same unit
     p_value: float | None = None
     corrected_p_value: float | None = None
 
@@ -250,43 +235,28 @@ class LeaderboardRow:
     """One finished series.
 
     Args:
-        series: Its name, "BTCUSDT-15m".
-        source: Name of the candle source; "demo" is a simulated market.
-        tasks: Score of each task of the profile, in the order of `v8.tasks.TASKS`.
-        hit_rate: Share of windows whose direction at step 1 was right, 0 to 1; None without any.
         hit_rate_95: Its 95 % interval, for as many windows as are effective; None without any.
-        best_epoch: Epoch whose weights were kept; 0 is the untrained network.
-        epochs_run: Epochs trained.
-        seconds: Wall time over all stages, in seconds.
     """
 
-    series: str
-    source: str
-    tasks: Mapping[str, TaskScore]
-    hit_rate: float | None
+    series: str  # its name, "BTCUSDT-15m"
+    source: str  # name of the candle source; "demo" is a simulated market
+    tasks: Mapping[str, TaskScore]  # score of each task of the profile, in the order of `v8.tasks.TASKS`
+    hit_rate: float | None  # share of windows whose direction at step 1 was right, 0 to 1; None without any
     hit_rate_95: tuple[float, float] | None
-    best_epoch: int
-    epochs_run: int
-    seconds: float
+    best_epoch: int  # epoch whose weights were kept; 0 is the untrained network
+    epochs_run: int  # epochs trained
+    seconds: float  # wall time over all stages, in seconds
 
 
 @dataclass(frozen=True)
 class Wins:
-    """One task over all series that have it, beside one baseline.
+    """One task over all series that have it, beside one baseline."""
 
-    Args:
-        name: What readers know the baseline by.
-        num_series: Series with this task.
-        num_beating: Series among them that beat the baseline, by more than chance.
-        num_losing: Series that lose to it, by more than chance.
-        median_multiple: Median over the series with such a number, unitless; None without any.
-    """
-
-    name: str
-    num_series: int
-    num_beating: int
-    num_losing: int
-    median_multiple: float | None
+    name: str  # what readers know the baseline by
+    num_series: int  # series with this task
+    num_beating: int  # series among them that beat the baseline, by more than chance
+    num_losing: int  # series that lose to it, by more than chance
+    median_multiple: float | None  # median over the series with such a number, unitless; None without any
 
     @property
     def num_undecided(self) -> int:

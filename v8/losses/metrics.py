@@ -8,8 +8,6 @@ would score differently under every scaling.
 Legend: N windows, H steps of the horizon, C columns of a task.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -79,19 +77,12 @@ class SquaredErrorGrid(ErrorGrid):
 
 @dataclass(frozen=True)
 class TaskErrors:
-    """Errors of one forecaster on one task.
+    """Errors of one forecaster on one task."""
 
-    Args:
-        mae_price: Mean absolute errors in the unit of the column (quote currency, or unitless).
-        rmse_price: Root mean squared errors in that unit.
-        mae_return: Mean absolute errors as a share of the last close, unitless.
-        rmse_return: Root mean squared errors as a share of the last close, unitless.
-    """
-
-    mae_price: ErrorGrid
-    rmse_price: SquaredErrorGrid
-    mae_return: ErrorGrid
-    rmse_return: SquaredErrorGrid
+    mae_price: ErrorGrid  # mean absolute errors in the unit of the column (quote currency, or unitless)
+    rmse_price: SquaredErrorGrid  # root mean squared errors in that unit
+    mae_return: ErrorGrid  # mean absolute errors as a share of the last close, unitless
+    rmse_return: SquaredErrorGrid  # root mean squared errors as a share of the last close, unitless
 
 
 @dataclass(frozen=True)
@@ -102,22 +93,16 @@ class StepDirection:
     `FLAT_RETURN` of it name none. Neither is a hit or a miss; both are counted here instead.
 
     Args:
-        step: Bars ahead, from 1.
-        num_hits: Windows whose direction was right.
-        num_counted: Windows in which truth and forecast both had a direction.
-        num_rises: Windows among the counted whose truth rose: the hits of always saying "up".
-        num_flat_truth: Windows left out because the truth did not move.
-        num_flat_forecast: Further windows left out because the forecast did not.
-        num_effective: Independent windows that would tell as much as the counted ones, which overlap;
-            at most as many, 0 when none was counted.
+        num_effective: Independent windows that would tell as much as the counted ones, which overlap; at most
+            as many, 0 when none was counted.
     """
 
-    step: Count
-    num_hits: Count
-    num_counted: Count
-    num_rises: Count
-    num_flat_truth: Count
-    num_flat_forecast: Count
+    step: Count  # bars ahead, from 1
+    num_hits: Count  # windows whose direction was right
+    num_counted: Count  # windows in which truth and forecast both had a direction
+    num_rises: Count  # windows among the counted whose truth rose: the hits of always saying "up"
+    num_flat_truth: Count  # windows left out because the truth did not move
+    num_flat_forecast: Count  # further windows left out because the forecast did not
     num_effective: Number
 
     @property
@@ -142,8 +127,6 @@ def measure_errors(span: Span, task: str, forecast: Floats) -> tuple[TaskErrors,
     """Measure one forecaster on one task.
 
     Args:
-        span: The windows with their truth.
-        task: A task of the span.
         forecast: What to measure, shape (N, H, C), in the task's unit.
 
     Returns:
@@ -151,8 +134,8 @@ def measure_errors(span: Span, task: str, forecast: Floats) -> tuple[TaskErrors,
         returns over all steps and columns, shape (N,), float64, unitless: their mean is
         `TaskErrors.mae_return.overall`.
 
-    Raises:
-        SeriesError: If the shape is not that of the truth, or an error is no number, or too large for one.
+    Raises `SeriesError` if the shape is not that of the truth, or an error is no number, or too large for
+    one.
     """
     truth, where = span.truth[task], f"{span.table.series}, forecast of {task}"
     # NumPy would broadcast a truth of shape (N, 1, 4) against forecasts of shape (N, 4) without a word and
@@ -190,7 +173,6 @@ def measure_direction(span: Span, ohlc: Floats) -> tuple[StepDirection, ...]:
     """Count how often the model's close moved from the last close as the truth did.
 
     Args:
-        span: The windows with their truth.
         ohlc: Forecasts of open, high, low and close, shape (N, H, 4), quote currency.
 
     Returns:

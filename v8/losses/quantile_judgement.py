@@ -45,17 +45,11 @@ Shares = tuple[tuple[tuple[Share, ...], ...], ...]
 
 @dataclass(frozen=True)
 class QuantileErrors:
-    """How one forecaster's quantiles of one task did.
+    """How one forecaster's quantiles of one task did."""
 
-    Args:
-        pinball: Mean pinball losses in returns, Q x H x C, unitless.
-        coverage: Shares of truths within each central interval, I x H x C, 0 to 1.
-        width: Mean widths of the intervals in returns, I x H x C, unitless.
-    """
-
-    pinball: Cells
-    coverage: Shares
-    width: Cells
+    pinball: Cells  # mean pinball losses in returns, Q x H x C, unitless
+    coverage: Shares  # shares of truths within each central interval, I x H x C, 0 to 1
+    width: Cells  # mean widths of the intervals in returns, I x H x C, unitless
 
     @property
     def crps(self) -> float:
@@ -80,11 +74,10 @@ class JudgedQuantiles:
     """How the quantiles of one task did.
 
     Args:
-        errors: Per forecaster, `MODEL` or a baseline with quantiles.
         significance: Per baseline: whether the model's CRPS differs from its by more than chance.
     """
 
-    errors: Mapping[Word, QuantileErrors]
+    errors: Mapping[Word, QuantileErrors]  # per forecaster, `MODEL` or a baseline with quantiles
     significance: Mapping[Word, Significance]
 
     def multiple(self, baseline: str) -> float | None:
@@ -95,17 +88,11 @@ class JudgedQuantiles:
 
 @dataclass(frozen=True)
 class QuantileJudgement:
-    """How a model's quantiles did on the test span of one series.
+    """How a model's quantiles did on the test span of one series."""
 
-    Args:
-        levels: All of them, ascending.
-        num_windows: Windows of the test span.
-        tasks: What was judged.
-    """
-
-    levels: tuple[Share, ...]
-    num_windows: Count
-    tasks: Mapping[str, JudgedQuantiles]
+    levels: tuple[Share, ...]  # all of them, ascending
+    num_windows: Count  # windows of the test span
+    tasks: Mapping[str, JudgedQuantiles]  # what was judged
 
     @property
     def intervals(self) -> tuple[tuple[float, float], ...]:
@@ -141,10 +128,9 @@ class QuantileJudgement:
 
         Args:
             content: The value, as `json` loads it.
-            where: The file and key, for error messages.
 
-        Raises:
-            ArtifactError: If a key is missing, a number is out of its range, or parts do not fit together.
+        Raises `ArtifactError` if a key is missing, a number is out of its range, or parts do not fit
+        together.
         """
         check_format(content, (QUANTILES_FORMAT,), what="judgement of quantiles", where=where, fix=_FIX)
         judgement = checked(_JUDGEMENT, content, where=where, fix=_FIX, rule=_RULE)
@@ -167,13 +153,9 @@ def judge_span_quantiles(
     """Measure quantiles on any windows.
 
     Args:
-        span: The windows; their profile gives the levels.
         model: Per task, shape (N, H, Q, C), in the task's unit.
-        train: Earlier windows, to which the baselines are fitted.
-        scaling: Constants of the model.
 
-    Raises:
-        SeriesError: If a forecast has another shape than its truth and levels.
+    Raises `SeriesError` if a forecast has another shape than its truth and levels.
     """
     levels = span.profile.quantiles
     fitted = {name: one.fit_quantiles for name, one in BASELINES.items() if one.fit_quantiles}
@@ -196,16 +178,13 @@ def measure_quantiles(
     """Measure one forecaster's quantiles of one task.
 
     Args:
-        span: The windows with their truth.
-        task: A task of the span.
         forecast: Shape (N, H, Q, C), in the task's unit.
         levels: Ascending, shape (Q,).
 
     Returns:
         What is judged; and what each window adds to the CRPS, shape (N,), float64, unitless.
 
-    Raises:
-        SeriesError: If the shape is not that of truth and levels, or a number is not finite.
+    Raises `SeriesError` if the shape is not that of truth and levels, or a number is not finite.
     """
     truth_NHC = span.truth[task]
     num_windows, horizon, num_columns = truth_NHC.shape

@@ -50,13 +50,12 @@ class Season:
         losses: Per task and forecaster, the absolute error of each window in returns, mean over steps and
             columns, shape (N,), float32.
         held: Share of windows whose true close lay between the forecast low and high, by step, shape (H,).
-        shock: See `shock_of`.
     """
 
     closes_s: NDArray[np.int64]
     losses: Mapping[str, Mapping[str, NDArray[np.float32]]]
     held: Floats
-    shock: float
+    shock: float  # see `shock_of`
 
     @property
     def is_break(self) -> bool:
@@ -77,11 +76,7 @@ class Season:
 
     @classmethod
     def load(cls, file: Path) -> Season:
-        """Read what `save` wrote.
-
-        Raises:
-            ArtifactError: If the file is missing or damaged.
-        """
+        """Read what `save` wrote. Raises `ArtifactError` if the file is missing or damaged."""
         content = read_plain(file, fix=_FIX)
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as stored:
@@ -102,7 +97,6 @@ def season_of(data: SeriesData, forecasts: Mapping[str, Any], losses: Losses) ->
     """Describe the test span of a judged series.
 
     Args:
-        data: The series.
         forecasts: The model's, per task, shape (N, H, C).
         losses: Per task and forecaster, as `v8.losses.judgement.judge_windows` returns them.
     """

@@ -24,8 +24,6 @@ rise and fall together do (Benjamini & Yekutieli 2001, doi:10.1214/aos/101369999
 Legend: N windows.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,18 +51,16 @@ class Significance:
     """A Diebold-Mariano test of one forecaster against another.
 
     Args:
-        mean_difference: Mean loss of the first minus that of the second, in returns; below 0 the first
-            is better.
-        standard_error: Of that mean, in returns: the root of the long-run variance over N. None when
-            there are too few windows or the two never differ in any other way than by a constant.
-        num_windows: N.
-        lag_bars: Largest distance at which windows may depend on each other, in bars.
+        mean_difference: Mean loss of the first minus that of the second, in returns; below 0 the first is
+            better.
+        standard_error: Of that mean, in returns: the root of the long-run variance over N. None when there
+            are too few windows or the two never differ in any other way than by a constant.
     """
 
     mean_difference: Number
     standard_error: Annotated[Number, Field(gt=0)] | None
-    num_windows: Count
-    lag_bars: Count
+    num_windows: Count  # N
+    lag_bars: Count  # largest distance at which windows may depend on each other, in bars
 
     @property
     def statistic(self) -> float | None:
@@ -87,11 +83,10 @@ def diebold_mariano(
     """Test whether two forecasters are equally good.
 
     Args:
-        differences: Loss of the first minus loss of the second per window, in the order of time, shape
-            (N,), in returns, N at least 1.
-        horizon_bars: Steps ahead that went into a loss.
-        bar_numbers: Bar of each window's last known row, ascending, shape (N,); None when the windows
-            follow one another bar by bar.
+        differences: Loss of the first minus loss of the second per window, in the order of time, shape (N,),
+            in returns, N at least 1.
+        bar_numbers: Bar of each window's last known row, ascending, shape (N,); None when the windows follow
+            one another bar by bar.
     """
     num_windows = len(differences)
     lag_bars = choose_lag(num_windows, horizon_bars)
@@ -145,10 +140,6 @@ def long_run_variance(
 def small_sample_factor(num_windows: int, num_covariances: int) -> float:
     """Return the correction of Harvey, Leybourne & Newbold (1997).
 
-    Args:
-        num_windows: N.
-        num_covariances: Autocovariances used, the variance among them: their h, fewer than N.
-
     Returns:
         The root of (N + 1 - 2h + h (h - 1) / N) / N, unitless, below 1.
 
@@ -168,8 +159,8 @@ def num_effective(values: NDArray[np.float64], step: int, bar_numbers: NDArray[n
         bar_numbers: As in `diebold_mariano`.
 
     Returns:
-        At most N: N times variance over long-run variance. Where the values never differ, or are too few
-        for a long-run variance, N / step: the windows that do not overlap. At least 1.
+        At most N: N times variance over long-run variance. Where the values never differ, or are too few for
+        a long-run variance, N / step: the windows that do not overlap. At least 1.
     """
     num_values = len(values)
     deviations = values - values.mean()

@@ -5,8 +5,6 @@ more than chance; back-tests keep it in a file (`v8.losses.season`). A loss is a
 what a step adds stands in the judgement's grids, as means over windows.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,14 +30,12 @@ class Losses:
         by_task: Per task and forecaster (`MODEL`, keys of `BASELINES`), shape (N,), unitless: the mean
             absolute error in returns over all steps and columns; of quantiles twice the mean pinball loss.
         bar_numbers: Bar of each window's newest candle, counted from the epoch, ascending, shape (N,).
-        horizon_bars: Steps ahead.
-        origin: Where they come from, in words.
     """
 
     by_task: LossesByTask
     bar_numbers: NDArray[np.int64]
-    horizon_bars: int
-    origin: str = ""
+    horizon_bars: int  # steps ahead
+    origin: str = ""  # where they come from, in words
 
     @classmethod
     def of(cls, span: Span, by_task: LossesByTask, origin: str = "") -> Self:
@@ -65,9 +61,6 @@ def best_of(errors: Sequence[Mapping[str, float]]) -> str:
 
     Args:
         errors: Per series the error of each baseline, naive among them; one that not all have is left out.
-
-    Returns:
-        Its name; ties, after rounding, go to the naive forecast.
     """
 
     def typical(name: str) -> float:

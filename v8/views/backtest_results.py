@@ -72,26 +72,20 @@ class TaskResult:
     """How the model did on a task over some cells.
 
     Args:
-        num_cells: Cells that have it.
-        multiples: Per forecaster, median error as a multiple of naive's, the model first.
-        best: The baseline with the smallest median.
-        against_best: Median error as a multiple of that baseline's; None where it makes none.
-        num_better: Cells in which the model's error is the smaller one.
         p_naive: Chance of a difference from naive this large if both were as good, corrected; or None.
-        p_best: The same of the best baseline.
         difference: Mean of what that test compares, model less best baseline, as a share of naive's error;
             below 0 the model errs less.
         crps: Per baseline with quantiles, median of the model's CRPS over its; empty without quantiles.
         coverage: Per central interval, such as "90 %", median share of truths within it.
     """
 
-    num_cells: int
-    multiples: Mapping[str, float]
-    best: str
-    against_best: float | None
-    num_better: int
+    num_cells: int  # cells that have it
+    multiples: Mapping[str, float]  # per forecaster, median error as a multiple of naive's, the model first
+    best: str  # the baseline with the smallest median
+    against_best: float | None  # median error as a multiple of that baseline's; None where it makes none
+    num_better: int  # cells in which the model's error is the smaller one
     p_naive: float | None
-    p_best: float | None
+    p_best: float | None  # the same of the best baseline
     difference: float
     crps: Mapping[str, float] = field(default_factory=dict)
     coverage: Mapping[str, float] = field(default_factory=dict)
@@ -114,29 +108,17 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Cells of one timeframe that are shown together: those of a fold, or of several.
+    """Cells of one timeframe that are shown together: those of a fold, or of several."""
 
-    Args:
-        name: "fold 1", or a key of `POOLS`.
-        timeframe: Of its series.
-        num_series: Different series.
-        first_close: Close of the first window judged, ISO 8601.
-        last_close: Close of the last one.
-        shock: Median over cells of `v8.losses.season.shock_of`.
-        is_break: Whether that is above `BREAK_FACTOR`; of a pool, whether it holds breaks alone.
-        held: Share of true closes between the forecast low and high, one and all steps ahead, medians.
-        tasks: What was judged.
-    """
-
-    name: str
-    timeframe: str
-    num_series: int
-    first_close: str
-    last_close: str
-    shock: float
-    is_break: bool
+    name: str  # "fold 1", or a key of `POOLS`
+    timeframe: str  # of its series
+    num_series: int  # different series
+    first_close: str  # close of the first window judged, ISO 8601
+    last_close: str  # close of the last one
+    shock: float  # median over cells of `v8.losses.season.shock_of`
+    is_break: bool  # whether that is above `BREAK_FACTOR`; of a pool, whether it holds breaks alone
     held: tuple[float, float]
-    tasks: Mapping[str, TaskResult]
+    tasks: Mapping[str, TaskResult]  # what was judged
 
 
 @dataclass(frozen=True)
@@ -155,20 +137,15 @@ class BacktestResults:
     """What a back-test found so far.
 
     Args:
-        plan: What was asked for.
-        folds: By fold and timeframe.
         pools: By timeframe and key of `POOLS`; those without a cell, or with every one again, are left out.
-        series: By series, over all its folds.
-        cells: Every one.
-        failures: Per fold, why series of it failed or are not finished.
     """
 
-    plan: BacktestPlan
-    folds: tuple[Stretch, ...]
+    plan: BacktestPlan  # what was asked for
+    folds: tuple[Stretch, ...]  # by fold and timeframe
     pools: tuple[Stretch, ...]
-    series: Mapping[str, Mapping[str, TaskResult]]
-    cells: tuple[SeriesFold, ...]
-    failures: Mapping[str, Mapping[str, str]]
+    series: Mapping[str, Mapping[str, TaskResult]]  # by series, over all its folds
+    cells: tuple[SeriesFold, ...]  # every one
+    failures: Mapping[str, Mapping[str, str]]  # per fold, why series of it failed or are not finished
 
     @property
     def judged(self) -> dict[str, tuple[int, int]]:
@@ -195,13 +172,10 @@ def read_results(
     """Read what is finished of a back-test and work out its figures.
 
     Args:
-        path: Its folder.
-        plan: Its plan.
         refused: Per folder of a fold, why series of it failed now. What an earlier call judged of them is
             left out: it was of other candles, or its files are not as they were saved.
 
-    Raises:
-        ArtifactError: If a file is missing or damaged.
+    Raises `ArtifactError` if a file is missing or damaged.
     """
     lacking = {fold.folder: _failures(path, fold) | dict(refused.get(fold.folder, {})) for fold in plan.folds}
     cells = [cell for fold in plan.folds for cell in _cells(path, fold, lacking[fold.folder])]
@@ -358,8 +332,6 @@ def shared_differences(
 
     Args:
         cells: In the order of folds.
-        task: The task.
-        baseline: Whose losses are taken from the model's.
 
     Returns:
         Closes, ascending, seconds since the epoch, shape (N,), and mean differences as shares of each series'

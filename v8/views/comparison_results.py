@@ -5,8 +5,6 @@ largest. Ratios are taken within one repeat, whose measurements lie close togeth
 machine that becomes slower does not favour whoever was measured first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,26 +35,19 @@ class ModelMeasurement:
     """One model of a measured profile.
 
     Args:
-        series: Its series.
-        seconds: Wall time per stage as the artefact records it, and `WARM`.
-        epoch_s: One epoch, validation included, median over its epochs; in a fleet this model's share.
-            The first validation compiles its program before the first epoch, so it is not in here.
-        windows_per_s: Training speed, median over epochs; in a fleet this model's share.
-        epochs_run: Epochs trained; 0 of a profile without a network, which has neither their times nor a
-            best one, nor every stage.
-        best_epoch: Epoch whose weights were kept; 0 is the untrained network.
+        epochs_run: Epochs trained; 0 of a profile without a network, which has neither their times nor a best
+            one, nor every stage.
         multiples: Per task, mean absolute error over the naive forecast's; None if naive made none.
-        multiples_of_best: The same over the best baseline's.
     """
 
-    series: str
-    seconds: Mapping[str, float]
+    series: str  # its series
+    seconds: Mapping[str, float]  # wall time per stage as the artefact records it, and `WARM`
     epoch_s: float
-    windows_per_s: float
+    windows_per_s: float  # training speed, median over epochs; in a fleet this model's share
     epochs_run: int
-    best_epoch: int
+    best_epoch: int  # epoch whose weights were kept; 0 is the untrained network
     multiples: Mapping[str, float | None]
-    multiples_of_best: Mapping[str, float | None]
+    multiples_of_best: Mapping[str, float | None]  # the same over the best baseline's
 
     @property
     def stages_s(self) -> float:
@@ -66,39 +57,22 @@ class ModelMeasurement:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One profile measured once, in a process of its own.
+    """One profile measured once, in a process of its own."""
 
-    Args:
-        profile: Its name.
-        repeat: From 1.
-        import_s: From the start of the process until it could train, seconds.
-        models: At least one.
-        horizon_bars: Steps ahead.
-        num_parameters: Trainable numbers of the network.
-        flop_per_window: Floating-point operations of one training window, by formula.
-        own_epochs: Most epochs by the profile itself, whatever the budget of the comparison.
-        precision: Keras dtype policy.
-        device: Where the weights lay, such as "CPU:0".
-        fleet_size: Models that trained as one program.
-        peak_process_bytes: Most resident memory of the process.
-        peak_device_bytes: Most memory of the device; on a CPU the same.
-        matmul_gflop_per_s: Matmul rate of the same process right after training.
-    """
-
-    profile: str
-    repeat: int
-    import_s: float
-    models: tuple[ModelMeasurement, ...]
-    horizon_bars: int
-    num_parameters: int
-    flop_per_window: float
-    own_epochs: int
-    precision: str
-    device: str
-    fleet_size: int
-    peak_process_bytes: int
-    peak_device_bytes: int
-    matmul_gflop_per_s: float
+    profile: str  # its name
+    repeat: int  # from 1
+    import_s: float  # from the start of the process until it could train, seconds
+    models: tuple[ModelMeasurement, ...]  # at least one
+    horizon_bars: int  # steps ahead
+    num_parameters: int  # trainable numbers of the network
+    flop_per_window: float  # floating-point operations of one training window, by formula
+    own_epochs: int  # most epochs by the profile itself, whatever the budget of the comparison
+    precision: str  # keras dtype policy
+    device: str  # where the weights lay, such as "CPU:0"
+    fleet_size: int  # models that trained as one program
+    peak_process_bytes: int  # most resident memory of the process
+    peak_device_bytes: int  # most memory of the device; on a CPU the same
+    matmul_gflop_per_s: float  # matmul rate of the same process right after training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,37 +80,24 @@ class Comparison:
     """Profiles measured side by side.
 
     Args:
-        command: The command line.
-        created_at: When, ISO 8601 in UTC.
-        source: Name of the candle source.
-        is_demo: Whether the market was simulated.
-        series: What every profile was trained on.
-        num_bars: Per profile, newest candles of each series.
-        epochs: Epochs of the budget; None when each profile ran its own.
-        num_repeats: How often each profile was to be measured.
-        baseline: Profile that ratios refer to.
-        num_workers: Processes that a run on this machine has at work side by side.
         download_s: Per series, seconds until its candles were there, before anything was measured.
-        machine: Processor, cores, memory.
-        versions: Versions of what can change a result.
-        measurements: Those that succeeded, in the order taken.
         failures: Per profile that failed, or has failed series: why.
     """
 
-    command: str
-    created_at: str
-    source: str
-    is_demo: bool
-    series: tuple[str, ...]
-    num_bars: Mapping[str, int]
-    epochs: int | None
-    num_repeats: int
-    baseline: str
-    num_workers: int
+    command: str  # the command line
+    created_at: str  # when, ISO 8601 in UTC
+    source: str  # name of the candle source
+    is_demo: bool  # whether the market was simulated
+    series: tuple[str, ...]  # what every profile was trained on
+    num_bars: Mapping[str, int]  # per profile, newest candles of each series
+    epochs: int | None  # epochs of the budget; None when each profile ran its own
+    num_repeats: int  # how often each profile was to be measured
+    baseline: str  # profile that ratios refer to
+    num_workers: int  # processes that a run on this machine has at work side by side
     download_s: Mapping[str, float] = field(default_factory=dict)
-    machine: Mapping[str, Any]
-    versions: Mapping[str, str]
-    measurements: tuple[Measurement, ...] = ()
+    machine: Mapping[str, Any]  # processor, cores, memory
+    versions: Mapping[str, str]  # versions of what can change a result
+    measurements: tuple[Measurement, ...] = ()  # those that succeeded, in the order taken
     failures: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -178,34 +139,21 @@ Reading = Callable[[Measurement, int], float | None]
 
 @dataclass(frozen=True)
 class FigureKind:
-    """A figure of a measurement.
+    """A figure of a measurement."""
 
-    Args:
-        title: What it is, for people.
-        unit: "s", "/s", "bytes", "%", "flop", "epochs" or "" for a plain number.
-        of: How it is computed.
-        is_ratioed: Whether it is compared with the baseline profile's.
-    """
-
-    title: str
-    unit: str
-    of: Reading
-    is_ratioed: bool = False
+    title: str  # what it is, for people
+    unit: str  # "s", "/s", "bytes", "%", "flop", "epochs" or "" for a plain number
+    of: Reading  # how it is computed
+    is_ratioed: bool = False  # whether it is compared with the baseline profile's
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A time that a guide of the lineage states, without log or machine.
+    """A time that a guide of the lineage states, without log or machine."""
 
-    Args:
-        ancestor: The program it is about.
-        model_s: From and to, seconds for one model.
-        all_s: From and to, seconds for 40 models.
-    """
-
-    ancestor: str
-    model_s: tuple[float, float]
-    all_s: tuple[float, float]
+    ancestor: str  # the program it is about
+    model_s: tuple[float, float]  # from and to, seconds for one model
+    all_s: tuple[float, float]  # from and to, seconds for 40 models
 
 
 CLAIMS: Final[dict[str, Claim]] = {

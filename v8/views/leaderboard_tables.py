@@ -1,7 +1,5 @@
 """The leaderboard and how good intervals were, as tables, for reports and the page of the present."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
