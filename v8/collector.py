@@ -4,8 +4,6 @@ It looks through all there is again and again as that grows: a quarter of the ti
 TensorFlow and traces a training step. Neither leaves much garbage.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ What concerns cores and memory answers at once. What concerns devices imports th
 that Keras computes with, and belongs into processes that compute.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import os
@@ -32,7 +30,6 @@ class Memory:
     """Memory of what computes.
 
     Args:
-        allocated_bytes: In use now: the device's on a GPU, this process's resident memory on a CPU.
         peak_bytes: The most it has been in this process.
         reserved_bytes: What the backend's allocator holds of a GPU for this process, in use or not; None
             where the backend does not tell.
@@ -48,7 +45,6 @@ class Gpu:
     """A GPU that the backend can compute on.
 
     Args:
-        model: What its maker calls it.
         capability: NVIDIA's compute capability; (0, 0) where there is none.
     """
 
@@ -136,11 +132,7 @@ def may_have_gpu(devices: Path = _DEVICES) -> bool:
 
 
 def visible_gpus(devices: Path = _DEVICES) -> tuple[str, ...]:
-    """Name the GPUs that processes may be given, as CUDA_VISIBLE_DEVICES does; the backend is not asked.
-
-    Args:
-        devices: Where Linux shows the driver.
-    """
+    """Name the GPUs that processes may be given, as CUDA_VISIBLE_DEVICES does; the backend is not asked."""
     if not may_have_gpu(devices):
         return ()
     told = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -189,11 +181,7 @@ def cuda_versions() -> tuple[str | None, str | None]:
 
 
 def device_of(tensor: Any) -> str:
-    """Return the device a result lies on, such as `GPU:0` or `CPU:0`.
-
-    Args:
-        tensor: What the backend computed.
-    """
+    """Return the device a result lies on, such as `GPU:0` or `CPU:0`."""
     if backend_name() == "jax":
         (device,) = tensor.devices()
         return f"{device.platform.upper()}:{device.id}"

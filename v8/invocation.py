@@ -3,8 +3,6 @@
 `scripts/v8` says in `V8_COMMAND` how it was called, so that every command that v8 prints can be pasted.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

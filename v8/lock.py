@@ -1,7 +1,5 @@
 """One writer per folder or file: a lock that the system releases when its process ends, however it ends."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,15 +23,8 @@ class _Lock:
     """Hold something for this process.
 
     Args:
-        place: What is held, for the error.
-        lock: The file that is locked; its folder is made when missing.
-        holder: The file that names the process.
         rule: Who may hold it, as a clause.
         fix: What a second process can do.
-
-    Raises:
-        ArtifactError: If another process holds it.
-        StorageError: If it cannot be written.
     """
 
     def __init__(self, place: Path, lock: Path, holder: Path, *, rule: str, fix: str) -> None:
@@ -75,15 +66,7 @@ def _named(holder: Path) -> str:
 
 
 class FolderLock(_Lock):
-    """Hold a run folder for this process.
-
-    Args:
-        folder: The folder to hold; made when missing.
-
-    Raises:
-        ArtifactError: If another process holds it.
-        StorageError: If it cannot be written.
-    """
+    """Hold a run folder for this process."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(
@@ -102,10 +85,6 @@ class WriterLock(_Lock):
         file: The file to hold, which need not be there yet.
         rule: Who may write it, as a clause.
         fix: What a second process can do.
-
-    Raises:
-        ArtifactError: If another process holds it.
-        StorageError: If its folder cannot be written.
     """
 
     def __init__(self, file: Path, *, rule: str, fix: str) -> None:
@@ -118,7 +97,6 @@ def waited_lock(path: Path, most_s: float) -> Iterator[bool]:
     """Hold a lock for the time of a block, and wait for it.
 
     Args:
-        path: The file to lock; its folder is made when missing.
         most_s: Longest wait, in seconds.
 
     Yields:

@@ -7,8 +7,6 @@ A file may be a stranger's. Therefore it is plain and of bounded size, JSON is n
 its numbers have a place in 64 bits, and its texts become one bounded line without control characters.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from datetime import datetime
@@ -102,11 +100,7 @@ class Settings(BaseModel):
 
 
 def read_json_object(file: Path, *, fix: str) -> dict[str, Any]:
-    """Read a JSON object that v8 wrote; `fix` says what the user can do when it is damaged.
-
-    Raises:
-        ArtifactError: If the file is missing or is no JSON object.
-    """
+    """Read a JSON object that v8 wrote; `fix` says what the user can do when it is damaged."""
 
     def refused(rule: str, got: str) -> ArtifactError:
         return ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
@@ -121,11 +115,7 @@ def read_json_object(file: Path, *, fix: str) -> dict[str, Any]:
 
 
 def read_plain(file: Path, *, fix: str, most_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """Read a file of bounded size that really is one; nothing waits for a pipe or a device.
-
-    Raises:
-        ArtifactError: If it is missing, too large, or of another kind.
-    """
+    """Read a file of bounded size that really is one; nothing waits for a pipe or a device."""
     try:
         return read_given(file, most_bytes)
     except OSError as error:
@@ -159,9 +149,6 @@ def check_format(content: Any, known: tuple[int, ...], *, what: str, where: str,
     """Refuse a file of a format that this v8 does not read.
 
     Its key `format` tells; of the `known` formats the newest is the last. The error calls it `what`: "run".
-
-    Raises:
-        ArtifactError: If it is of another format, or tells none.
     """
     found = content.get("format") if isinstance(content, dict) else None
     if found not in known or isinstance(found, bool):
@@ -177,9 +164,6 @@ def checked(
 
     The error begins with `where`, a file or a file and a key of it, and says by `rule` what the whole must
     be; without one it says what the key at fault must be.
-
-    Raises:
-        ArtifactError: If a key is missing or its value is out of its range; the first such key is named.
     """
     try:
         return kind.validate_python(content)

@@ -4,8 +4,6 @@ File names, keys, values, addresses and other programs' messages may hold anythi
 second message, escapes that move a terminal's cursor, megabytes, the password of a proxy.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -4,8 +4,6 @@ Tasks, network families, candle sources, baselines, trackers and engines are all
 each. A thing of one's own is one file that calls `register`; nothing else has to know it.
 """
 
-from __future__ import annotations
-
 import difflib
 import pkgutil
 import sys
@@ -17,11 +15,7 @@ from v8.errors import ProfileError
 
 
 def require_package(package: str, *, where: str, rule: str) -> None:
-    """Refuse what needs an optional package that is not installed.
-
-    Raises:
-        ProfileError: If it is not.
-    """
+    """Refuse what needs an optional package that is not installed."""
     if find_spec(package) is None:
         raise ProfileError(
             where=where,
@@ -61,7 +55,6 @@ class Registry(dict[str, T], Generic[T]):
 
     Args:
         kind: What one of them is called in messages, such as "task".
-        entries: The first of them.
     """
 
     def __init__(self, kind: str, entries: Iterable[T] = ()) -> None:
@@ -71,11 +64,7 @@ class Registry(dict[str, T], Generic[T]):
             self.register(entry)
 
     def register(self, entry: T) -> T:
-        """Add one under its name and return it.
-
-        Raises:
-            ProfileError: If the name is taken.
-        """
+        """Add one under its name and return it."""
         if entry.name in self:
             raise ProfileError(
                 where=f"{self.kind} {entry.name}",
@@ -90,11 +79,7 @@ class Registry(dict[str, T], Generic[T]):
         """Return one by its name.
 
         Args:
-            name: What was asked for.
             where: The flag or key that named it; the kind and the name when None.
-
-        Raises:
-            ProfileError: If there is none; it names one that is close.
         """
         if name not in self:
             raise ProfileError(
@@ -141,9 +126,6 @@ def _plain(name: str) -> str:
 
 def later(place: str) -> Callable[..., Any]:
     """Stand in for a function whose module is imported only when it is called: help must not wait for it.
-
-    Args:
-        place: Where the function is, "package.module:function".
 
     >>> later("math:hypot")(3, 4)
     5.0

@@ -5,8 +5,6 @@ a hundred times as long, a hundred times as often: `Pace` says when a record is 
 number of series, so that it costs no run much. Who needs it whole at some moment says so.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -55,13 +53,6 @@ def write_with(path: Path, write: Callable[[Path], object]) -> None:
 
     The temporary name keeps the suffix of `path` because writers such as Keras choose the format by
     it. On any error the neighbour is removed and `path` stays as it was.
-
-    Args:
-        path: Final place; its parent folder is made when missing.
-        write: Called with the temporary path.
-
-    Raises:
-        StorageError: If the system refuses: no space, no permission, a read-only disk, a name too long.
     """
     aside = aside_of(path)
     try:
@@ -161,7 +152,6 @@ def passing_folder(purpose: str, within: Path | None = None) -> Iterator[Path]:
     Those that killed processes made there for the same purpose go first.
 
     Args:
-        purpose: Begins its name.
         within: An existing folder to make it in; None for the system's place for such.
 
     Raises:
@@ -199,8 +189,6 @@ def write_json(path: Path, content: Any, *, is_compact: bool = False) -> None:
     """Write `content` as JSON to `path` atomically; NaN and infinity are refused.
 
     Args:
-        path: Final place.
-        content: Plain JSON values.
         is_compact: Whether to leave out indentation, for long lists of numbers that nobody reads.
     """
     write_text(path, json.dumps(content, indent=None if is_compact else 2, allow_nan=False) + "\n")
@@ -243,11 +231,7 @@ LARGEST_SHARE: Final = 1 / 20
 
 
 class Pace:
-    """Tells whether it is time to write again.
-
-    Args:
-        clock: Seconds that never go back.
-    """
+    """Tells whether it is time to write again."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._next_s = clock, -1.0

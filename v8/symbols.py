@@ -4,8 +4,6 @@ Capital letters only, because a symbol is also the name of folders and some syst
 by size, digits, and single dots between them; no name that Windows keeps for a device.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -4,8 +4,6 @@ A name can lead to a pipe on which nobody writes, to a device without an end, or
 opens one through here never waits and never reads more than fits.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat
@@ -19,7 +17,6 @@ def read_given(path: Path, most_bytes: int) -> bytes:
     """Read a whole regular file without ever waiting for a writer.
 
     Args:
-        path: What the user named; a link is followed.
         most_bytes: A longer file is refused before it is read.
 
     Raises:
@@ -40,9 +37,6 @@ def read_given(path: Path, most_bytes: int) -> bytes:
 @contextmanager
 def open_given(path: Path) -> Iterator[BufferedReader]:
     """Open a regular file to read it, without ever waiting for a writer.
-
-    Args:
-        path: What the user named; a link is followed.
 
     Raises:
         OSError: If it cannot be read or is no regular file; `strerror` says which.

@@ -1,7 +1,5 @@
 """How people are told numbers, durations and tables; a dash stands where there is no number."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Final
 

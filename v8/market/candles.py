@@ -192,13 +192,11 @@ class Candles:
     """Checked candles of one series: UTC, on the grid, unique, ascending, closed.
 
     Args:
-        series: Which symbol and timeframe.
         open_time_s: Seconds since the epoch, UTC, strictly ascending, shape (N,), int64, read-only.
         values: Columns of `v8.columns.OHLCV`, shape (N, 5), float64, read-only; prices in quote
             currency and above zero, volume in base currency and not below zero, or nan in every row.
         segment: Number of the contiguous piece a row lies in, shape (N,), int32: 0, and one more
             after every hole.
-        report: What was found, repaired and dropped.
         source: Name of the source: "vision", "files", "demo" or another of `SOURCES`.
         beside: Columns from elsewhere at the same bars, each of shape (N,), float64, read-only, by names such
             as "BTCUSDT.high" or "csv.funding_rate"; `v8.columns` says what these are.
@@ -248,9 +246,6 @@ class Candles:
 
         Returns:
             At most `num_bars` candles, segments counted from 0 again, the rest counted as outside.
-
-        Raises:
-            DataError: If no candle opens at or before `end_s`.
         """
         require_num_bars(num_bars, self.series)
         stop = len(self) if end_s is None else int(np.searchsorted(self.open_time_s, end_s, side="right"))
@@ -284,13 +279,16 @@ class Candles:
         Args:
             rows: Their numbers, ascending, at least one.
             beside: Values at those rows, as `beside`.
-            lacking: Per place that the columns come from, how many of all rows have nothing there.
         """
         num_alone = self.report.num_alone + len(self) - len(rows)
         report = replace(self.report, num_alone=num_alone, lacking=dict(lacking))
         return assembled(
             self.series, self.open_time_s[rows], self.values[rows], report, self.source, beside=beside
         )
+
+    def noting(self, **found: Any) -> Candles:
+        """Return the same candles with something else in the report."""
+        return replace(self, report=replace(self.report, **found))
 
     def to_frame(self) -> pd.DataFrame:
         """Return the columns of `OHLCV` under a UTC DatetimeIndex named `open_time`."""
@@ -299,11 +297,7 @@ class Candles:
 
 
 def require_newest(candles: Candles) -> None:
-    """Refuse candles of which the newest was dropped: a bar that has closed would be forecast as the future.
-
-    Raises:
-        DataError: If the newest row could not be true.
-    """
+    """Refuse candles of which the newest was dropped: a closed bar would be forecast as the future."""
     if lost := candles.report.newest_lost:
         raise DataError(
             where=f"{candles.series} from {candles.source}",
@@ -314,11 +308,7 @@ def require_newest(candles: Candles) -> None:
 
 
 def require_one_unit(candles: Candles) -> None:
-    """Refuse candles of a user's whose prices change their unit, such as from dollars to cents.
-
-    Raises:
-        DataError: If a bar opens far from where the one before closed.
-    """
+    """Refuse candles of a user's whose prices change their unit, such as from dollars to cents."""
     opened, close = candles.column(OPEN), candles.column(CLOSE)
     leaps = np.where(np.diff(candles.segment) == 0, np.abs(np.log(opened[1:] / close[:-1])), 0.0)
     if leaps.max(initial=0.0) > MAX_LEAP:
@@ -332,11 +322,7 @@ def require_one_unit(candles: Candles) -> None:
 
 
 def require_num_bars(num_bars: int, series: Series) -> None:
-    """Refuse a request for no candles at all.
-
-    Raises:
-        DataError: If `num_bars` is below 1.
-    """
+    """Refuse a request for no candles at all."""
     if num_bars < 1:
         raise DataError(
             where=str(series),

@@ -76,13 +76,8 @@ def check_candles(frame: pd.DataFrame, series: Series, *, source: str, now_s: in
     Args:
         frame: Columns `open_time` (numbers, datetimes or text of any unit) and `OHLCV`, any order,
             R rows. The volume may be missing or without any value.
-        series: What the rows claim to be.
-        source: Name of the source, for the report and for errors.
         now_s: The present, seconds since the epoch; a bar that ends later is not closed. None when
             the caller knows every bar to be closed.
-
-    Raises:
-        DataError: If the rows cannot be repaired without guessing.
     """
     where = f"{series} from {source}"
     _require_columns(frame, where)
@@ -114,11 +109,8 @@ class _Rows:
     """Raw rows on their way to become candles.
 
     Args:
-        series: What they claim to be.
-        where: Series and source, for errors.
         open_us: Open times, microseconds since the epoch, UTC, shape (R,), int64.
         values: Columns of `OHLCV`, shape (R, 5), float64, prices in quote currency; (R, 4) without a volume.
-        report: What was found in them so far.
     """
 
     series: Series
@@ -382,10 +374,6 @@ def require_opens(open_us: NDArray[np.int64], bar_s: int, where: str) -> None:
     Args:
         open_us: Times of rows on one grid, microseconds since the epoch, UTC, shape (N,), N at least 1.
         bar_s: Seconds of a bar.
-        where: Name of the table, for the error.
-
-    Raises:
-        DataError: If they lie between two minutes.
     """
     beyond_us = int(open_us[0]) % (60 * US_PER_S)
     early_us = -int(open_us[0]) % (bar_s * US_PER_S)
@@ -412,10 +400,6 @@ def require_continuity(
         open_us: Open times, microseconds since the epoch, UTC, ascending, shape (N,).
         values: Prices above zero: open, high, low, close and perhaps more, shape (N, 4 or 5).
         bar_s: Seconds of a bar.
-        where: Name of the table, for the error.
-
-    Raises:
-        DataError: If open and close are swapped, or prices run backwards.
     """
     opened, close = np.log(values[:, 0]), np.log(values[:, 3])
     is_next = np.diff(open_us) == bar_s * US_PER_S
@@ -443,8 +427,6 @@ class _Cycle:
     """A span after which opening hours repeat.
 
     Args:
-        name: What people call it.
-        length_s: Seconds of one round.
         fewest_rounds: Rounds in which an hour must be closed, to be no accident.
         least_closed_s: Seconds of a round that must be closed, to be no maintenance.
     """
@@ -490,7 +472,6 @@ def _rounds_closed(slots: NDArray[np.int64], num_slots: int) -> NDArray[np.int64
 
     Args:
         slots: Number of the slot that each candle lies in, ascending.
-        num_slots: Slots of a round.
     """
     filled = np.unique(slots)
     holes = np.diff(filled) - 1

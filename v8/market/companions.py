@@ -21,7 +21,7 @@ import io
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,7 +56,6 @@ class UserTable:
     """A checked table of the user's.
 
     Args:
-        settings: What the profile says of it.
         time_us: Times of its rows, microseconds since the epoch, UTC, ascending, shape (R,), int64.
         columns: By name, finite, shape (R,), float64.
     """
@@ -92,11 +91,7 @@ def tables_folder() -> Path:
 
 
 def read_user_table(settings: TableSettings) -> UserTable:
-    """Read the CSV of a table from the folder of tables.
-
-    Raises:
-        DataError: If it is not there, or not what its profile says.
-    """
+    """Read the CSV of a table from the folder of tables."""
     path = tables_folder() / settings.file
     where = f"covariates of the profile, {path}"
     try:
@@ -114,16 +109,7 @@ def read_user_table(settings: TableSettings) -> UserTable:
 
 
 def user_table(given: Any, settings: TableSettings, where: str) -> UserTable:
-    """Check a table in memory.
-
-    Args:
-        given: A frame, or columns by name, with the time as a column or as the index.
-        settings: What the profile says of it.
-        where: Name of the table, for errors.
-
-    Raises:
-        DataError: If a column is missing, or a time or value is not what it must be.
-    """
+    """Check a table in memory."""
     frame = _with_time(given, settings, where)
     time_us = _times(frame[settings.time], where)
     columns = {name: _numbers(frame[name], name, where) for name in settings.columns}
@@ -238,10 +224,8 @@ class _Beside:
     """What lies beside some candles, of one origin.
 
     Args:
-        name: Of the series or of the table's file.
         has: Which of the candles have it beside them, shape (N,).
         columns: By name, shape (N,), of any value where a candle lacks it.
-        span: From when to when it is there at all, in words.
     """
 
     name: str
@@ -258,9 +242,6 @@ class Companions:
         tables: Its key `covariates`.
         given: Candles and tables in memory, by symbol or name of the file. A table that is not among them is
             read from the folder of tables.
-
-    Raises:
-        DataError: If something is given that no feature reads: a slip of the pen would be left out unseen.
     """
 
     def __init__(
@@ -289,11 +270,7 @@ class Companions:
         return bool(self._of_symbol or self._settings)
 
     def tables(self) -> list[UserTable]:
-        """Return the tables, read when they are first needed.
-
-        Raises:
-            DataError: If one cannot be read, or is not what the profile says.
-        """
+        """Return the tables, read when they are first needed."""
         if self._tables is None:
             self._tables = [
                 user_table(self._given[each.file], each, f"covariates, {each.file}")
@@ -311,11 +288,7 @@ class Companions:
     def candles(
         self, source: CandleSource, series: Series, num_bars: int, end_s: int | None = None
     ) -> Candles:
-        """Return candles of a source with what lies beside them; as it is asked for in `CandleSource`.
-
-        Raises:
-            DataError: If the source has none of the series or of a neighbour, or no candle has all it needs.
-        """
+        """Return candles of a source with what lies beside them; as it is asked for in `CandleSource`."""
         own = source.candles(series, num_bars, end_s)
         if not self:
             return own
@@ -324,15 +297,10 @@ class Companions:
             return found
         whole = self.joined(source.candles(series, num_bars, last_s), source)
         # What lacks is no news to a run that did not ask until a time of the past.
-        report = replace(whole.report, num_newer=own.report.num_newer, lacking=found.report.lacking)
-        return replace(whole, report=report)
+        return whole.noting(num_newer=own.report.num_newer, lacking=found.report.lacking)
 
     def newest(self, source: CandleSource, series: Series, num_bars: int) -> Candles:
-        """Return the newest candles of a source, of which the newest of all has all it needs.
-
-        Raises:
-            DataError: As for `candles`, or if something lacks beside the newest candle.
-        """
+        """Return the newest candles of a source, of which the newest of all has all it needs."""
         own = source.candles(series, num_bars)
         return self.reaching(own, self.joined(own, source))
 
@@ -340,11 +308,7 @@ class Companions:
         """Return candles with what lies beside them, without those that lack something.
 
         Args:
-            own: Candles of a series.
             source: Where candles of neighbours come from that were not given; None for nowhere.
-
-        Raises:
-            DataError: If there are no candles of a neighbour, or no candle has all it needs.
         """
         if not self:
             return own
@@ -358,11 +322,7 @@ class Companions:
         return own.at(rows, columns, {one.name: int((~one.has).sum()) for one in lacking})
 
     def reaching(self, own: Candles, found: Candles) -> Candles:
-        """Return the candles that were joined last, which reach as far as those of the series.
-
-        Raises:
-            DataError: If something lacks beside the newest candle.
-        """
+        """Return the candles that were joined last, which reach as far as those of the series."""
         if found.open_time_s[-1] == own.open_time_s[-1]:
             return found
         until = [f"{name} up to the one of {iso(last_s)}" for name, last_s in self._until_s.items()]

@@ -16,8 +16,6 @@ Rows without names are those of exchange libraries: open time, open, high, low, 
 there is a sixth value. Their prices tell whether they come in that order (`v8.market.checks`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
@@ -102,14 +100,10 @@ def candle_table(given: Any, series: Series, where: str) -> pd.DataFrame:
         given: See `GivenCandles`.
         series: Whose candles these are to be. An entry of a frame's `attrs` that names another symbol,
             timeframe or series refuses the table.
-        where: Name of the table, for errors.
 
     Returns:
         Columns `open_time` and `OHLCV`, without the volume where there is none, and those of
         `TELLING_NAMES`, for `require_named`; rows as they were given.
-
-    Raises:
-        DataError: If it is no table, of another series, or a column cannot be found by name.
 
     >>> rows = [[1704067200000, 1, 2, 0.5, 1.5, 10]]
     >>> candle_table(rows, Series("BTCUSDT", "1h"), "a list").columns.tolist()
@@ -134,9 +128,6 @@ def wanted_columns(names: Sequence[str], series: Series, where: str) -> dict[int
     Returns:
         Our name by the number of each column; the volume may be missing. What tells a part of the series
         has its plain name.
-
-    Raises:
-        DataError: If a column is missing or there more than once.
     """
     plain, symbol = [plain_name(name) for name in names], series.symbol.lower()
     assets = {f"{VOLUME}_{symbol[:stop]}" for stop in range(1, len(symbol))}
@@ -166,11 +157,7 @@ def wanted_columns(names: Sequence[str], series: Series, where: str) -> dict[int
 
 
 def require_named(frame: pd.DataFrame, series: Series) -> None:
-    """Refuse a table with a column that tells another symbol, timeframe or series.
-
-    Raises:
-        DataError: If one does, in any row.
-    """
+    """Refuse a table with a column that tells another symbol, timeframe or series."""
     for name in frame.columns:
         if name in TELLING_NAMES:
             _require_told(name, frame[name].dropna(), series)
@@ -204,10 +191,6 @@ def flat_names(levels: Sequence[Sequence[str]], series: Series, where: str) -> l
         levels: One sequence of names a level, each as long as there are columns; one of them names prices,
             another may name tickers.
         series: Its symbol decides which ticker's columns are taken; a column without a ticker always is.
-        where: Name of the table, for errors.
-
-    Raises:
-        DataError: If there are more than two levels, or no column is of the symbol.
     """
     if len(levels) == 1:
         return list(levels[0])

@@ -7,8 +7,6 @@ ranges a factor of 200 apart, and a number outside all four is no time. Text is 
 A time without a zone is UTC.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal

@@ -51,9 +51,6 @@ class Series:
     Args:
         symbol: Exchange symbol, capital letters, digits and single dots between them ("BTCUSDT", "BRK.B").
         timeframe: A key of `TIMEFRAME_S` ("15m").
-
-    Raises:
-        ProfileError: If either part is not of that form.
     """
 
     symbol: str
@@ -102,6 +99,19 @@ class Series:
         """Seconds from one open to the next."""
         return TIMEFRAME_S[self.timeframe]
 
+    def last_closed_s(self, now_s: int) -> int:
+        """Return the open time of the last bar that is closed at a time, seconds since the epoch.
+
+        >>> Series("BTCUSDT", "1h").last_closed_s(7_199), Series("BTCUSDT", "1h").last_closed_s(7_200)
+        (0, 3600)
+        """
+        return (now_s - self.phase_s) // self.bar_s * self.bar_s + self.phase_s - self.bar_s
+
+    def last_wanted_s(self, now_s: int, end_s: int | None) -> int:
+        """Return the open time of the last bar that is closed now and opens at or before a time, if any."""
+        newest_s = self.last_closed_s(now_s)
+        return newest_s if end_s is None else min(newest_s, self.last_closed_s(end_s + self.bar_s))
+
     def __str__(self) -> str:
         return f"{self.symbol}-{self.timeframe}"
 
@@ -111,8 +121,6 @@ def series_advice(name: str, known: Sequence[str], otherwise: str) -> str:
 
     Args:
         name: What was asked for and is not there.
-        known: What is there.
-        otherwise: What to do where none of that is meant.
 
     >>> series_advice("BTCUSD-15m", ["ETHUSDT-15m", "BTCUSDT-1h", "BTCUSDT-15m"], "Fetch it")
     'Did you mean BTCUSDT-15m'
@@ -165,9 +173,6 @@ def load_universe(path: Path | None = None) -> tuple[Series, ...]:
 
     Returns:
         Series in file order; symbol by symbol where they are crossed.
-
-    Raises:
-        ProfileError: If the file is missing, has other keys or lists a series twice.
     """
     path = path or config_path("universe")
     content = read_yaml(path)

@@ -76,7 +76,6 @@ class History:
     """Candles of one series without unknown bars: a bar without a candle is one that had none when asked for.
 
     Args:
-        series: Which symbol and timeframe.
         first_s: Open time of the first bar that was asked for, seconds since the epoch, UTC.
         open_time_s: Open times, seconds since the epoch, ascending, shape (N,), int64.
         values: Columns of `OHLCV`, shape (N, 5), float64.
@@ -143,15 +142,10 @@ def joined(known: History, piece: History, *, accepts: bool = False) -> tuple[Hi
     """Join what is known with a later answer that touches it.
 
     Args:
-        known: What is known.
-        piece: The later answer.
         accepts: Whether the API's later word serves, where both are the API's.
 
     Returns:
         Both together, and the revisions: columns of `REVISION_COLUMNS` without `seen_s`, R rows.
-
-    Raises:
-        DataError: If a price jumps from one to the other and nothing tells which is true.
     """
     times_s = np.union1d(known.open_time_s, piece.open_time_s)
     at_known, has_known = _places(times_s, known)
@@ -285,7 +279,6 @@ class Merged:
     """What became of a piece that was added to the store.
 
     Args:
-        history: All that is known now.
         revisions: All revisions of the series, new and old; columns of `REVISION_COLUMNS`.
         num_added: Candles that were not known before, unitless.
         num_revised: Revisions that were not known before, unitless.
@@ -303,11 +296,7 @@ class Merged:
 
 
 class CandleStore:
-    """A folder of candles of one market, shared by all processes of a user.
-
-    Args:
-        folder: Where the files lie; made when something is written.
-    """
+    """A folder of candles of one market, shared by all processes of a user."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -320,7 +309,6 @@ class CandleStore:
         """Return what is kept of a series; None for nothing, or nothing that can be trusted.
 
         Args:
-            series: Whose candles.
             is_held: Whether this process holds the lock; only then what is damaged is set aside.
         """
         table = self._read(self.path(series), series, is_held=is_held)
@@ -342,15 +330,11 @@ class CandleStore:
         """Add pieces to what is known, and that to what is kept by now.
 
         Args:
-            series: Whose they are.
             known: What `read` gave; the pieces were fetched to follow it.
             pieces: At least one if nothing is known; each touches what is known by then.
             now_s: The present, seconds since the epoch.
             is_whole: Whether it is known by now that the exchange has nothing older.
             accepts: Whether the API's later word serves.
-
-        Raises:
-            DataError: If a piece cannot be joined; see `v8.market.store`.
         """
         own = _added(known, pieces, now_s, is_whole=is_whole, accepts=accepts)
         with waited_lock(self.folder / f".{series}.lock", MOST_LOCKED_S) as is_free:

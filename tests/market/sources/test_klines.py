@@ -25,17 +25,17 @@ def row(number: int) -> list[Any]:
 
 
 def test_rows_become_candles() -> None:
-    rows = read_klines(json.dumps([row(3), row(4)]).encode(), SPAN, 20, "host")
+    rows = read_klines(json.dumps([row(3), row(4)]).encode(), "host", SPAN, 20)
     assert rows["open_time"].tolist() == [(FIRST_S + 2_700) * 1_000, (FIRST_S + 3_600) * 1_000]
     assert rows[["open", "high", "low", "close", "volume"]].iloc[1].tolist() == [10.0, 11.0, 9.5, 10.5, 3.25]
     assert SPAN.doubtful(rows) == SPAN
-    assert len(read_klines(b"[]", SPAN, 20, "host")) == 0
+    assert len(read_klines(b"[]", "host", SPAN, 20)) == 0
 
 
 def test_what_is_missing_is_the_shortest_span_around_it() -> None:
-    rows = read_klines(json.dumps([row(n) for n in range(20) if n not in {5, 9}]).encode(), SPAN, 20, "host")
+    rows = read_klines(json.dumps([row(n) for n in range(20) if n not in {5, 9}]).encode(), "host", SPAN, 20)
     assert SPAN.doubtful(rows) == Span(SERIES, FIRST_S + 5 * 900, FIRST_S + 9 * 900)
-    assert SPAN.doubtful(read_klines(json.dumps([row(n) for n in range(20)]).encode(), SPAN, 20, "")) is None
+    assert SPAN.doubtful(read_klines(json.dumps([row(n) for n in range(20)]).encode(), "", SPAN, 20)) is None
 
 
 anything = st.recursive(
@@ -66,7 +66,7 @@ def with_changes(rows: list[list[Any]], changes: list[tuple[int, int, Any]]) -> 
 @given(answer=st.binary(max_size=60) | (anything | near).map(lambda value: json.dumps(value).encode()))
 def test_any_answer_is_refused_in_one_sentence_or_could_be_true(answer: bytes) -> None:
     try:
-        rows = read_klines(answer, SPAN, 20, "host")
+        rows = read_klines(answer, "host", SPAN, 20)
     except DataError as error:
         assert str(error).isprintable()
         assert len(str(error)) <= 600

@@ -14,8 +14,6 @@ of asking for more.
 Shapes: N bars, newest first until the end; K volatility components; S steps within a bar.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 
@@ -66,11 +64,7 @@ class DemoSource:
     is_publishable = False
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
-        """Return the newest simulated candles; see `CandleSource`.
-
-        Raises:
-            DataError: If `end_s` lies before the simulation begins.
-        """
+        """Return the newest simulated candles; see `CandleSource`."""
         require_num_bars(num_bars, series)
         newest_open_s = _end_s(series) - series.bar_s
         num_after = 0 if end_s is None else max(0, -((end_s - newest_open_s) // series.bar_s))

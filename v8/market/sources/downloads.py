@@ -97,7 +97,6 @@ class Etiquette:
 
         Raises:
             PassingTroubleError: If the same request may be answered later.
-            DataError: If it will not be.
         """
         if answer.status_code in _PASSING:
             raise trouble_of(answer)
@@ -111,11 +110,7 @@ class Etiquette:
         return answer.status_code == 200
 
     def content(self, url: str, answer: requests.Response, max_bytes: int) -> bytes:
-        """Read a body to its end.
-
-        Raises:
-            DataError: If it has more than `max_bytes`.
-        """
+        """Read a body to its end."""
         content = bytearray()
         for piece in answer.raw.stream(_CHUNK_BYTES, decode_content=False):
             content += piece
@@ -199,12 +194,8 @@ class Downloader:
 
         Args:
             url: Its address, without user and password.
-            max_bytes: Largest size to accept.
             auth: User and password, if the server asks for them.
             name: What it is, for those who wait; the last part of the address when None.
-
-        Raises:
-            DataError: If it is too large, refused, or still failing after the last try.
         """
         waiting = _Waiting(url, name or urlsplit(url).path.rpartition("/")[2], time.monotonic())
 
@@ -399,13 +390,7 @@ def read_address(url: str, *, variable: str, kind: str, default: str) -> Address
     """Check a base address, and split off user and password.
 
     Args:
-        url: As somebody wrote it.
-        variable: The environment variable it comes from, for the error.
-        kind: What it is the address of, such as "a candle archive".
         default: What stands without that variable, for the error.
-
-    Raises:
-        ProfileError: If it is no address that could be asked.
     """
     try:
         address, prepared = urlsplit(url), requests.Request("GET", url).prepare()

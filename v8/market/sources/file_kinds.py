@@ -6,8 +6,6 @@ columns that are needed are read, and only if they hold numbers, times or text: 
 itself is added up before anything is unpacked.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import json
@@ -49,11 +47,7 @@ _BATCH: Final = "record batch"
 
 
 def read_parquet_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
-    """Read a Parquet file, whose open times may also be the index that pandas wrote; see `read_csv_table`.
-
-    Raises:
-        DataError: If it is no Parquet, or a column cannot be found by name or holds something else.
-    """
+    """Read a Parquet file, whose open times may also be the index that pandas wrote; see `read_csv_table`."""
     try:
         file = pq.ParquetFile(pa.BufferReader(content))
         names = [_INDEX_NAMES.get(name, name) for name in file.schema_arrow.names]
@@ -73,11 +67,7 @@ def read_parquet_table(content: bytes, series: Series, where: str) -> pd.DataFra
 
 
 def read_feather_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
-    """Read a Feather (Arrow) file of numbers and times; see `read_csv_table`.
-
-    Raises:
-        DataError: If it is none, or a column cannot be found by name or holds something else.
-    """
+    """Read a Feather (Arrow) file of numbers and times; see `read_csv_table`."""
     try:
         num_rows = _claimed_rows(content, where)
         schema = pa.ipc.open_file(pa.BufferReader(content)).schema
@@ -204,11 +194,7 @@ TableReader: TypeAlias = Callable[[bytes, Series, str], pd.DataFrame]
 
 
 def read_json_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
-    """Read JSON: a list of rows as ccxt and freqtrade write them, of objects, or columns by name.
-
-    Raises:
-        DataError: If it is none, too long, or holds something else.
-    """
+    """Read JSON: a list of rows as ccxt and freqtrade write them, of objects, or columns by name."""
     if len(content) > MAX_JSON_BYTES:
         raise _too_long(where, f"JSON of {len(content):,} bytes", MAX_JSON_BYTES)
     try:
@@ -224,9 +210,6 @@ class FileKind:
 
     Args:
         name: How names of such files end, in small letters, the dot included.
-        sentence: What it holds, for people.
-        source: Who writes it.
-        read: Reads a whole file.
     """
 
     name: str
@@ -289,13 +272,7 @@ def read_table(content: bytes, ending: str, series: Series, where: str) -> pd.Da
     """Read a file of any kind, packed or not.
 
     Args:
-        content: The whole file.
         ending: As `split_ending` told it.
-        series: Whose candles these are.
-        where: Name of the file, for errors.
-
-    Raises:
-        DataError: If it is not what its ending says, unpacks to too much, or is no table of candles.
     """
     kind = next(kind for kind in FILE_KINDS if ending.startswith(kind))
     if packing := ending.removeprefix(kind):

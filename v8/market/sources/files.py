@@ -9,8 +9,6 @@ files are left alone. The names of files tell their series, in the forms in whic
 `BINANCE_BTCUSDT, 60`. Capital letters matter in the timeframe only, where `1m` is a minute and `1M` a month.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable
@@ -114,7 +112,6 @@ class FilesSource:
     """Candles from files of the user.
 
     Args:
-        folder: Where the files are; folders inside are searched too.
         now: Clock in seconds since the epoch; rows of a bar that is still running are dropped.
     """
 
@@ -125,11 +122,7 @@ class FilesSource:
     now: Callable[[], float] = time.time
 
     def series(self) -> tuple[Series, ...]:
-        """List the series that the names of the files tell, by name; see `SeriesLister`.
-
-        Raises:
-            DataError: If no name tells one.
-        """
+        """List the series that the names of the files tell, by name; see `SeriesLister`."""
         found = {series for told in self._told for series in told}
         if not found:
             there = [str(path.relative_to(self.folder)) for path, _, _ in self._tables]
@@ -146,11 +139,7 @@ class FilesSource:
         self._matching(series)
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
-        """Return the newest closed candles of the files that match; see `CandleSource`.
-
-        Raises:
-            DataError: If no file matches, or the rows cannot be trusted.
-        """
+        """Return the newest closed candles of the files that match; see `CandleSource`."""
         tables = [_table(path, ending, series) for path, ending in self._matching(series)]
         frame = pd.concat(tables, ignore_index=True)
         checked = check_candles(frame, series, source=self.name, now_s=int(self.now()))
@@ -211,11 +200,7 @@ class FilesSource:
 
 
 def open_folder(data_dir: Path | None) -> FilesSource:
-    """Open the folder that `--data-dir` names.
-
-    Raises:
-        ProfileError: If none is named, or there is no such folder.
-    """
+    """Open the folder that `--data-dir` names."""
     if data_dir is None or not data_dir.is_dir():
         raise ProfileError(
             where="--source files",

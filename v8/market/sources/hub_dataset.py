@@ -7,8 +7,6 @@ is asked for once, so that all series of a run come from one commit. Such files 
 them: nothing newer is made up, and `predict` says how old they are. Only public datasets: no token is sent.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -57,7 +55,6 @@ class HubSource:
 
     Args:
         dataset: Which; None reads `V8_HUB_DATASET`, or else takes the lineage's.
-        downloader: What fetches.
         now: Clock in seconds since the epoch.
     """
 
@@ -69,11 +66,7 @@ class HubSource:
     now: Callable[[], float] = time.time
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
-        """Return the newest closed candles of the dataset; see `CandleSource`.
-
-        Raises:
-            DataError: If it has no file of the series, cannot be reached, or holds something else.
-        """
+        """Return the newest closed candles of the dataset; see `CandleSource`."""
         require_num_bars(num_bars, series)
         symbol, timeframe = series.symbol, series.timeframe
         path = f"klines_binance_us/{symbol}/{symbol}_{timeframe}_binance_us.csv"
@@ -127,9 +120,6 @@ def read_dataset(name: str | None) -> Dataset:
 
     Args:
         name: `USER/NAME` or `USER/NAME@REVISION`; None or nothing means the lineage's.
-
-    Raises:
-        ProfileError: If it is none.
     """
     found = _NAME.fullmatch(name or DEFAULT_DATASET)
     if not found or ".." in found[0]:

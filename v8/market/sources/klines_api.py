@@ -130,7 +130,6 @@ class Span:
     """Candles of one series that open between two times.
 
     Args:
-        series: Which symbol and timeframe.
         first_s: Open time of the first, seconds since the epoch, UTC.
         last_s: Open time of the last, not before it.
     """
@@ -160,21 +159,12 @@ class Span:
         return Span(self.series, int(asked[0]), int(asked[-1])) if len(asked) else None
 
 
-def read_klines(content: bytes, span: Span, most: int, where: str) -> pd.DataFrame:
+def read_klines(content: bytes, where: str, span: Span, most: int) -> pd.DataFrame:
     """Read the rows of an answer.
-
-    Args:
-        content: Body of the answer.
-        span: What was asked for.
-        most: Most rows that were asked for.
-        where: The host, for the error.
 
     Returns:
         Columns `open_time`, in milliseconds, int64, and `OHLCV`, float64, ascending; no row at all when the
         answer is an empty list.
-
-    Raises:
-        DataError: If any of it is not as it must be.
     """
     rows = read_json(content, where)
     if not isinstance(rows, list):
@@ -191,11 +181,7 @@ def read_klines(content: bytes, span: Span, most: int, where: str) -> pd.DataFra
 
 
 def read_time(content: bytes, where: str) -> float:
-    """Read the exchange's time, seconds since the epoch.
-
-    Raises:
-        DataError: If it is none.
-    """
+    """Read the exchange's time, seconds since the epoch."""
     answer = read_json(content, where)
     time_ms: Any = answer.get("serverTime") if isinstance(answer, dict) else None
     is_whole = isinstance(time_ms, int) and not isinstance(time_ms, bool)
@@ -215,11 +201,7 @@ def read_code(content: bytes) -> tuple[int, str]:
 
 
 def read_json(content: bytes, where: str) -> Any:
-    """Read JSON without the numbers that only Python knows (NaN, Infinity).
-
-    Raises:
-        DataError: If it is none.
-    """
+    """Read JSON without the numbers that only Python knows (NaN, Infinity)."""
     try:
         return json.loads(content, parse_constant=_no_number)
     except (ValueError, RecursionError):  # text that is no UTF-8, and integers of 5,000 digits, too
@@ -379,9 +361,6 @@ class KlinesApi:
     Args:
         addresses: Hosts in the order in which they are tried, at least one; those of `V8_REST_URL` when None.
         downloader: What fetches; it must keep the `ApiEtiquette`.
-
-    Raises:
-        ProfileError: If `V8_REST_URL` holds something else than addresses.
     """
 
     def __init__(
@@ -395,31 +374,13 @@ class KlinesApi:
         self._changing = threading.Lock()
 
     def time_s(self) -> float:
-        """Ask for the exchange's time, seconds since the epoch.
-
-        Raises:
-            DataError: If no host tells.
-        """
+        """Ask for the exchange's time, seconds since the epoch."""
         return self._told(lambda: self._ask("time", {}, "the time", read_time))
 
-    def first_open_s(self, span: Span) -> int | None:
-        """Ask when the oldest candle opens that the exchange has up to the end of a span; None without any.
-
-        Raises:
-            DataError: If no host tells.
-        """
-        series, bar_s = span.series, span.series.bar_s
-        rows = self._told(lambda: self._page(Span(series, span.first_s % bar_s, span.last_s), 1))
-        return None if rows.empty else int(rows[OPEN_TIME].iloc[0]) // 1_000
-
-    def newest_open_s(self, span: Span) -> int | None:
-        """Ask when the newest candle opens that the exchange has up to the end of a span; None without any.
-
-        Raises:
-            DataError: If no host tells.
-        """
-        whole = Span(span.series, span.first_s % span.series.bar_s, span.last_s)
-        rows = self._told(lambda: self._page(whole, 1, is_newest=True))
+    def edge_open_s(self, series: Series, last_s: int, *, is_newest: bool = False) -> int | None:
+        """Ask when the oldest, or newest, candle up to one opens, seconds since the epoch; None without."""
+        whole = Span(series, last_s % series.bar_s, last_s)
+        rows = self._told(lambda: self._page(whole, 1, is_newest=is_newest))
         return None if rows.empty else int(rows[OPEN_TIME].iloc[0]) // 1_000
 
     def klines(self, span: Span) -> pd.DataFrame:
@@ -428,9 +389,6 @@ class KlinesApi:
         Returns:
             Columns `open_time` (milliseconds) and `OHLCV`, ascending; fewer rows than bars where the exchange
             says twice that it has none, and a price far from its neighbours' where it says that twice.
-
-        Raises:
-            DataError: If no host gives them, or they contradict each other.
         """
         rows = self._page(span, span.num_bars)
         for _ in range(_NUM_AGREEING):
@@ -464,8 +422,7 @@ class KlinesApi:
         }
         if is_newest:
             del query["startTime"]
-        read = partial(_read_page, span, most)
-        return self._ask("klines", query, str(span.series), read)
+        return self._ask("klines", query, str(span.series), partial(read_klines, span=span, most=most))
 
     def _ask(self, path: str, query: dict[str, object], name: str, read: Read[Answer]) -> Answer:
         words = f"/api/v3/{path}?{urlencode(query)}" if query else f"/api/v3/{path}"
@@ -478,35 +435,10 @@ class KlinesApi:
             except DataError as error:
                 troubles.append(f"{address.host}: {error.got}")
                 continue
-            self._prefer(address)
+            with self._changing:
+                self._order.sort(key=lambda each: each != address)
             return found
-        raise self._out_of_reach(name, troubles)
-
-    def _answer(
-        self,
-        address: Address,
-        words: str,
-        name: str,
-        read: Read[Answer],
-        num_reads: int = _NUM_READS,
-    ) -> Answer:
-        """Ask one host, and again where its answer is wrong."""
-        url = address.url + words
-        content = self.downloader.fetch(url, max_bytes=MAX_ANSWER_BYTES, auth=address.auth, name=name)
-        try:
-            return read(content or b"", address.host)
-        except DataError as error:
-            if num_reads > 1:
-                return self._answer(address, words, name, read, num_reads - 1)
-            told = f"{error.got}, where {error.rule}"
-            raise DataError(where=error.where, rule=error.rule, got=told, fix=error.fix) from error
-
-    def _prefer(self, address: Address) -> None:
-        with self._changing:
-            self._order.sort(key=lambda each: each != address)
-
-    def _out_of_reach(self, name: str, troubles: Sequence[str]) -> DataError:
-        return DataError(
+        raise DataError(
             where=f"{name} from the exchange's API",
             rule=f"must be answered by one of the hosts of {URL_VARIABLE}",
             got="; ".join(shown(trouble, _MOST_TROUBLE // len(troubles)) for trouble in troubles),
@@ -514,13 +446,21 @@ class KlinesApi:
             "--source vision",
         )
 
+    def _answer(self, address: Address, words: str, name: str, read: Read[Answer]) -> Answer:
+        """Ask one host, and again where its answer is wrong."""
+        for _ in range(_NUM_READS):
+            url = address.url + words
+            content = self.downloader.fetch(url, max_bytes=MAX_ANSWER_BYTES, auth=address.auth, name=name)
+            try:
+                return read(content or b"", address.host)
+            except DataError as error:
+                wrong = error
+        told = f"{wrong.got}, where {wrong.rule}"
+        raise DataError(where=wrong.where, rule=wrong.rule, got=told, fix=wrong.fix) from wrong
+
 
 def read_addresses(given: str | None = None) -> tuple[Address, ...]:
-    """Read base addresses of the API, comma-separated: those given, of `V8_REST_URL`, or the exchange's own.
-
-    Raises:
-        ProfileError: If one is no address, or given twice.
-    """
+    """Read addresses of the API, comma-separated: those given, of `V8_REST_URL`, or the exchange's own."""
     texts = (given or os.environ.get(URL_VARIABLE) or DEFAULT_URLS).split(",")
     kind = "the exchange's API, or of several, comma-separated"
     found = tuple(
@@ -534,10 +474,6 @@ def read_addresses(given: str | None = None) -> tuple[Address, ...]:
             fix="Remove the repetition",
         )
     return found
-
-
-def _read_page(span: Span, most: int, content: bytes, where: str) -> pd.DataFrame:
-    return read_klines(content, span, most, where)
 
 
 def _second_of_minute(date: str) -> int:

@@ -13,10 +13,8 @@ The exchange's time is asked for once per source. `v8.market.store` says what ha
 told twice; `v8.market.store` keeps everything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -30,7 +28,7 @@ from v8.market.checks import check_candles
 from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.market.sources.klines_api import MOST_ROWS, Span
-from v8.market.sources.rest import RestSource, last_closed_s
+from v8.market.sources.rest import RestSource
 from v8.market.sources.source import require_listed
 from v8.market.sources.vision import NotArchivedError, VisionSource, read_archive_address
 from v8.market.store import CandleStore, History, Merged, from_api, from_candles
@@ -48,7 +46,6 @@ class Want:
     """What is asked for of one series.
 
     Args:
-        series: Which symbol and timeframe.
         num_bars: Newest candles that open at or before `last_s`.
         last_s: Latest open time, seconds since the epoch.
         newest_s: Open time of the last bar that is closed.
@@ -64,7 +61,7 @@ class Want:
     @property
     def final_s(self) -> int:
         """Open time of the last bar of yesterday: the archive has no later one."""
-        return last_closed_s(self.series, self.now_s // _DAY_S * _DAY_S)
+        return self.series.last_closed_s(self.now_s // _DAY_S * _DAY_S)
 
     def page(self, known: History | None) -> Span | None:
         """Return the span of the one request that gives all that is missing at the end; None if none does."""
@@ -118,7 +115,6 @@ class Updated:
     """What an update did for one series.
 
     Args:
-        series: Which symbol and timeframe.
         found: What is known of it now, or why it could not be brought up to date.
         note: What did not work and was not needed; empty if all did.
     """
@@ -159,11 +155,7 @@ class LiveSource:
         self.rest.require(series)
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
-        """Return the newest closed candles of the exchange; see `CandleSource`.
-
-        Raises:
-            DataError: If there are none, or API or archive are needed and cannot be reached or trusted.
-        """
+        """Return the newest closed candles of the exchange; see `CandleSource`."""
         require_num_bars(num_bars, series)
         want = self._want(series, num_bars, end_s)
         (found,) = self._brought_up([want])
@@ -180,15 +172,11 @@ class LiveSource:
         """Bring series up to date, many at once, and compare months that are over with the archive.
 
         Args:
-            series: Which.
             num_bars: Candles that each shall have at least, if there are so many.
             accepts: Whether all of them that only the API told is asked for again and serves as told now.
 
         Returns:
             What was done for each, in their order.
-
-        Raises:
-            DataError: If the exchange does not tell its time.
         """
         wants = self._wants(series, num_bars)
         open_wants = [want for want in wants if isinstance(want, Want)]
@@ -213,8 +201,7 @@ class LiveSource:
     def _want(self, series: Series, num_bars: int, end_s: int | None) -> Want:
         require_listed(series, self.name)
         now_s = self.rest.confirmed_now_s(series)
-        newest_s = last_closed_s(series, now_s)
-        last_s = newest_s if end_s is None else min(newest_s, last_closed_s(series, end_s + series.bar_s))
+        last_s, newest_s = series.last_wanted_s(now_s, end_s), series.last_closed_s(now_s)
         return Want(series, num_bars, last_s, newest_s, now_s)
 
     def _brought_up(self, wants: Sequence[Want]) -> list[Merged | DataError]:
@@ -259,7 +246,7 @@ class LiveSource:
     def _with_begin(self, want: Want, known: Merged | None) -> Merged:
         """Add what is older than the store, or begin it."""
         if known:
-            begin_s = self.rest.api.first_open_s(want.back_from(want.newest_s, 1))
+            begin_s = self.rest.api.edge_open_s(want.series, want.newest_s)
             if begin_s is None or begin_s >= known.history.open_time_s[0]:
                 return self._merged(want, known, [], is_whole=True)
         return self._from_archive(want, known, want.num_final)
@@ -270,9 +257,6 @@ class LiveSource:
         """Add what is final from the archive, and what lies between that and now from the API.
 
         Args:
-            want: What is asked for.
-            known: What is in the store.
-            num_bars: Candles that the archive shall give.
             end_s: When the newest candle of the exchange opens, if that is known.
         """
         piece = self._past(want, num_bars)
@@ -304,7 +288,7 @@ class LiveSource:
 
     def _end_s(self, want: Want) -> int:
         """Ask when the newest candle opens that the exchange has; the epoch if it has none."""
-        return self.rest.api.newest_open_s(want.back_from(want.newest_s, 1)) or 0
+        return self.rest.api.edge_open_s(want.series, want.newest_s, is_newest=True) or 0
 
     def _merged(
         self, want: Want, known: Merged | None, pieces: Sequence[History], *, is_whole: bool = False
@@ -356,7 +340,7 @@ def _served(want: Want, merged: Merged) -> Candles:
     found = check_candles(frame, series, source=LiveSource.name, now_s=want.now_s)
     num_revised = int(np.isin(found.open_time_s, merged.revisions["open_time_s"]).sum())
     num_newer = (want.newest_s - want.last_s) // series.bar_s
-    return replace(found, report=replace(found.report, num_newer=num_newer, num_revised=num_revised))
+    return found.noting(num_newer=num_newer, num_revised=num_revised)
 
 
 def _folder(rest: RestSource) -> Path:

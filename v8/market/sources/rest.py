@@ -6,13 +6,10 @@ for. But a proxy may answer with an old time: where the two clocks are more than
 newest candle of the exchange must not contradict its time, or nothing is served.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable
 from copy import copy
-from dataclasses import replace
 from typing import ClassVar, Final
 
 import pandas as pd
@@ -61,11 +58,7 @@ class ExchangeClock:
         self._asking = threading.Lock()
 
     def now_s(self) -> int:
-        """Return the exchange's time, whole seconds since the epoch.
-
-        Raises:
-            DataError: If the exchange does not tell.
-        """
+        """Return the exchange's time, whole seconds since the epoch."""
         with self._asking:
             if not self._is_fresh():
                 self._told_s = self._asked()
@@ -126,46 +119,42 @@ class RestSource:
         The candle is asked for once for each answer of the exchange's clock, and only where this machine's
         differs: one that opens later proves the answer old. One that is over proves nothing by itself, for
         the symbol may no longer be traded, but against a time that this machine's has not reached either.
-
-        Args:
-            series: Whose candle.
-
-        Raises:
-            DataError: If it is contradicted, or the exchange does not tell.
         """
         now_s, ahead_s = self.now_s(), self.clock.ahead_s
         if abs(ahead_s) <= MOST_APART_S or ahead_s == self._confirmed_ahead_s:
             return now_s
         machine_s = int(now_s + ahead_s)
-        latest_s = last_closed_s(series, max(now_s, machine_s) + _FAR_S)
-        newest_s = self.api.newest_open_s(Span(series, latest_s, latest_s))
+        latest_s = series.last_closed_s(max(now_s, machine_s) + _FAR_S)
+        newest_s = self.api.edge_open_s(series, latest_s, is_newest=True)
         if newest_s is not None:
             is_behind = now_s + MOST_APART_S < newest_s
             is_ahead = now_s - MOST_APART_S > newest_s + series.bar_s and machine_s < now_s
             if is_behind or is_ahead:
-                raise _contradicted(series, now_s, machine_s, newest_s)
+                raise DataError(
+                    where=f"{series} from the exchange's API",
+                    rule=f"the exchange's time is within {MOST_APART_S:.0f} s of this machine's, "
+                    "or its newest candle bears it out",
+                    got=f"{iso(now_s)} from the exchange, {iso(machine_s)} here, "
+                    f"and a newest candle that opens at {iso(newest_s)}",
+                    fix="Name an address in V8_REST_URL whose answers no proxy keeps, "
+                    "or set this machine's clock",
+                )
         self._confirmed_ahead_s = ahead_s
         return now_s
 
     def require(self, series: Series) -> None:
         """Refuse a series of which the exchange has no candle; see `ChecksSeries`."""
         require_listed(series, self.name)
-        self._begin_s(series, last_closed_s(series, self.now_s()))
+        self._begin_s(series, series.last_closed_s(self.now_s()))
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
-        """Return the newest closed candles of the exchange; see `CandleSource`.
-
-        Raises:
-            DataError: If it has none, cannot be reached, or answers something else.
-        """
+        """Return the newest closed candles of the exchange; see `CandleSource`."""
         require_num_bars(num_bars, series)
         require_listed(series, self.name)
         now_s = self.confirmed_now_s(series)
-        newest_s = last_closed_s(series, now_s)
-        last_s = newest_s if end_s is None else min(newest_s, last_closed_s(series, end_s + series.bar_s))
+        newest_s, last_s = series.last_closed_s(now_s), series.last_wanted_s(now_s, end_s)
         found = self._collected(series, num_bars, last_s, now_s).newest(num_bars, last_s)
-        report = replace(found.report, num_newer=(newest_s - last_s) // series.bar_s)
-        return replace(found, report=report)
+        return found.noting(num_newer=(newest_s - last_s) // series.bar_s)
 
     def _collected(self, series: Series, num_bars: int, last_s: int, now_s: int) -> Candles:
         """Fetch pages, newest first, until they hold enough candles or there are no more."""
@@ -173,7 +162,8 @@ class RestSource:
         tables: list[pd.DataFrame] = []
         stop_s, num_missing = last_s, num_bars
         while True:
-            spans = _pages(series, stop_s, num_missing, begin_s)
+            first_s = max(stop_s - (num_missing - 1) * series.bar_s, begin_s or 0)
+            spans = Span(series, first_s, stop_s).pages()
             tables += self.api.downloader.map(self.api.klines, spans)
             frame = pd.concat(reversed(tables), ignore_index=True)
             begin_s = self._begin_s(series, last_s) if begin_s is None and len(frame) < num_bars else begin_s
@@ -186,7 +176,7 @@ class RestSource:
                     return found
 
     def _begin_s(self, series: Series, last_s: int) -> int:
-        begin_s = self.api.first_open_s(Span(series, last_s, last_s))
+        begin_s = self.api.edge_open_s(series, last_s)
         if begin_s is None:
             raise DataError(
                 where=f"{series} from {self.name}",
@@ -195,28 +185,3 @@ class RestSource:
                 fix="Check the symbol and the timeframe, or ask for a later time",
             )
         return begin_s
-
-
-def _pages(series: Series, last_s: int, num_bars: int, begin_s: int | None) -> list[Span]:
-    """Part the newest bars up to a time into spans that one answer holds, newest first."""
-    return Span(series, max(last_s - (num_bars - 1) * series.bar_s, begin_s or 0), last_s).pages()
-
-
-def _contradicted(series: Series, now_s: int, machine_s: int, newest_s: int) -> DataError:
-    return DataError(
-        where=f"{series} from the exchange's API",
-        rule=f"the exchange's time is within {MOST_APART_S:.0f} s of this machine's, or its newest candle "
-        "bears it out",
-        got=f"{iso(now_s)} from the exchange, {iso(machine_s)} here, and a newest candle that opens at "
-        f"{iso(newest_s)}",
-        fix="Name an address in V8_REST_URL whose answers no proxy keeps, or set this machine's clock",
-    )
-
-
-def last_closed_s(series: Series, now_s: int) -> int:
-    """Return the open time of the last bar that is closed at a time, seconds since the epoch.
-
-    >>> last_closed_s(Series("BTCUSDT", "1h"), 7_199), last_closed_s(Series("BTCUSDT", "1h"), 7_200)
-    (0, 3600)
-    """
-    return (now_s - series.phase_s) // series.bar_s * series.bar_s + series.phase_s - series.bar_s

@@ -10,12 +10,11 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from v8.errors import DataError, ProfileError
-from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.registry import Registry, later
 
@@ -38,12 +37,8 @@ class CandleSource(Protocol):
         """Return the newest closed candles of a series.
 
         Args:
-            series: Which symbol and timeframe.
             num_bars: Most candles to return, at least 1; fewer come back when there are no more.
             end_s: Latest open time, seconds since the epoch, UTC; None for the newest there are.
-
-        Raises:
-            DataError: If there are none, or they cannot be trusted.
         """
 
 
@@ -52,11 +47,7 @@ class SeriesLister(Protocol):
     """A source that knows which series it has; of the others the default universe is asked for."""
 
     def series(self) -> tuple[Series, ...]:
-        """List them, at least one.
-
-        Raises:
-            DataError: If it has none.
-        """
+        """List them, at least one."""
 
 
 @runtime_checkable
@@ -64,11 +55,7 @@ class ChecksSeries(Protocol):
     """A source that can tell at little cost whether it has a series."""
 
     def require(self, series: Series) -> None:
-        """Refuse a series that the source lacks; no candles are fetched.
-
-        Raises:
-            DataError: If it lacks it, or cannot be asked.
-        """
+        """Refuse a series that the source lacks; no candles are fetched."""
 
 
 @runtime_checkable
@@ -76,19 +63,11 @@ class KeepsTime(Protocol):
     """A source that knows the exchange's time: that decides what is closed, not this machine's clock."""
 
     def now_s(self) -> int:
-        """Return the exchange's time, whole seconds since the epoch; never ahead of it.
-
-        Raises:
-            DataError: If the exchange does not tell.
-        """
+        """Return the exchange's time, whole seconds since the epoch; never ahead of it."""
 
 
 def present_of(source: object) -> int:
-    """Return the present of a source in seconds since the epoch: the exchange's time, else this machine's.
-
-    Raises:
-        DataError: If the source keeps the exchange's time and the exchange does not tell.
-    """
+    """Return the present of a source in seconds since the epoch: the exchange's time, else this machine's."""
     return source.now_s() if isinstance(source, KeepsTime) else int(time.time())
 
 
@@ -100,13 +79,6 @@ class BringsMany(Protocol):
         """Have the newest candles of some series at hand, so that `candles` need not wait for each alone.
 
         What goes wrong with a series is not told here: asking for its candles tells.
-
-        Args:
-            series: Which.
-            num_bars: Candles that will be asked for of each.
-
-        Raises:
-            DataError: If the exchange does not tell its time.
         """
 
 
@@ -116,8 +88,6 @@ class SourceKind:
 
     Args:
         name: What `--source` calls it.
-        sentence: What it serves, for people.
-        source: Where its candles come from.
         open: Opens it; it refuses what it cannot work with. `later` imports its module only then.
         reads_folder: Whether `open` takes the folder of `--data-dir`, which may be None; else it takes none.
     """
@@ -186,9 +156,6 @@ def open_source(name: str, *, data_dir: Path | None = None) -> CandleSource:
     Args:
         name: A key of `SOURCES`.
         data_dir: Folder of a source that reads one; None for the others.
-
-    Raises:
-        ProfileError: If the name is unknown, or the folder is missing or has no use.
     """
     if name not in SOURCES and Path(name).is_dir():
         raise ProfileError(
@@ -216,7 +183,6 @@ class CutOffSource:
     """A source of which nothing after a moment is seen.
 
     Args:
-        source: What has the candles.
         newest_s: Per series, the latest open time shown, seconds since the epoch, UTC. Series of a timeframe
             share it, so those that lie beside them are shown as far.
     """
@@ -235,15 +201,11 @@ class CutOffSource:
         return self.source.is_publishable
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
-        """Return the newest candles up to the moment; see `CandleSource`.
-
-        Raises:
-            DataError: If there are none, or they cannot be trusted.
-        """
+        """Return the newest candles up to the moment; see `CandleSource`."""
         last_s = self.newest_s.get(str(series)) or self._of_timeframe(series)
         found = self.source.candles(series, num_bars, last_s if end_s is None else min(end_s, last_s))
         # Later candles are known to exist; that they do is no news in a back-test.
-        return replace(found, report=replace(found.report, num_newer=0))
+        return found.noting(num_newer=0)
 
     def _of_timeframe(self, series: Series) -> int:
         ends = {Series.parse(name).timeframe: end_s for name, end_s in self.newest_s.items()}
@@ -251,11 +213,7 @@ class CutOffSource:
 
 
 def require_listed(series: Series, source: str) -> None:
-    """Refuse a symbol that the exchange cannot have before anything is asked.
-
-    Raises:
-        DataError: If it is not of letters and digits only.
-    """
+    """Refuse a symbol that the exchange cannot have before anything is asked."""
     if not series.symbol.isalnum():
         raise DataError(
             where=f"{series} from {source}",

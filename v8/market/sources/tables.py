@@ -10,8 +10,6 @@
   behind, or the twelve columns of the exchange archive in its order.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import math
@@ -29,16 +27,7 @@ from v8.market.series import Series
 
 
 def require_closed_quotes(text: str, separator: str, where: str) -> None:
-    """Refuse a CSV with a quote that does not close on its line, as one around a whole value does.
-
-    Args:
-        text: The whole CSV; lines end in LF, CR LF or CR.
-        separator: One character.
-        where: Name of the file, for the error.
-
-    Raises:
-        DataError: If there is one, or a value too long for any number.
-    """
+    """Refuse a CSV with a quote that does not close on its line, as one around a whole value does."""
     if '"' not in text:
         return
     for number, line in enumerate(io.StringIO(text, newline=None), 1):
@@ -50,13 +39,7 @@ def require_no_more_values(text: str, separator: str, num_columns: int, where: s
     """Refuse a CSV with a line that has more values than there are columns; empty ones at its end are none.
 
     Args:
-        text: The whole CSV, whose quotes are closed.
-        separator: One character.
         num_columns: Columns, unitless.
-        where: Name of the file, for the error.
-
-    Raises:
-        DataError: If there is one.
     """
     for number, line in enumerate(io.StringIO(text, newline=None), 1):
         if line.count(separator) >= num_columns:
@@ -125,14 +108,10 @@ def read_csv_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
     Args:
         content: The whole file, UTF-8 with or without a byte order mark.
         series: Whose candles these are; its symbol decides which volume is the base volume.
-        where: Name of the file, for errors.
 
     Returns:
         Columns `open_time` and `OHLCV`, without the volume where there is none; rows as they stand in the
         file.
-
-    Raises:
-        DataError: If it is no CSV, or a column cannot be found by name.
     """
     try:
         text = content.decode("utf-8-sig")

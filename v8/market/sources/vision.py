@@ -19,8 +19,6 @@ zip itself is asked for wherever candles are missing: within the series, right b
 after its newest candle, and at the newest full month of a series of which nothing was found.
 """
 
-from __future__ import annotations
-
 import io
 import lzma
 import os
@@ -30,7 +28,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from math import ceil
@@ -99,7 +97,6 @@ class VisionSource:
     Args:
         base_url: Address above `data/`, perhaps with a user and password; None reads `V8_VISION_URL`, or
             else the exchange's own.
-        downloader: What fetches.
         now: Clock in seconds since the epoch.
     """
 
@@ -119,11 +116,7 @@ class VisionSource:
             raise _not_archived(zips, now_s)
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
-        """Return the newest closed candles of the archive; see `CandleSource`.
-
-        Raises:
-            DataError: If the archive has none, cannot be reached, or holds something else.
-        """
+        """Return the newest closed candles of the archive; see `CandleSource`."""
         require_num_bars(num_bars, series)
         require_listed(series, self.name)
         now_s = int(self.now())
@@ -132,26 +125,18 @@ class VisionSource:
         found = _collected(zips, num_bars, last_s, now_s).newest(num_bars, last_s)
         if end_s is None:
             return found
-        num_newer = max(found.report.num_newer, _num_newer(zips, int(found.open_time_s[-1]), now_s))
-        return replace(found, report=replace(found.report, num_newer=num_newer))
+        num_newer = _num_newer(zips, int(found.open_time_s[-1]), now_s)
+        return found.noting(num_newer=max(found.report.num_newer, num_newer))
 
 
 def open_archive() -> VisionSource:
-    """Open the archive that `V8_VISION_URL` names.
-
-    Raises:
-        ProfileError: If that is no address of an archive.
-    """
+    """Open the archive that `V8_VISION_URL` names."""
     read_archive_address()
     return VisionSource()
 
 
 def read_archive_address(given: str | None = None) -> Address:
-    """Read the base address of the archive: the given one, that of `V8_VISION_URL`, or the exchange's own.
-
-    Raises:
-        ProfileError: If it is no address.
-    """
+    """Read the base address of the archive: the given one, that of `V8_VISION_URL`, or the exchange's own."""
     url = given or os.environ.get(URL_VARIABLE) or DEFAULT_URL
     return read_address(url, variable=URL_VARIABLE, kind="a candle archive", default=DEFAULT_URL)
 
@@ -305,8 +290,6 @@ def _is_missed(period: pd.Period, found: Candles, last_s: int) -> bool:
     """Tell whether candles of a month or day are missing: within the series, or right beside it.
 
     Args:
-        period: It has no zip of its own.
-        found: The series.
         last_s: Newest open time wanted, seconds since the epoch.
     """
     bar_s, times_s = found.series.bar_s, found.open_time_s
@@ -321,11 +304,9 @@ def _older(zips: _SeriesZips, months: Iterator[pd.Period], absent: list[pd.Perio
     """Read at least one month, and about `num_bars` rows; empty when the archive has no more.
 
     Args:
-        zips: Of one series.
         months: Those not asked for yet, newest first.
         absent: Those not found since the last that was; they are looked for in daily zips once an older
             month shows that they lie between two.
-        num_bars: Rows still missing.
     """
     num_months = min(ceil(num_bars * zips.series.bar_s / _SHORTEST_MONTH_S), _MOST_MONTHS_AT_ONCE)
     found: Tables = {}

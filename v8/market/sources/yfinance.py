@@ -11,8 +11,6 @@ is not listed here is refused until `V8_YFINANCE_SYMBOLS` says what Yahoo calls 
 All rows are checked as those of the archive are; the running candle is never kept.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re
@@ -20,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar, Final
 
@@ -33,7 +31,6 @@ from v8.market.candles import Candles, require_num_bars
 from v8.market.checks import check_candles
 from v8.market.open_times import iso
 from v8.market.series import Series
-from v8.market.sources.rest import last_closed_s
 from v8.redaction import shown
 from v8.symbols import plain_symbol
 
@@ -81,23 +78,16 @@ class YahooSource:
     now: Callable[[], float] = time.time
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
-        """Return the newest closed candles that Yahoo has; see `CandleSource`.
-
-        Raises:
-            DataError: If Yahoo has no such bars, not for that time or not of that coin, or answers something
-                else.
-        """
+        """Return the newest closed candles that Yahoo has; see `CandleSource`."""
         require_num_bars(num_bars, series)
         ticker, now_s = ticker_of(series), int(self.now())
         oldest_s = now_s - _reach_s(series)
-        newest_s = last_closed_s(series, now_s)
-        last_s = newest_s if end_s is None else min(newest_s, last_closed_s(series, end_s + series.bar_s))
+        newest_s, last_s = series.last_closed_s(now_s), series.last_wanted_s(now_s, end_s)
         _require_reached(series, last_s, oldest_s)
         first_s = max(last_s - (num_bars - 1) * series.bar_s, oldest_s)
         frame = self._asked(series, ticker, first_s, last_s + series.bar_s)
         found = check_candles(frame, series, source=self.name, now_s=now_s).newest(num_bars, last_s)
-        num_newer = (newest_s - last_s) // series.bar_s
-        return replace(found, report=replace(found.report, num_newer=num_newer, priced_as=ticker))
+        return found.noting(num_newer=(newest_s - last_s) // series.bar_s, priced_as=ticker)
 
     def _asked(self, series: Series, ticker: str, first_s: int, end_s: int) -> pd.DataFrame:
         """Ask for the bars that open from `first_s` up to, but not at, `end_s`."""
@@ -127,11 +117,7 @@ class YahooSource:
 
 
 def open_yahoo() -> YahooSource:
-    """Open the source with the installed package, which keeps its cookies in the folder of v8.
-
-    Raises:
-        ProfileError: If the package is not installed.
-    """
+    """Open the source with the installed package, which keeps its cookies in the folder of v8."""
     try:
         package = import_module(PACKAGE)
     except ModuleNotFoundError as error:
@@ -147,10 +133,6 @@ def open_yahoo() -> YahooSource:
 
 def ticker_of(series: Series) -> str:
     """Return what Yahoo calls a pair.
-
-    Raises:
-        DataError: If that is not known.
-        ProfileError: If `V8_YFINANCE_SYMBOLS` cannot be read.
 
     >>> ticker_of(Series("BTCUSDT", "1h")), ticker_of(Series("UNIUSDC", "1h"))
     ('BTC-USD', 'UNI7083-USD')
