@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from v8.views.charts import share_bar, split_bar
+from v8.views.markup import share_bar, split_bar
 
 
 def test_a_share_bar_is_as_long_as_its_share() -> None:

@@ -7,21 +7,20 @@ import re
 from dataclasses import replace
 from typing import Any
 
-import plotly.graph_objects as go
 import pytest
 
 from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast
 from v8.formulas.baselines import BASELINES
 from v8.losses.judgement import MODEL, Judgement
+from v8.views.charts import NAMED, STAGES, Chart, line_style, notebook_figure, plotly
+from v8.views.document import STYLE
 from v8.views.figures import (
     dot_figure,
     error_figure,
+    forecast_figure,
     learning_figure,
     stage_figure,
 )
-from v8.views.forecast_figure import forecast_figure
-from v8.views.palette import LIGHT, STAGES, line_style, named
-from v8.views.style import STYLE
 
 HISTORY = [{"epoch": 1.0, "train_loss": 0.5, "validation_loss": 0.6}]
 
@@ -53,9 +52,10 @@ SAMPLE = ForecastSample(
 )
 
 
-def plain(figure: go.Figure) -> dict[str, Any]:
-    """Return what a page holds of a figure, whose every colour is one of the page's own."""
-    content = json.loads(json.dumps(named(figure.to_plotly_json()), allow_nan=False))
+def plain(figure: Chart) -> dict[str, Any]:
+    """Return what a page holds of a valid figure, whose every colour is one of the page's own."""
+    assert len(notebook_figure(figure).data) == len(figure.marks)  # Plotly refuses what it does not know
+    content = json.loads(json.dumps(plotly(figure, NAMED), allow_nan=False))
     text = json.dumps(content)
     for name in {part.partition('"')[0] for part in text.split('"$')[1:]}:
         assert f"--{name}:" in STYLE  # otherwise the browser would draw in black
@@ -63,7 +63,7 @@ def plain(figure: go.Figure) -> dict[str, Any]:
     return content
 
 
-def trace(figure: go.Figure, name: str, at: int = 0) -> dict[str, Any]:
+def trace(figure: Chart, name: str, at: int = 0) -> dict[str, Any]:
     return [one for one in plain(figure)["data"] if one["name"] == name][at]
 
 
@@ -156,7 +156,7 @@ def test_every_baseline_has_a_line_of_its_own_however_many_there_are(make_metada
     assert [one["name"] for one in lines] == [*(name.replace("_", " ") for name in BASELINES), "model"]
     assert len({json.dumps(one["line"]) for one in lines}) == len(BASELINES) + 1
     assert len({json.dumps(line_style(place)) for place in range(200)}) == 200
-    assert all(line_style(place)["color"] != LIGHT["blue"] for place in range(200))  # the model's
+    assert all(line_style(place)["colour"] != "blue" for place in range(200))  # the model's
 
 
 def test_the_errors_of_several_series_are_their_median_as_far_as_all_go(make_metadata) -> None:

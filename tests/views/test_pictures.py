@@ -14,8 +14,9 @@ from matplotlib.figure import Figure as Sheet
 from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast
 from v8.losses.judgement import Judgement
 from v8.losses.leaderboard import SeriesResult, rank_results, read_results
-from v8.views.figures import dot_figure, error_figure, multiples_figure
-from v8.views.pictures import _add_legend, _draw, _issued_on_the_way, write_pictures
+from v8.views.charts import plotly
+from v8.views.figures import dot_figure, error_figure, issued_on_the_way, multiples_figure
+from v8.views.pictures import _add_legend, _draw, write_pictures
 
 CANDLE = ((100.0, 102.0, 99.0, 101.0),)
 SAMPLE = ForecastSample(
@@ -70,10 +71,10 @@ def test_rows_stay_in_their_order_when_a_dot_is_far_off() -> None:
 
 
 def test_the_axis_of_forecasts_issued_on_the_way_tells_dates() -> None:
-    figure = _issued_on_the_way(SAMPLE)
-    assert figure.layout.xaxis.title.text == "open times in UTC, bars of 60 minutes"
-    assert figure.layout.xaxis.ticktext[0] == "01 Jan 1970<br>00:00"
-    assert figure.layout.xaxis.ticktext[-1] == "01 Jan 1970<br>05:00"
+    axis = plotly(issued_on_the_way(SAMPLE))["layout"]["xaxis"]
+    assert axis["title"]["text"] == "open times in UTC, bars of 60 minutes"
+    assert axis["ticktext"][0] == "01 Jan 1970<br>00:00"
+    assert axis["ticktext"][-1] == "01 Jan 1970<br>05:00"
 
 
 def test_the_legend_covers_nothing(results: list[SeriesResult], tmp_path: Path) -> None:

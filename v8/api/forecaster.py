@@ -206,10 +206,11 @@ class Forecaster(artifacts.Forecaster):
         >>> forecaster.plot(candles).data[0].name
         'known'
         """
-        from v8.views.pictures import issued_figure  # noqa: PLC0415 - matplotlib is slow to import
+        from v8.views.charts import notebook_figure  # noqa: PLC0415
+        from v8.views.figures import issued_figure  # noqa: PLC0415
 
         known = self.joined(candles, covariates)
-        figure = issued_figure(known, self.predict(known))
+        figure = notebook_figure(issued_figure(known, self.predict(known)))
         return figure.update_layout(title=f"{self.series}, forecast of profile {self.profile_name}")
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from v8.views.style import STYLE
+from v8.views.document import STYLE
 
 STYLE_SHEET: Final = (
     STYLE

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-import plotly.graph_objects as go
-
 from v8.errors import listed
 from v8.formulas.baselines import NAIVE, called
 from v8.losses.judgement import MODEL
@@ -20,6 +18,7 @@ from v8.losses.significance import ALPHA
 from v8.storage import write_json, write_text
 from v8.tasks import TASKS
 from v8.views.backtest_results import BacktestResults, SeriesFold, Stretch, TaskResult
+from v8.views.charts import Chart
 from v8.views.comparison_page import TextTable
 from v8.views.document import document, plot
 from v8.views.figures import season_figure
@@ -257,7 +256,7 @@ def _maps(results: BacktestResults) -> Iterator[Html]:
             yield plot(_map(results.cells, folds, task), label)
 
 
-def _map(cells: Sequence[SeriesFold], folds: Sequence[Stretch], task: str) -> go.Figure:
+def _map(cells: Sequence[SeriesFold], folds: Sequence[Stretch], task: str) -> Chart:
     found: dict[str, dict[str, float | None]] = {MEDIAN: {}}
     for fold in folds:
         result = fold.tasks.get(task)

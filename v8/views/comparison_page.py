@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from v8.storage import write_json, write_text
 from v8.tasks import TASKS
+from v8.views.charts import Chart
 from v8.views.comparison_results import (
     CLAIMS,
     FIGURES,
@@ -147,7 +147,7 @@ def _on_page(part: str | TextTable) -> Html:
     return part if isinstance(part, Html) else element("p", part, class_="soft")
 
 
-def _stage_figure(comparison: Comparison) -> go.Figure:
+def _stage_figure(comparison: Comparison) -> Chart:
     found = {profile: figures_of(comparison, profile) for profile in comparison.profiles}
     names = [f"{stage}_s" for stage in _STAGES]
     return stage_figure(
@@ -158,7 +158,7 @@ def _stage_figure(comparison: Comparison) -> go.Figure:
     )
 
 
-def _skill_figure(comparison: Comparison, other: str) -> go.Figure:
+def _skill_figure(comparison: Comparison, other: str) -> Chart:
     """Draw one row per profile and series; repeats train to the same weights, so the first one counts."""
     firsts = [comparison.of(name)[0] for name in comparison.profiles]
     rows = {

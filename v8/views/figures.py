@@ -1,27 +1,29 @@
-"""The charts of reports, each drawn once: as a Plotly figure.
-
-A notebook shows it as it is, `v8.views.document` puts its JSON on a page, where it follows the reader's
-light or dark setting, and `v8.views.pictures` draws it into a file. Colours are the light ones of
-`v8.views.palette`. Plotly reads a little markup in labels, therefore names from files are escaped on
-their way in. Times are UTC.
-"""
+"""The charts of reports, each specified once: for the page, PNG files and a notebook. Times are UTC."""
 
 from __future__ import annotations
 
-import html
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, Final
 
-import plotly.graph_objects as go
+import numpy as np
+import pandas as pd
 
+from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast, Rows
+from v8.columns import BB_LOWER, BB_UPPER, CLOSE, HIGH, LOW, OHLC, TASK_BANDS, TASK_OHLC
+from v8.features.table import compute_columns
 from v8.formulas.baselines import BASELINES, NAIVE
 from v8.losses.judgement import MODEL, Judgement
 from v8.losses.leaderboard import Against, History, LeaderboardRow, TaskScore, summarise
+from v8.market.candles import Candles
+from v8.quantile_levels import MEDIAN, intervals, levels_of, nominal, percent_of, quantile_column
 from v8.tasks import TASKS
-from v8.views.palette import LIGHT, STAGES, line_style
+from v8.tasks.task import Task
+from v8.views import charts
+from v8.views.charts import Axis, Chart, Fan, Line, Mark, Rule
 
 Points = tuple[list[Any], list[Any]]
 """x and y of a line; None in both breaks it."""
@@ -36,85 +38,81 @@ MOST_SKILL_PCT: Final = 10.0
 MOST_TOLD_COLUMNS: Final = 8
 """Columns of a map whose numbers fit into its cells on a telephone."""
 
+SHOWN_BARS: Final = 60
+"""Known candles in the chart of one forecast; more become too thin to see."""
+
+_NUM_TICKS: Final = 7
 _ROW_HEIGHT: Final = 22
-_AXIS: Final = {
-    **dict.fromkeys(("gridcolor", "linecolor", "zerolinecolor"), LIGHT["rule"]),
-    "automargin": True,
-}
-_CLEAR: Final = "rgba(0,0,0,0)"
 
 
-def error_figure(judgements: Sequence[Judgement], task: str) -> go.Figure:
+def error_figure(judgements: Sequence[Judgement], task: str) -> Chart:
     """Draw the mean absolute error by step of the model and of every baseline, as multiples of naive's.
 
     The error itself, in per cent, stands in the tooltip: it grows with the step for everybody. Baselines
-    far off are hidden until their name in the legend is clicked.
-
-    Args:
-        judgements: Errors of series that have the task; of several, the median is drawn, as far as all go.
-        task: A task of theirs.
+    far off are hidden until their name in the legend is clicked. Of several series, all of which have the
+    task, the median is drawn, as far as all go.
     """
-    traces = [
-        _error_line(judgements, task, name, line_style(place))
+    lines = [
+        _error_line(judgements, task, name, charts.line_style(place))
         for place, name in enumerate(BASELINES)
         if any(name in one.errors[task] for one in judgements)
     ]
-    traces.append(_error_line(judgements, task, MODEL, {"color": LIGHT["blue"], "width": 3.5}))
-    return base_figure(
-        traces,
-        height=330,
-        hovermode="x unified",
-        xaxis={"title": "steps ahead", "nticks": 11},
-        yaxis={"title": "error ÷ naive"},
-        legend={"y": -0.34, "yanchor": "top"},
+    lines.append(_error_line(judgements, task, MODEL, {"colour": "blue", "width": 3.5}))
+    x, y = Axis("steps ahead", most_ticks=11), Axis("error ÷ naive")
+    return Chart(lines, 330, x, y, tells_all_at_x=True, has_legend_below=True)
+
+
+def _error_line(judgements: Iterable[Judgement], task: str, name: str, style: Mapping[str, Any]) -> Line:
+    judged = [one for one in judgements if name in one.errors[task]]
+    errors, naive = ([one.error(task, each).by_step for one in judged] for each in (name, NAIVE))
+    rows = [
+        [ours / theirs if theirs else None for ours, theirs in zip(*pair, strict=True)]
+        for pair in zip(errors, naive, strict=True)
+    ]
+    ratios, sizes = _medians(rows), _medians(errors)
+    return Line(
+        name.replace("_", " "),
+        list(range(1, len(ratios) + 1)),
+        [ratio and float(f"{ratio:.6g}") for ratio in ratios],
+        **style,
+        joins_gaps=True,
+        is_far=name != MODEL and any(ratio is not None and ratio > FAR_MULTIPLE for ratio in ratios),
+        mode="lines+markers" if name == MODEL or len(ratios) == 1 else "lines",
+        notes=[size and float(f"{100 * size:.6g}") for size in sizes],
+        told="%{y:.3f} (%{customdata:.4f} %)",
     )
 
 
-def learning_figure(history: History, best_epoch: int) -> go.Figure:
-    """Draw train and validation loss per epoch and mark the epoch whose weights were kept.
-
-    Args:
-        history: At least one epoch.
-        best_epoch: From 1; 0 is the untrained network.
-    """
-    mark = upright(best_epoch, {"color": LIGHT["orange"], "dash": "dash", "width": 1.5})
-    label = {"text": f"best: {best_epoch}", "font": {"color": LIGHT["orange"]}}
-    mark["label"] = label | {"textangle": 0, "textposition": "end"}
-    traces = []
-    for name, colour, width in (("train", "other", 1.5), ("validation", "blue", 3)):
-        points = [int(one["epoch"]) for one in history], [float(one[f"{name}_loss"]) for one in history]
-        more = {"mode": "lines" if len(history) > 1 else "markers", "hovertemplate": "%{y:.5f}"}
-        traces.append(line(name, points, {"color": LIGHT[colour], "width": width}, **more))
-    return base_figure(
-        traces,
-        height=290,
-        hovermode="x unified",
-        xaxis={"title": "epoch", "dtick": max(1, -(-len(history) // 10))},
-        yaxis={"title": "loss, scaled units"},
-        shapes=[mark],
-    )
+def _medians(rows: Iterable[Sequence[float | None]]) -> list[float | None]:
+    """Return the median of every step that all rows have, over those with a number there."""
+    steps = ([value for value in step if value is not None] for step in zip(*rows, strict=False))
+    return [statistics.median(step) if step else None for step in steps]
 
 
-def relative_losses_figure(histories: Iterable[History]) -> go.Figure:
-    """Draw the validation losses of many series as multiples of their first epoch's.
+def learning_figure(history: History, best_epoch: int) -> Chart:
+    """Draw train and validation loss of at least one epoch; mark the one kept, 0 is the untrained network."""
+    epochs, mode = [int(one["epoch"]) for one in history], "lines" if len(history) > 1 else "markers"
+    lines = [
+        Line(
+            name, epochs, [one[f"{name}_loss"] for one in history], colour, width, mode=mode, told="%{y:.5f}"
+        )
+        for name, colour, width in (("train", "other", 1.5), ("validation", "blue", 3))
+    ]
+    x, y = Axis("epoch", step=max(1, -(-len(history) // 10))), Axis("loss, scaled units")
+    mark = Rule(best_epoch, "orange", dash="dash", label=f"best: {best_epoch}")
+    return Chart(lines, 290, x, y, rules=[mark], tells_all_at_x=True)
 
-    Args:
-        histories: One per series; those without epochs are left out.
-    """
-    traces = []
+
+def relative_losses_figure(histories: Iterable[History]) -> Chart:
+    """Draw validation losses as multiples of their first epoch's; series without any are left out."""
+    lines = []
     for history in (one for one in histories if one):
         first = history[0]["validation_loss"] or 1.0
         points = [one["epoch"] for one in history], [one["validation_loss"] / first for one in history]
         mode = "lines+markers" if len(history) < 3 else "lines"
-        traces.append(line("", points, {"color": LIGHT["blue"], "width": 2}, mode=mode, opacity=0.5))
-    level = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1}
-    return base_figure(
-        traces,
-        height=330,
-        showlegend=False,
-        xaxis={"title": f"epoch; one line for each of {len(traces)} series"},
-        shapes=[level | {"line": {"color": LIGHT["other"], "width": 1.5}}],
-    )
+        lines.append(Line("", *points, "blue", mode=mode, opacity=0.5))
+    x = Axis(f"epoch; one line for each of {len(lines)} series")
+    return Chart(lines, 330, x, rules=[Rule(1, "other", is_level=True)], has_legend=False)
 
 
 def dot_figure(
@@ -123,109 +121,57 @@ def dot_figure(
     *,
     x_title: str,
     is_sure: Mapping[str, Sequence[bool]] | None = None,
-) -> go.Figure:
-    """Draw one dot per row and task on a common scale whose reference is 1.
+) -> Chart:
+    """Draw one dot per row, from top to bottom, and task on a common scale whose reference is 1.
 
     Args:
-        names: Rows, from top to bottom.
-        columns: Per task, a number per row; None where there is none.
-        x_title: What the numbers are.
+        columns: Per task, a number per row; None where there is none. Those far off stand beyond an edge, a
+            place for each task, unless most are.
         is_sure: Per task, whether a dot is filled; hollow ones are in doubt. None fills all.
     """
-    shown = [html.escape(name) for name in names]
-    scale = _DotScale.of(columns)
-    traces = []
+    known = {task: [one for one in values if one is not None] for task, values in columns.items()}
+    every = [value for values in known.values() for value in values]
+    is_usual_far = bool(every) and statistics.median(every) > FAR_MULTIPLE
+    far = [task for task in known if max(known[task], default=0) > FAR_MULTIPLE and not is_usual_far]
+    least = min([1.0, *every])
+    dots = []
     for task, values in columns.items():
-        filled = is_sure[task] if is_sure else [True] * len(shown)
-        colour = LIGHT[TASKS[task].colour]
-        symbols = [
-            scale.symbol(value) + ("" if each else "-open")
-            for value, each in zip(values, filled, strict=True)
-        ]
-        marker = {"color": colour, "size": 10, "line": {"color": colour, "width": 2}, "symbol": symbols}
-        x, texts = [scale.place(value, task) for value in values], [scale.text(value) for value in values]
-        dots = go.Scatter(x=x, y=shown, text=texts, textposition="middle right", customdata=list(values))
-        dots.update(mode="markers+text" if any(texts) else "markers", name=TASKS[task].title, marker=marker)
-        traces.append(dots.update(hovertemplate="%{y}: %{customdata:.3f}"))
-    return base_figure(
-        traces,
-        height=130 + _ROW_HEIGHT * len(shown),
-        xaxis={"title": x_title} | scale.axis,
-        yaxis=_rows_axis(len(shown)),
-        shapes=[upright(1, {"color": LIGHT["soft"], "width": 1.5}), *scale.edge],
+        is_far = [task in far and value is not None and value > FAR_MULTIPLE for value in values]
+        slot = _slot(least, far.index(task) + 0.2) if task in far else None
+        x = [slot if beyond else value for value, beyond in zip(values, is_far, strict=True)]
+        filled = is_sure[task] if is_sure else [True] * len(names)
+        about = TASKS[task]
+        dots.append(charts.Dots(about.title, x, list(names), about.colour, values, filled, is_far))
+    edge = [Rule(FAR_MULTIPLE + 0.01, "other", 1, "dot")] if far else []
+    return Chart(
+        dots,
+        130 + _ROW_HEIGHT * len(names),
+        _dot_axis(x_title, least, len(far)),
+        Axis.of_rows(len(names)),
+        rules=[Rule(1, "soft"), *edge],
     )
 
 
-@dataclass(frozen=True)
-class _DotScale:
-    """Where dots stand: those far off beyond an edge, as arrows with their numbers, a place for each task.
-
-    Args:
-        least: Smallest number, 1 at most.
-        far: Tasks with dots far off, in order; none where no dot is, or where most are.
-    """
-
-    least: float
-    far: tuple[str, ...]
-
-    @classmethod
-    def of(cls, columns: Mapping[str, Sequence[float | None]]) -> _DotScale:
-        known = {task: [one for one in values if one is not None] for task, values in columns.items()}
-        every = [value for values in known.values() for value in values]
-        is_usual_far = bool(every) and statistics.median(every) > FAR_MULTIPLE
-        far = (
-            ()
-            if is_usual_far
-            else tuple(task for task in known if max(known[task], default=0) > FAR_MULTIPLE)
-        )
-        return cls(min([1.0, *every]), far)
-
-    def _is_far(self, value: float | None) -> bool:
-        return bool(self.far) and value is not None and value > FAR_MULTIPLE
-
-    def symbol(self, value: float | None) -> str:
-        return "triangle-right" if self._is_far(value) else "circle"
-
-    def text(self, value: float | None) -> str:
-        return f"{value:,.3g}" if self._is_far(value) else ""
-
-    def place(self, value: float | None, task: str) -> float | None:
-        return self._slot(self.far.index(task) + 0.2) if self._is_far(value) else value
-
-    @property
-    def axis(self) -> dict[str, Any]:
-        """Return range and ticks of the axis; nothing where it can be left to the chart."""
-        if not self.far:
-            return {}
-        step = 0.1 if self.least > 0.7 else 0.25
-        first, last = math.ceil(self.least / step), round(FAR_MULTIPLE / step)
-        ticks = [round(step * number, 2) for number in range(first, last + 1)]
-        start = self.least - 0.05 * (FAR_MULTIPLE - self.least)
-        return {
-            "range": [start, self._slot(len(self.far))],
-            "tickvals": ticks,
-            "ticktext": [f"{tick:g}" for tick in ticks],
-        }
-
-    @property
-    def edge(self) -> list[dict[str, Any]]:
-        """Return the line beyond which nothing is to scale."""
-        style = {"color": LIGHT["other"], "width": 1, "dash": "dot"}
-        return [upright(FAR_MULTIPLE + 0.01, style)] if self.far else []
-
-    def _slot(self, number: float) -> float:
-        return FAR_MULTIPLE + number * 0.2 * (FAR_MULTIPLE - self.least)
+def _dot_axis(title: str, least: float, num_far: int) -> Axis:
+    """Return an axis that has room for the tasks with dots far off."""
+    if not num_far:
+        return Axis(title)
+    step = 0.1 if least > 0.7 else 0.25
+    first, last = math.ceil(least / step), round(FAR_MULTIPLE / step)
+    ticks = [round(step * number, 2) for number in range(first, last + 1)]
+    start = least - 0.05 * (FAR_MULTIPLE - least)
+    return Axis(title, (start, _slot(least, num_far)), {tick: f"{tick:g}" for tick in ticks})
 
 
-def multiples_figure(
-    rows: Sequence[LeaderboardRow], *, x_title: str, is_against_best: bool = False
-) -> go.Figure:
-    """Draw each series' errors from top to bottom, as multiples of a baseline's; hollow dots may be luck.
+def _slot(least: float, number: float) -> float:
+    """Return a place beyond the edge."""
+    return FAR_MULTIPLE + number * 0.2 * (FAR_MULTIPLE - least)
 
-    Args:
-        rows: Of the leaderboard.
-        x_title: Title of the scale.
-        is_against_best: Whether the baseline is the best one of each task; else it is naive.
+
+def multiples_figure(rows: Sequence[LeaderboardRow], *, x_title: str, is_against_best: bool = False) -> Chart:
+    """Draw each series' errors from top to bottom, as multiples of naive's or of the best baseline's.
+
+    Hollow dots may be luck.
     """
 
     def against(score: TaskScore | None) -> Against | None:
@@ -239,34 +185,25 @@ def multiples_figure(
     return dot_figure([row.series for row in rows], multiples, x_title=x_title, is_sure=is_sure)
 
 
-def stage_figure(seconds: Mapping[str, Mapping[str, float]]) -> go.Figure:
+def stage_figure(seconds: Mapping[str, Mapping[str, float]]) -> Chart:
     """Draw the wall time of every stage as stacked bars: per row, from top to bottom, seconds per stage."""
     names = list(seconds)
-    stages = list(dict.fromkeys(stage for one in seconds.values() for stage in one))
-    traces = [
-        go.Bar(
-            orientation="h",
-            name=html.escape(stage.replace("_", " ")),
-            y=[html.escape(name) for name in names],
-            x=[round(seconds[name].get(stage, 0.0), 4) for name in names],
-            marker={"color": STAGES[place % len(STAGES)]},
-            hovertemplate="%{y}: %{x:.2f} s",
+    bars = [
+        charts.Bars(
+            stage.replace("_", " "),
+            [round(seconds[name].get(stage, 0.0), 4) for name in names],
+            names,
+            charts.STAGES[place % len(charts.STAGES)],
+            told="%{y}: %{x:.2f} s",
         )
-        for place, stage in enumerate(stages)
+        for place, stage in enumerate(dict.fromkeys(stage for one in seconds.values() for stage in one))
     ]
-    return base_figure(
-        traces,
-        height=150 + _ROW_HEIGHT * len(names),
-        barmode="stack",
-        legend={"traceorder": "normal"},
-        xaxis={"title": "seconds"},
-        yaxis=_rows_axis(len(names)),
-    )
+    return Chart(bars, 150 + _ROW_HEIGHT * len(names), Axis("seconds"), Axis.of_rows(len(names)))
 
 
 def season_figure(
     rows: Mapping[str, Mapping[str, float | None]], columns: Mapping[str, str], notes: Mapping[str, str]
-) -> go.Figure:
+) -> Chart:
     """Draw skills as a map: blue where a model is better than its rival, orange where it is worse.
 
     Args:
@@ -274,101 +211,200 @@ def season_figure(
         columns: What stands below each column, of our own words.
         notes: What the tooltip says of each column.
     """
-    names = [html.escape(name) for name in rows]
-    values = [[those.get(column) for column in columns] for those in rows.values()]
-    texts = [["" if value is None else f"{value:+.1f}" for value in those] for those in values]
-    known = [abs(value) for those in values for value in those if value is not None]
-    far = min(max([1.0, *known]), MOST_SKILL_PCT)
-    heat = go.Heatmap(
-        x=list(range(len(columns))),
-        y=names,
-        z=values,
-        text=texts,
-        customdata=[[notes[column] for column in columns] for _ in names],
-        hovertemplate="%{y}, %{customdata}: %{z:+.2f} %<extra></extra>",
-        zmin=-far,
-        zmax=far,
-        colorscale=[[0, LIGHT["orange"]], [0.5, LIGHT["card"]], [1, LIGHT["blue"]]],
-        showscale=False,
-        xgap=2,
-        ygap=2,
+    cells = [[those.get(column) for column in columns] for those in rows.values()]
+    known = [abs(value) for those in cells for value in those if value is not None]
+    heat = charts.Heat(
+        list(rows),
+        cells,
+        far=min(max([1.0, *known]), MOST_SKILL_PCT),
+        notes=[notes[column] for column in columns],
+        told="%{y}, %{customdata}: %{z:+.2f} %<extra></extra>",
+        has_numbers=len(columns) <= MOST_TOLD_COLUMNS,
     )
-    if len(columns) <= MOST_TOLD_COLUMNS:
-        heat.update(texttemplate="%{text}", textfont={"size": 11})
-    ticks = {"tickvals": list(range(len(columns))), "ticktext": list(columns.values())}
-    return base_figure(
-        [heat],
-        height=90 + _ROW_HEIGHT * len(names),
-        xaxis={"title": "fold, in the order of time", "showgrid": False, "zeroline": False} | ticks,
-        yaxis=_rows_axis(len(names)) | {"showgrid": False},
-    )
+    ticks = {float(place): text for place, text in enumerate(columns.values())}
+    x = Axis("fold, in the order of time", ticks=ticks, has_grid=False, has_zero=False)
+    return Chart([heat], 90 + _ROW_HEIGHT * len(rows), x, Axis.of_rows(len(rows), has_grid=False))
 
 
-def upright(x: float, line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a line from the bottom to the top of a chart."""
-    return {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": dict(line)}
+def forecast_figure(
+    sample: ForecastSample,
+    *,
+    places: Sequence[Any] | None = None,
+    has_candles: bool = False,
+    known: str = "truth",
+) -> Chart:
+    """Draw candles, with forecasts beside what they followed on and, where it is known, the truth.
+
+    Args:
+        sample: The candles and forecasts; other tasks are drawn where the model has them, unitless ones
+            in a panel below.
+        places: Where each row stands on the axis, also rows that are only forecast; None is its open time.
+        has_candles: Whether forecasts are hollow candles, rather than closes within fans from low to high.
+        known: What the candles that are no forecast are called.
+    """
+    times = (datetime.fromtimestamp(time_s, UTC) for time_s in sample.open_time_s)
+    x = [f"{time:%Y-%m-%d %H:%M}" for time in times] if places is None else list(places)
+    others = [task for name, task in TASKS.items() if name in sample.truth and name != TASK_OHLC]
+    below = [task for task in others if not task.is_price]
+    marks: list[Mark] = [charts.Candles(known, x[: len(sample.open_time_s)], sample.truth[TASK_OHLC])]
+    marks += [each for task in others if task.is_price for each in _task_lines(sample, task, x)]
+    marks += (_hollow if has_candles else _closes)(sample, x)
+    for each in (each for task in below for each in _task_lines(sample, task, x)):
+        marks.append(replace(each, is_below=True, is_named=False))
+    titled = ", ".join(task.name for task in below)
+    panel = Axis(titled, form=charts.SHARES, most_ticks=4) if below else None
+    price, time = Axis("price", form=",.6~g"), Axis(kind="date" if places is None else None)
+    return Chart(marks, 460 if below else 360, time, price, panel, tells_all_at_x=True)
 
 
-def base_figure(
-    traces: Sequence[Any], *, legend: Mapping[str, Any] | None = None, **layout: Any
-) -> go.Figure:
-    """Put traces on the common ground of all charts: nothing but the palette's colours."""
-    plain = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"color": LIGHT["soft"]}}
-    hover = {"bgcolor": LIGHT["card"], "bordercolor": LIGHT["rule"]}
-    axes = {name: _AXIS | about for name, about in layout.items() if name.startswith(("xaxis", "yaxis"))}
-    return go.Figure(
-        traces,
-        {
-            "template": {},
-            "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
-            "paper_bgcolor": _CLEAR,
-            "plot_bgcolor": _CLEAR,
-            "font": {"color": LIGHT["ink"], "family": "system-ui, sans-serif", "size": 12},
-            "modebar": {"bgcolor": _CLEAR, "color": LIGHT["other"], "activecolor": LIGHT["ink"]},
-            "hoverlabel": hover | {"font": {"color": LIGHT["ink"]}},
-            "legend": plain | dict(legend or {}),
-            **layout,
-            **axes,
-        },
-    )
+def _closes(sample: ForecastSample, x: Sequence[Any]) -> Iterator[Mark]:
+    """Draw a fan per forecast, opening at the last known close, and the close in it.
+
+    The fan is the intervals of the close, or low to high where the model has none.
+    """
+    if intervals(sample.levels):
+        yield from _interval_fans(sample, x)
+    else:  # nobody said how often the truth would stay within
+        yield _fan(sample, x, "forecast low to high (no interval)", (HIGH, LOW), start=CLOSE)
+    points = _broken(_paths(sample, x, CLOSE))
+    yield Line("forecast, close", *points, "blue", 2.5, mode="lines+markers", size=3)
 
 
-def line(name: str, points: Points, style: Mapping[str, Any], **more: Any) -> go.Scatter:
-    """Draw a line that breaks where its points do."""
-    shown = {"mode": "lines", "connectgaps": False} | more
-    return go.Scatter(shown, name=name, legendgroup=name, x=points[0], y=points[1], line=dict(style))
+def _hollow(sample: ForecastSample, x: Sequence[Any]) -> Iterator[Mark]:
+    """Draw forecasts as candles of their own, within the bands forecast and the intervals of the close."""
+    yield from _interval_fans(sample, x)
+    for one in sample.issued:
+        rows = one.values[TASK_OHLC]
+        yield charts.Candles("forecast", x[one.last_known + 1 :][: len(rows)], rows, "blue")
+    if TASK_BANDS in sample.truth:
+        yield replace(_fan(sample, x, "forecast band to band", (BB_UPPER, BB_LOWER)), is_named=False)
 
 
-def _rows_axis(num_rows: int) -> dict[str, Any]:
-    """Return the axis of named rows, the first on top, without room for a row that is not there."""
-    return {"type": "category", "range": [num_rows - 0.5, -0.5], "dtick": 1, "tickfont": {"size": 12}}
-
-
-def _error_line(
-    judgements: Iterable[Judgement], task: str, name: str, style: Mapping[str, Any]
-) -> go.Scatter:
-    judged = [one for one in judgements if name in one.errors[task]]
-    errors, naive = ([one.error(task, each).by_step for one in judged] for each in (name, NAIVE))
-    rows = [
-        [ours / theirs if theirs else None for ours, theirs in zip(*pair, strict=True)]
-        for pair in zip(errors, naive, strict=True)
+def _fan(
+    sample: ForecastSample, x: Sequence[Any], name: str, columns: tuple[str, str], start: str | None = None
+) -> Fan:
+    """Fill the room between an upper and a lower column of every forecast, from what was known on."""
+    uppers, lowers = (_paths(sample, x, column, start) for column in columns)
+    edges = [
+        ([*times, *reversed(times)], [*upper, *reversed(lower)])
+        for (times, upper), (_, lower) in zip(uppers, lowers, strict=True)
     ]
-    ratios, sizes = _medians(rows), _medians(errors)
-    is_dotted = name == MODEL or len(ratios) == 1
-    is_far = name != MODEL and any(ratio is not None and ratio > FAR_MULTIPLE for ratio in ratios)
-    return line(
-        html.escape(name.replace("_", " ")),
-        (list(range(1, len(ratios) + 1)), [ratio and float(f"{ratio:.6g}") for ratio in ratios]),
-        style,
-        connectgaps=True,
-        visible="legendonly" if is_far else True,
-        mode="lines+markers" if is_dotted else "lines",
-        customdata=[size and float(f"{100 * size:.6g}") for size in sizes],
-        hovertemplate="%{y:.3f} (%{customdata:.4f} %)",
+    return Fan(name, *_broken(edges))
+
+
+def _interval_fans(sample: ForecastSample, x: Sequence[Any]) -> Iterator[Fan]:
+    """Fill each central interval of the close, the widest first, from the last known close on."""
+    close, known = OHLC.index(CLOSE), _column(sample.truth, CLOSE)
+    for pair in intervals(sample.levels):
+        edges = []
+        for one in sample.issued:
+            rows = one.quantiles[TASK_OHLC]
+            low, high = ([row[close] for row in rows[sample.levels.index(level)]] for level in pair)
+            times = list(x[one.last_known :][: len(low) + 1])
+            start = known[one.last_known]
+            edges.append(([*times, *reversed(times)], [start, *high, *reversed(low), start]))
+        yield Fan(f"close, {percent_of(nominal(pair))} % interval", *_broken(edges))
+
+
+def _task_lines(sample: ForecastSample, task: Task, x: Sequence[Any]) -> Iterator[Line]:
+    """Draw truth and forecasts of each column of a task; a lone point is joined to what was known."""
+    widths, dash = ((1.0, 2.0), "dash") if task.is_price else ((1.5, 2.5), None)
+    for column in task.columns:
+        is_named = column == task.columns[0]
+        name = task.name if task.is_price else f"{task.name}, truth"
+        truth = list(x[: len(sample.truth[task.name])]), _column(sample.truth, column)
+        yield Line(name, *truth, "other", widths[0], is_named=is_named, joins_gaps=True)
+        forecasts = _broken(_paths(sample, x, column))
+        yield Line(f"{task.name}, forecast", *forecasts, task.colour, widths[1], dash, is_named=is_named)
+
+
+def _paths(sample: ForecastSample, x: Sequence[Any], column: str, start: str | None = None) -> list[Points]:
+    """Return a column of every forecast, led off from the last known value of itself, or of `start`."""
+    known = _column(sample.truth, start or column)
+    return [
+        (list(x[one.last_known :][: len(values) + 1]), [known[one.last_known], *values])
+        for one, values in ((one, _column(one.values, column)) for one in sample.issued)
+    ]
+
+
+def _broken(paths: Iterable[Points]) -> Points:
+    """Put paths into one line with a break after each."""
+    found = list(paths)
+    x, y = ([value for path in found for value in (*path[axis], None)] for axis in (0, 1))
+    return x, y
+
+
+def _column(rows_by_task: Mapping[str, Rows], column: str) -> list[Any]:
+    task = next(task for task in TASKS.values() if column in task.columns)
+    return [row[task.columns.index(column)] for row in rows_by_task[task.name]]
+
+
+def issued_on_the_way(sample: ForecastSample) -> Chart:
+    """Draw candles and the forecasts issued on the way; bars are numbered, the last one is 0."""
+    candles = replace(
+        sample,
+        truth={TASK_OHLC: sample.truth[TASK_OHLC]},
+        issued=tuple(replace(one, values={TASK_OHLC: one.values[TASK_OHLC]}) for one in sample.issued),
+    )
+    times = [datetime.fromtimestamp(time_s, UTC) for time_s in sample.open_time_s]
+    title = f"open times in UTC, bars of {sample.bar_s // 60} minutes"
+    x = Axis(title, ticks=_date_ticks(times, 1 - len(times)))
+    return replace(forecast_figure(candles, places=range(1 - len(times), 1)), x=x)
+
+
+def issued_figure(candles: Candles, forecast: pd.DataFrame) -> Chart:
+    """Draw a forecast, H rows of `Forecaster.predict`, beside the newest of the N candles before it.
+
+    Bars are numbered, the newest known one 0; the ticks below tell their times.
+    """
+    shown = candles.newest(SHOWN_BARS)
+    num_known, num_coming = len(shown), len(forecast)
+    places = range(1 - num_known, num_coming + 1)
+    sample = _sample(candles, shown, forecast)
+    chart = forecast_figure(sample, places=places, has_candles=True, known="known")
+    times = [*shown.to_frame().index, *forecast.index]
+    ticks = _date_ticks(times, 1 - num_known)
+    return replace(
+        chart,
+        x=Axis(ends=(-num_known, num_coming + 1), ticks=ticks, has_grid=False),
+        y=replace(chart.y, title="price, quote currency"),
+        below=replace(chart.below, is_from_zero=True) if chart.below else None,
+        rules=[Rule(0.5, "soft", 1, "dot"), Rule(0.5, "blue", until=num_coming + 1)],
     )
 
 
-def _medians(rows: Iterable[Sequence[float | None]]) -> list[float | None]:
-    """Return the median of every step that all rows have, over those with a number there."""
-    steps = ([value for value in step if value is not None] for step in zip(*rows, strict=False))
-    return [statistics.median(step) if step else None for step in steps]
+def _date_ticks(times: Sequence[datetime], first: int) -> dict[float, str]:
+    """Tell times below an axis of numbered bars, the first of which has the number `first`."""
+    ticks = np.unique(np.linspace(0, len(times) - 1, _NUM_TICKS).round().astype(int)).tolist()
+    return {tick + first: f"{times[tick]:%d %b %Y<br>%H:%M}" for tick in ticks}
+
+
+def _sample(candles: Candles, shown: Candles, forecast: pd.DataFrame) -> ForecastSample:
+    """Put what is known and one forecast after it side by side; nan where too little came before."""
+    tasks = [task for task in TASKS.values() if set(task.columns) <= set(forecast.columns)]
+    others = [column for task in tasks if task.name != TASK_OHLC for column in task.columns]
+    known = shown.to_frame()
+    for name, values in compute_columns(candles, others).columns.items():
+        known[name] = values[-len(shown) :]
+    truth, coming = ({task.name: _rows(frame, task.columns) for task in tasks} for frame in (known, forecast))
+    levels = levels_of(forecast.columns, CLOSE)
+    quantiles = {
+        task.name: tuple(_rows(forecast, _quantile_columns(task, level)) for level in levels)
+        for task in (tasks if levels else ())
+    }
+    return ForecastSample(
+        series=str(candles.series),
+        bar_s=candles.series.bar_s,
+        open_time_s=tuple(shown.open_time_s.tolist()),
+        truth=truth,
+        issued=(IssuedForecast(len(shown) - 1, coming, quantiles),),
+        levels=levels,
+    )
+
+
+def _rows(frame: pd.DataFrame, columns: Iterable[str]) -> Rows:
+    return tuple(map(tuple, frame[list(columns)].to_numpy(np.float64).tolist()))
+
+
+def _quantile_columns(task: Task, level: float) -> list[str]:
+    return [name if level == MEDIAN else quantile_column(name, level) for name in task.columns]

@@ -1,15 +1,21 @@
 """HTML and SVG as values: whatever is not markup already is escaped on its way in.
 
-There is no other way to put text on a page, so a hostile reason, name or machine cannot become markup.
+There is no other way to put text on a page, so a hostile reason, name or machine cannot become markup. Bars
+inside tables and text take their colours from the page's style sheet; their lengths are SVG user units.
 """
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 _VOID: Final = frozenset({"br", "hr", "link", "meta"})
+
+_BAR_WIDTH: Final = 96
+_BAR_HEIGHT: Final = 14
+_SPLIT_WIDTH: Final = 1000
+_SPLIT_HEIGHT: Final = 18
 
 
 class Html(str):
@@ -77,3 +83,33 @@ def facts(pairs: Iterable[tuple[str, str]]) -> Html:
     """Build a list of names and values."""
     items = (element("div", element("dt", name), element("dd", value)) for name, value in pairs)
     return element("dl", *items)
+
+
+def share_bar(share: float) -> Html:
+    """Draw a share of a whole, 0 to 1, as a bar."""
+    width = round(share * _BAR_WIDTH, 1)
+    shown = element("rect", x=0, y=3, width=width, height=_BAR_HEIGHT - 6, class_="share")
+    box, width, height = f"0 0 {_BAR_WIDTH} {_BAR_HEIGHT}", _BAR_WIDTH, _BAR_HEIGHT
+    return element("svg", shown, width=width, height=height, viewBox=box, aria_hidden="true", class_="bar")
+
+
+def split_bar(spans: Mapping[str, tuple[int, int]]) -> Html:
+    """Draw spans, first row and row after the last, in time order; between them lies the embargo."""
+    num_rows = max((end for _, end in spans.values()), default=0) or 1
+    parts = [("embargo", 0, num_rows, "embargo")]
+    for at, (name, (first, end)) in enumerate(spans.items()):
+        parts.append((f"split{at}", first, end, f"{name}: rows {first:,} to {end - 1:,}"))
+    drawn = []
+    for style, first, end, label in parts:
+        x, width = (round(rows / num_rows * _SPLIT_WIDTH, 2) for rows in (first, end - first))
+        title = element("title", label)
+        drawn.append(element("rect", title, x=x, y=0, width=width, height=_SPLIT_HEIGHT, class_=style))
+    return element(
+        "svg",
+        *drawn,
+        viewBox=f"0 0 {_SPLIT_WIDTH} {_SPLIT_HEIGHT}",
+        preserveAspectRatio="none",
+        role="img",
+        aria_label="Spans in time order",
+        class_="split",
+    )

@@ -18,11 +18,9 @@ from v8.losses.leaderboard import History, LeaderboardRow, SeriesResult, rank_re
 from v8.losses.metrics import StepDirection
 from v8.losses.significance import ALPHA
 from v8.tasks import TASKS
-from v8.views.charts import share_bar, split_bar
 from v8.views.comparison_results import Comparison
 from v8.views.document import document, plot
-from v8.views.figures import error_figure, learning_figure, multiples_figure, stage_figure
-from v8.views.forecast_figure import forecast_figure
+from v8.views.figures import error_figure, forecast_figure, learning_figure, multiples_figure, stage_figure
 from v8.views.leaderboard_tables import (
     LEADERBOARD_NOTE,
     interval,
@@ -32,7 +30,7 @@ from v8.views.leaderboard_tables import (
     summary_cards,
     verdicts,
 )
-from v8.views.markup import Html, element, facts, join, table
+from v8.views.markup import Html, element, facts, join, share_bar, split_bar, table
 from v8.views.series_files import MOST_IN_ONE_FILE, SECTIONS_FOLDER, section_address
 from v8.wording import ABSENT, count, duration, number, p_value, percent, price, spaced
 
