@@ -1,6 +1,5 @@
-"""How people are told numbers, durations and tables; a dash stands where there is no number."""
+"""How people are told numbers and durations; a dash stands where there is no number."""
 
-from collections.abc import Iterable, Sequence
 from typing import Final
 
 ABSENT: Final = "–"
@@ -119,15 +118,3 @@ def spaced(name: str) -> str:
     ('windows', 'range paths')
     """
     return name.removeprefix("num_").replace("_", " ")
-
-
-def markdown_table(header: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
-    r"""Write a table in Markdown; bars within cells are escaped.
-
-    >>> print(markdown_table(("a", "b"), [("1", "x|y")]))
-    | a | b |
-    | --- | --- |
-    | 1 | x\|y |
-    """
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

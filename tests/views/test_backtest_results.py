@@ -135,7 +135,7 @@ def test_the_page_shows_every_number_and_nothing_of_a_stranger(found: Any) -> No
     page = backtest_page(found)
     assert "<b>no</b>" not in page and "&lt;b&gt;no" in page
     for each in (*tables(found), *tables(found, is_short=True), series_table(found)):
-        assert all(len(row) == len(each.head) for row in each.rows)
+        assert all(len(row) == len(each.columns) for row in each.rows)
     for row in (row for each in tables(found) for row in each.rows):
         assert all(str(text) in page for text in row)
     assert headline(found).startswith(
@@ -166,7 +166,7 @@ def test_crps_and_coverage_are_told_where_there_are_quantiles(found: Any) -> Non
     assert (judged.crps, judged.coverage) == ({"range_paths": pytest.approx(0.95)}, {"90 %": 0.91})
     table = quantile_table(results)
     assert table is not None
-    assert table.head == ["fold", "task", "CRPS × range_paths", "in 90 %"]
+    assert table.columns == ["fold", "task", "CRPS × range_paths", "in 90 %"]
     assert ["fold 1, 15m", "ohlc", "0.950", "91.0 %"] in table.rows
     assert quantile_table(found) is None
     assert QUANTILE_NOTE in unescape(str(backtest_page(results)))

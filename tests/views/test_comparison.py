@@ -173,7 +173,7 @@ def test_tables_show_spreads_only_where_there_is_one() -> None:
     assert rows["parameters"] == ["1,000", "1,000"]
     ratios = {row[0]: row[1:] for row in ratio_table(DRIFTING).rows}
     assert ratios["train"] == ["× 3.00", "× 1.00"]
-    assert cost_table(DRIFTING).head == ["", "stable", "aligned"]
+    assert cost_table(DRIFTING).columns == ["", "stable", "aligned"]
 
 
 def test_ratios_and_figures_however_small_have_digits_that_count() -> None:
@@ -208,7 +208,7 @@ def test_claims_stand_beside_the_measurement_and_are_marked() -> None:
         "1 h 15 min for 100 epochs",
         "40 min 0 s to 1 h 0 min",
     ]
-    assert all("claimed" in title or "measured" in title for title in table.head[1:4])
+    assert all("claimed" in title or "measured" in title for title in table.columns[1:4])
     assert claim_table(compared(measured("mine", 1), num_bars={"mine": 900})) is None
 
 

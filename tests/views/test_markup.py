@@ -7,7 +7,8 @@ import html
 from hypothesis import given
 from hypothesis import strategies as st
 
-from v8.views.markup import Html, element, facts, join, table
+from v8.tables import Table
+from v8.views.markup import Html, element, facts, join, shown_table
 
 
 @given(text=st.text())
@@ -42,10 +43,10 @@ def test_void_elements_have_no_end() -> None:
 
 
 def test_tables_and_facts_escape_every_cell() -> None:
-    made = table(["<a>"], [["<b>", "<c>"]], caption="<d>") + facts([("<e>", "<f>")])
+    made = shown_table(Table(["<a>"], [["<b>", "<c>"]], "<d>")) + facts([("<e>", "<f>")])
     for letter in "abcdef":
         assert f"&lt;{letter}&gt;" in made
 
 
 def test_the_first_column_names_the_rows() -> None:
-    assert '<tr><th scope="row">BTC</th><td>1</td></tr>' in table(["", "x"], [["BTC", "1"]])
+    assert '<tr><th scope="row">BTC</th><td>1</td></tr>' in shown_table(Table(["", "x"], [["BTC", "1"]]))

@@ -19,9 +19,10 @@ from v8.columns import CLOSE, OHLC
 from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.quantile_levels import intervals, quantile_column
+from v8.tables import Table
 from v8.tasks import TASKS
 from v8.views.leaderboard_tables import LEADERBOARD_NOTE, multiples_table, summary_cards, verdicts
-from v8.views.markup import Html, element, facts, join, table
+from v8.views.markup import Html, element, facts, join, shown_table
 from v8.wording import ABSENT, count, duration, number, p_value, percent, plural, spaced
 
 if TYPE_CHECKING:  # it comes with TensorFlow
@@ -110,7 +111,7 @@ def _api() -> Iterator[Html]:
         [element("code", route if "{" in route else element("a", route, href=route)), about]
         for route, about in answers.ROUTES.items()
     )
-    yield table(["address", "what it answers, as JSON"], rows, class_="api")
+    yield shown_table(Table(["address", "what it answers, as JSON"], rows), class_="api")
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,8 @@ def _numbers(issued: Issued) -> Iterator[Html]:
     captions = {told: written}
     captions |= {f"{name} intervals of the same": cells for name, cells in issued.intervals().items()}
     for caption, cells in captions.items():
-        yield table(head, ([time, *row] for time, row in zip(opens, cells, strict=True)), caption=caption)
+        rows = ([time, *row] for time, row in zip(opens, cells, strict=True))
+        yield shown_table(Table(head, rows, caption))
 
 
 def _whole_day(text: str) -> Html:
@@ -209,7 +211,7 @@ def _quality(quality: Mapping[str, Mapping[str, Any]]) -> Html:
     )
     head = ["task", "× naive", "verdict", "× best baseline", "verdict"]
     caption = "Mean absolute error on the test span as a multiple of the naive forecast's and of the best "
-    return table(head, rows, caption=f"{caption}baseline's: below 1 is less")
+    return shown_table(Table(head, rows, f"{caption}baseline's: below 1 is less"))
 
 
 def _trained(fleet: Fleet, series: Series, now_s: float) -> Iterator[Html]:
@@ -270,7 +272,7 @@ def _record(record: Mapping[str, Any] | None, all_series: Mapping[str, Any]) -> 
     lines += [(f"{TASKS[task].title}, all series", live) for task, live in all_series.items()]
     head = ["task", "forecasts", "days", "× naive", "verdict", "p", "× best", "of", "verdict", "p"]
     caption = "Mean absolute error as a multiple of baselines' issued at the same moment; p is corrected"
-    yield table(head, ([title, *_live_cells(live)] for title, live in lines), caption=caption)
+    yield shown_table(Table(head, ([title, *_live_cells(live)] for title, live in lines), caption))
     if having := [(title, live) for title, live in lines if "coverage" in live]:
         yield _covered(having)
 
@@ -290,4 +292,4 @@ def _covered(lines: Sequence[tuple[str, Mapping[str, Any]]]) -> Html:
         for title, live in lines
     )
     caption = "Quantiles: CRPS as a multiple of naive's error, and how many truths lay within each interval"
-    return table(["task", "CRPS × naive", *(f"within {name}" for name in names)], rows, caption=caption)
+    return shown_table(Table(["task", "CRPS × naive", *(f"within {name}" for name in names)], rows, caption))

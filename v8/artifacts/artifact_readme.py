@@ -18,7 +18,8 @@ from v8.losses.judgement import Judgement
 from v8.losses.significance import ALPHA
 from v8.profile import TableSettings, recorded_tables
 from v8.quantile_levels import percent_of, quantile_output
-from v8.wording import markdown_table, number, plural
+from v8.tables import Table
+from v8.wording import number, plural
 
 README_FILE: Final = "README.md"
 
@@ -67,7 +68,7 @@ def _quality(metadata: Mapping[str, Any]) -> str:
         "volatility follow from that. Below 1 it errs less. Beside it stands the forecast without a network "
         "that erred least here. It beats the other or loses to it where "
         f"that is more than chance (Diebold-Mariano, p below {ALPHA:g}); else there is no real difference.",
-        markdown_table(header, rows),
+        Table(header, rows).markdown(),
     ]
     if judgement.loses:
         tasks = ", ".join(judgement.loses)
@@ -100,7 +101,7 @@ def _data(metadata: Mapping[str, Any]) -> str:
             "## What it has seen",
             f"{candles['num_bars']:,} candles from `{candles['source']}`, {candles['first_open']} to "
             f"{candles['last_open']} (open times, UTC).",
-            markdown_table(("span", "first open", "last open", "windows"), rows),
+            Table(("span", "first open", "last open", "windows"), rows).markdown(),
         ]
     )
 
@@ -175,7 +176,7 @@ forecast = model.predict(window[None], verbose=0)
 Scaling is inside the model: raw numbers go in, prices come out. N windows of shape
 ({metadata["lookback_bars"]}, {len(metadata["features"])}), float32, give:
 
-{markdown_table(("output", "shape", "columns", "unit"), rows)}
+{Table(("output", "shape", "columns", "unit"), rows).markdown()}
 
 Step k, from 1, is the k-th bar after the window's last one."""
 
@@ -196,7 +197,7 @@ def _features(metadata: Mapping[str, Any]) -> str:
         for place, feature in enumerate(metadata["features"])
     ]
     notes = "\n".join(f"- {note}" for note in _notes(metadata))
-    return f"## Features\n\n{markdown_table(('place', 'name', 'definition'), rows)}\n\n{notes}"
+    return f"## Features\n\n{Table(('place', 'name', 'definition'), rows).markdown()}\n\n{notes}"
 
 
 def _notes(metadata: Mapping[str, Any]) -> Iterator[str]:

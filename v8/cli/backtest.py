@@ -140,9 +140,9 @@ def _show(path: Path, plan: BacktestPlan, refused: Mapping[str, Mapping[str, str
     files = page.write_backtest(path, results)
     print_lines(*([] if plan.is_publishable else [DEMO_WARNING]), page.headline(results))
     for each in page.tables(results, is_short=True):
-        print_table(*each)
+        print_table(each)
     if quantiles := page.quantile_table(results):
-        print_table(*quantiles)
+        print_table(quantiles)
         print_lines(page.QUANTILE_NOTE)
     print_lines(page.NOTE, page.BREAK_RULE)
     for fold, reasons in results.failures.items():

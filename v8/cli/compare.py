@@ -28,6 +28,7 @@ from v8.errors import ProfileError, SeriesError
 from v8.invocation import command
 from v8.profile import load_profile, profile_names
 from v8.records import check_format, read_json_object
+from v8.tables import Table
 
 if TYPE_CHECKING:
     from v8.views.comparison_results import Comparison
@@ -189,7 +190,7 @@ def _check_out(out: Path) -> None:
 def _show(comparison: Comparison, out: Path) -> None:
     """Write the files of a comparison and print its tables."""
     from v8.cli.printing import print_lines, print_reasons, print_table
-    from v8.views.comparison_page import TextTable, budget_sentence, cautions, contents, write_comparison
+    from v8.views.comparison_page import budget_sentence, cautions, contents, write_comparison
     from v8.views.markup import Html
     from v8.views.page import DEMO_WARNING
 
@@ -197,8 +198,8 @@ def _show(comparison: Comparison, out: Path) -> None:
     print_lines(*([DEMO_WARNING] if comparison.is_demo else []))
     print_lines(budget_sentence(comparison), *cautions(comparison))
     for part in (part for _, parts in contents(comparison) for part in parts if not isinstance(part, Html)):
-        if isinstance(part, TextTable):
-            print_table(*part)
+        if isinstance(part, Table):
+            print_table(part)
         else:
             print_lines(part)
     if comparison.failures:

@@ -21,6 +21,7 @@ from v8.cli.options import (
 )
 from v8.errors import DataError, ProfileError
 from v8.invocation import command
+from v8.tables import Table
 from v8.wording import duration
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _update(
     rows = [row for one in updated if (row := _row(one))]
     if rows:
         header = ("series", "candles", "newest", "fetched", "revised now", "in all", "holes")
-        print_table(f"Candles in {source.store.folder}", header, rows)
+        print_table(Table(header, rows, f"Candles in {source.store.folder}"))
     print_lines(*(f"{one.series}: {one.note}" for one in updated if one.note))
     ahead_s = source.rest.clock.ahead_s
     if abs(ahead_s) > MOST_SKEW_S:

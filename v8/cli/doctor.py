@@ -14,6 +14,7 @@ import typer
 from v8.cli.device import choose_workers
 from v8.errors import V8Error
 from v8.profile import load_profile, network_outputs
+from v8.tables import Table
 
 MATMUL_COLUMNS = {
     "threads": "{threads}",
@@ -75,7 +76,7 @@ def _print(report: Mapping[str, Any]) -> None:
         (f"Training steps of profile {report['profile']}", STEP_COLUMNS, steps),
     ):
         rows = [[shape.format(**line) for shape in columns.values()] for line in measured]
-        print_table(title, list(columns), rows)
+        print_table(Table(columns, rows, title))
     print_lines(
         "Recommended", *("  {flag} {value}: {why}".format(**each) for each in report["recommended"]), ""
     )

@@ -10,6 +10,7 @@ from v8.cli.options import SeriesOption, asked_series
 from v8.errors import ProfileError
 from v8.market.series import load_universe
 from v8.profile import Profile, load_profile
+from v8.tables import Table
 
 
 def features(
@@ -47,12 +48,12 @@ def _print_store(series: list[str] | None) -> None:
         files = sorted((folder / str(one)).glob("*.parquet"))
         if files:
             rows.append((str(one), len(files), f"{sum(file.stat().st_size for file in files):,}"))
-    print_table(f"Feature store {folder}", ("series", "sets of candles", "bytes"), rows)
+    print_table(Table(("series", "sets of candles", "bytes"), rows, f"Feature store {folder}"))
 
 
 def _print_features(profile: Profile) -> None:
     """Print where each feature comes from, the candles before its first value, and what it is."""
-    from v8.cli.printing import print_lines, print_sentences
+    from v8.cli.printing import print_lines, print_table
     from v8.columns import USER, parted
     from v8.features.indicators import FEATURES, warmup_bars
 
@@ -63,7 +64,7 @@ def _print_features(profile: Profile) -> None:
         comes_from = files[plain] if origin == USER else origin or "the series"
         rows.append((name, comes_from, warmup_bars([name]), FEATURES[name].sentence))
     header = ("feature", "of", "bars before the first", "what it is")
-    print_sentences(f"Features of profile {profile.name}", header, rows)
+    print_table(Table(header, rows, f"Features of profile {profile.name}", is_prose=True))
     for table in profile.covariates:
         print_lines(
             f"{table.file}: a row counts from its {table.time} plus {table.available_after_s:,} s until a "

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from v8.columns import CLOSE, HIGH, LOW
+from v8.tables import Table
 from v8.wording import ABSENT, number, percent
 
 if TYPE_CHECKING:
@@ -65,10 +66,10 @@ def _print_bars(one: Issued) -> None:
     shown = (map("{:.7g}".format, values) for values in one.points().to_numpy())
     rows = [(time, *values) for time, values in zip(one.opens(), shown, strict=True)]
     title = f"{one.forecaster.series}: forecast issued at {iso(one.issued_at_s)}"
-    print_table(title, ("open time", *one.points().columns), rows)
+    print_table(Table(("open time", *one.points().columns), rows, title))
     for name, cells in one.intervals().items():
         rows = [(time, *values) for time, values in zip(one.opens(), cells, strict=True)]
-        print_table(f"{name} intervals", ("open time", *one.points().columns), rows)
+        print_table(Table(("open time", *one.points().columns), rows, f"{name} intervals"))
     print_lines(*one.lines())
 
 
@@ -78,7 +79,7 @@ def _print_rows(issued: Sequence[Issued]) -> None:
 
     first, last = issued[0], max(one.issued_at_s for one in issued)
     header = ("series", "first bar", "bars", "last close", "low", "high", "close", "change", "× best", "age")
-    print_table(f"{len(issued)} forecasts issued at {iso(last)}", header, map(_row, issued))
+    print_table(Table(header, map(_row, issued), f"{len(issued)} forecasts issued at {iso(last)}"))
     print_lines(*_about(first))
 
 

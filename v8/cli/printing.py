@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import rich.table
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Column, Table
+from rich.table import Column
 
 from v8.artifacts.run_folder import ERROR_FILE
 from v8.losses.leaderboard import Against, LeaderboardRow, TaskSummary, summarise
@@ -39,6 +40,7 @@ from v8.runs.events import (
 from v8.runs.execution import NewerCandles, Summary
 from v8.runs.outputs import REPORT_FILE
 from v8.runs.plan import ASSUMED_FLOP_PER_S_PER_CORE, Plan, RunCost, Work, estimate_work, known_cost
+from v8.tables import Table
 from v8.wording import ABSENT, duration, epochs, number, percent, plural
 
 PLAIN_WIDTH = 160
@@ -55,23 +57,24 @@ def make_console() -> Console:
     return Console(width=PLAIN_WIDTH, color_system=None, force_terminal=False, highlight=False)
 
 
-def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table; numbers should come as text, ready to read."""
-    first, *others = header
-    numbers = [Column(name, justify="right", overflow="fold") for name in others]
-    _print_cells(title, [Column(first, overflow="fold"), *numbers], rows)
+def print_table(table: Table) -> None:
+    """Print a table below its title; of prose, only the last column is broken into lines."""
+    print_lines(table.title)
+    first, *others = table.columns
+    columns = [Column(first, overflow="fold")]
+    columns += [Column(name, justify="right", overflow="fold") for name in others]
+    if table.is_prose:
+        *others, last = table.columns
+        columns = [*(Column(name, no_wrap=True) for name in others), Column(last, overflow="fold")]
+    shown = rich.table.Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
+    for row in table.rows:
+        shown.add_row(*(escape(str(cell)) for cell in row))
+    make_console().print(shown)
 
 
-def print_reasons(title: str, rows: Sequence[tuple[str, str]]) -> None:
+def print_reasons(title: str, rows: Iterable[tuple[str, str]]) -> None:
     """Print a table of series and the reasons why they failed."""
-    print_sentences(title, ("series", "reason"), rows)
-
-
-def print_sentences(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table whose last column holds sentences."""
-    *others, last = header
-    columns = [*(Column(name, no_wrap=True) for name in others), Column(last, overflow="fold")]
-    _print_cells(title, columns, rows)
+    print_table(Table(("series", "reason"), rows, title, is_prose=True))
 
 
 @contextmanager
@@ -108,7 +111,7 @@ def print_plan(plan: Plan, source: CandleSource) -> None:
         takes = duration(0, is_estimate=True) if one.status == "done" else about
         rows.append((one.series, one.status, one.seed, f"{work.num_rows:,}", windows, takes))
     header = ("series", "state", "seed", "rows", "windows train/validation/test", "estimated time")
-    print_table(f"Plan of {plan.path} (nothing is done)", header, rows)
+    print_table(Table(header, rows, f"Plan of {plan.path} (nothing is done)"))
     print_lines(
         f"Profile {profile.name}, digest {profile.digest[:12]}, candles from {source.name}.",
         f"Each of {len(plan.todo)} series: {' -> '.join(STAGES)}.",
@@ -182,7 +185,7 @@ def print_leaderboard(rows: Sequence[LeaderboardRow]) -> None:
     header = ("series", *compared, "direction", "best epoch", "seconds")
     demo = " - DEMO MARKET, simulated, not a real coin" if any(row.source == "demo" for row in rows) else ""
     title = f"Leaderboard: mean absolute error as a multiple of a forecast without a network{demo}"
-    print_table(title, header, (_board_cells(row, summaries) for row in rows))
+    print_table(Table(header, (_board_cells(row, summaries) for row in rows), title))
     _print_wins(summaries)
     print_lines(_significance(rows))
 
@@ -206,7 +209,7 @@ def _print_wins(summaries: Mapping[str, TaskSummary]) -> None:
             counts = wins.num_beating, wins.num_losing, wins.num_undecided
             median = f"× {number(wins.median_multiple)}"
             cells.append((task, wins.name, wins.num_series, median, *counts))
-    print_table(title, header, cells)
+    print_table(Table(header, cells, title))
 
 
 def _significance(rows: Sequence[LeaderboardRow]) -> str:
@@ -338,14 +341,6 @@ class _LiveDisplay:
         self._progress.update(self._all, advance=1, told=", ".join(self._tally.state()))
         # Last, so that no bar of an ended series is drawn below the line that says so.
         self._progress.console.print(escape(_ending(outcome)))
-
-
-def _print_cells(title: str, columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> None:
-    print_lines(title)
-    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
-    for row in rows:
-        table.add_row(*(escape(str(cell)) for cell in row))
-    make_console().print(table)
 
 
 def _multiple(against: Against) -> str:

@@ -12,6 +12,7 @@ import typer
 
 from v8.errors import ProfileError, listed
 from v8.invocation import command
+from v8.tables import Table
 
 if TYPE_CHECKING:
     from v8.hub.publish import Difference
@@ -140,7 +141,7 @@ def _print_preview(run: Path, repo: str, choice: Choice, *, is_private: bool, is
         retries = RetryPolicy(tell=_tell)
         plan, found = preview(staged, repo, is_private=is_private, is_pruning=is_pruning, retries=retries)
         rows = [(file.path, f"{file.size_bytes:,}", file.sha256[:12]) for file in plan.files]
-        print_table(f"Plan for {repo} (nothing is sent)", ("file", "bytes", "sha256"), rows)
+        print_table(Table(("file", "bytes", "sha256"), rows, f"Plan for {repo} (nothing is sent)"))
         print_lines(*_summary(plan, repo))
         if found is None:
             print_lines(f"There is no repository {repo} yet that this user may see; publishing makes it.")

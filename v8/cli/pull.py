@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from v8.cli.options import OfflineOption, RevisionOption
+from v8.tables import Table
 
 
 def pull(
@@ -29,7 +30,7 @@ def pull(
         span, num_bytes = pulled.manifest.data[name], sum(file.size_bytes for file in files[name])
         rows.append((name, span.last_open, span.source, f"{num_bytes:,}"))
     title = f"{repo} at {pulled.revision}, profile {pulled.manifest.profile_name}"
-    print_table(title, ("series", "data until", "candles from", "bytes"), rows)
+    print_table(Table(("series", "data until", "candles from", "bytes"), rows, title))
     if pulled.why_cached:
         print_lines(f"Not confirmed by the Hub, because {pulled.why_cached}.")
     num_files = sum(map(len, files.values()))

@@ -14,6 +14,7 @@ from v8.errors import SeriesError
 from v8.invocation import command
 from v8.market.series import Series
 from v8.profile import Profile
+from v8.tables import Table
 from v8.wording import number, p_value, plural
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def compare_seasons(
         )
         for profile in profiles
     }
-    print_table(f"{plural(len(found), 'profile')} over {plural(num_folds, 'fold')}", HEAD, rows_of(found))
+    title = f"{plural(len(found), 'profile')} over {plural(num_folds, 'fold')}"
+    print_table(Table(HEAD, rows_of(found), title))
     print_lines(NOTE)
     if any(results.failures for results in found.values()):
         raise typer.Exit(SeriesError.exit_code)

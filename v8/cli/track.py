@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from v8.errors import ArtifactError, ProfileError, listed
 from v8.invocation import command
 from v8.live import DEFAULT_LEDGER
 from v8.redaction import shown
+from v8.tables import Table
 from v8.wording import ABSENT, number, p_value, percent, plural
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _print_tables(record: Record) -> None:
     header = ("series", "scored", "days", *compared, "late", "pending", "void")
     rows = [_cells(one, record) for one in record.series]
     print_lines(f"Live record of {shown(record.place)}")
-    print_table("Mean absolute error as a multiple of a forecast without a network", header, rows)
+    print_table(Table(header, rows, "Mean absolute error as a multiple of a forecast without a network"))
     _print_intervals(record)
     _print_generations(record)
     for task, live in record.tasks.items():
@@ -132,9 +132,8 @@ def _print_intervals(record: Record) -> None:
     header = [f"{task} {what}" for task in names for what in ("CRPS × naive", *names[task])]
     lines = [*((one.series, one.tasks) for one in record.series), ("all", record.tasks)]
     rows = [[name, *_interval_cells(tasks, names)] for name, tasks in lines]
-    print_table(
-        "Quantiles: CRPS as a multiple of naive's error, and truths within", ("series", *header), rows
-    )
+    title = "Quantiles: CRPS as a multiple of naive's error, and truths within"
+    print_table(Table(("series", *header), rows, title))
     print_lines(f"Within the intervals: of the newest {MOST_FORECASTS:,} forecasts of each series.")
 
 
@@ -162,7 +161,7 @@ def _print_generations(record: Record) -> None:
     if rows:
         compared = [f"{task} × naive" for task in record.tasks]
         header = ("series", "seen until, digest", "first", "last", "scored", *compared)
-        print_table("Each model by itself", header, rows)
+        print_table(Table(header, rows, "Each model by itself"))
 
 
 def _cells(one: LiveSeries, record: Record) -> list[object]:
@@ -202,13 +201,12 @@ def _print_json(record: Record) -> None:
 
 
 def _print_csv(record: Record) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
     covered = [live.coverage for one in record.series for live in one.tasks.values() if live.coverage]
     intervals = [*dict.fromkeys(name for coverage in covered for name in coverage.num_held)]
     within = [f"within_{name.removesuffix(' %')}" for name in intervals]
-    writer.writerow([*_COLUMNS, *(["crps", *within] if intervals else [])])
-    for one in record.series:
-        writer.writerows(_rows(one, intervals))
+    columns = [*_COLUMNS, *(["crps", *within] if intervals else [])]
+    rows = (row for one in record.series for row in _rows(one, intervals))
+    sys.stdout.write(Table(columns, rows).csv())
 
 
 def _rows(one: LiveSeries, intervals: Sequence[str]) -> Iterator[list[object]]:

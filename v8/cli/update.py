@@ -34,6 +34,7 @@ from v8.invocation import command
 from v8.machine.interruption import set_last_words
 from v8.market.series import Series
 from v8.market.sources.source import SOURCES
+from v8.tables import Table
 from v8.wording import ABSENT, count, number, percent
 
 if TYPE_CHECKING:
@@ -204,9 +205,8 @@ def _print_standings(standings: Sequence[Standing]) -> None:
         (one.series, one.generation, one.until, one.live, "yes" if one.is_stale else "no")
         for one in standings
     ]
-    print_table(
-        "What serves", ("series", "generation", "newest candle", "live record × naive", "stale"), rows
-    )
+    header = ("series", "generation", "newest candle", "live record × naive", "stale")
+    print_table(Table(header, rows, "What serves"))
     print_lines(*(f"{one.series}: {one.why}." for one in standings))
 
 
@@ -218,7 +218,7 @@ def _print_decisions(renewed: Renewed) -> None:
         f"Generation {renewed.generation}: error as a multiple of naive's on candles that neither has seen"
     )
     header = ("series", f"champion: {tasks}", "challenger", "best baseline", "windows", "serves")
-    print_table(title, header, map(_decision_cells, renewed.decisions))
+    print_table(Table(header, map(_decision_cells, renewed.decisions), title))
     _print_quantiles([one for one in renewed.decisions if one.challenger.quantiles])
     print_lines(*(f"{one.series}: {_told(one)}" for one in renewed.decisions))
 
@@ -237,7 +237,7 @@ def _print_quantiles(decisions: Sequence[Decision]) -> None:
         for one in decisions
         for each in (one.champion, one.challenger)
     ]
-    print_table(title, ("series", "generation", *first), rows)
+    print_table(Table(("series", "generation", *first), rows, title))
 
 
 def _sureness(told: Sureness | None) -> str:

@@ -33,6 +33,7 @@ from v8.losses.quantile_judgement import QuantileJudgement
 from v8.losses.significance import corrected_p_values
 from v8.records import MAX_SIZE, Count, Seconds, Text, checked, read_plain
 from v8.storage import write_text
+from v8.tables import Table
 from v8.tasks import TASKS
 
 History = Sequence[Mapping[str, float]]
@@ -314,15 +315,12 @@ def write_leaderboard_csv(path: Path, rows: Sequence[LeaderboardRow]) -> None:
 
     Tasks that a profile lacks and numbers that do not exist are empty cells.
     """
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
     of_naive, of_best = (
         [f"{task}_{column}" for task in TASKS for column in columns]
         for columns in (_NAIVE_COLUMNS, _BEST_COLUMNS)
     )
-    writer.writerow(["series", "source", *of_naive, *_SERIES_COLUMNS, *of_best])
-    writer.writerows(_cells(row) for row in rows)
-    write_text(path, stream.getvalue())
+    columns = ["series", "source", *of_naive, *_SERIES_COLUMNS, *of_best]
+    write_text(path, Table(columns, map(_cells, rows)).csv())
 
 
 def _score_task(results: Sequence[SeriesResult], task: str) -> list[TaskScore]:

@@ -16,13 +16,13 @@ from v8.losses.judgement import MODEL
 from v8.losses.season import BREAK_FACTOR, WILD_DAYS
 from v8.losses.significance import ALPHA
 from v8.storage import write_json, write_text
+from v8.tables import Table
 from v8.tasks import TASKS
 from v8.views.backtest_results import BacktestResults, SeriesFold, Stretch, TaskResult
 from v8.views.charts import Chart
-from v8.views.comparison_page import TextTable
 from v8.views.document import document, plot
 from v8.views.figures import season_figure
-from v8.views.markup import Html, element, facts, join, table
+from v8.views.markup import Html, element, facts, join, shown_table
 from v8.views.page import DEMO_WARNING
 from v8.wording import ABSENT, digits, number, p_value, percent, plural, spaced
 
@@ -86,7 +86,7 @@ def folds_in(results: BacktestResults) -> str:
     return f"In whole: {listed(whole) if whole else 'no fold'}; not in whole: {', '.join(told)}."
 
 
-def tables(results: BacktestResults, *, is_short: bool = False) -> Iterator[TextTable]:
+def tables(results: BacktestResults, *, is_short: bool = False) -> Iterator[Table]:
     """Tell the figures: pooled, then by fold, calm ones and breaks apart.
 
     Args:
@@ -102,7 +102,7 @@ def tables(results: BacktestResults, *, is_short: bool = False) -> Iterator[Text
             yield _short_table(title, chosen) if is_short else _table(title, chosen)
 
 
-def quantile_table(results: BacktestResults) -> TextTable | None:
+def quantile_table(results: BacktestResults) -> Table | None:
     """Return CRPS and coverage by fold, pools first; None where the profile has no quantiles."""
     those = [(one, task, told) for one in _together(results) for task, told in one.tasks.items() if told.crps]
     if not those:
@@ -119,7 +119,7 @@ def quantile_table(results: BacktestResults) -> TextTable | None:
         ]
         for one, task, told in those
     ]
-    return TextTable("Quantiles", [*head, *(f"in {name}" for name in intervals)], rows)
+    return Table([*head, *(f"in {name}" for name in intervals)], rows, "Quantiles")
 
 
 def _together(results: BacktestResults) -> Iterator[Stretch]:
@@ -127,7 +127,7 @@ def _together(results: BacktestResults) -> Iterator[Stretch]:
     yield from results.folds
 
 
-def series_table(results: BacktestResults) -> TextTable:
+def series_table(results: BacktestResults) -> Table:
     """Return one row a series, over all its folds."""
     head = ["series"]
     for task in results.tasks:
@@ -136,7 +136,7 @@ def series_table(results: BacktestResults) -> TextTable:
         [name, *(cell for task in results.tasks for cell in _short(found.get(task)))]
         for name, found in results.series.items()
     ]
-    return TextTable("By series, over its folds; the best baseline is that of the series", head, rows)
+    return Table(head, rows, "By series, over its folds; the best baseline is that of the series")
 
 
 def backtest_page(results: BacktestResults) -> Html:
@@ -165,11 +165,11 @@ def _quantiles_on_page(results: BacktestResults) -> Iterator[Html]:
         yield element("p", QUANTILE_NOTE, class_="soft")
 
 
-def _on_page(each: TextTable) -> Html:
-    return join([element("h2", each.title), table(each.head, each.rows, class_="figures")])
+def _on_page(each: Table) -> Html:
+    return join([element("h2", each.title), shown_table(each, class_="figures", is_titled=False)])
 
 
-def _short_table(title: str, stretches: Sequence[Stretch]) -> TextTable:
+def _short_table(title: str, stretches: Sequence[Stretch]) -> Table:
     head = [
         "fold",
         "judged from",
@@ -200,10 +200,10 @@ def _short_table(title: str, stretches: Sequence[Stretch]) -> TextTable:
         for one in stretches
         for task, result in one.tasks.items()
     ]
-    return TextTable(title, head, rows)
+    return Table(head, rows, title)
 
 
-def _table(title: str, stretches: Sequence[Stretch]) -> TextTable:
+def _table(title: str, stretches: Sequence[Stretch]) -> Table:
     baselines = _baselines(stretches)
     head = ["fold", "task", "model", *map(called, baselines), "× best", "smaller", "p", "verdict"]
     head += ["judged from", "to", "shock", "held"]
@@ -213,7 +213,7 @@ def _table(title: str, stretches: Sequence[Stretch]) -> TextTable:
         about = [one.first_close[:10], one.last_close[:10], digits(max(one.shock, 1e-9)), held]
         for task, result in one.tasks.items():
             rows.append([f"{one.name}, {one.timeframe}", task, *_cells(result, baselines), *about])
-    return TextTable(title, head, rows)
+    return Table(head, rows, title)
 
 
 def _cells(result: TaskResult, baselines: Sequence[str]) -> Iterator[str]:
@@ -284,7 +284,7 @@ def _failed(results: BacktestResults) -> Iterator[Html]:
     rows += sorted((results.plan.missing or {}).items())
     if rows:
         yield element("h2", "Failed, or not finished")
-        yield table(["Model", "Reason"], rows, class_="reasons")
+        yield shown_table(Table(["Model", "Reason"], rows, is_prose=True))
 
 
 def _facts(results: BacktestResults) -> Iterator[tuple[str, str]]:

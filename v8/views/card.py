@@ -32,10 +32,11 @@ from v8.losses.leaderboard import (
 from v8.losses.significance import ALPHA
 from v8.records import Count, Moment, Plain, Positive, Sha256, Word, checked
 from v8.redaction import shown
+from v8.tables import Table
 from v8.tasks import TASKS
 from v8.views.changes import changes_section
 from v8.views.leaderboard_tables import interval_summary
-from v8.wording import ABSENT, count, duration, markdown_table, number, p_value, percent, plural
+from v8.wording import ABSENT, count, duration, number, p_value, percent, plural
 
 LICENSE: Final = "mit"
 PIPELINE: Final = "time-series-forecasting"
@@ -288,7 +289,7 @@ def _summary(rows: Sequence[LeaderboardRow]) -> str:
             cells.append((TASKS[task].title, wins.name, count(wins.num_series), *medians, *outcomes))
     medians_of = ("models", "median multiple", "median skill")
     header = ("task", "beside", *medians_of, "beat it", "lose to it", "no real difference")
-    return markdown_table(header, cells)
+    return Table(header, cells).markdown()
 
 
 def _leaderboard(rows: Sequence[LeaderboardRow], *, is_tested: bool) -> str:
@@ -298,7 +299,7 @@ def _leaderboard(rows: Sequence[LeaderboardRow], *, is_tested: bool) -> str:
         for wins in summary.shown:
             header += [f"{TASKS[task].title} × {wins.name}", *(["p"] if is_tested else [])]
     cells = [_cells(row, summaries, is_tested=is_tested) for row in rows]
-    return markdown_table([*header, "direction"], cells)
+    return Table([*header, "direction"], cells).markdown()
 
 
 def _cells(row: LeaderboardRow, summaries: Mapping[str, TaskSummary], *, is_tested: bool) -> Iterator[str]:
@@ -331,7 +332,7 @@ def _data(metadata: Sequence[Mapping[str, Any]]) -> str:
         read = [_time(candles["first_open"]), _time(candles["last_open"]), count(candles["num_bars"])]
         judged = _time(test["first_open"]), count(test["num_windows"])
         rows.append([str(content["series"]), shown(candles["source"]), *read, *judged])
-    return markdown_table(header, rows)
+    return Table(header, rows).markdown()
 
 
 def distinct_versions(makings: Iterable[Mapping[str, Any]]) -> dict[str, str]:
@@ -372,7 +373,7 @@ def _making(
         ("models saved", f"{times[0]} to {times[-1]}") if is_of_many_runs else ("run started", times[0]),
         ("versions", ", ".join(f"{name} {version}" for name, version in distinct_versions(makings).items())),
     ]
-    return markdown_table(("what", "value"), rows)
+    return Table(("what", "value"), rows).markdown()
 
 
 def _machine(machine: Mapping[str, Any]) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from v8.artifacts.generations import Decision
-from v8.wording import ABSENT, count, markdown_table, number
+from v8.tables import Table
+from v8.wording import ABSENT, count, number
 
 _SECTION = """## What was renewed
 
@@ -22,7 +23,7 @@ def changes_section(decisions: Iterable[Decision]) -> str:
     """Return the section of a card in Markdown; empty where nothing was renewed."""
     rows = [_cells(one) for one in sorted(decisions, key=lambda one: one.series)]
     header = ("series", "newest candle", "before", "why", "new", "old", "best baseline", "windows", "judged")
-    return _SECTION.format(table=markdown_table(header, rows)) if rows else ""
+    return _SECTION.format(table=Table(header, rows).markdown()) if rows else ""
 
 
 def change_line(decision: Decision) -> str:

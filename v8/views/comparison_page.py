@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
-
-import pandas as pd
+from typing import Final
 
 from v8.storage import write_json, write_text
+from v8.tables import Table
 from v8.tasks import TASKS
 from v8.views.charts import Chart
 from v8.views.comparison_results import (
@@ -30,7 +29,7 @@ from v8.views.comparison_results import (
 )
 from v8.views.document import document, plot
 from v8.views.figures import dot_figure, stage_figure
-from v8.views.markup import Html, element, join, table
+from v8.views.markup import Html, element, join, shown_table
 from v8.views.page import DEMO_WARNING, provenance
 from v8.wording import ABSENT, count, digits, duration, number, plural
 
@@ -60,25 +59,11 @@ _STAGES: Final = (
 """Stages of the stacked bars, in the order in which they happen."""
 
 
-class TextTable(NamedTuple):
-    """A table whose cells are ready to be read.
-
-    Args:
-        title: What it shows.
-        head: Titles of the columns; the first column names the rows.
-        rows: One list of cells per row.
-    """
-
-    title: str
-    head: list[str]
-    rows: list[list[str]]
-
-
-def contents(comparison: Comparison) -> Iterator[tuple[str, list[str | TextTable]]]:
+def contents(comparison: Comparison) -> Iterator[tuple[str, list[str | Table]]]:
     """Tell what was found as sections: a heading, and sentences, tables, and markup for the page alone."""
     if comparison.failures:
         reasons = sorted(comparison.failures.items())
-        yield "Failed", [table(["Profile", "Reason"], reasons, class_="reasons")]
+        yield "Failed", [shown_table(Table(["Profile", "Reason"], reasons, is_prose=True))]
     if comparison.measurements:
         label = "Seconds of one model, with the import and compilation its process pays once; medians over"
         yield "Time", [plot(_stage_figure(comparison), f"{label} repeats."), ratio_table(comparison)]
@@ -125,7 +110,7 @@ def comparison_csv(comparison: Comparison) -> str:
         for name, spread in figures_of(comparison, profile).items():
             ratio = vars(ratios[name]).values() if name in ratios else [None] * 3
             lines.append([profile, name, FIGURES[name].unit, *vars(spread).values(), *ratio])
-    return pd.DataFrame(lines, columns=columns, dtype=object).to_csv(index=False, lineterminator="\n")
+    return Table(columns, lines).csv()
 
 
 def comparison_page(comparison: Comparison) -> Html:
@@ -141,9 +126,9 @@ def comparison_page(comparison: Comparison) -> Html:
     return document("v8: profiles compared", join(body))
 
 
-def _on_page(part: str | TextTable) -> Html:
-    if isinstance(part, TextTable):
-        return join([_on_page(part.title), table(part.head, part.rows, class_="wrapped figures")])
+def _on_page(part: str | Table) -> Html:
+    if isinstance(part, Table):
+        return join([_on_page(part.title), shown_table(part, class_="wrapped figures", is_titled=False)])
     return part if isinstance(part, Html) else element("p", part, class_="soft")
 
 
@@ -180,8 +165,9 @@ def _measurements(comparison: Comparison) -> Html:
     models = [(one, model) for one in comparison.measurements for model in one.models]
     names = [[one.profile, str(one.repeat), model.series] for one, model in models]
     return join(
-        table(
-            ["profile", "repeat", "series", *head], map(list.__add__, names, rows), class_="wrapped figures"
+        shown_table(
+            Table(["profile", "repeat", "series", *head], map(list.__add__, names, rows)),
+            class_="wrapped figures",
         )
         for head, rows in (
             (speeds, [_speeds(one, model) for one, model in models]),
@@ -212,7 +198,7 @@ def _tasks(comparison: Comparison) -> list[str]:
     return [task for task in TASKS if task in found]
 
 
-def cost_table(comparison: Comparison) -> TextTable:
+def cost_table(comparison: Comparison) -> Table:
     """Return every figure of every profile, with its spread where there are several repeats."""
     num_repeats = comparison.num_repeats
     title = f"Cost and skill: median over {plural(num_repeats, 'repeat')}, seconds are the mean of "
@@ -220,13 +206,13 @@ def cost_table(comparison: Comparison) -> TextTable:
     return _figure_table(title, comparison, figures_of, lambda kind: UNITS[kind.unit])
 
 
-def ratio_table(comparison: Comparison) -> TextTable:
+def ratio_table(comparison: Comparison) -> Table:
     """Return the figures of every profile as multiples of the baseline profile's."""
     title = f"As multiples of {comparison.baseline}, within the same repeat"
     return _figure_table(title, comparison, ratios_of, lambda _: lambda ratio: f"× {digits(ratio)}")
 
 
-def claim_table(comparison: Comparison) -> TextTable | None:
+def claim_table(comparison: Comparison) -> Table | None:
     """Return the claims about the compared profiles beside what was measured; None without any."""
     rows = []
     for name in comparison.profiles:
@@ -242,7 +228,7 @@ def claim_table(comparison: Comparison) -> TextTable | None:
     head = ["", "claimed: one model", "measured speed: one model"]
     head += [f"claimed: {PROJECTED_MODELS} models", f"projected: {PROJECTED_MODELS} models", "program"]
     note = f"{CLAIM_NOTE} The figures beside them are for {_bars(comparison)} candles a series."
-    return TextTable(note, head, rows) if rows else None
+    return Table(head, rows, note) if rows else None
 
 
 def budget_sentence(comparison: Comparison) -> str:
@@ -280,7 +266,7 @@ def _figure_table(
     comparison: Comparison,
     spreads_of: Callable[[Comparison, str], dict[str, Spread]],
     writer_of: Callable[[FigureKind], Callable[[float], str]],
-) -> TextTable:
+) -> Table:
     found = [spreads_of(comparison, name) for name in comparison.profiles]
     rows = [
         [
@@ -290,7 +276,7 @@ def _figure_table(
         for name, kind in FIGURES.items()
         if any(name in spreads for spreads in found)
     ]
-    return TextTable(title, ["", *comparison.profiles], rows)
+    return Table(["", *comparison.profiles], rows, title)
 
 
 def _shown(spread: Spread | None, write: Callable[[float], str]) -> str:

@@ -8,9 +8,10 @@ from v8.losses.judgement import BEATS, LOSES, MODEL
 from v8.losses.leaderboard import Against, LeaderboardRow, SeriesResult, TaskSummary, Wins, median, summarise
 from v8.losses.quantile_judgement import JudgedQuantiles, QuantileJudgement
 from v8.quantile_levels import intervals, nominal, percent_of
+from v8.tables import Table
 from v8.tasks import TASKS
-from v8.views.markup import Html, element, table
-from v8.wording import ABSENT, duration, epochs, markdown_table, number, p_value, percent, spaced
+from v8.views.markup import Html, element, shown_table
+from v8.wording import ABSENT, duration, epochs, number, p_value, percent, spaced
 
 MARK: Final = "●"
 """Stands beside a number that differs from 1 by more than chance."""
@@ -43,7 +44,7 @@ def multiples_table(rows: Sequence[LeaderboardRow], link: str) -> Html:
     compared = [f"× {spaced(wins.name)}" for summary in summaries.values() for wins in summary.shown]
     head = ["Series", *compared, "direction, step 1", "best epoch", "time"]
     cells = [_median_cells(rows), *(_cells(row, summaries, link) for row in rows)]
-    return table(head, cells, groups=groups, class_="wrapped")
+    return shown_table(Table(head, cells), groups=groups, class_="wrapped")
 
 
 def verdicts(rows: Sequence[LeaderboardRow]) -> Html:
@@ -61,7 +62,7 @@ def verdicts(rows: Sequence[LeaderboardRow]) -> Html:
         "numbers, and the 95 % intervals of direction, are in leaderboard.csv."
     )
     title = element("summary", "Verdicts and p-values")
-    return element("details", title, element("p", note, class_="soft"), table(head, cells))
+    return element("details", title, element("p", note, class_="soft"), shown_table(Table(head, cells)))
 
 
 def interval(ends: tuple[float, float] | None) -> str:
@@ -139,9 +140,10 @@ def interval_tables(judged: QuantileJudgement | None) -> Iterator[Html]:
     )
     yield element("p", note, class_="soft")
     for task, about in judged.tasks.items():
-        yield table(_head(judged), _rows(judged, about), caption=f"{TASKS[task].title}, over all steps")
+        title = f"{TASKS[task].title}, over all steps"
+        yield shown_table(Table(_head(judged), _rows(judged, about), title))
     by_step = [_step_cells(judged, task, step) for task in judged.tasks for step in range(_horizon(judged))]
-    yield table(["task and step", *_within(judged)], by_step, caption="The model's, step by step")
+    yield shown_table(Table(["task and step", *_within(judged)], by_step, "The model's, step by step"))
 
 
 def interval_summary(results: Sequence[SeriesResult]) -> str:
@@ -157,7 +159,7 @@ def interval_summary(results: Sequence[SeriesResult]) -> str:
             within = [percent(median(each.mean_coverage(at) for each in errors)) for at in _places(first)]
             crps = number(median(one.errors[name].crps / one.errors[MODEL].crps for one in those))
             rows.append((TASKS[task].title, spaced(name), crps, *within))
-    return markdown_table(("task", "forecaster", "CRPS, model = 1", *_within(first)), rows)
+    return Table(("task", "forecaster", "CRPS, model = 1", *_within(first)), rows).markdown()
 
 
 def _places(judged: QuantileJudgement) -> range:

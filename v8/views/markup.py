@@ -10,6 +10,8 @@ import html
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from v8.tables import Table
+
 _VOID: Final = frozenset({"br", "hr", "link", "meta"})
 
 _BAR_WIDTH: Final = 96
@@ -50,32 +52,29 @@ def join(parts: Iterable[str]) -> Html:
     return Html("".join(part if isinstance(part, Html) else html.escape(part) for part in parts))
 
 
-def table(
-    head: Iterable[str],
-    rows: Iterable[Iterable[str]],
+def shown_table(
+    table: Table,
     *,
-    caption: str | None = None,
     groups: Iterable[tuple[str, int]] = (),
     class_: str | None = None,
+    is_titled: bool = True,
 ) -> Html:
-    """Build a table whose first column names its rows, in a box that scrolls on narrow screens.
+    """Write a table, its title as caption unless that stands elsewhere, in a box that scrolls if need be.
 
-    Args:
-        head: Titles of the columns.
-        rows: Cells, the first of each is its name.
-        caption: What the table shows.
-        groups: Titles above several columns, and how many columns each spans.
-        class_: How it looks.
+    `groups` are titles above several columns, and how many columns each spans; `class_` is how it looks.
     """
-    parts = [] if caption is None else [element("caption", caption)]
+    parts = [element("caption", table.title)] if table.title and is_titled else []
     spans = [element("th", title, colspan=width, scope="colgroup") for title, width in groups]
-    titles = element("tr", *(element("th", title, scope="col") for title in head))
+    titles = element("tr", *(element("th", title, scope="col") for title in table.columns))
     parts.append(element("thead", *([element("tr", *spans)] if spans else []), titles))
     body = []
-    for first, *others in rows:
+    for first, *others in (
+        [cell if isinstance(cell, str) else str(cell) for cell in row] for row in table.rows
+    ):
         cells = (element("td", cell) for cell in others)
         body.append(element("tr", element("th", first, scope="row"), *cells))
-    content = element("table", *parts, element("tbody", *body), class_=class_)
+    look = class_ or ("reasons" if table.is_prose else None)
+    content = element("table", *parts, element("tbody", *body), class_=look)
     return element("div", content, class_="scroll")
 
 

@@ -17,6 +17,7 @@ from v8.losses.judgement import MODEL, Judgement
 from v8.losses.leaderboard import History, LeaderboardRow, SeriesResult, rank_results
 from v8.losses.metrics import StepDirection
 from v8.losses.significance import ALPHA
+from v8.tables import Table
 from v8.tasks import TASKS
 from v8.views.comparison_results import Comparison
 from v8.views.document import document, plot
@@ -30,7 +31,7 @@ from v8.views.leaderboard_tables import (
     summary_cards,
     verdicts,
 )
-from v8.views.markup import Html, element, facts, join, share_bar, split_bar, table
+from v8.views.markup import Html, element, facts, join, share_bar, shown_table, split_bar
 from v8.views.series_files import MOST_IN_ONE_FILE, SECTIONS_FOLDER, section_address
 from v8.wording import ABSENT, count, duration, number, p_value, percent, price, spaced
 
@@ -65,8 +66,8 @@ def run_page(run: RunRecord, results: Sequence[SeriesResult], sections: Mapping[
         summary_cards(rows),
     ]
     if run.reasons:
-        failures = table(["Series", "Reason"], sorted(run.reasons.items()), class_="reasons")
-        parts += [element("h2", "Failed series"), failures]
+        failures = Table(["Series", "Reason"], sorted(run.reasons.items()), is_prose=True)
+        parts += [element("h2", "Failed series"), shown_table(failures)]
     if rows:
         parts += _leaderboard(rows, is_folded=is_in_files(run))
     parts += _reading_guide(results)
@@ -127,7 +128,7 @@ def series_body(result: SeriesResult, history: History, sample: ForecastSample |
         *(_error_table(judgement, task) for task in judgement.errors),
         *interval_tables(result.quantiles),
         element("h3", "Direction of the close"),
-        table(_DIRECTION_COLUMNS, map(_direction_cells, judgement.direction)),
+        shown_table(Table(_DIRECTION_COLUMNS, map(_direction_cells, judgement.direction))),
         element("h3", "Training"),
         *_training(result, history),
         element("h3", "Spans"),
@@ -236,7 +237,7 @@ def _error_table(judgement: Judgement, task: str) -> Html:
     names = [MODEL, *(name for name in judgement.errors[task] if name != MODEL)]
     columns = ", ".join(spaced(column) for column in TASKS[task].columns)
     rows = (_error_cells(judgement, task, name) for name in names)
-    return table(head, rows, caption=f"{TASKS[task].title}, over all steps and {columns}")
+    return shown_table(Table(head, rows, f"{TASKS[task].title}, over all steps and {columns}"))
 
 
 def _error_cells(judgement: Judgement, task: str, forecaster: str) -> list[str]:
@@ -279,7 +280,7 @@ def _split(split: Mapping[str, Any]) -> Iterator[Html]:
     ranges = {name: span["rows"] for name, span in spans.items() if _is_range(span.get("rows"))}
     note = "Row by row in time order; red: the embargo, which no window may touch from both sides."
     yield element("figure", element("figcaption", note), split_bar(ranges), class_="wide")
-    yield table(["span", *map(spaced, _SPAN_KEYS)], rows)
+    yield shown_table(Table(["span", *map(spaced, _SPAN_KEYS)], rows))
     yield facts((spaced(name), _shown(value)) for name, value in split.items() if name not in spans)
 
 
@@ -293,7 +294,7 @@ def _time_table(result: SeriesResult) -> Html:
         [spaced(stage), join([share_bar(stage_s / total_s if total_s else 0.0), duration(stage_s)])]
         for stage, stage_s in result.seconds.items()
     ]
-    return table(["stage", "wall time"], [*rows, ["all", duration(total_s)]])
+    return shown_table(Table(["stage", "wall time"], [*rows, ["all", duration(total_s)]]))
 
 
 def _shown(value: object) -> str:
