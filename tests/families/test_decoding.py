@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from v8.families.transformer import positions
+from v8.families.autoregressive import positions
 from v8.networks.networks import TRUTH, WINDOW, build_network, counterparts, has_teacher
 from v8.networks.stacking import stack
 from v8.profile import Profile

@@ -1,6 +1,6 @@
 """What a network family is: its settings, its layers and what a forward pass through them costs.
 
-A family of one's own is one file that calls `FAMILIES.register`; a profile then names it in `network.family`.
+A family of one's own calls `FAMILIES.register`; a profile then names it in `network.family`.
 
 Shape legend: B batch, T lookback or time, F features, H horizon, D channels, C columns of a task,
 L levels of quantiles other than the median.
@@ -132,27 +132,38 @@ class Layers:
         """Apply layers of LSTMs, each normalised over channels of which some are dropped.
 
         Args:
-            x_BTD: Keras tensor.
             name: What the names of the layers begin with.
             units: Units of each layer per direction.
-            dropout: Share of channels dropped.
-            is_bidirectional: Read in both directions.
             is_sequence: Return every step, not only the last.
         """
         for number, each in enumerate(units, 1):
             layer, has_steps = f"{name}_{number}", is_sequence or number < len(units)
-            make = self._bilstm if is_bidirectional else self._lstm
-            x_BTD = make(each, layer, return_sequences=has_steps)(x_BTD)
+            make = self._both_ways if is_bidirectional else self.loop
+            x_BTD = make("LSTM", each, layer, return_sequences=has_steps)(x_BTD)
             x_BTD = self.keras.layers.LayerNormalization(dtype=self.precision, name=f"{layer}_norm")(x_BTD)
-            x_BTD = self.dropped(x_BTD, layer, dropout, is_sequence=has_steps)
+            x_BTD = self.dropout(layer, dropout, is_sequence=has_steps)(x_BTD)
         return x_BTD
 
-    def dropped(self, x: Any, name: str, dropout: float, *, is_sequence: bool = False) -> Any:
-        """Drop some channels: one draw a sequence is a third cheaper than one a step, and what is meant."""
-        return self.dropout(name, dropout, is_sequence=is_sequence)(x)
+    def loop(self, kind: str, units: int, name: str, **options: bool) -> Any:
+        """Make a recurrent layer or cell, such as "LSTM" or "GRUCell"; its weights take two seeds."""
+        kernel = self.keras.initializers.GlorotUniform(seed=next(self.seeds))
+        recurrent = self.keras.initializers.Orthogonal(seed=next(self.seeds))
+        initializers = {"kernel_initializer": kernel, "recurrent_initializer": recurrent}
+        return getattr(self.keras.layers, kind)(
+            units, **initializers, **options, dtype=self.precision, name=name
+        )
+
+    def _both_ways(self, kind: str, units: int, name: str, **options: bool) -> Any:
+        forward = self.loop(kind, units, f"{name}_forward", **options)
+        backward = self.loop(kind, units, f"{name}_backward", **options, go_backwards=True)
+        both = self.keras.layers.Bidirectional
+        return both(forward, backward_layer=backward, dtype=self.precision, name=name)
 
     def dropout(self, name: str, dropout: float, *, is_sequence: bool = False) -> Callable[[Any], Any]:
-        """Make the layer of `dropped`, which may be applied to many steps, each with a draw of its own."""
+        """Make what drops some channels, at each application by a draw of its own.
+
+        One draw a sequence is a third cheaper than one a step, and what is meant.
+        """
         if not dropout:
             return lambda x: x
         noise_shape, seed = (None, 1, None) if is_sequence else None, next(self.seeds)
@@ -161,10 +172,18 @@ class Layers:
         )
         return drop
 
-    def dense(self, units: int, name: str, activation: str | None = None, *, use_bias: bool = True) -> Any:
+    def dense(
+        self,
+        units: int,
+        name: str,
+        activation: str | None = None,
+        *,
+        use_bias: bool = True,
+        kernel: str = "GlorotUniform",
+    ) -> Any:
         """Make a dense layer whose first weights come from the next seed."""
-        kernel = self.keras.initializers.GlorotUniform(seed=next(self.seeds))
-        options = {"activation": activation, "use_bias": use_bias, "kernel_initializer": kernel}
+        start = getattr(self.keras.initializers, kernel)(seed=next(self.seeds))
+        options = {"activation": activation, "use_bias": use_bias, "kernel_initializer": start}
         return self.keras.layers.Dense(units, **options, dtype=self.precision, name=name)
 
     def columns(self, rows: Any, names: Sequence[str]) -> Any:
@@ -182,14 +201,7 @@ class Layers:
 
         Its kernel is zero, and `build_network` sets its bias to the constant start.
         """
-        return self.keras.layers.EinsumDense(
-            equation,
-            output_shape=(self.shape.horizon_bars, len(task.columns)),
-            bias_axes="hc",
-            kernel_initializer="zeros",
-            dtype="float32",  # 16 bits cannot tell neighbouring prices apart
-            name=HEAD_PREFIX + task.name,
-        )
+        return self._head(task.name, equation, (len(task.columns),), "hc", kernel="zeros")
 
     def heads(self, x: Any, equation: str) -> dict[str, Any]:
         """Apply every task's head, and that of its quantiles, all by one equation."""
@@ -199,43 +211,28 @@ class Layers:
     def quantile_heads(self, x: Any, equation: str, kernel: str = "zeros") -> dict[str, Any]:
         """Apply the heads of every task's quantiles: the steps from each to its neighbour, never negative.
 
-        Args:
-            x: What the heads of the tasks are applied to.
-            equation: Likewise, `c` being the columns of a task.
-            kernel: How the kernels start.
-
-        Returns:
-            By `quantile_output`, (B, H, L, C), scaled; nothing where the profile asks for none.
+        By `quantile_output`, (B, H, L, C), scaled; nothing where the profile asks for none. In the equation
+        `c` are the columns of a task; kernels start as `kernel` says.
         """
-        if not self.shape.outer_levels:
-            return {}
-        return {
-            quantile_output(task.name): self._quantile_head(task, equation, kernel)(x)
-            for task in self.shape.tasks
-        }
+        num_levels, made = len(self.shape.outer_levels), {}
+        for task in self.shape.tasks if num_levels else ():
+            name, sizes = quantile_output(task.name), (num_levels, len(task.columns))
+            options = {"kernel": kernel, "activation": "softplus"}
+            made[name] = self._head(name, equation.replace("c", "lc"), sizes, "hlc", **options)(x)
+        return made
 
-    def _quantile_head(self, task: Task, equation: str, kernel: str) -> Any:
+    def _head(
+        self, name: str, equation: str, sizes: tuple[int, ...], axes: str, *, kernel: str, **options: str
+    ) -> Any:
         return self.keras.layers.EinsumDense(
-            equation.replace("c", "lc"),
-            output_shape=(self.shape.horizon_bars, len(self.shape.outer_levels), len(task.columns)),
-            bias_axes="hlc",
-            activation="softplus",
+            equation,
+            output_shape=(self.shape.horizon_bars, *sizes),
+            bias_axes=axes,
             kernel_initializer=kernel,
-            dtype="float32",
-            name=HEAD_PREFIX + quantile_output(task.name),
+            dtype="float32",  # 16 bits cannot tell neighbouring prices apart
+            name=HEAD_PREFIX + name,
+            **options,
         )
-
-    def _bilstm(self, units: int, name: str, **options: bool) -> Any:
-        forward = self._lstm(units, f"{name}_forward", **options)
-        backward = self._lstm(units, f"{name}_backward", **options, go_backwards=True)
-        both = self.keras.layers.Bidirectional
-        return both(forward, backward_layer=backward, dtype=self.precision, name=name)
-
-    def _lstm(self, units: int, name: str, **options: bool) -> Any:
-        kernel = self.keras.initializers.GlorotUniform(seed=next(self.seeds))
-        recurrent = self.keras.initializers.Orthogonal(seed=next(self.seeds))
-        initializers = {"kernel_initializer": kernel, "recurrent_initializer": recurrent}
-        return self.keras.layers.LSTM(units, **initializers, **options, dtype=self.precision, name=name)
 
 
 def recurrent_flop(

@@ -1,9 +1,7 @@
-"""Family `transformer`: an encoder reads the window, a causal decoder writes the horizon bar after bar.
+"""Families that forecast bar after bar, each from their own forecast before, and attend to the window.
 
-Shape legend: B batch, T lookback or time, H horizon, D channels, C columns of a candle.
+Shape legend: B batch, T lookback or time, H horizon, D channels, U units, C columns of a candle.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,9 +12,141 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from v8.columns import OHLC
-from v8.families.attention import Attention, Memory, attention_flop, causal_mask
-from v8.families.decoding import decoded
-from v8.families.family import Dropout, Family, Layers, NetworkShape, Size, TaughtSettings, Units, dense_flop
+from v8.families.decoding import (
+    Attention,
+    Memory,
+    RecurrentDecoder,
+    attention_flop,
+    causal_mask,
+    decoded,
+    encoded,
+)
+from v8.families.family import (
+    Dropout,
+    Family,
+    Layers,
+    NetworkShape,
+    Size,
+    TaughtSettings,
+    Units,
+    dense_flop,
+    recurrent_flop,
+)
+
+
+class GruAttentionNetwork(TaughtSettings):
+    """Sizes of encoder and decoder, which are alike."""
+
+    recurrent_units: Units
+    """Units of each GRU layer of the encoder, first to last, and of the decoder's cells."""
+    dropout: Dropout
+    """Share of channels dropped between the layers, one draw a sequence; 0 switches it off."""
+
+
+def _gru_attention(network: GruAttentionNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
+    width = network.recurrent_units[-1]
+    window_BTU, states = encoded(window_BTF, layers, "GRU", network.recurrent_units, network.dropout)
+    query, key = layers.dense(width, "query"), layers.dense(width, "key", use_bias=False)
+    attend, key_BTU = _attention(layers, width), key(window_BTU)
+
+    def look(x_BHU: Any) -> Any:
+        return x_BHU + attend([query(x_BHU), window_BTU, key_BTU])
+
+    decoder = RecurrentDecoder(layers, "GRU", states, network.dropout, look)
+    return decoded(network, window_BTF, layers, decoder)
+
+
+def _attention(layers: Layers, width: int) -> Any:
+    keras, shape = layers.keras, layers.shape
+    attend = keras.layers.AdditiveAttention(dtype=layers.precision, name="attention")
+    attend.build(
+        [(None, bars, width) for bars in (shape.horizon_bars, shape.lookback_bars, shape.lookback_bars)]
+    )
+    # Keras draws it without a seed.
+    attend.scale.assign(keras.initializers.GlorotUniform(seed=next(layers.seeds))((width,)))
+    return attend
+
+
+def _gru_flop(network: GruAttentionNetwork, shape: NetworkShape) -> float:
+    bars, coming, units = shape.lookback_bars, shape.horizon_bars, network.recurrent_units
+    encoder = recurrent_flop(bars, shape.num_features, units, num_gates=3)
+    decoder = recurrent_flop(coming, len(OHLC), units, num_gates=3)
+    dense = (bars + coming) * dense_flop(units[-1], units[-1])
+    return encoder + decoder + dense + attention_flop(coming, bars, units[-1])
+
+
+GRU_ATTENTION: Final = Family(
+    name="gru_attention",
+    sentence="GRUs with additive attention over the window's states; forecasts bar after bar.",
+    source="Bahdanau et al. 2015, arXiv:1409.0473",
+    settings=GruAttentionNetwork,
+    outputs=_gru_attention,
+    forward_flop=_gru_flop,
+)
+
+
+class LstmAttentionNetwork(TaughtSettings):
+    """Sizes of encoder, decoder, attention and output."""
+
+    recurrent_units: Units
+    """Units of each LSTM layer of the encoder, first to last, and of the decoder's cells; the last number is
+    a multiple of `num_heads`."""
+    num_heads: Size
+    """Heads of the attention."""
+    dense_units: Units
+    """Units of each dense layer (ReLU) over the decoder's state and what it attended to, first to last."""
+    dropout: Dropout
+    """Share of channels dropped between the layers, one draw a sequence; 0 switches it off."""
+
+    @model_validator(mode="after")
+    def _heads_share_the_units(self) -> Self:
+        if self.recurrent_units[-1] % self.num_heads:
+            raise ValueError(
+                f"recurrent_units must end in a multiple of num_heads; got {self.recurrent_units[-1]}"
+            )
+        return self
+
+
+def _lstm_attention(network: LstmAttentionNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
+    ops, shape, width = layers.keras.ops, layers.shape, network.recurrent_units[-1]
+    window_BTU, states = encoded(window_BTF, layers, "LSTM", network.recurrent_units, network.dropout)
+    num_bars = 1 if layers.truth_BHC is None else shape.horizon_bars
+    steps = {"num_queries": num_bars, "num_keys": shape.lookback_bars}
+    attention = Attention.make(layers, width, network.num_heads, "attention", **steps)
+    memory = attention.memory(window_BTU)
+    dense = [
+        (layers.dense(units, f"dense_{number}", "relu"), layers.dropout(f"dense_{number}", network.dropout))
+        for number, units in enumerate(network.dense_units, 1)
+    ]
+
+    def look(x_BHU: Any) -> Any:
+        x_BHD = ops.concatenate([x_BHU, attention.read(x_BHU, memory)], axis=-1)
+        for layer, drop in dense:
+            x_BHD = drop(layer(x_BHD))
+        return x_BHD
+
+    decoder = RecurrentDecoder(layers, "LSTM", states, network.dropout, look)
+    return decoded(network, window_BTF, layers, decoder)
+
+
+def _lstm_flop(network: LstmAttentionNetwork, shape: NetworkShape) -> float:
+    bars, coming, units = shape.lookback_bars, shape.horizon_bars, network.recurrent_units
+    width = units[-1]
+    cells = recurrent_flop(bars, shape.num_features, units) + recurrent_flop(coming, len(OHLC), units)
+    # Keys and values of the window, queries and outputs of the horizon.
+    attention = 2 * (bars + coming) * dense_flop(width, width) + attention_flop(coming, bars, width)
+    return cells + attention + coming * dense_flop(2 * width, *network.dense_units)
+
+
+LSTM_ATTENTION: Final = Family(
+    name="lstm_attention",
+    sentence="LSTMs with attention of several heads to the window's states; forecasts bar after bar.",
+    source="Sutskever et al. 2014, arXiv:1409.3215; attention of Vaswani et al. 2017, arXiv:1706.03762",
+    settings=LstmAttentionNetwork,
+    outputs=_lstm_attention,
+    forward_flop=_lstm_flop,
+)
+
 
 LONGEST_WAVE: Final = 10_000.0
 """Ratio of the longest wave of the positions to the shortest (Vaswani et al. 2017)."""
@@ -139,7 +269,7 @@ class _Decoder:
         return x_BHD
 
 
-def _outputs(network: TransformerNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
+def _transformer(network: TransformerNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
     shape, embed = layers.shape, layers.dense(network.width, "embedding")
     # Candles of window and forecast are one kind of thing, so one layer reads both where they are alone.
     embed_candle = embed if shape.features == OHLC else layers.dense(network.width, "candle_embedding")
@@ -157,7 +287,7 @@ def _outputs(network: TransformerNetwork, window_BTF: Any, layers: Layers) -> di
     return decoded(network, window_BTF, layers, decoder)
 
 
-def _forward_flop(network: TransformerNetwork, shape: NetworkShape) -> float:
+def _transformer_flop(network: TransformerNetwork, shape: NetworkShape) -> float:
     bars, coming, width = shape.lookback_bars, shape.horizon_bars, network.width
     square, candle = dense_flop(width, width), dense_flop(len(OHLC), width)
     encoder = sum(
@@ -178,6 +308,6 @@ TRANSFORMER: Final = Family(
     sentence="Attention over the window, and a causal decoder that forecasts bar after bar.",
     source="Vaswani et al. 2017, arXiv:1706.03762",
     settings=TransformerNetwork,
-    outputs=_outputs,
-    forward_flop=_forward_flop,
+    outputs=_transformer,
+    forward_flop=_transformer_flop,
 )

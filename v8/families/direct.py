@@ -1,0 +1,175 @@
+"""Families that forecast the whole horizon at once.
+
+Shape legend: B batch, T lookback, F features, H horizon, D channels, R one number, C columns of a task.
+"""
+
+from typing import Any, Final
+
+from v8.columns import CLOSE, RANGE_BARS
+from v8.families.family import (
+    Dropout,
+    Family,
+    Layers,
+    NetworkSettings,
+    NetworkShape,
+    Units,
+    dense_flop,
+    recurrent_flop,
+)
+
+HOCHREITER: Final = "Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735"
+
+
+class Seq2SeqNetwork(NetworkSettings):
+    """Sizes of encoder and decoder."""
+
+    encoder_units: Units
+    """Units of each encoder layer per direction, first to last."""
+    decoder_units: Units
+    """Units of each decoder layer, first to last."""
+    dropout: Dropout
+    """Share of channels dropped after each layer, one draw a sequence; 0 switches it off."""
+
+
+def _seq2seq(network: Seq2SeqNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
+    units, dropout = network.encoder_units, network.dropout
+    summary_BD = layers.recurrent(window_BTF, "encoder", units, dropout, is_bidirectional=True)
+    repeat = layers.keras.layers.RepeatVector(
+        layers.shape.horizon_bars, dtype=layers.precision, name="repeat"
+    )
+    x_BHD = layers.recurrent(repeat(summary_BD), "decoder", network.decoder_units, dropout, is_sequence=True)
+    return layers.heads(x_BHD, "bhd,dc->bhc")
+
+
+def _seq2seq_flop(network: Seq2SeqNetwork, shape: NetworkShape) -> float:
+    encoder = recurrent_flop(shape.lookback_bars, shape.num_features, network.encoder_units, num_directions=2)
+    return encoder + recurrent_flop(shape.horizon_bars, 2 * network.encoder_units[-1], network.decoder_units)
+
+
+BILSTM_SEQ2SEQ: Final = Family(
+    name="bilstm_seq2seq",
+    sentence="Bidirectional LSTM encoder; its summary is repeated over the horizon and decoded by LSTMs.",
+    source="Sutskever et al. 2014, arXiv:1409.3215",
+    settings=Seq2SeqNetwork,
+    outputs=_seq2seq,
+    forward_flop=_seq2seq_flop,
+)
+
+
+class DenseNetwork(NetworkSettings):
+    """Sizes of LSTM and dense layers."""
+
+    encoder_units: Units
+    """Units of each LSTM layer, first to last."""
+    dense_units: Units
+    """Units of each dense layer (ReLU), first to last."""
+    dropout: Dropout
+    """Share of channels dropped after each LSTM layer, one draw a sequence; 0 switches it off."""
+
+
+def _lstm_dense(network: DenseNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
+    x_BD = layers.recurrent(window_BTF, "encoder", network.encoder_units, network.dropout)
+    for number, units in enumerate(network.dense_units, 1):
+        x_BD = layers.dense(units, f"dense_{number}", "relu")(x_BD)
+    return layers.heads(x_BD, "bd,dhc->bhc")
+
+
+LSTM_DENSE: Final = Family(
+    name="lstm_dense",
+    sentence="Stacked LSTMs whose last state is read by dense layers.",
+    source=HOCHREITER,
+    settings=DenseNetwork,
+    outputs=_lstm_dense,
+    forward_flop=lambda network, shape: recurrent_flop(
+        shape.lookback_bars, shape.num_features, network.encoder_units
+    ),
+)
+
+
+class CloseNetwork(NetworkSettings):
+    """Sizes of the LSTM layers."""
+
+    encoder_units: Units
+    """Units of each LSTM layer, first to last."""
+    dropout: Dropout
+    """Share of channels dropped after each layer, one draw a sequence; 0 switches it off."""
+
+
+def _lstm_close(network: CloseNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
+    close_BT1 = layers.columns(window_BTF, [CLOSE])
+    x_BD = layers.recurrent(close_BT1, "encoder", network.encoder_units, network.dropout)
+    return layers.heads(x_BD, "bd,dhc->bhc")
+
+
+LSTM_CLOSE: Final = Family(
+    name="lstm_close",
+    sentence="Stacked LSTMs over the closes alone.",
+    source=HOCHREITER,
+    settings=CloseNetwork,
+    outputs=_lstm_close,
+    forward_flop=lambda network, shape: recurrent_flop(shape.lookback_bars, 1, network.encoder_units),
+)
+
+
+class NewestRowNetwork(NetworkSettings):
+    """Sizes of the dense layers."""
+
+    dense_units: Units
+    """Units of each dense layer (GELU), first to last."""
+    dropout: Dropout
+    """Share of channels dropped after each layer; 0 switches it off."""
+
+
+def _dense_newest(network: NewestRowNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
+    keras, shape, equation = layers.keras, layers.shape, "bhr,rc->bhc"
+    row = keras.layers.Reshape((shape.num_features,), dtype=layers.precision, name="row")
+    x_BD = row(layers.newest(window_BTF))
+    for number, units in enumerate(network.dense_units, 1):
+        dense = layers.dense(units, f"dense_{number}", "gelu", kernel="HeNormal")
+        x_BD = layers.dropout(f"dense_{number}", network.dropout)(dense(x_BD))
+
+    def range_of(name: str) -> Any:
+        """One number a step, zero to begin with."""
+        return keras.layers.EinsumDense(
+            "bd,dhr->bhr",
+            output_shape=(shape.horizon_bars, 1),
+            kernel_initializer="zeros",
+            dtype="float32",
+            name=f"range_{name}",
+        )(x_BD)
+
+    outputs = {}
+    for task in shape.tasks:
+        head = layers.head(task, equation)
+        outputs[task.name] = head(range_of(task.name))
+        head.kernel.assign([task.sides])  # it moves each column to its side
+    if shape.outer_levels:
+        outputs |= layers.quantile_heads(range_of("quantiles"), equation, kernel="ones")
+    return outputs
+
+
+DENSE_NEWEST: Final = Family(
+    name="dense_newest",
+    sentence="Dense layers over the newest row; one number a task and step widens or narrows its range.",
+    source="v8, measured in scripts/FRONTIER.md",
+    settings=NewestRowNetwork,
+    outputs=_dense_newest,
+    forward_flop=lambda network, shape: dense_flop(
+        shape.num_features, *network.dense_units, shape.horizon_bars * len(shape.tasks)
+    ),
+)
+
+
+class RangePathsFormula(NetworkSettings):
+    """Nothing to choose: every number of it is fitted."""
+
+
+RANGE_PATHS: Final = Family(
+    name="range_paths",
+    sentence="No network: medians of paths of past bars, scaled to the ranges that a regression forecasts.",
+    source="filtered historical simulation: Barone-Adesi, Giannopoulos & Vosper (1999)",
+    settings=RangePathsFormula,
+    outputs=None,
+    forward_flop=lambda network, shape: 0.0,
+    min_lookback_bars=max(RANGE_BARS),
+)
