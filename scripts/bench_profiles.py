@@ -18,7 +18,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from v8.machine.quiet import quiet_start
+from v8.machine.starting import quiet_start
 
 with quiet_start():
     import tensorflow as tf

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from v8.machine.children import Order, ask
-from v8.machine.diagnosis import report_of
-from v8.machine.doctor import Findings, ask_driver, failure_of
+from v8.machine.doctor import Findings, ask_driver, failure_of, report_of
+from v8.machine.measurements import Order, ask
 from v8.profile import Profile
 
 REPOSITORY = Path(__file__).parents[2]

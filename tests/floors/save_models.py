@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from v8.features.store import FeatureStore
-from v8.machine.quiet import quiet_start
+from v8.machine.starting import quiet_start
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.profile import load_profile

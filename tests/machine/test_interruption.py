@@ -170,9 +170,9 @@ def test_leaving_does_not_wait_for_threads() -> None:
 
 
 def test_last_words_do_not_go_the_way_of_native_lines() -> None:
-    """Which a thread passes on that ends with the process (`v8.machine.quiet`)."""
+    """Which a thread passes on that ends with the process (`v8.machine.starting`)."""
     code = (
-        "from v8.machine.quiet import quiet_start\n"
+        "from v8.machine.starting import quiet_start\n"
         "os.environ.pop('TF_CPP_MIN_LOG_LEVEL', None)\n"  # with it nothing is kept quiet
         "with quiet_start():\n    pass\n"
         "set_last_words('interrupted: go on with this')\n"

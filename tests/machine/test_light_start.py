@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import gc, sys
-from v8.machine.quiet import quiet_start
+from v8.machine.starting import quiet_start
 with quiet_start():
     assert not gc.isenabled()
     import v8.runs.local

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from v8.machine import precision
-from v8.machine.precision import FORMATS, GAIN_TO_CHANGE, choose_precision, fastest
+from v8.machine import choices
+from v8.machine.choices import FORMATS, GAIN_TO_CHANGE, choose_precision, fastest
 from v8.profile import Profile
 
 MakeProfile = Callable[..., Profile]
@@ -28,11 +28,11 @@ def told(monkeypatch: pytest.MonkeyPatch, *answers: dict[str, float]) -> list[tu
     """Let measurements answer one after another; what was asked for is returned."""
     asked, waiting = [], list(answers)
 
-    def compared(profile: Any, formats: Any, num_models: int, *, is_short: bool) -> dict[str, float]:
+    def timed(profile: Any, formats: Any, *, is_short: bool, **options: Any) -> list[dict[str, float]]:
         asked.append((is_short, tuple(formats)))
-        return waiting.pop(0)
+        return [waiting.pop(0)]
 
-    monkeypatch.setattr(precision, "_compared", compared)
+    monkeypatch.setattr(choices, "_timed", timed)
     return asked
 
 
@@ -93,13 +93,13 @@ def test_a_measurement_that_fails_means_float32_and_says_so(
 def test_the_real_measurement_times_every_format(
     make_profile: MakeProfile, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compared, found = precision._compared, list[dict[str, float]]()
+    timed, found = choices._timed, list[dict[str, float]]()
 
-    def remembered(*given: Any, **options: Any) -> dict[str, float]:
-        found.append(compared(*given, **options))
-        return found[-1]
+    def remembered(*given: Any, **options: Any) -> list[dict[str, float]]:
+        found.extend(timed(*given, **options))
+        return found[-1:]
 
-    monkeypatch.setattr(precision, "_compared", remembered)
+    monkeypatch.setattr(choices, "_timed", remembered)
     tasks = {"ohlc": {"weight": 1.0, "loss": "mae"}}
     small = make_profile("lstm_dense", tasks=tasks, training=AUTO)  # every format is compiled by itself
     chosen = choose_precision(small, may_have_gpu=False, tell=lambda text: None)

@@ -21,7 +21,7 @@ from judging import judge_arrays
 from v8.artifacts.run_folder import RunFolder, RunRecord
 from v8.cli.printing import print_newer
 from v8.errors import DataError, StorageError
-from v8.machine.loop_design import FLAGS, STEPWISE
+from v8.machine.choices import FLAGS, STEPWISE
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource

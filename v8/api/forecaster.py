@@ -24,7 +24,7 @@ from v8.hub.opening import open_forecaster
 from v8.hub.pull import pull
 from v8.losses.judgement import Judgement, judge_span
 from v8.losses.quantile_judgement import QuantileJudgement
-from v8.machine.quiet import quiet_start
+from v8.machine.starting import quiet_start
 from v8.market.candles import Candles
 from v8.market.frames import GivenCandles
 from v8.market.open_times import iso

@@ -53,7 +53,7 @@ Status = Literal["pending", "running", "done", "failed"]
 
 Loops = Literal["stepwise", "whole", "whole_of_16"]
 """Whether XLA runs each operation of a loop as a task, or the loop as one kernel, in which tiles:
-`v8.machine.loop_design.FLAGS`."""
+`v8.machine.choices.FLAGS`."""
 
 
 @dataclass(frozen=True)

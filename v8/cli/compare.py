@@ -126,7 +126,7 @@ def compare_profiles(
     from v8.artifacts.run_folder import now_iso
     from v8.cli.printing import print_lines
     from v8.hardware import describe_machine, versions
-    from v8.machine.core_probe import measured_workers
+    from v8.machine.choices import measured_workers
     from v8.market.sources.source import SeriesLister, open_source
     from v8.runs.comparison import compare
     from v8.views.comparison_results import Comparison

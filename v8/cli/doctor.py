@@ -51,8 +51,7 @@ def doctor(
     chosen = load_profile(profile)
     network_outputs(chosen)  # or there is nothing to measure
 
-    from v8.machine.diagnosis import report_of
-    from v8.machine.doctor import examine
+    from v8.machine.doctor import examine, report_of
 
     started = time.monotonic()
     findings = examine(chosen, seconds, partial(choose_workers, "cpu", "auto"))

@@ -95,7 +95,7 @@ def _found(
 ) -> ServingModels:
     """Look at a place, before a file is made."""
     from v8.cli.device import place
-    from v8.machine.quiet import quiet_start
+    from v8.machine.starting import quiet_start
 
     place("auto", "1", "1")  # the same sums in the same order as when the models were judged
     with quiet_start():
@@ -106,7 +106,7 @@ def _found(
 
 def _open(models: ServingModels) -> None:
     """Open all models, which starts TensorFlow."""
-    from v8.machine.quiet import quiet_start
+    from v8.machine.starting import quiet_start
 
     with quiet_start():
         for name in models.series:

@@ -87,7 +87,7 @@ def predict(
     _check_plot(plot, is_many=is_many)
 
     from v8.cli.device import place
-    from v8.machine.quiet import quiet_start
+    from v8.machine.starting import quiet_start
     from v8.market.sources.source import open_source
 
     take_tables(tables)

@@ -22,7 +22,7 @@ from rich.table import Column
 from v8.artifacts.run_folder import ERROR_FILE
 from v8.losses.leaderboard import Against, LeaderboardRow, TaskSummary, summarise
 from v8.losses.significance import ALPHA
-from v8.machine.quiet import quiet_start
+from v8.machine.starting import quiet_start
 from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource

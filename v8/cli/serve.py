@@ -92,7 +92,7 @@ def _begun(place: Place, candles: CandleSource, tracks: LedgerReader) -> Desk:
     from v8.app.places import FleetForecasts
     from v8.app.server import WAIT_S
     from v8.cli.device import place as place_models
-    from v8.machine.quiet import quiet_start
+    from v8.machine.starting import quiet_start
     from v8.market.sources.source import present_of
 
     place_models("auto", "1", "1")  # the same sums in the same order as when the models were judged

@@ -67,7 +67,7 @@ def leave() -> NoReturn:
     # Two threads may leave at the same time: the one that ends the process waits for the one that speaks.
     _speaking.acquire(timeout=_SAY_S)
     with suppress(IndexError, OSError, ValueError):  # they were said, or standard error is closed
-        # Not descriptor 2, which may lead to a thread that ends with this process (`v8.machine.quiet`).
+        # Not descriptor 2, which may lead to a thread that ends with this process (`v8.machine.starting`).
         errors = sys.stderr.fileno()
         if _takes_words(errors):
             os.write(errors, _last_words.pop().encode())

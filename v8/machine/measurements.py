@@ -1,30 +1,165 @@
-"""What was measured about this machine, kept for the next run.
+"""Measurements of this machine: taken by processes of their own, and kept for the next run.
 
-A measurement belongs to a processor, its GPUs, the versions installed and whatever else its `key` tells: with
+A measurement gets a fresh process (`v8.runs.measuring_process`), so that imports, compilation, threads and
+peak memory are those of a process that did nothing else, and a crash in there is a sentence here. Lines of
+JSON go through the pipes. Down: one `Order`. Up: `ready` with the system's clock once the process could
+begin, `said` on the way, `measured` as soon as one measurement is done, `refused` with the sentence of an
+error of ours. A process whose standard input closes ends itself, because then nobody waits for it.
+
+What is kept belongs to a processor, its GPUs, the versions installed and whatever else its key tells: with
 any other key it is taken anew. The files only save time: one that is lost or damaged is measured again.
 """
 
-from __future__ import annotations
-
 import json
 import os
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter
 
+from v8.errors import V8Error
 from v8.hardware import identity
+from v8.profile import Profile
 from v8.storage import digest_json, home, write_cache
 from v8.user_files import read_given
 
-KEPT_FORMAT: Final = 1
+STOP_S: Final = 2.0
+"""How long a process may take to stop after its batch before it is killed."""
 
+KEPT_FORMAT: Final = 1
 _MAX_BYTES: Final = 1 << 20
 """A larger file is none of ours."""
 
+Tell = Callable[[str], None]
+Wanted: TypeAlias = dict[str, Any]
+"""One measurement to take: its name in `v8.runs.measuring.MEASURES` as "measure", and its options."""
 Found = TypeVar("Found")
+
+
+class Order(BaseModel):
+    """What a process is asked for: measurements of one profile, in this order."""
+
+    profile: Profile
+    measurements: list[Wanted]
+    environment: dict[str, str] = {}
+    """Variables that the process starts with, beside those of this one."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a process brought back."""
+
+    measured: tuple[dict[str, Any], ...]
+    """Its measurements, in order; fewer than asked for when it failed."""
+    refusal: str | None
+    """The sentence with which it gave up or was given up; None when it was not."""
+    start_s: float
+    """From its start until it was ready, seconds."""
+    exit_code: int
+    """As the system tells it; 0 is none of a failure."""
+    errors: str
+    """What it wrote to standard error."""
+
+
+def ask(
+    orders: Sequence[Order], *, limit_s: float = threading.TIMEOUT_MAX, tell: Tell = lambda _: None
+) -> list[Answer]:
+    """Let a fresh process carry out each order, all at once; one that takes longer than the limit is ended.
+
+    What processes say on the way is told. When interrupted, they are stopped first.
+    """
+    with ExitStack() as stack:
+        children = [stack.enter_context(closing(_Child(order, limit_s))) for order in orders]
+        return [child.answer(tell) for child in children]
+
+
+def serve(carry_out: Callable[[Order], Iterator[Any]]) -> None:
+    """Be the process at the other end of the pipes: say that it is ready, carry out one order, end.
+
+    Measurements are taken one after another: dataclasses, or plain JSON values of them.
+    """
+    _send(ready=time.perf_counter())
+    order = Order.model_validate_json(sys.stdin.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        for found in carry_out(order):
+            _send(measured=found)
+    except V8Error as error:
+        _send(refused=str(error))
+
+
+def say(sentence: str) -> None:
+    """Let the process that gave the order know what is going on."""
+    _send(said=sentence)
+
+
+class _Child:
+    """A measuring process, from its start until it is closed."""
+
+    def __init__(self, order: Order, limit_s: float) -> None:
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - closed with the process
+        self._started, self._limit_s = time.perf_counter(), limit_s
+        # A session of its own: Ctrl-C reaches this process alone, which then tells the other to stop.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "v8.runs.measuring_process"],
+            env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ, **order.environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            start_new_session=True,
+        )
+        self._limit = threading.Timer(limit_s, self._process.kill)
+        self._limit.daemon = True
+        self._limit.start()
+        with suppress(BrokenPipeError):
+            print(order.model_dump_json(), file=self._process.stdin, flush=True)
+
+    def answer(self, tell: Tell) -> Answer:
+        """Listen until the process ends."""
+        measured, refusal, start_s = [], None, 0.0
+        for line in self._process.stdout or ():
+            content = json.loads(line) if line.startswith("{") else {}
+            if "ready" in content:
+                start_s = content["ready"] - self._started
+            elif "said" in content:
+                tell(content["said"])
+            elif "measured" in content:
+                measured.append(content["measured"])
+            refusal = content.get("refused", refusal)
+        exit_code = self._process.wait()
+        if exit_code and time.perf_counter() - self._started >= self._limit_s:
+            refusal = f"a measuring process took more than {self._limit_s:g} s"
+        self._errors.seek(0)
+        return Answer(tuple(measured), refusal, start_s, exit_code, self._errors.read())
+
+    def close(self) -> None:
+        """End the process, if it has not ended: after its batch, or else by force."""
+        self._limit.cancel()
+        with suppress(BrokenPipeError), self._errors, self._process:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+
+
+def _send(**content: Any) -> None:
+    print(json.dumps(content, default=asdict), flush=True)  # noqa: T201 - to the process that asked
+
+
+def _end_with_parent() -> None:
+    while os.read(sys.stdin.fileno(), 1):  # not through sys.stdin, whose lock the end of the process needs
+        pass
+    os._exit(1)
 
 
 def kept(kind: TypeAdapter[Found], name: str, key: Mapping[str, Any], measure: Callable[[], Found]) -> Found:
@@ -46,8 +181,7 @@ def kept(kind: TypeAdapter[Found], name: str, key: Mapping[str, Any], measure: C
 def recall(kind: TypeAdapter[Found], name: str, key: Mapping[str, Any]) -> Found | None:
     """Return a measurement of an earlier call, as for `kept`; None where there is none."""
     file, _ = _place(name, key)
-    # ValidationError is a ValueError: text that is no JSON, or is something else.
-    with suppress(OSError, ValueError, ValidationError, KeyError, TypeError):
+    with suppress(OSError, ValueError, KeyError, TypeError):  # no JSON, or something else
         return kind.validate_python(json.loads(read_given(file, _MAX_BYTES))["found"])
     return None
 
@@ -61,10 +195,6 @@ def keep(kind: TypeAdapter[Found], name: str, key: Mapping[str, Any], found: Fou
 
 def _place(name: str, key: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
     """Return the file of a measurement, and all that it depends on."""
-    whole_key = {
-        "format": KEPT_FORMAT,
-        **identity(),
-        "backend": os.environ.get("KERAS_BACKEND", "tensorflow"),
-        **key,
-    }
+    backend = os.environ.get("KERAS_BACKEND", "tensorflow")
+    whole_key = {"format": KEPT_FORMAT, **identity(), "backend": backend, **key}
     return home() / "machine" / f"{name}-{digest_json(whole_key)[:16]}.json", whole_key

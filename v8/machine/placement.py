@@ -6,7 +6,7 @@ and fleets from one queue (`v8.runs.workers` says why). On a CPU each core gets 
 process that trains one series at a time: four stacked models reach 266 windows/s in one process where
 one model reaches 350 (profile `aligned`, two cores), because many small matrices multiply slower than
 few large ones. How many cores there really are, and from which size on a larger fleet gains nothing, is
-measured before training (`v8.machine.core_probe`, `v8.training.probe.measured_fleet_size`); when memory
+measured before training (`v8.machine.choices`, `v8.training.probe.measured_fleet_size`); when memory
 runs out, the fleet is halved.
 """
 

@@ -1,7 +1,7 @@
 """LSTM and GRU over whole sequences, with hand-derived gradients, for one model or many.
 
 The loop over time holds one matmul a step and the elementwise work, backward the slopes of the gates, too:
-where XLA makes one kernel of a loop (`v8.machine.loop_design`) they cost less there than arrays of them. The
+where XLA makes one kernel of a loop (`v8.machine.choices`) they cost less there than arrays of them. The
 input projection and the weight gradients happen outside it as single large products. Gate order, formulas and
 results are those of keras.layers.LSTM and keras.layers.GRU(reset_after=True) with default
 activations; gradients follow Hochreiter & Schmidhuber 1997 and Cho et al. 2014.

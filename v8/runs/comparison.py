@@ -1,7 +1,7 @@
 """Measures profiles side by side: the same candles, fresh processes, turns in a rotating order.
 
 Candles are read first and pinned, so every measurement trains on exactly the same ones or fails. Then
-each profile runs once per repeat in a process of its own (`v8.machine.children`), one process at a time;
+each profile runs once per repeat in a process of its own (`v8.machine.measurements`), one process at a time;
 each repeat starts with another profile. A profile that fails is named and the others go on.
 """
 
@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from v8.artifacts.run_folder import locate_run, pin_of
 from v8.errors import ProfileError
-from v8.machine.children import Answer, Order, Wanted, ask
+from v8.machine.measurements import Answer, Order, Wanted, ask
 from v8.market.companions import Companions
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource

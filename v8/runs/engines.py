@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from v8.hardware import has_gpu
-from v8.machine.core_probe import measured_workers
+from v8.machine.choices import measured_workers
 from v8.machine.placement import Placement
-from v8.machine.quiet import quiet_start
+from v8.machine.starting import quiet_start
 from v8.registry import Registry, later
 from v8.runs import workers
 from v8.runs.events import Listener, Note, Outcome

@@ -19,8 +19,7 @@ from v8.artifacts.run_folder import ERROR_FILE, RunFolder, pin_of
 from v8.artifacts.series_artifact import redo_offered, verify_model_file
 from v8.errors import ArtifactError, StorageError
 from v8.hardware import may_have_gpu
-from v8.machine.loop_design import choose_loops, compile_loops
-from v8.machine.precision import choose_precision
+from v8.machine.choices import choose_loops, choose_precision, compile_loops
 from v8.market.candles import Candles
 from v8.market.companions import Companions
 from v8.market.series import Series

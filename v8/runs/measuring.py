@@ -1,4 +1,4 @@
-"""What a measuring process measures; `v8.machine.children` tells it what.
+"""What a measuring process measures; `v8.machine.measurements` tells it what.
 
 Speeds are those of `v8.training.probe`; `training` makes whole artefacts the way a run does, from reading
 the candles to saving, and measures every stage.
@@ -22,7 +22,7 @@ from v8.errors import ProfileError
 from v8.features.store import FeatureStore
 from v8.hardware import has_gpu, process_memory
 from v8.losses.judgement import Judgement
-from v8.machine.children import Order, say, serve
+from v8.machine.measurements import Order, say, serve
 from v8.market.companions import Companions
 from v8.market.series import Series
 from v8.market.sources.source import open_source

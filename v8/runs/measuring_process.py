@@ -1,4 +1,4 @@
-"""The process that measures; `v8.machine.children` starts it.
+"""The process that measures; `v8.machine.measurements` starts it.
 
     echo '{"profile": {...}, "measurements": [{"measure": "matmul", "seconds": 2}]}' \
         | python -m v8.runs.measuring_process
@@ -8,7 +8,7 @@ It starts TensorFlow as all of ours do, which must be prepared before `v8.runs.m
 
 from __future__ import annotations
 
-from v8.machine.light_start import light_start
+from v8.machine.starting import light_start
 
 if __name__ == "__main__":
     with light_start():

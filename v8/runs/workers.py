@@ -34,7 +34,7 @@ from typing import Any
 
 from v8.hardware import has_gpu
 from v8.machine.interruption import deferred_interrupts
-from v8.machine.quiet import quiet_start
+from v8.machine.starting import quiet_start
 from v8.market.series import Series
 from v8.profile import Profile
 from v8.runs.events import Event, Listener, Note, Outcome, log_told_as_notes

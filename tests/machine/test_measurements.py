@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from v8.machine.children import Order, Wanted, ask
+from v8.machine.measurements import Order, Wanted, ask
 from v8.profile import Profile
 from v8.runs.measuring import measure
 

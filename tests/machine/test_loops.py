@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from v8.artifacts.run_folder import Loops
-from v8.machine import loop_design
-from v8.machine.loop_design import FLAGS, STEPWISE, choose_loops, compile_loops
+from v8.machine import choices
+from v8.machine.choices import FLAGS, STEPWISE, choose_loops, compile_loops
+from v8.machine.measurements import Answer
 from v8.networks.cost import training_flop_per_window
 from v8.profile import Profile
 
@@ -26,18 +27,18 @@ SPEEDS = [600.0, 750.0, 700.0]
 def single_threaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("V8_HOME", str(tmp_path))
     monkeypatch.setenv("XLA_FLAGS", STEPWISE)
-    monkeypatch.setattr(loop_design, "WORTHWHILE_FLOP", 1.0)
+    monkeypatch.setattr(choices, "WORTHWHILE_FLOP", 1.0)
 
 
 def told(monkeypatch: pytest.MonkeyPatch, *answers: list[float]) -> list[Profile]:
     """Let measurements answer one after another; what was measured is returned."""
     asked, waiting = list[Profile](), list(answers)
 
-    def measured(profile: Profile) -> list[float]:
+    def timed(profile: Profile, *given: Any, **options: Any) -> list[dict[str, float]]:
         asked.append(profile)
-        return waiting.pop(0)
+        return [{"float32": speed} if speed else {} for speed in waiting.pop(0)]
 
-    monkeypatch.setattr(loop_design, "_measured", measured)
+    monkeypatch.setattr(choices, "_timed", timed)
     return asked
 
 
@@ -100,7 +101,7 @@ def test_a_short_training_is_not_worth_the_measurement(
     asked, profile = told(monkeypatch), make_profile()
     num_windows = profile.training.epochs * profile.newest_bars
     least = 1.01 * num_windows * training_flop_per_window(profile)
-    monkeypatch.setattr(loop_design, "WORTHWHILE_FLOP", least)
+    monkeypatch.setattr(choices, "WORTHWHILE_FLOP", least)
     assert (settled(profile), asked) == (STEPWISE, [])
 
 
@@ -111,9 +112,9 @@ def test_each_set_of_flags_is_measured_in_a_process_of_its_own(
 
     def ask(given: Any, **options: Any) -> list[Any]:
         orders.extend(given)
-        return [loop_design.Answer(({"float32": rate},), None, 0.0, 0, "") for rate in SPEEDS]
+        return [Answer(({"float32": rate},), None, 0.0, 0, "") for rate in SPEEDS]
 
-    monkeypatch.setattr(loop_design, "ask", ask)
+    monkeypatch.setattr(choices, "ask", ask)
     assert settled(make_profile()) == FLAGS["whole"]
     assert [order.environment["XLA_FLAGS"] for order in orders] == list(FLAGS.values())
     assert all(order.measurements == orders[0].measurements for order in orders)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from v8.machine.core_probe import (
+from v8.machine.choices import (
     NUM_TRIES,
     WORKER_BYTES,
     affordable_workers,
@@ -67,9 +67,9 @@ def test_what_was_measured_serves_the_next_run_but_memory_is_looked_at_again(
     chosen = measured_workers(2)
     assert chosen in (1, 2)
     (file,) = (tmp_path / "machine").glob("workers-*.json")
-    monkeypatch.setattr("v8.machine.core_probe.threads_speed", None)
+    monkeypatch.setattr("v8.machine.choices.threads_speed", None)
     assert measured_workers(2) == chosen
-    monkeypatch.setattr("v8.machine.core_probe.free_bytes", lambda: 0)
+    monkeypatch.setattr("v8.machine.choices.free_bytes", lambda: 0)
     assert measured_workers(2) == 1
     monkeypatch.undo()
     monkeypatch.setenv("V8_HOME", str(tmp_path))
