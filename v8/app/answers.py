@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from v8.app.places import Fleet
 from v8.errors import DataError, V8Error, with_parameters
-from v8.losses.leaderboard import Against, TaskScore
+from v8.losses.leaderboard import Against
 from v8.market.open_times import iso
 from v8.market.series import Series, series_advice
 from v8.redaction import shown
@@ -61,10 +61,7 @@ def trained(fleet: Fleet, series: Series) -> dict[str, Any]:
     return {
         "profile": about["profile"]["name"],
         "created_at": about["created_at"],
-        "source": candles["source"],
-        "num_bars": candles["num_bars"],
-        "first_open": candles["first_open"],
-        "last_open": candles["last_open"],
+        **{name: candles[name] for name in ("source", "num_bars", "first_open", "last_open")},
         "candles_digest": candles.get("digest"),
         "spans": spans,
         "model_sha256": fleet.digest(series),
@@ -96,7 +93,10 @@ def leaderboard(fleet: Fleet) -> dict[str, Any]:
     rows = [
         {
             "series": row.series,
-            "tasks": {task: _score(score) for task, score in row.tasks.items()},
+            "tasks": {
+                task: {"naive": _against(score.naive), "best_baseline": _against(score.best)}
+                for task, score in row.tasks.items()
+            },
             "direction_hit_rate_step_1": row.hit_rate,
             "direction_95": None if row.hit_rate_95 is None else list(row.hit_rate_95),
         }
@@ -105,17 +105,9 @@ def leaderboard(fleet: Fleet) -> dict[str, Any]:
     return {"place": fleet.label, "leaderboard": rows}
 
 
-def _score(score: TaskScore) -> dict[str, Any]:
-    return {"naive": _against(score.naive), "best_baseline": _against(score.best)}
-
-
 def _against(against: Against) -> dict[str, Any]:
-    return {
-        "name": against.name,
-        "multiple": against.multiple,
-        "verdict": against.verdict,
-        "corrected_p_value": against.corrected_p_value,
-    }
+    told = ("name", "multiple", "verdict", "corrected_p_value")
+    return {name: getattr(against, name) for name in told}
 
 
 def track(record: Record | None, series: Series) -> dict[str, Any]:

@@ -5,8 +5,6 @@ the same page works by its button. It counts whatever goes wrong in `data-errors
 test in a browser finds it, and how often it showed a series in `data-shown`.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from v8.views.document import STYLE

@@ -49,14 +49,9 @@ Tell = Callable[[str], None]
 class Crowd:
     """The connections that wait, the longest first. Of too many is told once in `TOLD_EVERY_S`.
 
-    Args:
-        tell: What is told.
-        most: How many may wait, two thirds of them of one address; None is as many as this process may.
-        clock: Seconds that never go back.
-
-    Attributes:
-        at_once: Callers to accept in a row. Three such rows at most come between being accepted and being
-            read, so whoever asks at once is read before it would give way.
+    At `most` so many may wait, two thirds of them of one address; None is as many as this process may.
+    `at_once` callers are accepted in a row. Three such rows at most come between being accepted and being
+    read, so whoever asks at once is read before it would give way.
     """
 
     def __init__(
@@ -92,11 +87,9 @@ class Crowd:
                 del self._num_of[address]
 
     def give_way(self, room: str, address: str | None = None) -> bool:
-        """Close the connection that has waited longest, and tell whether there was one.
+        """Close the connection that has waited longest, of an address or of all; tell whether there was one.
 
-        Args:
-            room: What there is room for, for the operator.
-            address: Whose it must be; None is anybody's.
+        The operator reads what there is `room` for.
         """
         if self._clock() >= self._next_s:
             self._next_s = self._clock() + TOLD_EVERY_S
@@ -113,9 +106,6 @@ class Listener(socket.socket):
 
     A caller who is not accepted wakes the server again and again. So a connection that waits gives way; where
     none waits, a file is given up that was kept for this, and the caller is accepted and sent away.
-
-    Attributes:
-        crowd: The connections that wait.
     """
 
     def __init__(self, family: int, kind: int, protocol: int, crowd: Crowd) -> None:
@@ -128,11 +118,7 @@ class Listener(socket.socket):
         super().listen(max(backlog, QUEUE))
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a caller.
-
-        Raises:
-            BlockingIOError: If there is none, or not at this moment.
-        """
+        """Accept a caller; BlockingIOError if there is none, or not at this moment."""
         try:
             return super().accept()
         except OSError as error:
@@ -162,13 +148,7 @@ class Listener(socket.socket):
 
 
 class Connection(H11Protocol):
-    """One connection, with its patience.
-
-    Args:
-        crowd: Those that wait.
-        headers: What every answer of the application carries.
-        options: As uvicorn gives them.
-    """
+    """One connection of a crowd, with its patience; `headers` are what every answer carries."""
 
     def __init__(self, *, crowd: Crowd, headers: Sequence[tuple[bytes, bytes]], **options: Any) -> None:
         super().__init__(**options)

@@ -8,13 +8,11 @@ script: Plotly would bring 5 MB and styles that the page's policy forbids, Matpl
 with the reader's and colours that do not follow light and dark.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,15 +30,9 @@ _LEAST_ROOM: Final = 1e-4
 
 @dataclass(frozen=True)
 class Paper:
-    """What a chart is drawn on.
+    """What a chart is drawn on: its class in the style sheet, its size, most candles and most times named.
 
-    Args:
-        name: Its class in the style sheet.
-        width: Of all of it.
-        height: Of all of it.
-        margin: Room for prices on the right and for times below.
-        num_candles: Most candles that it shows.
-        num_times: Most times that it names.
+    The margin is room for prices on the right and for times below.
     """
 
     name: str
@@ -57,11 +49,9 @@ NARROW: Final = Paper("chart narrow-chart", 360, 300, (74, 28), 44, 3)
 
 @dataclass(frozen=True)
 class Picture:
-    """Candles and the forecast that follows them without a hole.
+    """Candles, `bar_s` seconds each, and the forecast that follows them without a hole.
 
     Args:
-        series: Whose.
-        bar_s: Seconds from one open to the next.
         open_time_s: Of the candles, seconds since the epoch, UTC, shape (N,), ascending.
         candles: Their open, high, low and close, each of shape (N,), quote currency.
         forecast: Columns forecast, each of shape (H,), quote currency.
@@ -75,7 +65,7 @@ class Picture:
     forecast: Columns
     fans: Sequence[tuple[Floats, ...]] = ()
 
-    def newest(self, num_candles: int) -> Picture:
+    def newest(self, num_candles: int) -> Self:
         """Return it with so many candles at most."""
         columns = {name: values[-num_candles:] for name, values in self.candles.items()}
         return replace(self, open_time_s=self.open_time_s[-num_candles:], candles=columns)
@@ -129,7 +119,7 @@ class _Scale:
     step: float
 
     @classmethod
-    def fitting(cls, picture: Picture, paper: Paper) -> _Scale:
+    def fitting(cls, picture: Picture, paper: Paper) -> Self:
         lowest = min(float(values.min()) for values in _shown(picture))
         highest = max(float(values.max()) for values in _shown(picture))
         room = max(0.04 * (highest - lowest), _LEAST_ROOM * highest)

@@ -5,8 +5,6 @@ to this machine must not open it, so the Host is one of this machine's unless a 
 our own files is loaded by the page, and nothing of it is framed, guessed or referred.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final

@@ -4,8 +4,6 @@ Nothing that a request starts outlives its bound: work is shared (`v8.app.desk`)
 it at most, and only GET and HEAD are answered.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import math
@@ -79,17 +77,15 @@ class Site:
         part, status, headers = await self._part_of(series)
         return _html(part, status, headers)
 
-    async def series(self, request: Request) -> Response:
-        """Answer `/api/series`."""
-        return json_answer(answers.series_list(self._desk.fleet))
-
-    async def leaderboard(self, request: Request) -> Response:
-        """Answer `/api/leaderboard`."""
-        return json_answer(answers.leaderboard(self._desk.fleet))
-
-    async def health(self, request: Request) -> Response:
-        """Answer `/api/health`."""
-        return json_answer(answers.health(self._desk.fleet, self._source, self._desk.now_s()))
+    def plain(self) -> dict[str, Callable[[], dict[str, Any]]]:
+        """Return per address what is answered at once, whatever is asked."""
+        desk = self._desk
+        return {
+            "/api/series": lambda: answers.series_list(desk.fleet),
+            "/api/leaderboard": lambda: answers.leaderboard(desk.fleet),
+            "/api/health": lambda: answers.health(desk.fleet, self._source, desk.now_s()),
+            "/openapi.json": answers.description,
+        }
 
     async def forecast(self, request: Request) -> Response:
         """Answer `/api/forecast/{series}`."""
@@ -101,10 +97,6 @@ class Site:
         """Answer `/api/track/{series}`."""
         series = _find(self._desk.fleet, request.path_params["series"])
         return json_answer(answers.track(await _finished(self._desk.record()), series))
-
-    async def description(self, request: Request) -> Response:
-        """Answer `/openapi.json`."""
-        return json_answer(answers.description())
 
     async def _part_of(self, series: Series) -> tuple[Html, int, dict[str, str]]:
         """Return the part about a series, the status that goes with it, and when to ask again."""
@@ -126,17 +118,15 @@ class Site:
 
 def application(site: Site, policy: Policy) -> Guard:
     """Return all routes of a site behind the guard."""
-    pages = {"/": site.page, "/part/{series}": site.part}
-    api = {
-        "/api/series": site.series,
+    answered: dict[str, Callable[[Request], Any]] = {
+        "/": site.page,
+        "/part/{series}": site.part,
         "/api/forecast/{series}": site.forecast,
         "/api/track/{series}": site.track,
-        "/api/leaderboard": site.leaderboard,
-        "/api/health": site.health,
-        "/openapi.json": site.description,
+        **{path: _telling(tell) for path, tell in site.plain().items()},
+        **{path: _file(*about) for path, about in _FILES.items()},
     }
-    files = {path: _file(*about) for path, about in _FILES.items()}
-    routes = [Route(path, answer, methods=["GET"]) for path, answer in {**pages, **api, **files}.items()]
+    routes = [Route(path, answer, methods=["GET"]) for path, answer in answered.items()]
     handlers: dict[Any, Any] = {
         HTTPException: _on_http,
         UnknownSeriesError: _on_unknown,
@@ -150,11 +140,7 @@ def application(site: Site, policy: Policy) -> Guard:
 
 
 def listening(host: str, port: int, tell: Tell = lambda text: None) -> Listener:
-    """Return a socket that listens; port 0 takes any that is free. Of a crowd is told now and then.
-
-    Raises:
-        ProfileError: If it cannot.
-    """
+    """Return a socket that listens, or ProfileError; port 0 takes any free one. It tells of a crowd."""
     try:
         return _listening(Crowd(tell), *socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0])
     except (OSError, OverflowError) as error:
@@ -240,6 +226,13 @@ def _file(content: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
 
     async def answer(request: Request) -> Response:
         return Response(body, 200, {"cache-control": _KEPT}, f"{kind}; charset=utf-8")
+
+    return answer
+
+
+def _telling(tell: Callable[[], dict[str, Any]]) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        return json_answer(tell())
 
     return answer
 

@@ -1,7 +1,5 @@
 """`python -m v8 doctor`: what this machine has, what it computes on, how fast, and what to choose."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """`python -m v8 features`: what the feature store holds, or what the features of a profile are."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -3,8 +3,6 @@
 Nothing but text and line ends goes to anything that is not a terminal.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -91,11 +89,7 @@ def open_display(plan: Plan) -> Iterator[Listener]:
 
 
 def print_plan(plan: Plan, source: CandleSource) -> None:
-    """Print what a run would do, and about how long it would take.
-
-    Raises:
-        DataError: If the profile's newest bars are too few.
-    """
+    """Print what a run would do, and about how long it would take; DataError if its bars are too few."""
     profile, work = plan.profile, estimate_work(plan.profile)
     cost = known_cost(profile)
     with quiet_start():
@@ -158,10 +152,7 @@ def print_summary(summary: Summary, run: Path, rows: Sequence[LeaderboardRow]) -
 def print_newer(newer: Sequence[NewerCandles], update: str, fresh: str) -> None:
     """Print that there are candles which the run does not use, and the commands that do.
 
-    Args:
-        newer: What there is.
-        update: The command that trains a new generation and lets the better one serve.
-        fresh: The command that starts a new run.
+    `update` trains a new generation and lets the better one serve, `fresh` starts a new run.
     """
     if not newer:
         return
@@ -214,9 +205,8 @@ def _print_wins(summaries: Mapping[str, TaskSummary]) -> None:
 
 def _significance(rows: Sequence[LeaderboardRow]) -> str:
     if all(score.naive.p_value is None for row in rows for score in row.tasks.values()):
-        return (
-            "Below 1 the model errs less. Nothing is known yet: the test spans hold too few windows to test."
-        )
+        why = "the test spans hold too few windows to test."
+        return f"Below 1 the model errs less. Nothing is known yet: {why}"
     return (
         "Below 1 the model errs less. * differs by more than chance: Diebold-Mariano test, p < "
         f"{ALPHA:g}, corrected for {len(rows)} series at once (Benjamini-Hochberg)."

@@ -26,7 +26,7 @@ from v8.hub.remote import PublishedRepo, RemoteState, WritableRepo
 from v8.hub.staging import Staged
 from v8.hub.transport import strict_client
 from v8.redaction import shown
-from v8.views.changes import change_line
+from v8.views.card import change_line
 
 PUBLISH_RETRIES: Final = RetryPolicy()
 

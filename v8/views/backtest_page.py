@@ -4,9 +4,7 @@
 maps of seasons.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -89,22 +87,19 @@ def folds_in(results: BacktestResults) -> str:
 def tables(results: BacktestResults, *, is_short: bool = False) -> Iterator[Table]:
     """Tell the figures: pooled, then by fold, calm ones and breaks apart.
 
-    Args:
-        results: What was found.
-        is_short: Leave out what does not fit into a terminal: all baselines but the best.
+    A short table leaves out what does not fit into a terminal: all baselines but the best.
     """
-    for title, chosen in {
-        "Pooled": results.pools,
-        "Calm folds": [one for one in results.folds if not one.is_break],
-        "Folds with a break in volatility": [one for one in results.folds if one.is_break],
-    }.items():
+    calm, breaks = ([one for one in results.folds if one.is_break == is_break] for is_break in (False, True))
+    titled = {"Pooled": results.pools, "Calm folds": calm, "Folds with a break in volatility": breaks}
+    for title, chosen in titled.items():
         if chosen:
             yield _short_table(title, chosen) if is_short else _table(title, chosen)
 
 
 def quantile_table(results: BacktestResults) -> Table | None:
     """Return CRPS and coverage by fold, pools first; None where the profile has no quantiles."""
-    those = [(one, task, told) for one in _together(results) for task, told in one.tasks.items() if told.crps]
+    together = [*results.pools, *results.folds]
+    those = [(one, task, told) for one in together for task, told in one.tasks.items() if told.crps]
     if not those:
         return None
     baselines = list(dict.fromkeys(name for _, _, told in those for name in told.crps))
@@ -122,11 +117,6 @@ def quantile_table(results: BacktestResults) -> Table | None:
     return Table([*head, *(f"in {name}" for name in intervals)], rows, "Quantiles")
 
 
-def _together(results: BacktestResults) -> Iterator[Stretch]:
-    yield from results.pools
-    yield from results.folds
-
-
 def series_table(results: BacktestResults) -> Table:
     """Return one row a series, over all its folds."""
     head = ["series"]
@@ -141,7 +131,7 @@ def series_table(results: BacktestResults) -> Table:
 
 def backtest_page(results: BacktestResults) -> Html:
     """Return the page; maps on it need a browser, tables do not."""
-    plan = results.plan
+    plan, told = results.plan, quantile_table(results)
     body = [
         Html() if plan.is_publishable else element("p", DEMO_WARNING, class_="banner", role="alert"),
         element("h1", f"Back-test of profile {plan.profile['name']}"),
@@ -150,7 +140,7 @@ def backtest_page(results: BacktestResults) -> Html:
         element("div", *_maps(results), class_="charts"),
         *(_on_page(each) for each in tables(results)),
         element("p", NOTE, class_="soft"),
-        *_quantiles_on_page(results),
+        *([_on_page(told), element("p", QUANTILE_NOTE, class_="soft")] if told else []),
         _on_page(series_table(results)),
         *_failed(results),
         element("h2", "Where these numbers come from"),
@@ -159,30 +149,13 @@ def backtest_page(results: BacktestResults) -> Html:
     return document(f"v8: back-test of {plan.profile['name']}", join(body))
 
 
-def _quantiles_on_page(results: BacktestResults) -> Iterator[Html]:
-    if quantiles := quantile_table(results):
-        yield _on_page(quantiles)
-        yield element("p", QUANTILE_NOTE, class_="soft")
-
-
 def _on_page(each: Table) -> Html:
     return join([element("h2", each.title), shown_table(each, class_="figures", is_titled=False)])
 
 
 def _short_table(title: str, stretches: Sequence[Stretch]) -> Table:
-    head = [
-        "fold",
-        "judged from",
-        "shock",
-        "task",
-        "model",
-        "best baseline",
-        "its error",
-        "× best",
-        "smaller",
-        "p",
-        "verdict",
-    ]
+    head = ["fold", "judged from", "shock", "task", "model", "best baseline", "its error"]
+    head += ["× best", "smaller", "p", "verdict"]
     rows = [
         [
             f"{one.name}, {one.timeframe}",
@@ -204,7 +177,8 @@ def _short_table(title: str, stretches: Sequence[Stretch]) -> Table:
 
 
 def _table(title: str, stretches: Sequence[Stretch]) -> Table:
-    baselines = _baselines(stretches)
+    every = [name for one in stretches for result in one.tasks.values() for name in result.multiples]
+    baselines = [NAIVE, *(name for name in dict.fromkeys(every) if name not in (MODEL, NAIVE))]
     head = ["fold", "task", "model", *map(called, baselines), "× best", "smaller", "p", "verdict"]
     head += ["judged from", "to", "shock", "held"]
     rows = []
@@ -228,20 +202,8 @@ def _cells(result: TaskResult, baselines: Sequence[str]) -> Iterator[str]:
 def _short(result: TaskResult | None) -> list[str]:
     if result is None:
         return [ABSENT] * 4
-    return [
-        number(result.ours),
-        f"{number(result.against_best)} {spaced(called(result.best))}",
-        p_value(result.p_best),
-        result.verdict,
-    ]
-
-
-def _baselines(stretches: Iterable[Stretch]) -> list[str]:
-    """List the baselines of some stretches, naive first."""
-    found = dict.fromkeys(
-        name for one in stretches for result in one.tasks.values() for name in result.multiples
-    )
-    return [NAIVE, *(name for name in found if name not in (MODEL, NAIVE))]
+    beside = f"{number(result.against_best)} {spaced(called(result.best))}"
+    return [number(result.ours), beside, p_value(result.p_best), result.verdict]
 
 
 def _maps(results: BacktestResults) -> Iterator[Html]:

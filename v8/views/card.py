@@ -6,8 +6,6 @@ the same run gives the same card. A model that loses to the naive forecast, or t
 so beside its name.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -34,7 +32,6 @@ from v8.records import Count, Moment, Plain, Positive, Sha256, Word, checked
 from v8.redaction import shown
 from v8.tables import Table
 from v8.tasks import TASKS
-from v8.views.changes import changes_section
 from v8.views.leaderboard_tables import interval_summary
 from v8.wording import ABSENT, count, duration, number, p_value, percent, plural
 
@@ -144,6 +141,15 @@ interval.
 {table}
 
 """
+_CHANGES: Final = """## What was renewed
+
+These models took the place of older ones of the same profile, because they erred less on candles that neither
+had seen. Errors are multiples of naive's, in the order of the tasks above: new model, old model, and the best
+baseline on the same candles.
+
+{table}
+
+"""
 _SURE: Final = (
     "Intervals hold what they promise on average, over calm and wild days together; not on every day, and "
     "not beyond the markets that training has seen."
@@ -225,7 +231,7 @@ def model_card(
         leaderboard=_leaderboard(rows, is_tested=is_tested),
         intervals=_INTERVALS.format(table=told) if (told := interval_summary(results)) else "",
         sureness=_SURE if told else _UNSURE,
-        changes=changes_section(changes),
+        changes=_changes(changes),
         held_back=f"Not published:\n\n{lines}\n" if held_back else "",
         repo=repo,
         beside=f"\n{note}\n" if (note := covariate_note(first)) else "",
@@ -385,10 +391,40 @@ def _distinct(values: Iterable[str]) -> str:
     return ", ".join(sorted(set(map(shown, values))))
 
 
-def _time(iso: str) -> str:
+def _changes(decisions: Iterable[Decision]) -> str:
+    """Return the section of a card in Markdown; empty where nothing was renewed."""
+    rows = [_change_cells(one) for one in sorted(decisions, key=lambda one: one.series)]
+    header = ("series", "newest candle", "before", "why", "new", "old", "best baseline", "windows", "judged")
+    return _CHANGES.format(table=Table(header, rows).markdown()) if rows else ""
+
+
+def change_line(decision: Decision) -> str:
+    """Say in one line of a commit's description what changed of a series, and why."""
+    new, old = decision.challenger, decision.champion
+    return (
+        f"{decision.series}: model up to {_time(new.trained_until)} in place of {_time(old.trained_until)}. "
+        f"Stale: {decision.stale}. Chosen: {decision.why}."
+    )
+
+
+def _change_cells(decision: Decision) -> Iterator[str]:
+    new, old = decision.challenger, decision.champion
+    yield from (decision.series, _time(new.trained_until), _time(old.trained_until), decision.stale)
+    yield from (_numbers(each.multiples.values()) for each in (new, old))
+    best = [f"{number(one.multiple)} {one.name}" for one in decision.baselines.values()]
+    yield from (", ".join(best) or ABSENT, count(decision.num_windows))
+    ends = decision.judged_from, decision.judged_until
+    yield f"{_time(ends[0])} to {_time(ends[1])}" if all(ends) else ABSENT
+
+
+def _numbers(multiples: Iterable[float]) -> str:
+    return ", ".join(map(number, multiples)) or ABSENT
+
+
+def _time(moment: str | None) -> str:
     """Write an ISO time without seconds and zone.
 
-    >>> _time("2024-09-06T00:15:00+00:00")
-    '2024-09-06 00:15'
+    >>> _time("2024-09-06T00:15:00+00:00"), _time(None)
+    ('2024-09-06 00:15', '–')
     """
-    return iso[:16].replace("T", " ")
+    return ABSENT if moment is None else moment[:16].replace("T", " ")

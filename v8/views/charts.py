@@ -128,10 +128,7 @@ class Candles:
 class Dots:
     """A dot per row, hollow where in doubt; an arrow with its number where far off.
 
-    Args:
-        x: Where they stand; None for none.
-        rows: Names of the rows.
-        values: What a pointer reads of each.
+    A pointer reads the values, wherever a dot stands; None is no dot.
     """
 
     name: str
@@ -150,7 +147,7 @@ class Dots:
 
 @dataclass(frozen=True)
 class Bars:
-    """A stretch of a stacked bar per row; drawn on pages only."""
+    """A stretch of a stacked bar per row; on pages only."""
 
     name: str
     lengths: Sequence[float]
@@ -161,13 +158,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Heat:
-    """A map of cells, orange below 0, blue above; drawn on pages only.
-
-    Args:
-        cells: Numbers by row and column; None is no cell.
-        far: What has the strongest colour.
-        notes: What is said of each column.
-    """
+    """A map of cells by row and column, orange below 0, blue above, strongest at `far`; on pages only."""
 
     rows: Sequence[str]
     cells: Sequence[Sequence[float | None]]

@@ -4,8 +4,6 @@
 the terminal between its charts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -84,15 +82,7 @@ def contents(comparison: Comparison) -> Iterator[tuple[str, list[str | Table]]]:
 
 
 def write_comparison(folder: Path, comparison: Comparison) -> list[Path]:
-    """Write `compare.json`, `compare.csv` and `compare.html`, each atomically.
-
-    Args:
-        folder: Where to; made when missing, and files of an earlier comparison are replaced.
-        comparison: What was measured.
-
-    Returns:
-        The files written.
-    """
+    """Write `compare.json`, `compare.csv` and `compare.html` into a folder, each atomically; return them."""
     files = [folder / f"compare.{kind}" for kind in ("json", "csv", "html")]
     write_json(files[0], comparison.to_json())
     write_text(files[1], comparison_csv(comparison))

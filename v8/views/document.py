@@ -11,8 +11,6 @@ where a test in a browser finds it. An address that ends in `#all` opens every s
 name of a series opens that one.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The charts of reports, each specified once: for the page, PNG files and a notebook. Times are UTC."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -124,10 +122,8 @@ def dot_figure(
 ) -> Chart:
     """Draw one dot per row, from top to bottom, and task on a common scale whose reference is 1.
 
-    Args:
-        columns: Per task, a number per row; None where there is none. Those far off stand beyond an edge, a
-            place for each task, unless most are.
-        is_sure: Per task, whether a dot is filled; hollow ones are in doubt. None fills all.
+    A row without a number has None. Those far off stand beyond an edge, a place for each task, unless most
+    are. Dots that are not sure are hollow; None fills all.
     """
     known = {task: [one for one in values if one is not None] for task, values in columns.items()}
     every = [value for values in known.values() for value in values]
@@ -204,12 +200,10 @@ def stage_figure(seconds: Mapping[str, Mapping[str, float]]) -> Chart:
 def season_figure(
     rows: Mapping[str, Mapping[str, float | None]], columns: Mapping[str, str], notes: Mapping[str, str]
 ) -> Chart:
-    """Draw skills as a map: blue where a model is better than its rival, orange where it is worse.
+    """Draw skills, in %, as a map: blue where a model is better than its rival, orange where it is worse.
 
-    Args:
-        rows: Per row, from top to bottom, the skill of each column, in %; None or absent where there is none.
-        columns: What stands below each column, of our own words.
-        notes: What the tooltip says of each column.
+    Rows, from top to bottom, lack columns or hold None where there is no skill. Of each column there are the
+    words below it and those of its tooltip.
     """
     cells = [[those.get(column) for column in columns] for those in rows.values()]
     known = [abs(value) for those in cells for value in those if value is not None]

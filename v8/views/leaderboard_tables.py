@@ -10,7 +10,7 @@ from v8.losses.quantile_judgement import JudgedQuantiles, QuantileJudgement
 from v8.quantile_levels import intervals, nominal, percent_of
 from v8.tables import Table
 from v8.tasks import TASKS
-from v8.views.markup import Html, element, shown_table
+from v8.views.markup import Html, element, join, shown_table
 from v8.wording import ABSENT, duration, epochs, number, p_value, percent, spaced
 
 MARK: Final = "●"
@@ -28,17 +28,26 @@ LEADERBOARD_NOTE: Final = (
 
 def summary_cards(rows: Sequence[LeaderboardRow]) -> Html:
     """Show one card a task: the median beside naive and the best baseline, and how many beat them."""
-    cards = (_card(task, summary) for task, summary in summarise(rows).items())
+    cards = (
+        element("div", element("h3", TASKS[task].title), *map(_said_of, summary.shown))
+        for task, summary in summarise(rows).items()
+    )
     return element("div", *cards, class_="cards")
 
 
-def multiples_table(rows: Sequence[LeaderboardRow], link: str) -> Html:
-    """Show one line a series, the median first.
+def _said_of(wins: Wins) -> Html:
+    is_naive = wins.name == called(NAIVE)
+    beside = "the naive forecast" if is_naive else f"{spaced(wins.name)}, the best baseline"
+    counts = (
+        f"Of {wins.num_series}, {wins.num_beating} beat it and {wins.num_losing} lose to it by more than "
+        f"chance; {wins.num_undecided} without a real difference."
+    )
+    lead = element("b", f"× {number(wins.median_multiple)}")
+    return join([element("p", lead, beside, class_="lead"), element("p", counts)])
 
-    Args:
-        rows: At least one.
-        link: Where the name of a series leads, with `{}` in its place.
-    """
+
+def multiples_table(rows: Sequence[LeaderboardRow], link: str) -> Html:
+    """Show one line a series, of at least one, the median first; `link` has `{}` in place of its name."""
     summaries = summarise(rows)
     groups = [("", 1), *((TASKS[task].title, len(one.shown)) for task, one in summaries.items()), ("", 3)]
     compared = [f"× {spaced(wins.name)}" for summary in summaries.values() for wins in summary.shown]
@@ -68,24 +77,6 @@ def verdicts(rows: Sequence[LeaderboardRow]) -> Html:
 def interval(ends: tuple[float, float] | None) -> str:
     """Write both ends of an interval of shares."""
     return ABSENT if ends is None else " to ".join(map(percent, ends))
-
-
-def _card(task: str, summary: TaskSummary) -> Html:
-    said = (part for wins in summary.shown for part in _card_lines(wins))
-    return element("div", element("h3", TASKS[task].title), *said)
-
-
-def _card_lines(wins: Wins) -> Iterator[Html]:
-    yield element("p", element("b", f"× {number(wins.median_multiple)}"), _named(wins.name), class_="lead")
-    yield element(
-        "p",
-        f"Of {wins.num_series}, {wins.num_beating} beat it and {wins.num_losing} lose to it by more than "
-        f"chance; {wins.num_undecided} without a real difference.",
-    )
-
-
-def _named(baseline: str) -> str:
-    return "the naive forecast" if baseline == called(NAIVE) else f"{spaced(baseline)}, the best baseline"
 
 
 def _median_cells(rows: Sequence[LeaderboardRow]) -> list[str]:
@@ -139,10 +130,13 @@ def interval_tables(judged: QuantileJudgement | None) -> Iterator[Html]:
         "for one number. Within: how many of the truths lay in the interval; width: its mean, in returns."
     )
     yield element("p", note, class_="soft")
+    each = [f"{what} {name}" for name in judged.named_intervals() for what in ("within", "width of")]
+    head = ["", "CRPS", *each, "model's CRPS ÷ its", "p of it"]
     for task, about in judged.tasks.items():
         title = f"{TASKS[task].title}, over all steps"
-        yield shown_table(Table(_head(judged), _rows(judged, about), title))
-    by_step = [_step_cells(judged, task, step) for task in judged.tasks for step in range(_horizon(judged))]
+        yield shown_table(Table(head, _rows(judged, about), title))
+    num_steps = len(next(iter(judged.tasks.values())).errors[MODEL].pinball[0])
+    by_step = [_step_cells(judged, task, step) for task in judged.tasks for step in range(num_steps)]
     yield shown_table(Table(["task and step", *_within(judged)], by_step, "The model's, step by step"))
 
 
@@ -156,29 +150,23 @@ def interval_summary(results: Sequence[SeriesResult]) -> str:
         those = [one.tasks[task] for one in judged if one.levels == first.levels and task in one.tasks]
         for name in about.errors:
             errors = [one.errors[name] for one in those if name in one.errors]
-            within = [percent(median(each.mean_coverage(at) for each in errors)) for at in _places(first)]
+            within = [
+                percent(median(each.mean_coverage(at) for each in errors))
+                for at in range(len(first.intervals))
+            ]
             crps = number(median(one.errors[name].crps / one.errors[MODEL].crps for one in those))
             rows.append((TASKS[task].title, spaced(name), crps, *within))
     return Table(("task", "forecaster", "CRPS, model = 1", *_within(first)), rows).markdown()
-
-
-def _places(judged: QuantileJudgement) -> range:
-    return range(len(judged.intervals))
 
 
 def _within(judged: QuantileJudgement) -> list[str]:
     return [f"within {name}" for name in judged.named_intervals()]
 
 
-def _head(judged: QuantileJudgement) -> list[str]:
-    each = [f"{what} {name}" for name in judged.named_intervals() for what in ("within", "width of")]
-    return ["", "CRPS", *each, "model's CRPS ÷ its", "p of it"]
-
-
 def _rows(judged: QuantileJudgement, about: JudgedQuantiles) -> Iterator[list[str]]:
     for name, errors in about.errors.items():
         cells = [spaced(name), percent(errors.crps, 4)]
-        for place in _places(judged):
+        for place in range(len(judged.intervals)):
             cells += [percent(errors.mean_coverage(place)), percent(errors.mean_width(place), 3)]
         is_model = name == MODEL
         multiple = None if is_model else about.multiple(name)
@@ -187,9 +175,5 @@ def _rows(judged: QuantileJudgement, about: JudgedQuantiles) -> Iterator[list[st
 
 def _step_cells(judged: QuantileJudgement, task: str, step: int) -> list[str]:
     errors = judged.tasks[task].errors[MODEL]
-    within = [percent(errors.coverage_by_step(place)[step]) for place in _places(judged)]
+    within = [percent(errors.coverage_by_step(place)[step]) for place in range(len(judged.intervals))]
     return [f"{TASKS[task].title}, {step + 1}", *within]
-
-
-def _horizon(judged: QuantileJudgement) -> int:
-    return len(next(iter(judged.tasks.values())).errors[MODEL].pinball[0])

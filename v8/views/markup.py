@@ -4,8 +4,6 @@ There is no other way to put text on a page, so a hostile reason, name or machin
 inside tables and text take their colours from the page's style sheet; their lengths are SVG user units.
 """
 
-from __future__ import annotations
-
 import html
 from collections.abc import Iterable, Mapping
 from typing import Final

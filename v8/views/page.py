@@ -5,8 +5,6 @@ has a folded section: forecasts, errors by horizon, training, candles, time. In 
 lies in a file beside it, see `v8.views.series_files`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -47,12 +45,9 @@ _DIRECTION_COLUMNS: Final = (
 
 
 def run_page(run: RunRecord, results: Sequence[SeriesResult], sections: Mapping[str, Html]) -> Html:
-    """Return the whole page.
+    """Return the whole page of a run and its finished series, in any order.
 
-    Args:
-        run: The run.
-        results: Its finished series, in any order.
-        sections: Each one's `series_section`, or its `series_line` where the section lies in a file.
+    Sections are each one's `series_section`, or its `series_line` where the section lies in a file.
     """
     rows = rank_results(results)
     by_name = {result.series: result for result in results}
@@ -87,13 +82,7 @@ def is_in_files(run: RunRecord) -> bool:
 
 
 def series_section(result: SeriesResult, history: History, sample: ForecastSample | None) -> Html:
-    """Return the folded section of one series.
-
-    Args:
-        result: The finished series.
-        history: Its epochs; may be empty.
-        sample: Some of its forecasts; None beside models that were saved without.
-    """
+    """Return the folded section of one series; `sample` is None beside models that were saved without."""
     return element("details", _summary(result), series_body(result, history, sample), id=result.series)
 
 

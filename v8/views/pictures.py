@@ -4,8 +4,6 @@ They are the charts of `v8.views.figures`, drawn with Matplotlib: lines, dots, f
 are made without pyplot, so nothing global changes and no display is needed.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -8,8 +8,6 @@ that script's `v8Section` with the name and the markup as two texts, and says no
 The first line tells what the section was drawn from; one that is up to date is not drawn again.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -50,17 +48,9 @@ def section_address(series: str) -> str:
 
 
 def write_section(run: Path, series: str, served: Path, draw: Callable[[], Html], *, is_anew: bool) -> None:
-    """Write the section of a series unless it is there and up to date, atomically.
+    """Write the section of a series beside the page of a run, atomically.
 
-    Args:
-        run: The folder of the page.
-        series: Its name.
-        served: The folder of its model that is shown.
-        draw: Draws it.
-        is_anew: Whether it is drawn in any case.
-
-    Raises:
-        StorageError: If it cannot be written.
+    It is drawn anew if asked, or if it was drawn from other files than lie in `served`, the model shown.
     """
     file, stamp = run / section_file(series), _stamp(served)
     if is_anew or not _is_stamped(file, stamp):
