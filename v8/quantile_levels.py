@@ -100,6 +100,15 @@ def quantile_column(column: str, level: float) -> str:
     return f"{column}_q{percent_of(level)}"
 
 
+def interval_names(levels: Sequence[float]) -> list[str]:
+    """Name the central intervals among levels, the widest first.
+
+    >>> interval_names([0.05, 0.25, 0.5, 0.75, 0.95])
+    ['90 %', '50 %']
+    """
+    return [f"{percent_of(nominal(pair))} %" for pair in intervals(levels)]
+
+
 def percent_of(level: float) -> str:
     """Write a level in per cent.
 

@@ -19,7 +19,7 @@ Legend: K forecasters, V values of one forecaster, T tasks, H steps, C columns o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Annotated, Any, Final, TypeVar
 
 import numpy as np
@@ -239,6 +239,10 @@ class Tally:
     def num_pending(self) -> int:
         """Those whose truth has not come yet."""
         return self.num_issued - self.num_scored - self.num_void
+
+    def to_json(self) -> dict[str, int]:
+        """Return it as plain JSON values."""
+        return {**asdict(self), "num_pending": self.num_pending}
 
     def __add__(self, other: Tally) -> Tally:
         """Count those of both."""

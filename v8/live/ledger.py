@@ -1,23 +1,16 @@
-"""What tables a ledger has, and that nothing in them is ever changed or removed.
+"""The database of the ledger: one SQLite file that is only ever added to.
 
     tracks      a place and one of its series
     issuers     who forecasts it: model, profile, source, tasks, forecasters; JSON
     forecasts   one row for each close of a track
     scores      at most one row for each forecast; without losses where a candle never came
 
-Numbers are packed by `v8.live.ledger`. Times are seconds since the epoch, UTC.
-
-Numbers as the database keeps them: little-endian, and those of a forecast in half of their bytes.
-
-Prices that forecasters foresee begin with the same bits, so bytes of equal rank stand together before they
-are compressed. What is read back has the shape that was written, and is finite.
-
-The database of the ledger: one SQLite file that is only ever added to.
-
 * A forecast is one row, written in one transaction and kept on the disk before the call returns; a place and
   series has at most one for each close. Triggers refuse to change or remove a row.
 * The schema has a version. A file of a newer one, of another program, or of none is refused and left alone.
 * One process at a time writes, by a lock; others may read meanwhile (write-ahead log).
+* Numbers are little-endian; those of a forecast are packed: prices that forecasters foresee begin with the
+  same bits, so bytes of equal rank stand together before they are compressed. Times are seconds, UTC.
 
 What is read back is checked like a stranger's file: its numbers are finite and of the shape they must have.
 """
@@ -29,7 +22,6 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import numpy as np
@@ -44,6 +36,25 @@ from v8.market.series import Series
 from v8.records import AS_WRITTEN, OpenTime, Sha256, checked
 from v8.storage import write_with
 from v8.user_files import require_replaceable
+
+Numbers = TypeVar("Numbers", bound=NDArray[Any])
+
+_LEVEL: Final = 9
+
+BUSY_S: Final = 30.0
+"""How long one waits for another process to let go, in seconds."""
+
+_ISSUER: Final = TypeAdapter(Issuer)
+_TIMES: Final = TypeAdapter(tuple[OpenTime, OpenTime, Sha256])
+_BESIDE: Final = ("-wal", "-shm", "-journal")
+"""What SQLite opens beside a database."""
+
+_FIX: Final = "Restore the file from a copy, or begin another ledger with --ledger"
+_OF_THE_PLACE: Final = {
+    getattr(sqlite3, f"SQLITE_{name}")
+    for name in ("FULL", "READONLY", "IOERR", "CANTOPEN", "PERM", "BUSY", "LOCKED")
+}
+"""What SQLite says when the place is at fault and not the content."""
 
 APPLICATION_ID: Final = 0x76386C67
 """Marks a SQLite file as a ledger of v8: "v8lg"."""
@@ -132,11 +143,6 @@ def schema_fault(connection: sqlite3.Connection) -> str | None:
     return f"other tables or triggers than v8 makes ({', '.join(strange)})" if strange else None
 
 
-Numbers = TypeVar("Numbers", bound=NDArray[Any])
-
-_LEVEL: Final = 9
-
-
 def pack(values: NDArray[np.float32]) -> bytes:
     """Write float32 numbers of any shape, compressed.
 
@@ -171,10 +177,7 @@ def pack_plain(values: NDArray[np.float64]) -> bytes:
 
 
 def unpack_plain(content: bytes, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Read what `pack_plain` wrote, one or several behind each other.
-
-    Raises `ValueError` if the bytes are not those of so many finite numbers.
-    """
+    """Read what `pack_plain` wrote, one or several behind each other; raises as `unpack` does."""
     if len(content) != 8 * int(np.prod(shape)):
         raise ValueError(f"not {int(np.prod(shape)):,} numbers")
     return _finite(np.frombuffer(content, "<f8").astype(np.float64).reshape(shape))
@@ -184,27 +187,6 @@ def _finite(values: Numbers) -> Numbers:
     if not np.isfinite(values).all():
         raise ValueError("numbers that are infinite or none")
     return values
-
-
-BUSY_S: Final = 30.0
-"""How long one waits for another process to let go, in seconds."""
-
-_ISSUER: Final = TypeAdapter(Issuer)
-_TIMES: Final = TypeAdapter(tuple[OpenTime, OpenTime, Sha256])
-_BESIDE: Final = ("-wal", "-shm", "-journal")
-"""What SQLite opens beside a database."""
-
-_FIX: Final = "Restore the file from a copy, or begin another ledger with --ledger"
-_OF_THE_PLACE: Final = {
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_PERM,
-    sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_LOCKED,
-}
-"""What SQLite says when the place is at fault and not the content."""
 
 
 def place_name(place: Path | str, ledger: Path) -> str:
@@ -235,20 +217,12 @@ class Ledger:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open a ledger to read it, whoever writes it.
-
-        Raises `ArtifactError` if there is none, it is of a newer v8, or no ledger; `StorageError` if it
-        cannot be reached.
-        """
+        """Open a ledger to read it, whoever writes it; `ArtifactError` if there is none of this version."""
         return cls(path, _connected(path))
 
     @classmethod
     def open_to_write(cls, path: Path) -> Self:
-        """Open a ledger to add to it; it is made where there is no such file.
-
-        Raises `ArtifactError` if another process writes it, it is of a newer v8, or no ledger; `StorageError`
-        if it cannot be written.
-        """
+        """Open a ledger to add to it, made where there is no such file; `ArtifactError` if another writes."""
         rule, fix = "one process at a time writes a ledger", "Wait until it ends, or use another --ledger"
         lock = WriterLock(path, rule=rule, fix=fix)
         try:
@@ -268,9 +242,7 @@ class Ledger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def place(self, place: Path | str) -> str:
@@ -337,24 +309,12 @@ class Ledger:
         Those that were issued for a close before `since_s` are left out: who knows that they are scored need
         not look at them.
         """
-        found = self._rows(
-            "SELECT id, issuer, issued_for_s, written_s, candles_digest, forecasts FROM forecasts "
-            "WHERE track = ? AND issued_for_s >= ? "
-            "AND NOT EXISTS (SELECT 1 FROM scores WHERE forecast = forecasts.id) ORDER BY issued_for_s",
-            self._track(place, series),
-            since_s,
-        )
-        return {number: self._entry(number, *row) for number, *row in found}
+        unscored = "NOT EXISTS (SELECT 1 FROM scores WHERE forecast = forecasts.id)"
+        return self._entries(place, series, f"issued_for_s >= ? AND {unscored}", since_s)
 
     def entry(self, place: Path | str, series: str, issued_for_s: int) -> Entry | None:
         """Return the forecast of one close; None where there is none."""
-        found = self._rows(
-            "SELECT id, issuer, issued_for_s, written_s, candles_digest, forecasts FROM forecasts "
-            "WHERE track = ? AND issued_for_s = ?",
-            self._track(place, series),
-            issued_for_s,
-        )
-        return next((self._entry(number, *row) for number, *row in found), None)
+        return next(iter(self._entries(place, series, "issued_for_s = ?", issued_for_s).values()), None)
 
     def tally(self, place: Path | str, series: str) -> Tally:
         """Count the forecasts of a series."""
@@ -398,9 +358,9 @@ class Ledger:
             for number, issued_for_s, written_s, *packed in found:
                 if written_s < issued_for_s + issuers[number].bar_s and issuers[number].has_quantiles:
                     by_issuer.setdefault(number, []).append(tuple(packed))
-        return [self._known_truths(issuers[number], rows) for number, rows in by_issuer.items()]
+        return [self._truths(issuers[number], rows) for number, rows in by_issuer.items()]
 
-    def _known_truths(self, issuer: Issuer, rows: list[tuple[bytes, bytes]]) -> Known:
+    def _truths(self, issuer: Issuer, rows: list[tuple[bytes, bytes]]) -> Known:
         shape = (len(issuer.forecasters), issuer.num_values)
         with self._as_written("scores"):
             values = np.stack([unpack(packed, shape) for packed, _ in rows])
@@ -415,6 +375,15 @@ class Ledger:
             if (losses < 0).any():
                 raise ValueError("errors below zero")
         return Scored(issuer, times[:, 0], times[:, 1], losses)
+
+    def _entries(self, place: Path | str, series: str, condition: str, time_s: int) -> dict[int, Entry]:
+        found = self._rows(
+            "SELECT id, issuer, issued_for_s, written_s, candles_digest, forecasts FROM forecasts "  # noqa: S608
+            f"WHERE track = ? AND {condition} ORDER BY issued_for_s",
+            self._track(place, series),
+            time_s,
+        )
+        return {number: self._entry(number, *row) for number, *row in found}
 
     def _entry(self, number: int, *row: Any) -> Entry:
         where, issuer, packed = f"{self.path}, forecast {number}", self._issuer(row[0]), row[-1]
@@ -506,7 +475,13 @@ def _connected(path: Path, *, is_writer: bool = False) -> sqlite3.Connection:
 def _mode(path: Path, *, is_writer: bool) -> str:
     """Say how SQLite must open a file: as one that cannot change where nobody can write it."""
     try:
-        _require_file(path)
+        if not path.is_file():
+            raise ArtifactError(
+                where=str(path),
+                rule="must be a ledger",
+                got="no such file" if not os.path.lexists(path) else "a folder, pipe or device",
+                fix=f"Begin one with `{command('forecast', 'runs/aligned')}`, or name another with --ledger",
+            )
         for ending in _BESIDE:
             require_replaceable(path.with_name(path.name + ending))
         has_log = _has_log(path)
@@ -532,16 +507,6 @@ def _has_log(path: Path) -> bool:
         return False
 
 
-def _require_file(path: Path) -> None:
-    if not path.is_file():
-        raise ArtifactError(
-            where=str(path),
-            rule="must be a ledger",
-            got="no such file" if not os.path.lexists(path) else "a folder, pipe or device",
-            fix=f"Begin one with `{command('forecast', 'runs/aligned')}`, or name another with --ledger",
-        )
-
-
 def _set_up(connection: sqlite3.Connection, path: Path, *, is_writer: bool) -> None:
     connection.execute("PRAGMA trusted_schema = OFF")
     if found := schema_fault(connection):
@@ -562,17 +527,15 @@ def _spoken(path: Path) -> Iterator[None]:
         yield
     except (sqlite3.Error, UnicodeDecodeError) as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-        raise _refused(path, error) if code in _OF_THE_PLACE else _damaged(path, str(error)) from error
-
-
-def _refused(path: Path, error: Exception) -> V8Error:
-    return StorageError(
-        where=str(path),
-        rule="must be written and read",
-        got=str(error),
-        fix="Make room or choose another place with --ledger, and repeat the same command; what was written "
-        "is kept",
-    )
+        if code not in _OF_THE_PLACE:
+            raise _damaged(path, str(error)) from error
+        raise StorageError(
+            where=str(path),
+            rule="must be written and read",
+            got=str(error),
+            fix="Make room or choose another place with --ledger, and repeat the same command; what was "
+            "written is kept",
+        ) from error
 
 
 def _damaged(path: Path, got: str) -> V8Error:

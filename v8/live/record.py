@@ -1,18 +1,10 @@
-"""How often the truth lay in the central intervals of issued forecasts, which a loss does not tell.
-
-Late forecasts count no more here than in the errors. Forecasts lie packed in the ledger and each has to be
-unpacked, so only the newest of a series are looked at (`MOST_FORECASTS`).
-
-Legend: N forecasts, K forecasters, V values of one forecaster.
-
-The live record: what the forecasts that were issued before their truth turned out to be worth.
+"""The live record: what the forecasts that were issued before their truth turned out to be worth.
 
 It is computed whenever it is asked for and stands in no file, so nothing can tune it. Late forecasts, written
 when the first of their bars had closed, are counted and in no error.
 
-Every task stands beside the naive forecast and the best baseline. The best one is chosen once for all series
-that are shown together, as on the leaderboard: the one whose error as a multiple of naive's has the smallest
-median. Whether a difference is more than chance is tested as the judgement does it (Diebold and Mariano):
+Every task stands beside the naive forecast and the best baseline, chosen once for all series that are shown
+together, as on the leaderboard. Whether a difference is more than chance is tested as the judgement does it:
 
 * Forecasts of one series overlap; the lag counts bars, so closes that were missed part what they should.
 * Over several series, losses in units of naive's mean loss of each series are added up close by close: coins
@@ -20,12 +12,15 @@ median. Whether a difference is more than chance is tested as the judgement does
 * The p-values of several series are corrected together (Benjamini and Hochberg).
 * Hours of the day and weekends differ, so fewer than `MIN_DAYS` days are not tested: nothing is known yet.
 
-Legend: N forecasts, K forecasters, T tasks.
+Coverage tells how often the truth lay in the central intervals, which a loss does not. Forecasts lie packed
+in the ledger and each has to be unpacked, so only the newest of a series are looked at (`MOST_FORECASTS`).
+
+Legend: N forecasts, K forecasters, T tasks, V values of one forecaster.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property, reduce
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import mean
 from typing import Any, Final
@@ -38,8 +33,7 @@ from v8.formulas.baselines import NAIVE
 from v8.live.entries import Issuer, Known, Scored, Tally, level_of, quantile_forecaster
 from v8.live.ledger import Ledger
 from v8.losses.judgement import MODEL, is_equal
-from v8.losses.leaderboard import Against
-from v8.losses.significance import corrected_p_values
+from v8.losses.leaderboard import Against, TaskScore, with_corrected
 from v8.losses.table import Losses, best_of
 from v8.market.open_times import iso
 from v8.quantile_levels import MEDIAN, intervals, nominal, percent_of
@@ -75,13 +69,11 @@ def coverage_by_issuer(ledger: Ledger, place: Path | str, series: str) -> Covere
 def together(coverages: Iterable[Coverage | None]) -> Coverage | None:
     """Add up coverages, by the intervals that all of them have; None where there is none."""
     found = [one for one in coverages if one]
-    return reduce(_added, found) if found else None
-
-
-def _added(one: Coverage, other: Coverage) -> Coverage:
-    shared = [name for name in one.num_held if name in other.num_held]
-    num_held = {name: one.num_held[name] + other.num_held[name] for name in shared}
-    return Coverage(num_held, one.num_truths + other.num_truths)
+    if not found:
+        return None
+    shared = [name for name in found[0].num_held if all(name in one.num_held for one in found)]
+    num_held = {name: sum(one.num_held[name] for one in found) for name in shared}
+    return Coverage(num_held, sum(one.num_truths for one in found))
 
 
 def _pairs(issuer: Issuer) -> Sequence[tuple[float, float]]:
@@ -106,23 +98,20 @@ MIN_DAYS: Final = 7
 """Days (UTC) with scored forecasts from which a difference is tested."""
 
 
-@dataclass(frozen=True)
-class LiveTask:
+@dataclass(frozen=True, kw_only=True)
+class LiveTask(TaskScore):
     """One task of one series, of one generation of it, or of all series together.
 
     Args:
         errors: Mean absolute error per forecaster (`MODEL` or a key of `BASELINES`): in returns; for several
             series as multiples of naive's of each series.
-        crps: Of the model's quantiles, in the unit of the errors; None where not every model had some.
         coverage: How many truths the model's central intervals held, of the newest forecasts; None likewise.
     """
 
     num_scored: int  # forecasts issued in time whose truth has come
     num_days: int  # days, UTC, on which they were issued
     errors: Mapping[str, float]
-    naive: Against  # beside the naive forecast
-    best: Against  # beside the best baseline
-    crps: float | None = None
+    crps: float | None = None  # of the model's quantiles, in the unit of the errors; None where one has none
     coverage: Coverage | None = None
 
     @property
@@ -135,34 +124,25 @@ class LiveTask:
         """The model's mean absolute error."""
         return self.errors[MODEL]
 
-    @property
-    def shown(self) -> tuple[Against, ...]:
-        """Beside both, or naive alone where no other baseline is better than it."""
-        return (self.naive,) if self.best.baseline == NAIVE else (self.naive, self.best)
-
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        beside = {"naive": self.naive, "best": self.best}
         return {
             "num_scored": self.num_scored,
             "num_days": self.num_days,
             "errors": dict(self.errors),
             **({} if self.crps is None else {"crps": self.crps, "crps_multiple": self.crps_multiple}),
             **({} if self.coverage is None else {"coverage": self.coverage.shares}),
-            **{key: _against_json(against) for key, against in beside.items()},
+            "naive": self.naive.to_json(),
+            "best": self.best.to_json(),
         }
 
 
 @dataclass(frozen=True)
 class LiveGeneration:
-    """What one model of a series was worth.
-
-    Args:
-        first_s: Close of its first forecast in the errors, seconds since the epoch; None without any.
-    """
+    """What one model of a series was worth."""
 
     issuer: Issuer  # the model
-    first_s: int | None
+    first_s: int | None  # close of its first forecast in the errors, seconds; None without any
     last_s: int | None  # likewise of its last
     tasks: Mapping[str, LiveTask]  # per task; empty before any truth has come
 
@@ -182,15 +162,11 @@ class LiveGeneration:
 
 @dataclass(frozen=True)
 class LiveSeries:
-    """What the forecasts of one series were worth.
-
-    Args:
-        newest_s: Close that the newest forecast was issued for, seconds since the epoch; None without any.
-    """
+    """What the forecasts of one series were worth."""
 
     series: str  # its name
     tally: Tally  # how many were issued, late, scored, void and pending
-    newest_s: int | None
+    newest_s: int | None  # close that the newest forecast was issued for, seconds; None without any
     tasks: Mapping[str, LiveTask]  # per task, over all generations; empty before any truth has come
     generations: tuple[LiveGeneration, ...]  # each model, oldest first
 
@@ -198,7 +174,7 @@ class LiveSeries:
         """Return it as plain JSON values."""
         return {
             "series": self.series,
-            **_tally_json(self.tally),
+            **self.tally.to_json(),
             "newest": None if self.newest_s is None else iso(self.newest_s),
             "tasks": {task: live.to_json() for task, live in self.tasks.items()},
             "generations": [one.to_json() for one in self.generations],
@@ -222,7 +198,7 @@ class Record:
         """Return it as plain JSON values; the README says what the keys mean."""
         return {
             "place": self.place,
-            **_tally_json(self.tally),
+            **self.tally.to_json(),
             "tasks": {task: live.to_json() for task, live in self.tasks.items()},
             "series": [one.to_json() for one in self.series],
         }
@@ -249,6 +225,11 @@ class _Scores:
         """Mean loss of each forecaster."""
         return {name: float(losses.mean()) for name, losses in self.by_forecaster.items()}
 
+    @property
+    def points(self) -> dict[str, float]:
+        """The same of those that give one number, the model and baselines."""
+        return {name: loss for name, loss in self.means.items() if level_of(name) is None}
+
     @cached_property
     def num_days(self) -> int:
         """Days, UTC, on which forecasts were issued."""
@@ -272,7 +253,7 @@ class _Scores:
         return LiveTask(
             num_scored=self.num_scored,
             num_days=self.num_days,
-            errors={name: loss for name, loss in self.means.items() if level_of(name) is None},
+            errors=self.points,
             crps=self.crps,
             coverage=None if self.crps is None else self.coverage,
             naive=self.against(NAIVE),
@@ -281,23 +262,26 @@ class _Scores:
 
 
 def live_record(ledger: Ledger, place: Path | str, series: Sequence[str] | str | None = None) -> Record:
-    """Compute the live record of a place.
+    """Compute the live record of a place: a run's folder, `user/name` on the Hub, or the ledger's name of it.
 
-    Args:
-        place: The folder of a run, `user/name` on the Hub, or the ledger's own name of a place.
-        series: Only these, or this one; all that have forecasts when None.
-
-    Raises `ArtifactError` if what the ledger holds cannot be trusted.
+    Only of some series, or of one; of all that have forecasts when None.
     """
     wanted = [series] if isinstance(series, str) else series
     names = ledger.series(place) if wanted is None else list(wanted)
     scored = {name: [one.in_time() for one in ledger.scored(place, name)] for name in names}
-    covered = {name: _covered(ledger, place, name, those) for name, those in scored.items()}
+    covered = {
+        name: coverage_by_issuer(ledger, place, name)
+        if any(one.issuer.has_quantiles for one in those)
+        else ()
+        for name, those in scored.items()
+    }
     by_task = {task: _by_series(scored, covered, task) for task in TASKS}
     by_task = {task: losses for task, losses in by_task.items() if losses}
     best = {task: _best_baseline([*losses.values()]) for task, losses in by_task.items()}
     of_series = {
-        task: dict(zip(losses, _corrected([one.beside(best[task]) for one in losses.values()]), strict=True))
+        task: dict(
+            zip(losses, with_corrected([one.beside(best[task]) for one in losses.values()]), strict=True)
+        )
         for task, losses in by_task.items()
     }
     lines = [
@@ -312,13 +296,6 @@ def live_record(ledger: Ledger, place: Path | str, series: Sequence[str] | str |
     ]
     together = {task: _together([*found.values()]).beside(best[task]) for task, found in by_task.items()}
     return Record(ledger.place(place), tuple(lines), together)
-
-
-def _covered(ledger: Ledger, place: Path | str, series: str, scored: Sequence[Scored]) -> Covered:
-    """Count what intervals held, where any model of a series has some."""
-    if not any(one.issuer.has_quantiles for one in scored):
-        return ()
-    return coverage_by_issuer(ledger, place, series)
 
 
 def _by_series(
@@ -379,47 +356,13 @@ def _in_units_of_naive(scores: _Scores, forecaster: str) -> Floats:
 
 
 def _best_baseline(scores: Sequence[_Scores]) -> str:
-    return best_of(
-        [
-            {name: loss for name, loss in one.means.items() if name != MODEL and level_of(name) is None}
-            for one in scores
-        ]
-    )
-
-
-def _corrected(lives: Sequence[LiveTask]) -> list[LiveTask]:
-    """Correct the p-values of a task for the number of series."""
-    for_naive = corrected_p_values([one.naive.p_value for one in lives])
-    for_best = corrected_p_values([one.best.p_value for one in lives])
-    return [
-        replace(
-            one,
-            naive=replace(one.naive, corrected_p_value=naive),
-            best=replace(one.best, corrected_p_value=best),
-        )
-        for one, naive, best in zip(lives, for_naive, for_best, strict=True)
-    ]
+    return best_of([{name: loss for name, loss in one.points.items() if name != MODEL} for one in scores])
 
 
 def _generation(scored: Scored, best: Mapping[str, str], covered: Covered) -> LiveGeneration:
     issuer, times_s = scored.issuer, scored.issued_for_s
     if not len(times_s):
         return LiveGeneration(issuer, None, None, {})
-    tasks = {
-        task: _scores([scored], task, covered).beside(best[task]) for task in TASKS if task in issuer.tasks
-    }
+    having = [task for task in TASKS if task in issuer.tasks]
+    tasks = {task: _scores([scored], task, covered).beside(best[task]) for task in having}
     return LiveGeneration(issuer, int(times_s[0]), int(times_s[-1]), tasks)
-
-
-def _tally_json(tally: Tally) -> dict[str, int]:
-    return {**asdict(tally), "num_pending": tally.num_pending}
-
-
-def _against_json(against: Against) -> dict[str, Any]:
-    return {
-        "baseline": against.name,
-        **{
-            key: getattr(against, key)
-            for key in ("multiple", "verdict", "p_value", "corrected_p_value", "is_significant")
-        },
-    }

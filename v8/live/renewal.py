@@ -1,18 +1,14 @@
-"""A source that is asked for the newest candles of a series once, however many stages need them.
-
-Champion against challenger on candles that neither was made from, ruled by `v8.losses.contest`.
-
-Renews the models of a run: trains a new generation of what is stale, and lets the better one serve.
+"""Renews the models of a run: trains a new generation of what is stale, and lets the better one serve.
 
 A generation is a run folder of its own (`v8.artifacts.generations`), planned and carried out as any run. When
-it is done, each of its models is ruled on against the one that serves, and the decision is saved before the
-next one is looked at. Until then, whatever happens, the old model serves. A generation that a killed call
-left behind is finished before another one is begun.
+it is done, each of its models is ruled on against the one that serves, by `v8.losses.contest` on candles that
+neither was made from, and the decision is saved before the next one is looked at. Until then, whatever
+happens, the old model serves. A generation that a killed call left behind is finished before another begins.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -50,22 +46,26 @@ from v8.market.companions import Companions
 from v8.market.series import Series, series_advice
 from v8.market.sources.source import BringsMany, CandleSource
 from v8.profile import Profile, recorded_profile
-from v8.quantile_levels import intervals, nominal, percent_of
+from v8.quantile_levels import interval_names
 from v8.redaction import shown
 from v8.runs.events import Listener, Note, Outcome, isolated
 from v8.runs.execution import TrainAll, execute
 from v8.runs.plan import Plan, make_plan
 from v8.storage import sweep
 from v8.windows.dataset import prepare_series, table_columns
-from v8.windows.span import Floats, Span
+from v8.windows.span import Span
+
+_MOST_WORDS = 300
+"""Letters of a reason in `serving.json`."""
+
+CONTINUED = "an earlier call began to train it anew"
+"""Why a model is challenged whose generation was left behind by a call that knew."""
+
+NOT_TRAINED = "the challenger could not be trained"
 
 
 class RememberedCandles:
-    """Hands out the newest candles that a source gave first, so that all stages see the same present.
-
-    Args:
-        source: Where they come from.
-    """
+    """Hands out the newest candles that a source gave first, so that all stages see the same present."""
 
     def __init__(self, source: CandleSource) -> None:
         self._source = source
@@ -87,10 +87,7 @@ class RememberedCandles:
             self._source.bring(series, num_bars)
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
-        """Return candles; see `CandleSource`.
-
-        Raises `DataError` if the source has none, or they cannot be trusted.
-        """
+        """Return candles; see `CandleSource`."""
         newest = self._newest.get((series, num_bars))
         if newest is None and end_s is None:
             newest = self._newest[series, num_bars] = self._source.candles(series, num_bars)
@@ -99,25 +96,16 @@ class RememberedCandles:
         return self._source.candles(series, num_bars, end_s)
 
 
-_MOST_WORDS = 300
-"""Letters of a reason in `serving.json`."""
-
-
 @dataclass(frozen=True)
 class Ruling:
-    """What came of it.
-
-    Args:
-        judged_from: When the first forecast that was judged was issued, ISO 8601; None without any.
-        quantiles: Per task how good those of champion and challenger were; empty without any.
-    """
+    """Which of two models serves."""
 
     is_replaced: bool  # whether the challenger serves
     why: str  # the reason, a clause
     contest: Contest | None = None  # the judgement of both; None where there was none
-    judged_from: str | None = None
+    judged_from: str | None = None  # when the first judged forecast was issued, ISO 8601; None without any
     judged_until: str | None = None  # when the last forecast bar closed, ISO 8601; None without any
-    quantiles: tuple[Mapping[str, Sureness], Mapping[str, Sureness]] = ({}, {})
+    quantiles: tuple[Mapping[str, Sureness], Mapping[str, Sureness]] = ({}, {})  # per task, champion's first
 
 
 def rule_on(champion: Path, challenger: Path, candles: Candles, profile: Profile) -> Ruling:
@@ -138,35 +126,37 @@ def rule_on(champion: Path, challenger: Path, candles: Candles, profile: Profile
         old = Forecaster.load(champion)
     except ArtifactError:
         return Ruling(True, "the files of the champion are damaged")
-    if not _is_alike(old, new):
+    abouts = ("series", "features", "lookback_bars", "horizon_bars", "quantiles")
+    is_same = all(getattr(old, about) == getattr(new, about) for about in abouts)
+    if not is_same or old.metadata["tasks"].keys() != new.metadata["tasks"].keys():
         return Ruling(True, "the champion forecasts something else than the profile says")
     data = prepare_series(FeatureStore(num_remembered=0).table(candles, table_columns(profile)), profile)
     span = unseen(data.spans["test"], old.seen_until_s)
     if not is_enough(len(span), span.horizon_bars):
         return Ruling(False, too_few(len(span), span.horizon_bars))
     made = [each.forecast_all(span.raw_windows()) for each in (old, new)]
-    theirs, ours = ({task: _exact(one) for task, one in each.points.items()} for each in made)
+    theirs, ours = ({task: one.astype(np.float64) for task, one in each.points.items()} for each in made)
     contest = compare_models(span, ours, theirs, train=data.spans["train"], scaling=data.scaling)
-    first, last = int(span.anchors[0]), int(span.anchors[-1]) + span.horizon_bars
+    closed_s = span.table.open_time_s + span.table.series.bar_s
+    ends_s = closed_s[[span.anchors[0], span.anchors[-1] + span.horizon_bars]].tolist()
+    begin, end = (datetime.fromtimestamp(end_s, UTC).isoformat() for end_s in ends_s)
     sure_old, sure_new = (_sureness(each.quantiles, contest, span) for each in made)
-    ends = _closed(span, first), _closed(span, last)
-    return Ruling(contest.is_won, contest.why, contest, *ends, (sure_old, sure_new))
+    return Ruling(contest.is_won, contest.why, contest, begin, end, (sure_old, sure_new))
 
 
 def decision_of(series: Series, serving: Serving, generation: str, stale: str, ruling: Ruling) -> Decision:
     """Write down a ruling."""
     contest = ruling.contest
+    serves = serving.generation_of(str(series))
     old, new = (contest.champion_multiples, contest.challenger_multiples) if contest else ({}, {})
     best = contest.best_baselines if contest else {}
+    trained_until = partial(_trained_until, series, serving)
     return Decision(
         series=str(series),
         decided_at=now_iso(),
         stale=shown(stale, _MOST_WORDS),
-        champion=replace(
-            _contender(series, serving, serving.generation_of(str(series)), old),
-            quantiles=ruling.quantiles[0],
-        ),
-        challenger=replace(_contender(series, serving, generation, new), quantiles=ruling.quantiles[1]),
+        champion=Contender(serves, trained_until(serves), old, ruling.quantiles[0]),
+        challenger=Contender(generation, trained_until(generation), new, ruling.quantiles[1]),
         num_windows=contest.judged.num_windows if contest else 0,
         judged_from=ruling.judged_from,
         judged_until=ruling.judged_until,
@@ -177,37 +167,24 @@ def decision_of(series: Series, serving: Serving, generation: str, stale: str, r
     )
 
 
-def _contender(series: Series, serving: Serving, generation: str, multiples: dict[str, float]) -> Contender:
-    """Describe one of the two; nobody knows until when one was trained that is damaged or was never made."""
+def _trained_until(series: Series, serving: Serving, generation: str) -> str | None:
+    """Say until when one of the two was trained; None of one that is damaged or was never made."""
     try:
         folder = artifact_folder(serving.run, generation, str(series))
-        until = read_described(folder, series=str(series))["candles"]["last_open"]
+        until: str = read_described(folder, series=str(series))["candles"]["last_open"]
     except ArtifactError:
-        until = None
-    return Contender(generation, until, multiples)
+        return None
+    return until
 
 
 def unseen(span: Span, seen_until_s: int) -> Span:
     """Return the windows of a span that begin an embargo behind what another model has seen.
 
-    Args:
-        seen_until_s: When the last candle closed that the other was fitted or stopped on, seconds since the
-            epoch, UTC.
+    That is when the last candle closed that it was fitted or stopped on, seconds since the epoch, UTC.
     """
     first_rows = span.anchors - span.profile.lookback_bars + 1
     begin_s = seen_until_s + span.profile.embargo_bars * span.table.series.bar_s
     return Span(span.table, span.profile, span.anchors[span.table.open_time_s[first_rows] >= begin_s])
-
-
-def _is_alike(old: Forecaster, new: Forecaster) -> bool:
-    """Tell whether both read and forecast the same, so that they can be compared at all."""
-    abouts = ("series", "features", "lookback_bars", "horizon_bars", "quantiles")
-    is_same = all(getattr(old, about) == getattr(new, about) for about in abouts)
-    return is_same and old.metadata["tasks"].keys() == new.metadata["tasks"].keys()
-
-
-def _exact(values: NDArray[np.float32]) -> Floats:
-    return values.astype(np.float64)
 
 
 def _sureness(
@@ -215,24 +192,12 @@ def _sureness(
 ) -> dict[str, Sureness]:
     """Say how good quantiles were, per task, but where naive never errs."""
     levels, found = span.profile.quantiles, {}
-    names = [f"{percent_of(nominal(pair))} %" for pair in intervals(levels)]
     for task, forecast in quantiles.items():
-        errors, _ = measure_quantiles(span, task, _exact(forecast), levels)
+        errors, _ = measure_quantiles(span, task, forecast.astype(np.float64), levels)
         if (naive := contest.judged.error(task, NAIVE).overall) > 0:
-            coverage = {name: errors.mean_coverage(place) for place, name in enumerate(names)}
+            coverage = {name: errors.mean_coverage(at) for at, name in enumerate(interval_names(levels))}
             found[task] = Sureness(errors.crps / naive, coverage)
     return found
-
-
-def _closed(span: Span, row: int) -> str:
-    closed_s = int(span.table.open_time_s[row]) + span.table.series.bar_s
-    return datetime.fromtimestamp(closed_s, UTC).isoformat()
-
-
-CONTINUED = "an earlier call began to train it anew"
-"""Why a model is challenged whose generation was left behind by a call that knew."""
-
-NOT_TRAINED = "the challenger could not be trained"
 
 
 @dataclass(frozen=True)
@@ -339,11 +304,7 @@ class Renewal:
     def renew(self, chosen: Sequence[Series], train_all: TrainAll, show: Show) -> Iterator[Looked | Renewed]:
         """Finish what was begun, look at the others, and train what of them is stale.
 
-        Args:
-            chosen: What `chosen` returned.
-
-        Raises `StorageError` if a file of the run cannot be written; `KeyboardInterrupt` when interrupted;
-        the same call goes on from there.
+        Raises `StorageError` if a file of the run cannot be written. Interrupted, the same call goes on.
         """
         sweep(self.run)
         decided: set[Series] = set()
@@ -359,11 +320,7 @@ class Renewal:
     def _finish(
         self, generation: str, stale: Mapping[Series, str], train_all: TrainAll, show: Show
     ) -> Renewed:
-        """Train what is not trained of a generation, then decide series by series what serves.
-
-        Args:
-            stale: Per series why it is challenged.
-        """
+        """Train what is not trained of a generation, then decide what serves; `stale` tells why."""
         plan = self.plan(generation, [*stale])
         begun = RunRecord.begin(self.profile, self.source.name, self.source.is_publishable, self.words)
         with RunFolder(plan.path, begun) as folder, show(plan) as listen:
@@ -373,7 +330,9 @@ class Renewal:
             decisions = []
             for series, why in stale.items():
                 ruling = self._ruled(series, generation, failures, listen)
-                decisions.append(self._decide(series, generation, why, ruling))
+                serving = read_serving(self.run)
+                decisions.append(decision_of(series, serving, generation, why, ruling))
+                serving.with_decision(decisions[-1]).save()
         return Renewed(generation, tuple(decisions), summary.failures)
 
     def _begun(self, generation: str) -> RunRecord:
@@ -417,10 +376,3 @@ class Renewal:
         candles = self._companions.candles(self._candles, series, self.profile.newest_bars, end_s)
         with quiet_start():
             return rule_on(champion, challenger, candles, self.profile)
-
-    def _decide(self, series: Series, generation: str, stale: str, ruling: Ruling) -> Decision:
-        """Save what serves a series from now on."""
-        serving = read_serving(self.run)
-        decision = decision_of(series, serving, generation, stale, ruling)
-        serving.with_decision(decision).save()
-        return decision

@@ -1,17 +1,11 @@
-"""Losses of a model and what stands beside it, on forecasts that were issued after it was made.
-
-They come from the ledger, where it has enough forecasts that were written before their truth: nobody can have
-tuned those. Else the model forecasts the candles since once more, a back-test.
-
-Legend: N forecasts.
-
-Which models of a run are stale, and why.
+"""Which models of a run are stale, and why.
 
 * `age`: more candles have come than its test span holds, or than a stated number of days. Counted in candles
   because a day means 96 of them to one series and 24 to another; by the test span because then all candles
   that a challenger is judged on are newer than any that the champion was made or judged with.
 * `decay`: on the candles that came since, it is worse than its test span promised, or than the baseline that
-  was best there, by more than chance. The live record tells, where it holds enough forecasts of this model.
+  was best there, by more than chance. The live record tells, where it holds enough forecasts of this model:
+  nobody can have tuned those. Else the model forecasts the candles since once more, a back-test.
 * `always`: there are new candles.
 
 A model that was challenged and stayed is not stale by the same evidence again: its age, and the candles
@@ -23,18 +17,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import TypeAdapter
+from pydantic import AliasPath, Field, TypeAdapter
 
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.generations import Serving
 from v8.artifacts.series_artifact import METADATA_FILE, read_described
 from v8.errors import ArtifactError
 from v8.features.formulas import DAY_S
-from v8.features.table import FeatureTable, compute_table
+from v8.features.table import compute_table
 from v8.formulas.baselines import BASELINES, NAIVE
 from v8.live.ledger import Ledger
 from v8.losses.contest import decay_of, is_enough
@@ -52,7 +45,20 @@ from v8.windows.span import Span
 from v8.windows.splits import window_anchors
 from v8.wording import ABSENT, number
 
+RULES: Final = ("age", "decay", "always")
+"""By which a model is stale, see above."""
+
 _SCALING: Final = TypeAdapter(Scaling)
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """What of `metadata.json` tells how old a model may become: first row and end of its test span."""
+
+    rows: Annotated[tuple[Count, Count], Field(validation_alias=AliasPath("split", "test", "rows"))]
+
+
+_TRAINED: Final = TypeAdapter(_Trained)
 
 
 def recorded_losses(
@@ -60,10 +66,7 @@ def recorded_losses(
 ) -> Losses | None:
     """Return those of the live record that one model issued in time; None where it issued none.
 
-    Args:
-        start_s: Forecasts for closes from then on count, seconds since the epoch, UTC.
-
-    Raises `ArtifactError` if what the ledger holds cannot be trusted.
+    Forecasts count that were issued for closes from `start_s` on, seconds since the epoch, UTC.
     """
     found = [one for one in ledger.scored(run, str(series)) if one.issuer.model_sha256 == model_sha256]
     if not found:
@@ -77,22 +80,17 @@ def recorded_losses(
 
 
 def back_tested_losses(folder: Path, opponents: Mapping[str, str], candles: Candles, start_s: int) -> Losses:
-    """Let a model forecast the candles since, beside naive and one baseline a task.
+    """Let a model forecast the candles since, beside naive and one baseline a task, by `opponents`.
 
-    Args:
-        opponents: Per task a key of `BASELINES`; it is fitted to what lies before `start_s`.
-        start_s: Forecasts that are issued from then on count, seconds since the epoch, UTC.
-
-    Returns:
-        Losses, none of them where nothing lies before `start_s` that baselines could be fitted to.
-
-    Raises `ArtifactError` if the model cannot be trusted.
+    Those are fitted to what lies before `start_s`, seconds since the epoch, UTC; forecasts count that are
+    issued from then on. There are none where nothing lies before it that baselines could be fitted to.
     """
     forecaster = Forecaster.load(folder)
     before, since = _spans(forecaster, candles, start_s)
     if not len(before) or not len(since):
         return Losses({}, np.zeros(0, np.int64), since.horizon_bars)
-    scaling = _scaling(forecaster)
+    where, fix = f"metadata of {forecaster.series}, key scaling", "Restore the file or train the series again"
+    scaling = checked(_SCALING, forecaster.metadata.get("scaling"), where=where, fix=fix, rule=AS_WRITTEN)
     by_task = {}
     for task, values in forecaster.forecast(since.raw_windows()).items():
         made = {MODEL: values.astype(np.float64), NAIVE: since.rolled[task]}
@@ -107,71 +105,29 @@ def _spans(forecaster: Forecaster, candles: Candles, start_s: int) -> tuple[Span
     profile = recorded_profile(forecaster.metadata.get("profile"), where=f"metadata of {forecaster.series}")
     table = compute_table(candles, table_columns(profile))
     anchors = window_anchors(table.segment, (0, len(table)), profile.lookback_bars, profile.horizon_bars)
-    is_before = _closed_s(table, anchors + profile.horizon_bars) <= start_s
-    is_since = _closed_s(table, anchors) >= start_s
+    closed_s = table.open_time_s + table.series.bar_s
+    is_before, is_since = closed_s[anchors + profile.horizon_bars] <= start_s, closed_s[anchors] >= start_s
     return Span(table, profile, anchors[is_before]), Span(table, profile, anchors[is_since])
-
-
-def _closed_s(table: FeatureTable, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.asarray(table.open_time_s[rows] + table.series.bar_s)
-
-
-def _scaling(forecaster: Forecaster) -> Scaling:
-    where = f"metadata of {forecaster.series}, key scaling"
-    fix = "Restore the file or train the series again"
-    return checked(_SCALING, forecaster.metadata.get("scaling"), where=where, fix=fix, rule=AS_WRITTEN)
-
-
-RULES: Final = ("age", "decay", "always")
-"""By which a model is stale, see above."""
-
-
-@dataclass(frozen=True)
-class _TestSpan:
-    rows: tuple[Count, Count]
-
-
-@dataclass(frozen=True)
-class _Split:
-    test: _TestSpan
-
-
-@dataclass(frozen=True)
-class _Trained:
-    """What of `metadata.json` tells how old a model may become."""
-
-    split: _Split
-
-
-_TRAINED: Final = TypeAdapter(_Trained)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """By which rule a model is stale.
-
-    Args:
-        max_age_days: Age from which on it is by `age`, in days; None for the length of its test span.
-    """
+    """By which rule a model is stale."""
 
     when: str = "age"  # one of `RULES`
-    max_age_days: float | None = None
+    max_age_days: float | None = None  # from which on it is by `age`; None for the length of its test span
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How the model that serves a series stands.
+    """How the model that serves a series stands."""
 
-    Args:
-        trained_until_s: Open time of its newest candle, seconds since the epoch, UTC; None if it is damaged.
-    """
-
-    series: Series  # which one
-    generation: str  # the generation that serves
-    trained_until_s: int | None
+    series: Series
+    generation: str  # that serves
+    trained_until_s: int | None  # open time of its newest candle, seconds, UTC; None if it is damaged
     is_stale: bool  # whether it should be challenged
     why: str  # the reason either way, a clause
-    live: str = ABSENT
+    live: str = ABSENT  # its error in the live record, as a multiple of naive's, and of how many forecasts
 
     @property
     def until(self) -> str:
@@ -183,7 +139,7 @@ class Standing:
 class _Served:
     """A model that serves."""
 
-    series: Series  # which series
+    series: Series
     folder: Path  # its artefact
     metadata: Mapping[str, Any]  # its `metadata.json`
     trained_s: int  # open time of its newest candle, seconds since the epoch
@@ -201,10 +157,8 @@ class Staleness:
     def standing(self, series: Series, candles: Candles) -> Standing:
         """Say how the model that serves a series stands.
 
-        Args:
-            candles: The newest candles that there are; for `decay` as many as training takes.
-
-        Raises `DataError` if the candles cannot be used.
+        `candles` are the newest that there are; for `decay` as many as training takes. Raises `DataError` if
+        they cannot be used.
         """
         generation = self.serving.generation_of(str(series))
         try:
@@ -255,10 +209,11 @@ class Staleness:
         recorded = self._recorded(served, 0)
         if not recorded or not len(recorded):
             return ABSENT
-        means = {
-            task: (losses[MODEL].mean(), losses[NAIVE].mean()) for task, losses in recorded.by_task.items()
-        }
-        told = [f"{task} {number(ours / naive if naive else None)}" for task, (ours, naive) in means.items()]
+        naive = {task: recorded.mean(task, NAIVE) for task in recorded.by_task}
+        told = [
+            f"{task} {number(recorded.mean(task, MODEL) / error if error else None)}"
+            for task, error in naive.items()
+        ]
         return f"{', '.join(told)} of {len(recorded):,}"
 
 
@@ -270,7 +225,7 @@ def _allowed_bars(series: Series, metadata: Mapping[str, Any], max_age_days: flo
     if max_age_days is not None:
         return int(max_age_days * DAY_S / series.bar_s)
     where, fix = f"{METADATA_FILE} of {series}", "Restore the artefact's folder or train the series again"
-    first, end = checked(_TRAINED, metadata, where=where, fix=fix, rule=AS_WRITTEN).split.test.rows
+    first, end = checked(_TRAINED, metadata, where=where, fix=fix, rule=AS_WRITTEN).rows
     return end - first
 
 

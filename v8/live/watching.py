@@ -1,6 +1,4 @@
-"""The models of a place as they are now: opened once, and again when another one serves.
-
-Watching a place: at each close a forecast of every series, and a score where the truth has come.
+"""Watching a place: at each close a forecast of every series, and a score where the truth has come.
 
 A wake does all that is due and can be repeated at any time: what stands in the ledger is not done again, so
 a process that is killed and started anew goes on where it was. A close that was missed is caught up for at
@@ -13,6 +11,7 @@ there but cannot be forecast is left out. The other series go on.
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -40,59 +39,6 @@ from v8.market.series import Series, series_advice
 from v8.market.sources.source import BringsMany, CandleSource, present_of
 from v8.storage import digest_bytes
 
-
-class ServingModels:
-    """What serves now in a run folder, or in the newest commit of a repository.
-
-    Args:
-        source: As for `v8.hub.opening.open_place`.
-        wanted: Names of the series that are meant; all of the place when None.
-        revision: A commit, branch or tag of the Hub instead of the newest.
-        is_offline: Whether to use only what of the Hub is in the cache.
-    """
-
-    def __init__(
-        self,
-        source: str | Path,
-        wanted: Sequence[str] | None = None,
-        *,
-        revision: str | None = None,
-        is_offline: bool = False,
-    ) -> None:
-        self._source, self._wanted = source, wanted
-        self._revision, self._is_offline = revision, is_offline
-        self._opened: dict[str, tuple[str, Forecaster]] = {}
-        self.look()
-
-    def look(self) -> None:
-        """Look at the place anew: which series it has, and which commit is the newest.
-
-        Raises `ArtifactError` if it is no place of models, or lacks a series that is meant; `PullError` if
-        the Hub does not tell.
-        """
-        place = open_place(self._source, revision=self._revision, is_offline=self._is_offline)
-        found = place.series
-        missing = [name for name in self._wanted or () if name not in found]
-        if missing or not found:
-            raise ArtifactError(
-                where=place.name,
-                rule="must have a finished model of every series that is forecast",
-                got=f"none of {listed(missing) if missing else 'any series'}",
-                fix=series_advice(missing[0], found, "Train it first") if missing else "Train one first",
-            )
-        self._place, self.series = place, tuple(self._wanted or found)
-
-    def forecaster(self, series: str) -> Forecaster:
-        """Return the model that serves a series.
-
-        Raises `ArtifactError` if it cannot be trusted; `PullError` if the Hub does not hand it out.
-        """
-        present = self._place.present(series)
-        if series not in self._opened or self._opened[series][0] != present:
-            self._opened[series] = present, self._place.open(series)
-        return self._opened[series][1]
-
-
 CATCH_UP_S: Final = 2 * DAY_S
 """Closes that were missed for longer stay missed."""
 
@@ -116,19 +62,50 @@ def jitter_s(place: str) -> int:
     return SETTLE_S + int(digest_bytes(place.encode())[:8], 16) % MOST_JITTER_S
 
 
+@dataclass(eq=False)
+class ServingModels:
+    """What serves now in a run folder, or in the newest commit of a repository; opened once each."""
+
+    source: str | Path  # as for `v8.hub.opening.open_place`
+    wanted: Sequence[str] | None = None  # names of the series that are meant; all of the place when None
+    revision: str | None = field(default=None, kw_only=True)  # of the Hub, instead of the newest
+    is_offline: bool = field(default=False, kw_only=True)  # uses only what of the Hub is in the cache
+    _opened: dict[str, tuple[str, Forecaster]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.look()
+
+    def look(self) -> None:
+        """Look at the place anew: which series it has, and which commit is the newest."""
+        place = open_place(self.source, revision=self.revision, is_offline=self.is_offline)
+        found = place.series
+        missing = [name for name in self.wanted or () if name not in found]
+        if missing or not found:
+            raise ArtifactError(
+                where=place.name,
+                rule="must have a finished model of every series that is forecast",
+                got=f"none of {listed(missing) if missing else 'any series'}",
+                fix=series_advice(missing[0], found, "Train it first") if missing else "Train one first",
+            )
+        self._place, self.series = place, tuple(self.wanted or found)
+
+    def forecaster(self, series: str) -> Forecaster:
+        """Return the model that serves a series."""
+        present = self._place.present(series)
+        if series not in self._opened or self._opened[series][0] != present:
+            self._opened[series] = present, self._place.open(series)
+        return self._opened[series][1]
+
+
 @dataclass
 class Wake:
-    """What a wake did.
-
-    Args:
-        failures: Per series why something of it could not be done.
-    """
+    """What a wake did."""
 
     now_s: int  # when it was, by the source's time
     num_issued: int = 0  # forecasts that were written
     num_late: int = 0  # those among them that are late
     num_scored: int = 0  # forecasts that were scored
-    failures: dict[str, V8Error] = field(default_factory=dict)
+    failures: dict[str, V8Error] = field(default_factory=dict)  # per series why something was not done
 
 
 @dataclass
@@ -141,32 +118,18 @@ class _Memory:
     fitted: FittedBaselines | None = None  # the newest baselines
 
 
+@dataclass(eq=False)
 class Watch:
-    """Forecasts a place into a ledger.
+    """Forecasts a place into a ledger."""
 
-    Args:
-        models: The models of the place.
-        open_source: Opens the source of candles, which then measures its time.
-        ledger: Open to be written.
-        place: The place as the ledger names it.
-        tell: Told of trouble, one line each.
-        settle_s: Seconds after a close from which its candle is asked for.
-    """
-
-    def __init__(
-        self,
-        models: ServingModels,
-        open_source: Callable[[], CandleSource],
-        ledger: Ledger,
-        place: str,
-        *,
-        tell: Callable[[str], object],
-        settle_s: int = 0,
-    ) -> None:
-        self._models, self._open_source, self._ledger, self._place = models, open_source, ledger, place
-        self._tell, self._settle_s = tell, settle_s
-        self._memories: dict[str, _Memory] = {}
-        self._told: dict[str, str] = {}
+    models: ServingModels
+    open_source: Callable[[], CandleSource]  # opens the source of candles, which then measures its time
+    ledger: Ledger  # open to be written
+    place: str  # as the ledger names it
+    tell: Callable[[str], object] = field(kw_only=True)  # told of trouble, one line each
+    settle_s: int = field(default=0, kw_only=True)  # seconds after a close from which its candle is asked for
+    _memories: dict[Series, _Memory] = field(default_factory=lambda: defaultdict(_Memory), init=False)
+    _told: dict[str, str] = field(default_factory=dict, init=False)
 
     def keep_going(
         self,
@@ -192,31 +155,31 @@ class Watch:
 
     def next_close_s(self, now_s: int) -> int:
         """Return when the next candle is asked for, seconds since the epoch, after `now_s`."""
-        each = map(Series.parse, self._models.series)
-        return min(self._newest_close_s(series, now_s) + series.bar_s for series in each) + self._settle_s
+        each = map(Series.parse, self.models.series)
+        return min(self._newest_close_s(series, now_s) + series.bar_s for series in each) + self.settle_s
 
     def wake(self) -> Wake:
         """Do all that is due. Raises `V8Error` if the source does not tell the time."""
-        source = self._open_source()
+        source = self.open_source()
         woken = Wake(present_of(source))
-        due = [series for series in map(Series.parse, self._models.series) if self._due(series, woken.now_s)]
+        due = [series for series in map(Series.parse, self.models.series) if self._due(series, woken.now_s)]
         if due:
             with self._told_of("the place", woken):
-                self._models.look()
+                self.models.look()
             if isinstance(source, BringsMany):
                 source.bring(due, BROUGHT_BARS)
-        for name in self._models.series:
+        for name in self.models.series:
             with self._told_of(name, woken):
                 self._serve(Series.parse(name), source, woken)
         return woken
 
     def _serve(self, series: Series, source: CandleSource, woken: Wake) -> None:
         """Issue and score all that is due of one series, from candles that are asked for once."""
-        closes, memory = self._due(series, woken.now_s), self._memory(series)
+        closes, memory = self._due(series, woken.now_s), self._memories[series]
         newest_s = self._newest_close_s(series, woken.now_s)
         if not closes and memory.looked_s == newest_s:
             return
-        forecaster = self._models.forecaster(str(series)) if closes else None
+        forecaster = self.models.forecaster(str(series)) if closes else None
         begins_s = [
             entry.due_s - truth_bars(entry) * series.bar_s for entry in self._ripe(series, woken).values()
         ]
@@ -236,16 +199,16 @@ class Watch:
 
     def _ripe(self, series: Series, woken: Wake) -> dict[int, Entry]:
         """Return the forecasts without a score whose last bar has closed."""
-        pending = self._ledger.pending(self._place, str(series), self._memory(series).scored_until_s)
+        pending = self.ledger.pending(self.place, str(series), self._memories[series].scored_until_s)
         return {number: entry for number, entry in pending.items() if entry.due_s <= woken.now_s}
 
     def _score(self, series: Series, candles: Candles, woken: Wake) -> None:
         for number, entry in self._ripe(series, woken).items():
             found = score(entry, candles, woken.now_s)
-            if found and self._ledger.add_score(number, found):
+            if found and self.ledger.add_score(number, found):
                 woken.num_scored += found.losses is not None
-        memory = self._memory(series)
-        waiting = self._ledger.pending(self._place, str(series), memory.scored_until_s).values()
+        memory = self._memories[series]
+        waiting = self.ledger.pending(self.place, str(series), memory.scored_until_s).values()
         memory.scored_until_s = min((entry.issued_for_s for entry in waiting), default=0)
 
     def _issue(
@@ -257,7 +220,7 @@ class Watch:
         woken: Wake,
     ) -> None:
         """Forecast closes, oldest first, up to the first whose candle has not come."""
-        series, memory = forecaster.series, self._memory(forecaster.series)
+        series, memory = forecaster.series, self._memories[forecaster.series]
         for close_s in closes:
             if candles.open_time_s[-1] < close_s - series.bar_s:
                 return
@@ -270,14 +233,14 @@ class Watch:
                 self._say(str(series), error)
                 continue
             written = replace(entry, written_s=present_of(source))
-            if self._ledger.add(written):
+            if self.ledger.add(written):
                 woken.num_issued += 1
                 woken.num_late += written.is_late
                 self._told.pop(str(series), None)
 
     def _past(self, forecaster: Forecaster, close_s: int, source: CandleSource) -> FittedBaselines | Candles:
         """Return the baselines of a close, or the candles that they are yet to be fitted to."""
-        fitted, until_s = self._memory(forecaster.series).fitted, fitted_until_s(close_s)
+        fitted, until_s = self._memories[forecaster.series].fitted, fitted_until_s(close_s)
         profile = profile_of(forecaster)
         if fitted and (fitted.until_s, fitted.profile) == (until_s, profile):
             return fitted
@@ -299,24 +262,21 @@ class Watch:
             )
         if isinstance(past, Candles):
             past = fit_baselines(profile_of(forecaster), past, fitted_until_s(close_s))
-            self._memory(series).fitted = past
+            self._memories[series].fitted = past
         known = candles.newest(wanted_bars(forecaster, past.profile), last_s)
-        return make_entry(forecaster, past, known, close_s, self._place)
+        return make_entry(forecaster, past, known, close_s, self.place)
 
     def _due(self, series: Series, now_s: int) -> list[int]:
         """List the closes that are to be forecast, oldest first, seconds since the epoch."""
         newest_s = self._newest_close_s(series, now_s)
-        done_s = max(self._ledger.newest(self._place, str(series)) or 0, self._memory(series).left_out_s)
+        done_s = max(self.ledger.newest(self.place, str(series)) or 0, self._memories[series].left_out_s)
         first_s = done_s + series.bar_s if done_s else newest_s
         oldest_s = newest_s - CATCH_UP_S // series.bar_s * series.bar_s
         return [*range(max(first_s, oldest_s), newest_s + 1, series.bar_s)]
 
     def _newest_close_s(self, series: Series, now_s: int) -> int:
-        past_s = now_s - self._settle_s - series.phase_s
+        past_s = now_s - self.settle_s - series.phase_s
         return past_s // series.bar_s * series.bar_s + series.phase_s
-
-    def _memory(self, series: Series) -> _Memory:
-        return self._memories.setdefault(str(series), _Memory())
 
     @contextmanager
     def _told_of(self, what: str, woken: Wake | None = None) -> Iterator[None]:
@@ -331,5 +291,5 @@ class Watch:
     def _say(self, what: str, error: V8Error) -> None:
         """Tell trouble that was not told of the same last, nor of another: a table lacks for all series."""
         if str(error) not in self._told.values():
-            self._tell(str(error) if str(error).startswith(what) else f"{what}: {error}")
+            self.tell(str(error) if str(error).startswith(what) else f"{what}: {error}")
         self._told[what] = str(error)

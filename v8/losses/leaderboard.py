@@ -19,9 +19,9 @@ import io
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Generic, TypeVar
 
 from pydantic import AliasPath, Field, StrictBool, TypeAdapter
 
@@ -50,22 +50,17 @@ def _at(*path: str) -> Any:
 
 @dataclass(frozen=True)
 class SeriesResult:
-    """One finished series, as reports show it.
-
-    Args:
-        best_epoch: Epoch whose weights were kept, from 1; 0 is the untrained network.
-        candle_report: Counts, as `CandleReport.to_json` writes them.
-    """
+    """One finished series, as reports show it."""
 
     series: Text  # its name, "BTCUSDT-15m"
     source: Annotated[Text, _at("candles", "source")]  # name of the candle source
     is_demo: Annotated[StrictBool, _at("is_demo_market")]  # whether the market was simulated
-    best_epoch: Annotated[Count, _at("training", "best_epoch")]
+    best_epoch: Annotated[Count, _at("training", "best_epoch")]  # whose weights were kept; 0 is untrained
     epochs_run: Annotated[Count, _at("training", "epochs_run")]  # epochs trained
     seconds: Mapping[str, Seconds]  # wall time per stage, in seconds
     judgement: Judgement  # errors beside the baselines
     split: Mapping[str, Any]  # spans of the table, as `SeriesData.describe_split` writes them
-    candle_report: Annotated[Mapping[str, Any], _at("candles", "report")]
+    candle_report: Annotated[Mapping[str, Any], _at("candles", "report")]  # see `CandleReport.to_json`
     quantiles: QuantileJudgement | None = None  # how its quantiles did; None where it has none
 
     @property
@@ -78,10 +73,7 @@ _RESULT: Final = TypeAdapter(SeriesResult)
 
 
 def read_results(metadata: Iterable[Mapping[str, Any]]) -> list[SeriesResult]:
-    """Read the metadata of finished series, each as `metadata.json` holds it, in the order given.
-
-    Raises `ArtifactError` if a key is missing or of another kind, or a series comes twice.
-    """
+    """Read the metadata of finished series, each as `metadata.json` holds it, in the order given."""
     results = [_read_result(content) for content in metadata]
     names = [result.series for result in results]
     for name in names:
@@ -98,10 +90,7 @@ def read_results(metadata: Iterable[Mapping[str, Any]]) -> list[SeriesResult]:
 def read_history(file: Path) -> list[dict[str, float]]:
     """Read the `history.csv` of a series, as `v8.artifacts.series_artifact` writes it.
 
-    Returns:
-        One record per epoch: `epoch`, and the unitless scaled losses `train_loss`, `validation_loss`.
-
-    Raises `ArtifactError` if the file is missing, lacks a column or holds anything but finite numbers.
+    A record per epoch: `epoch`, and the unitless scaled losses `train_loss`, `validation_loss`.
     """
     try:
         lines = io.StringIO(read_plain(file, fix=_FIX).decode("utf-8"), newline="")
@@ -167,19 +156,16 @@ _SERIES_COLUMNS: Final = (
 
 @dataclass(frozen=True)
 class Against:
-    """One task of one series, beside one baseline.
+    """One task of one series, beside one baseline; p-values are two-sided.
 
-    Args:
-        p_value: Chance of a difference this large if there were none, 0 to 1, two-sided; None when the span
-            is too short to say, or the forecasts are the same.
-        corrected_p_value: The same, corrected over all series of the leaderboard; None likewise.
+    They are None when the span is too short to say, or the forecasts are the same.
     """
 
     baseline: str  # a key of `BASELINES`
     ours: float  # mean absolute error of the model
     theirs: float  # that of the baseline, in the same unit
-    p_value: float | None = None
-    corrected_p_value: float | None = None
+    p_value: float | None = None  # chance of a difference this large if there were none, 0 to 1
+    corrected_p_value: float | None = None  # the same, corrected over all series of the leaderboard
 
     @property
     def name(self) -> str:
@@ -212,41 +198,10 @@ class Against:
         """Whether it differs from the baseline by more than chance."""
         return self.outcome in (BEATS, LOSES)
 
-
-@dataclass(frozen=True)
-class TaskScore:
-    """One task of one series, beside the naive forecast and the best baseline of the task."""
-
-    naive: Against
-    best: Against
-
-    @property
-    def shown(self) -> tuple[Against, ...]:
-        """Both, or naive alone where no other baseline is better than it."""
-        return (self.naive,) if self.best.baseline == NAIVE else (self.naive, self.best)
-
-    @property
-    def lost(self) -> list[str]:
-        """Names of those of the two that are better than the model by more than chance."""
-        return [one.name for one in self.shown if one.outcome == LOSES]
-
-
-@dataclass(frozen=True)
-class LeaderboardRow:
-    """One finished series.
-
-    Args:
-        hit_rate_95: Its 95 % interval, for as many windows as are effective; None without any.
-    """
-
-    series: str  # its name, "BTCUSDT-15m"
-    source: str  # name of the candle source; "demo" is a simulated market
-    tasks: Mapping[str, TaskScore]  # score of each task of the profile, in the order of `v8.tasks.TASKS`
-    hit_rate: float | None  # share of windows whose direction at step 1 was right, 0 to 1; None without any
-    hit_rate_95: tuple[float, float] | None
-    best_epoch: int  # epoch whose weights were kept; 0 is the untrained network
-    epochs_run: int  # epochs trained
-    seconds: float  # wall time over all stages, in seconds
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        told = ("multiple", "verdict", "p_value", "corrected_p_value", "is_significant")
+        return {"baseline": self.name, **{key: getattr(self, key) for key in told}}
 
 
 @dataclass(frozen=True)
@@ -270,17 +225,51 @@ class Wins:
         return None if self.median_multiple is None else 1.0 - self.median_multiple
 
 
-@dataclass(frozen=True)
-class TaskSummary:
-    """One task over all series that have it, beside the naive forecast and the best baseline."""
+Compared = TypeVar("Compared", Against, Wins)
 
-    naive: Wins
-    best: Wins
+
+@dataclass(frozen=True)
+class Beside(Generic[Compared]):
+    """One task beside the naive forecast and the best baseline of the task."""
+
+    naive: Compared
+    best: Compared
 
     @property
-    def shown(self) -> tuple[Wins, ...]:
+    def shown(self) -> tuple[Compared, ...]:
         """Both, or naive alone where no other baseline is better than it."""
         return (self.naive,) if self.best.name == self.naive.name else (self.naive, self.best)
+
+
+class TaskSummary(Beside[Wins]):
+    """One task over all series that have it."""
+
+
+@dataclass(frozen=True)
+class TaskScore(Beside[Against]):
+    """One task of one series."""
+
+    @property
+    def lost(self) -> list[str]:
+        """Names of those of the two that are better than the model by more than chance."""
+        return [one.name for one in self.shown if one.outcome == LOSES]
+
+
+Scored = TypeVar("Scored", bound=TaskScore)
+
+
+@dataclass(frozen=True)
+class LeaderboardRow:
+    """One finished series."""
+
+    series: str  # its name, "BTCUSDT-15m"
+    source: str  # name of the candle source; "demo" is a simulated market
+    tasks: Mapping[str, TaskScore]  # score of each task of the profile, in the order of `v8.tasks.TASKS`
+    hit_rate: float | None  # share of windows whose direction at step 1 was right, 0 to 1; None without any
+    hit_rate_95: tuple[float, float] | None  # its 95 % interval, for as many windows as are effective
+    best_epoch: int  # epoch whose weights were kept; 0 is the untrained network
+    epochs_run: int  # epochs trained
+    seconds: float  # wall time over all stages, in seconds
 
 
 def rank_results(results: Iterable[SeriesResult]) -> list[LeaderboardRow]:
@@ -323,28 +312,33 @@ def write_leaderboard_csv(path: Path, rows: Sequence[LeaderboardRow]) -> None:
     write_text(path, Table(columns, map(_cells, rows)).csv())
 
 
+def with_corrected(scores: Sequence[Scored]) -> list[Scored]:
+    """Correct the p-values of a table for how many there are, naive's and the best baselines' apart."""
+    naive = corrected_p_values([one.naive.p_value for one in scores])
+    best = corrected_p_values([one.best.p_value for one in scores])
+    return [
+        replace(
+            one,
+            naive=replace(one.naive, corrected_p_value=for_naive),
+            best=replace(one.best, corrected_p_value=for_best),
+        )
+        for one, for_naive, for_best in zip(scores, naive, best, strict=True)
+    ]
+
+
 def _score_task(results: Sequence[SeriesResult], task: str) -> list[TaskScore]:
     """Score one task of all series that have it, in their order."""
     if not results:
         return []
-    best = best_baseline([result.judgement for result in results], task)
-    columns = (_compare(results, task, baseline) for baseline in (NAIVE, best))
-    return [TaskScore(*pair) for pair in zip(*columns, strict=True)]
-
-
-def _compare(results: Sequence[SeriesResult], task: str, baseline: str) -> list[Against]:
     judgements = [result.judgement for result in results]
-    p_values = [one.p_value(task, baseline) for one in judgements]
-    return [
-        Against(
-            baseline=baseline,
-            ours=one.error(task, MODEL).overall,
-            theirs=one.error(task, baseline).overall,
-            p_value=p_value,
-            corrected_p_value=corrected,
-        )
-        for one, p_value, corrected in zip(judgements, p_values, corrected_p_values(p_values), strict=True)
-    ]
+    best = best_baseline(judgements, task)
+    both = [[_against(one, task, name) for name in (NAIVE, best)] for one in judgements]
+    return with_corrected([TaskScore(naive, others) for naive, others in both])
+
+
+def _against(one: Judgement, task: str, baseline: str) -> Against:
+    ours, theirs = (one.error(task, name).overall for name in (MODEL, baseline))
+    return Against(baseline, ours, theirs, one.p_value(task, baseline))
 
 
 def _row(result: SeriesResult, tasks: Mapping[str, TaskScore]) -> LeaderboardRow:

@@ -25,7 +25,7 @@ from v8.losses.judgement import MODEL
 from v8.losses.metrics import Cell, Floats, in_returns
 from v8.losses.significance import Significance
 from v8.losses.table import Losses
-from v8.quantile_levels import intervals, nominal, percent_of, pinball
+from v8.quantile_levels import interval_names, intervals, pinball
 from v8.records import Count, Number, Word, check_format, checked
 from v8.tasks import TASKS
 from v8.windows.dataset import SeriesData
@@ -101,7 +101,7 @@ class QuantileJudgement:
 
     def named_intervals(self) -> list[str]:
         """Say by how many per cent each interval is called: "90 %"."""
-        return [f"{percent_of(nominal(one))} %" for one in self.intervals]
+        return interval_names(self.levels)
 
     def summary(self) -> dict[str, dict[str, Any]]:
         """Return per task the CRPS, in returns and as multiples of baselines', and coverage by interval."""
