@@ -30,26 +30,21 @@ class Memory:
     """Memory of what computes.
 
     Args:
-        peak_bytes: The most it has been in this process.
         reserved_bytes: What the backend's allocator holds of a GPU for this process, in use or not; None
             where the backend does not tell.
     """
 
     allocated_bytes: int
-    peak_bytes: int
+    peak_bytes: int  # the most it has been in this process
     reserved_bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU that the backend can compute on.
-
-    Args:
-        capability: NVIDIA's compute capability; (0, 0) where there is none.
-    """
+    """A GPU that the backend can compute on."""
 
     model: str
-    capability: tuple[int, ...]
+    capability: tuple[int, ...]  # NVIDIA's compute capability; (0, 0) where there is none
 
 
 def versions() -> dict[str, str]:

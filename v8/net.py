@@ -74,24 +74,17 @@ class Patience:
     """How often a server that has trouble is asked again, after which pauses, and until when.
 
     Args:
-        num_tries: Most tries in a row that move nothing.
-        first_s: The first pause, in seconds; each is twice as long as the one before.
-        longest_s: No pause of ours is longer, in seconds.
-        least_share: Pauses are spread evenly from this share of their length up to all of it.
         most_asked_s: A server that asks for a longer pause is treated as if it asked for this, in seconds.
-        most_s: All tries and pauses since something last moved, in seconds.
-        try_s: What a try may take, in seconds: none begins that could end after `most_s`.
-        sleep: Waits for a number of seconds.
     """
 
-    num_tries: int = 6
-    first_s: float = 0.5
-    longest_s: float = 30.0
-    least_share: float = 0.5
+    num_tries: int = 6  # most tries in a row that move nothing
+    first_s: float = 0.5  # the first pause, in seconds; each is twice as long as the one before
+    longest_s: float = 30.0  # no pause of ours is longer, in seconds
+    least_share: float = 0.5  # pauses are spread evenly from this share of their length up to all of it
     most_asked_s: float = inf
-    most_s: float = 300.0
-    try_s: float = 0.0
-    sleep: Callable[[float], None] = time.sleep
+    most_s: float = 300.0  # all tries and pauses since something last moved, in seconds
+    try_s: float = 0.0  # what a try may take, in seconds: none begins that could end after `most_s`
+    sleep: Callable[[float], None] = time.sleep  # waits for a number of seconds
 
     def insist(
         self,

@@ -35,28 +35,18 @@ NUM_GAPS_LISTED = 10
 
 @dataclass(frozen=True)
 class Gap:
-    """A hole between two neighbouring candles.
+    """A hole between two neighbouring candles."""
 
-    Args:
-        after: Open time of the candle before the hole, ISO 8601, UTC.
-        num_missing: Bars that are not there.
-    """
-
-    after: str
-    num_missing: int
+    after: str  # open time of the candle before the hole, ISO 8601, UTC
+    num_missing: int  # bars that are not there
 
 
 @dataclass(frozen=True)
 class LostRow:
-    """The newest row of all, where it was dropped: the candle before it is not the newest that there is.
+    """The newest row of all, where it was dropped: the candle before it is not the newest that there is."""
 
-    Args:
-        open_s: When its bar opens, seconds since the epoch, UTC.
-        told: Its number, counted from 1, what is wrong with it, and what it holds.
-    """
-
-    open_s: int
-    told: str
+    open_s: int  # when its bar opens, seconds since the epoch, UTC
+    told: str  # its number, counted from 1, what is wrong with it, and what it holds
 
 
 @dataclass(frozen=True)
@@ -64,70 +54,44 @@ class CandleReport:
     """Counts of rows, unitless, except where a line says otherwise.
 
     Args:
-        num_read: Rows the source delivered.
-        num_kept: Rows that became candles.
-        first_open: Open time of the oldest candle kept, ISO 8601, UTC.
-        last_open: Open time of the newest candle kept, ISO 8601, UTC.
-        time_units: Rows per unit their open time was written in.
-        num_unsorted: Rows that stood after a newer one; all rows are sorted.
-        num_identical: Rows dropped because another says exactly the same.
-        num_rounded: Rows dropped because another says the same to 0.01 % with more decimals.
         num_conflicting: Rows dropped because another of the same open time says something else; all
             rows of such a bar are dropped and it becomes a gap.
-        num_off_grid: Rows dropped because they open between two bars.
-        num_unclosed: Rows dropped because their bar was still running.
-        num_unreadable: Rows dropped because a value is missing or no number.
-        num_non_positive: Rows dropped because a price is not above zero or a volume is below zero.
-        num_inconsistent: Rows dropped because low <= open, close <= high is broken.
-        num_older_life: Rows dropped because the symbol was listed anew after them.
-        num_outside: Good rows outside the span that was asked for.
-        num_alone: Candles dropped because something that a feature needs beside them is not there.
         lacking: How many candles of all that were read lack what, by series or table, where any do.
-        num_newer: Candles that the source has after the time until which was asked for.
-        relisted_at: First open of the newest life, ISO 8601, UTC; None without a re-listing.
         num_flat: Candles kept whose four prices are equal and whose volume is zero: the exchange
             fills short outages and quiet markets with them, and a file cannot tell which.
-        longest_flat_bars: Longest run of such candles, in bars.
-        num_gaps: Holes between candles kept.
-        num_missing: Bars in all these holes.
-        gaps: The longest holes, longest first, at most `NUM_GAPS_LISTED`.
-        largest_log_return: Largest |log(close / close before)| within a segment, unitless.
-        has_volume: Whether the source told a volume.
-        num_revised: Candles kept of which the exchange told another version, too.
         newest_lost: The newest row, if its bar has closed and it was dropped because it could not be true.
-        priced_as: What was priced, where that is not what the series names: BTC-USD is not BTCUSDT.
     """
 
-    num_read: int
-    num_kept: int = 0
-    first_open: str = ""
-    last_open: str = ""
-    time_units: dict[str, int] = field(default_factory=dict)
-    num_unsorted: int = 0
-    num_identical: int = 0
-    num_rounded: int = 0
+    num_read: int  # rows the source delivered
+    num_kept: int = 0  # rows that became candles
+    first_open: str = ""  # open time of the oldest candle kept, ISO 8601, UTC
+    last_open: str = ""  # open time of the newest candle kept, ISO 8601, UTC
+    time_units: dict[str, int] = field(default_factory=dict)  # rows per unit their open time was written in
+    num_unsorted: int = 0  # rows that stood after a newer one; all rows are sorted
+    num_identical: int = 0  # rows dropped because another says exactly the same
+    num_rounded: int = 0  # rows dropped because another says the same to 0.01 % with more decimals
     num_conflicting: int = 0
-    num_off_grid: int = 0
-    num_unclosed: int = 0
-    num_unreadable: int = 0
-    num_non_positive: int = 0
-    num_inconsistent: int = 0
-    num_older_life: int = 0
-    num_outside: int = 0
-    num_alone: int = 0
+    num_off_grid: int = 0  # rows dropped because they open between two bars
+    num_unclosed: int = 0  # rows dropped because their bar was still running
+    num_unreadable: int = 0  # rows dropped because a value is missing or no number
+    num_non_positive: int = 0  # rows dropped because a price is not above zero or a volume is below zero
+    num_inconsistent: int = 0  # rows dropped because low <= open, close <= high is broken
+    num_older_life: int = 0  # rows dropped because the symbol was listed anew after them
+    num_outside: int = 0  # good rows outside the span that was asked for
+    num_alone: int = 0  # candles dropped because something that a feature needs beside them is not there
     lacking: dict[str, int] = field(default_factory=dict)
-    num_newer: int = 0
-    relisted_at: str | None = None
+    num_newer: int = 0  # candles that the source has after the time until which was asked for
+    relisted_at: str | None = None  # first open of the newest life, ISO 8601, UTC; None without a re-listing
     num_flat: int = 0
-    longest_flat_bars: int = 0
-    num_gaps: int = 0
-    num_missing: int = 0
-    gaps: tuple[Gap, ...] = ()
-    largest_log_return: float = 0.0
-    has_volume: bool = True
-    num_revised: int = 0
+    longest_flat_bars: int = 0  # longest run of such candles, in bars
+    num_gaps: int = 0  # holes between candles kept
+    num_missing: int = 0  # bars in all these holes
+    gaps: tuple[Gap, ...] = ()  # the longest holes, longest first, at most `NUM_GAPS_LISTED`
+    largest_log_return: float = 0.0  # largest |log(close / close before)| within a segment, unitless
+    has_volume: bool = True  # whether the source told a volume
+    num_revised: int = 0  # candles kept of which the exchange told another version, too
     newest_lost: LostRow | None = None
-    priced_as: str = ""
+    priced_as: str = ""  # what was priced, where that is not what the series names: BTC-USD is not BTCUSDT
 
     @property
     def num_unusable(self) -> int:
@@ -197,7 +161,6 @@ class Candles:
             currency and above zero, volume in base currency and not below zero, or nan in every row.
         segment: Number of the contiguous piece a row lies in, shape (N,), int32: 0, and one more
             after every hole.
-        source: Name of the source: "vision", "files", "demo" or another of `SOURCES`.
         beside: Columns from elsewhere at the same bars, each of shape (N,), float64, read-only, by names such
             as "BTCUSDT.high" or "csv.funding_rate"; `v8.columns` says what these are.
     """
@@ -207,7 +170,7 @@ class Candles:
     values: NDArray[np.float64]
     segment: NDArray[np.int32]
     report: CandleReport
-    source: str
+    source: str  # name of the source: "vision", "files", "demo" or another of `SOURCES`
     beside: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def __len__(self) -> int:

@@ -109,13 +109,12 @@ class _Rows:
     """Raw rows on their way to become candles.
 
     Args:
-        open_us: Open times, microseconds since the epoch, UTC, shape (R,), int64.
         values: Columns of `OHLCV`, shape (R, 5), float64, prices in quote currency; (R, 4) without a volume.
     """
 
     series: Series
     where: str
-    open_us: NDArray[np.int64]
+    open_us: NDArray[np.int64]  # open times, microseconds since the epoch, UTC, shape (R,), int64
     values: NDArray[np.float64]
     report: CandleReport
 
@@ -424,17 +423,12 @@ _MOST_FILLED: Final = 0.05
 
 @dataclass(frozen=True)
 class _Cycle:
-    """A span after which opening hours repeat.
-
-    Args:
-        fewest_rounds: Rounds in which an hour must be closed, to be no accident.
-        least_closed_s: Seconds of a round that must be closed, to be no maintenance.
-    """
+    """A span after which opening hours repeat."""
 
     name: str
     length_s: int
-    fewest_rounds: int
-    least_closed_s: int
+    fewest_rounds: int  # rounds in which an hour must be closed, to be no accident
+    least_closed_s: int  # seconds of a round that must be closed, to be no maintenance
 
 
 _CYCLES: Final = (_Cycle("week", WEEK_S, 3, 24 * _HOUR_S), _Cycle("day", 24 * _HOUR_S, 4, 3 * _HOUR_S))

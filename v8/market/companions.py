@@ -57,12 +57,11 @@ class UserTable:
 
     Args:
         time_us: Times of its rows, microseconds since the epoch, UTC, ascending, shape (R,), int64.
-        columns: By name, finite, shape (R,), float64.
     """
 
     settings: TableSettings
     time_us: NDArray[np.int64]
-    columns: Mapping[str, NDArray[np.float64]]
+    columns: Mapping[str, NDArray[np.float64]]  # by name, finite, shape (R,), float64
 
     def rows_known(self, close_s: NDArray[np.int64]) -> NDArray[np.intp]:
         """Find the row that counts for each bar.
@@ -221,16 +220,11 @@ Column = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class _Beside:
-    """What lies beside some candles, of one origin.
-
-    Args:
-        has: Which of the candles have it beside them, shape (N,).
-        columns: By name, shape (N,), of any value where a candle lacks it.
-    """
+    """What lies beside some candles, of one origin."""
 
     name: str
-    has: NDArray[np.bool_]
-    columns: Mapping[str, Column]
+    has: NDArray[np.bool_]  # which of the candles have it beside them, shape (N,)
+    columns: Mapping[str, Column]  # by name, shape (N,), of any value where a candle lacks it
     span: str
 
 

@@ -33,17 +33,11 @@ _MAX_TEXT = 64
 
 @dataclass(frozen=True, eq=False)
 class OpenTimes:
-    """A column of open times in one unit.
+    """A column of open times in one unit."""
 
-    Args:
-        open_us: Microseconds since the epoch, UTC, shape (N,), int64; 0 where unreadable.
-        is_readable: Which rows held a time, shape (N,), bool.
-        units: How many rows were written in which unit, unitless counts.
-    """
-
-    open_us: NDArray[np.int64]
-    is_readable: NDArray[np.bool_]
-    units: dict[str, int]
+    open_us: NDArray[np.int64]  # microseconds since the epoch, UTC, shape (N,), int64; 0 where unreadable
+    is_readable: NDArray[np.bool_]  # which rows held a time, shape (N,), bool
+    units: dict[str, int]  # how many rows were written in which unit, unitless counts
 
 
 def read_open_times(column: pd.Series) -> OpenTimes:

@@ -46,15 +46,10 @@ TIMEFRAME_S: Final = {
 
 @dataclass(frozen=True, order=True)
 class Series:
-    """One symbol at one timeframe.
+    """One symbol at one timeframe."""
 
-    Args:
-        symbol: Exchange symbol, capital letters, digits and single dots between them ("BTCUSDT", "BRK.B").
-        timeframe: A key of `TIMEFRAME_S` ("15m").
-    """
-
-    symbol: str
-    timeframe: str
+    symbol: str  # exchange symbol, capital letters, digits and single dots between them ("BTCUSDT", "BRK.B")
+    timeframe: str  # a key of `TIMEFRAME_S` ("15m")
 
     def __post_init__(self) -> None:
         if not is_symbol(self.symbol):

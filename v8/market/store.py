@@ -73,22 +73,14 @@ REVISION_COLUMNS: Final = ("open_time_s", "seen_s", *SERVED, "served_from", *OTH
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """Candles of one series without unknown bars: a bar without a candle is one that had none when asked for.
-
-    Args:
-        first_s: Open time of the first bar that was asked for, seconds since the epoch, UTC.
-        open_time_s: Open times, seconds since the epoch, ascending, shape (N,), int64.
-        values: Columns of `OHLCV`, shape (N, 5), float64.
-        is_final: Whether the archive said so, shape (N,), bool; else it was the API.
-        is_whole: Whether the exchange has nothing older.
-    """
+    """Candles of one series without unknown bars: a bar without a candle is one that had none when asked for."""
 
     series: Series
-    first_s: int
-    open_time_s: NDArray[np.int64]
-    values: NDArray[np.float64]
-    is_final: NDArray[np.bool_]
-    is_whole: bool = False
+    first_s: int  # open time of the first bar that was asked for, seconds since the epoch, UTC
+    open_time_s: NDArray[np.int64]  # open times, seconds since the epoch, ascending, shape (N,), int64
+    values: NDArray[np.float64]  # columns of `OHLCV`, shape (N, 5), float64
+    is_final: NDArray[np.bool_]  # whether the archive said so, shape (N,), bool; else it was the API
+    is_whole: bool = False  # whether the exchange has nothing older
 
     def __len__(self) -> int:
         return len(self.open_time_s)
@@ -276,18 +268,12 @@ class _DamagedError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Merged:
-    """What became of a piece that was added to the store.
-
-    Args:
-        revisions: All revisions of the series, new and old; columns of `REVISION_COLUMNS`.
-        num_added: Candles that were not known before, unitless.
-        num_revised: Revisions that were not known before, unitless.
-    """
+    """What became of a piece that was added to the store."""
 
     history: History
-    revisions: pd.DataFrame
-    num_added: int = 0
-    num_revised: int = 0
+    revisions: pd.DataFrame  # all revisions of the series, new and old; columns of `REVISION_COLUMNS`
+    num_added: int = 0  # candles that were not known before, unitless
+    num_revised: int = 0  # revisions that were not known before, unitless
 
     def after(self, before: Merged) -> Merged:
         """Count what an earlier step of the same update did, too."""

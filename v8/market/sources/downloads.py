@@ -60,21 +60,13 @@ Auth = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class TimeLimits:
-    """How long a download may take, in seconds.
+    """How long a download may take, in seconds."""
 
-    Args:
-        connect_s: Until a connection stands.
-        silence_s: Between two pieces of an answer.
-        try_s: From a request to the last byte of its answer; ends a drip.
-        file_s: All tries of a file and the pauses between them.
-        quiet_s: Waiting that nobody is told of, and the pause between two sentences about it.
-    """
-
-    connect_s: float = 10.0
-    silence_s: float = 30.0
-    try_s: float = 120.0
-    file_s: float = 300.0
-    quiet_s: float = 5.0
+    connect_s: float = 10.0  # until a connection stands
+    silence_s: float = 30.0  # between two pieces of an answer
+    try_s: float = 120.0  # from a request to the last byte of its answer; ends a drip
+    file_s: float = 300.0  # all tries of a file and the pauses between them
+    quiet_s: float = 5.0  # waiting that nobody is told of, and the pause between two sentences about it
 
 
 class Etiquette:
@@ -365,15 +357,10 @@ class _BoundedReads(io.RawIOBase):
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server is, and what opens it; no text but `url` is ever shown or written.
+    """Where a server is, and what opens it; no text but `url` is ever shown or written."""
 
-    Args:
-        url: Without user and password, without a slash at the end.
-        auth: User and password, if the address named them.
-    """
-
-    url: str
-    auth: Auth | None = field(default=None, repr=False)
+    url: str  # without user and password, without a slash at the end
+    auth: Auth | None = field(default=None, repr=False)  # user and password, if the address named them
 
     @property
     def host(self) -> str:

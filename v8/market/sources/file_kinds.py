@@ -206,13 +206,9 @@ def read_json_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class FileKind:
-    """A kind of candle file.
+    """A kind of candle file."""
 
-    Args:
-        name: How names of such files end, in small letters, the dot included.
-    """
-
-    name: str
+    name: str  # how names of such files end, in small letters, the dot included
     sentence: str
     source: str
     read: TableReader

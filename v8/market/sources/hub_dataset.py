@@ -55,7 +55,6 @@ class HubSource:
 
     Args:
         dataset: Which; None reads `V8_HUB_DATASET`, or else takes the lineage's.
-        now: Clock in seconds since the epoch.
     """
 
     name: ClassVar = "hub"
@@ -63,7 +62,7 @@ class HubSource:
 
     dataset: Dataset = field(default_factory=lambda: read_dataset(os.environ.get(DATASET_VARIABLE)))
     downloader: Downloader = field(default_factory=partial(Downloader, ENDPOINT_VARIABLE))
-    now: Callable[[], float] = time.time
+    now: Callable[[], float] = time.time  # clock in seconds since the epoch
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles of the dataset; see `CandleSource`."""

@@ -127,16 +127,11 @@ FIRST_TIME_S, LAST_TIME_S = 1_500_000_000, 4_102_444_800
 
 @dataclass(frozen=True)
 class Span:
-    """Candles of one series that open between two times.
-
-    Args:
-        first_s: Open time of the first, seconds since the epoch, UTC.
-        last_s: Open time of the last, not before it.
-    """
+    """Candles of one series that open between two times."""
 
     series: Series
-    first_s: int
-    last_s: int
+    first_s: int  # open time of the first, seconds since the epoch, UTC
+    last_s: int  # open time of the last, not before it
 
     @property
     def num_bars(self) -> int:

@@ -43,20 +43,13 @@ _MONTH_LAG_S: Final = 2 * _DAY_S
 
 @dataclass(frozen=True)
 class Want:
-    """What is asked for of one series.
-
-    Args:
-        num_bars: Newest candles that open at or before `last_s`.
-        last_s: Latest open time, seconds since the epoch.
-        newest_s: Open time of the last bar that is closed.
-        now_s: The exchange's time, seconds since the epoch.
-    """
+    """What is asked for of one series."""
 
     series: Series
-    num_bars: int
-    last_s: int
-    newest_s: int
-    now_s: int
+    num_bars: int  # newest candles that open at or before `last_s`
+    last_s: int  # latest open time, seconds since the epoch
+    newest_s: int  # open time of the last bar that is closed
+    now_s: int  # the exchange's time, seconds since the epoch
 
     @property
     def final_s(self) -> int:
@@ -112,16 +105,11 @@ class Want:
 
 @dataclass(frozen=True, eq=False)
 class Updated:
-    """What an update did for one series.
-
-    Args:
-        found: What is known of it now, or why it could not be brought up to date.
-        note: What did not work and was not needed; empty if all did.
-    """
+    """What an update did for one series."""
 
     series: Series
-    found: Merged | DataError
-    note: str = ""
+    found: Merged | DataError  # what is known of it now, or why it could not be brought up to date
+    note: str = ""  # what did not work and was not needed; empty if all did
 
 
 class LiveSource:

@@ -87,12 +87,11 @@ class SourceKind:
     """A source that can be asked for.
 
     Args:
-        name: What `--source` calls it.
         open: Opens it; it refuses what it cannot work with. `later` imports its module only then.
         reads_folder: Whether `open` takes the folder of `--data-dir`, which may be None; else it takes none.
     """
 
-    name: str
+    name: str  # what `--source` calls it
     sentence: str
     source: str
     open: Callable[..., CandleSource]

@@ -97,7 +97,6 @@ class VisionSource:
     Args:
         base_url: Address above `data/`, perhaps with a user and password; None reads `V8_VISION_URL`, or
             else the exchange's own.
-        now: Clock in seconds since the epoch.
     """
 
     name: ClassVar = "vision"
@@ -105,7 +104,7 @@ class VisionSource:
 
     base_url: str | None = None
     downloader: Downloader = field(default_factory=partial(Downloader, URL_VARIABLE))
-    now: Callable[[], float] = time.time
+    now: Callable[[], float] = time.time  # clock in seconds since the epoch
 
     def require(self, series: Series) -> None:
         """Refuse a series of which the archive has nothing, by asking for checksums; see `ChecksSeries`."""

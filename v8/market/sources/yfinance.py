@@ -64,18 +64,13 @@ _ONE_AT_A_TIME: Final = threading.Lock()
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class YahooSource:
-    """Candles from Yahoo.
-
-    Args:
-        download: What asks: `yfinance.download`.
-        now: Clock in seconds since the epoch.
-    """
+    """Candles from Yahoo."""
 
     name: ClassVar = "yfinance"
     is_publishable: ClassVar = True
 
-    download: Callable[..., Any]
-    now: Callable[[], float] = time.time
+    download: Callable[..., Any]  # what asks: `yfinance.download`
+    now: Callable[[], float] = time.time  # clock in seconds since the epoch
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles that Yahoo has; see `CandleSource`."""
