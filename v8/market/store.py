@@ -73,7 +73,7 @@ REVISION_COLUMNS: Final = ("open_time_s", "seen_s", *SERVED, "served_from", *OTH
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """Candles of one series without unknown bars: a bar without a candle is one that had none when asked for."""
+    """Candles of one series without unknown bars: a bar without a candle had none when asked for."""
 
     series: Series
     first_s: int  # open time of the first bar that was asked for, seconds since the epoch, UTC

@@ -13,13 +13,15 @@ The exchange's time is asked for once per source. `v8.market.store` says what ha
 told twice; `v8.market.store` keeps everything.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from v8 import storage
 from v8.errors import DataError
@@ -36,6 +38,7 @@ from v8.market.store import CandleStore, History, Merged, from_api, from_candles
 NUM_REASKED: Final = 3
 """Candles of the store that every request for newer ones asks for again."""
 
+Found = TypeVar("Found")
 _DAY_S: Final = 86_400
 _MONTH_LAG_S: Final = 2 * _DAY_S
 """The archive has the zip of a month two days after its end."""
@@ -85,19 +88,20 @@ class Want:
         """Return the span of months that are over in which only the API said what happened; None without."""
         now = np.datetime64(self.now_s - _MONTH_LAG_S, "s")
         stop_s = int(now.astype("datetime64[M]").astype("datetime64[s]").astype(np.int64))
-        opens_s = known.open_time_s[~known.is_final]
-        opens_s = opens_s[opens_s + self.series.bar_s <= stop_s]
-        return Span(self.series, int(opens_s[0]), int(opens_s[-1])) if len(opens_s) else None
+        return self._span_of(known.open_time_s[~known.is_final], stop_s - self.series.bar_s)
 
     def revisable(self, known: History) -> Span | None:
         """Return the span of those of the newest candles that only the API told; None without."""
         opens_s = known.open_time_s[-self.num_bars :][~known.is_final[-self.num_bars :]]
-        opens_s = opens_s[opens_s <= self.newest_s]
-        return Span(self.series, int(opens_s[0]), int(opens_s[-1])) if len(opens_s) else None
+        return self._span_of(opens_s, self.newest_s)
 
     def is_met(self, known: History) -> bool:
         """Tell whether there are enough candles, or no older ones."""
         return known.is_whole or known.num_until(self.last_s) >= self.num_bars
+
+    def _span_of(self, opens_s: NDArray[np.int64], last_s: int) -> Span | None:
+        opens_s = opens_s[opens_s <= last_s]
+        return Span(self.series, int(opens_s[0]), int(opens_s[-1])) if len(opens_s) else None
 
     def _num_bars(self, after_s: int, until_s: int) -> int:
         return max(0, (until_s - after_s) // self.series.bar_s)
@@ -168,7 +172,7 @@ class LiveSource:
         """
         wants = self._wants(series, num_bars)
         open_wants = [want for want in wants if isinstance(want, Want)]
-        accepted = [self._accepted(want) if accepts else None for want in open_wants]
+        accepted = [_tried(partial(self._accepted, want)) if accepts else None for want in open_wants]
         brought = iter(map(_in_all, accepted, self._brought_up(open_wants)))
         return [
             self._compared(want, next(brought)) if isinstance(want, Want) else Updated(one, want)
@@ -178,13 +182,7 @@ class LiveSource:
     def _wants(self, series: Sequence[Series], num_bars: int) -> list[Want | DataError]:
         """Say what is asked for of each series, or why the exchange cannot have it."""
         self.now_s()
-        wants: list[Want | DataError] = []
-        for one in series:
-            try:
-                wants.append(self._want(one, num_bars, None))
-            except DataError as error:
-                wants.append(error)
-        return wants
+        return [_tried(partial(self._want, one, num_bars, None)) for one in series]
 
     def _want(self, series: Series, num_bars: int, end_s: int | None) -> Want:
         require_listed(series, self.name)
@@ -196,30 +194,23 @@ class LiveSource:
         """Fetch a page of each series at once, then what else is needed; an error stays with its series."""
         known = [self.store.read(want.series) for want in wants]
         spans = [want.page(one.history if one else None) for want, one in zip(wants, known, strict=True)]
-        pages = self.rest.api.downloader.map(self._page, spans)
-        return [self._completed(*each) for each in zip(wants, known, pages, strict=True)]
+        pages = self.rest.api.downloader.map(lambda span: _tried(partial(self._page, span)), spans)
+        return [
+            page if isinstance(page, DataError) else _tried(partial(self._completed, want, one, page))
+            for want, one, page in zip(wants, known, pages, strict=True)
+        ]
 
-    def _page(self, span: Span | None) -> History | DataError | None:
+    def _page(self, span: Span | None) -> History | None:
         """Fetch a page within the calling thread; None where none is asked for or none is there."""
-        try:
-            rows = pd.DataFrame() if span is None else self.rest.api.klines(span)
-        except DataError as error:
-            return error
+        rows = pd.DataFrame() if span is None else self.rest.api.klines(span)
         return from_api(span.series, span.first_s, rows) if span and len(rows) else None
 
-    def _completed(
-        self, want: Want, known: Merged | None, page: History | DataError | None
-    ) -> Merged | DataError:
-        if isinstance(page, DataError):
-            return page
-        try:
-            if page:
-                known = self._merged(want, known, [page])
-            elif known and want.is_far_behind(known.history):
-                known = self._with_end(want, known)
-            return known if known and want.is_met(known.history) else self._with_begin(want, known)
-        except DataError as error:
-            return error
+    def _completed(self, want: Want, known: Merged | None, page: History | None) -> Merged:
+        if page:
+            known = self._merged(want, known, [page])
+        elif known and want.is_far_behind(known.history):
+            known = self._with_end(want, known)
+        return known if known and want.is_met(known.history) else self._with_begin(want, known)
 
     def _with_end(self, want: Want, known: Merged) -> Merged:
         """Add what follows the store where that is more than a page, or the symbol is no longer traded."""
@@ -284,14 +275,11 @@ class LiveSource:
         merged = self.store.merge(want.series, known, pieces, want.now_s, is_whole=is_whole)
         return merged.after(known) if known else merged
 
-    def _accepted(self, want: Want) -> Merged | DataError | None:
+    def _accepted(self, want: Want) -> Merged | None:
         """Take what the API says now of the newest candles that only the API has told; None without any."""
         known = self.store.read(want.series)
         span = want.revisable(known.history) if known else None
-        try:
-            pieces = self._from_rest(span) if span else []
-        except DataError as error:
-            return error
+        pieces = self._from_rest(span) if span else []
         if not pieces:
             return None
         return self.store.merge(want.series, known, pieces, want.now_s, is_whole=False, accepts=True)
@@ -300,12 +288,19 @@ class LiveSource:
         """Compare what only the API said with the archive, once their month is over."""
         if isinstance(found, DataError) or (span := want.unconfirmed(found.history)) is None:
             return Updated(want.series, found)
-        try:
-            archived = self.archive.candles(span.series, span.num_bars, span.last_s)
-        except DataError as error:
-            return Updated(want.series, found, f"not compared with the archive: {error}")
+        archived = _tried(partial(self.archive.candles, span.series, span.num_bars, span.last_s))
+        if isinstance(archived, DataError):
+            return Updated(want.series, found, f"not compared with the archive: {archived}")
         piece = from_candles(archived, is_final=True, is_whole=False)
         return Updated(want.series, self._merged(want, found, [piece]))
+
+
+def _tried(work: Callable[[], Found]) -> Found | DataError:
+    """Return what one series' work finds, or why it does not: the others go on."""
+    try:
+        return work()
+    except DataError as error:
+        return error
 
 
 def _in_all(accepted: Merged | DataError | None, found: Merged | DataError) -> Merged | DataError:
