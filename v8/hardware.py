@@ -18,8 +18,7 @@ import psutil
 
 from v8.version import VERSION
 
-VERSIONED_PACKAGES = ("keras", "tensorflow", "numpy", "pandas")
-"""Packages that can change a result."""
+VERSIONED_PACKAGES = ("keras", "tensorflow", "numpy", "pandas")  # packages that can change a result
 
 
 _DEVICES: Final = Path("/dev")

@@ -25,8 +25,7 @@ Tell = Callable[[str], None]
 Found = TypeVar("Found")
 
 _TELL: Final[ContextVar[Tell]] = ContextVar("tell_waiting", default=lambda text: None)
-_MOST_DIGITS: Final = 300
-"""A longer number is none that a server means, nor one that a float holds."""
+_MOST_DIGITS: Final = 300  # a longer number is none that a server means, nor one that a float holds
 
 
 @contextmanager

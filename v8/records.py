@@ -23,10 +23,7 @@ AS_WRITTEN: Final = "must be as v8 wrote it"
 """The rule of files that nobody edits: the fault stands behind "got"."""
 
 MISSING: Final = "no such key"
-
-Count = Annotated[int, Field(strict=True, ge=0)]
-"""A whole number, 0 or above; true and 7.0 are none."""
-
+Count = Annotated[int, Field(strict=True, ge=0)]  # a whole number, 0 or above; true and 7.0 are none
 MAX_SIZE: Final = 1e100
 """No price, time or count is larger, and sums and squares of such numbers are numbers too."""
 
@@ -39,8 +36,7 @@ Seconds = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1e12
 OpenTime = Annotated[int, Field(strict=True, ge=0, lt=253_402_300_800)]
 """Seconds since the epoch, UTC, before the year 10000."""
 
-Text = Annotated[str, Field(strict=True, min_length=1)]
-"""A text that is not empty."""
+Text = Annotated[str, Field(strict=True, min_length=1)]  # a text that is not empty
 
 
 def _plain(text: str) -> str:
@@ -60,8 +56,7 @@ ColumnName = Annotated[
 ]
 """The name of a feature: a word, perhaps of a package, and with parameters: `ta.stoch(window=10)`."""
 
-Positive = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
-"""A whole number from 1 to a million."""
+Positive = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]  # a whole number from 1 to a million
 
 
 def _moment(text: str) -> str:
@@ -73,18 +68,12 @@ def _moment(text: str) -> str:
 Moment = Annotated[str, Field(strict=True, max_length=40), AfterValidator(_moment)]
 """A time in ISO 8601 with its zone, as text."""
 
-Sha256 = Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]
-"""64 hex digits."""
-
+Sha256 = Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]  # 64 hex digits
 MAX_FILE_BYTES: Final = 16 << 20
 """A larger file of text is refused unread: metadata of 1,000 steps ahead have as much, others a hundredth."""
 
-_MAX_DEPTH: Final = 40
-"""Values inside values; what we write has 9."""
-
-_MAX_LINE: Final = 10_000
-"""Characters of a text; the longest we write is a command line."""
-
+_MAX_DEPTH: Final = 40  # values inside values; what we write has 9
+_MAX_LINE: Final = 10_000  # characters of a text; the longest we write is a command line
 _MAX_SHOWN = 120
 
 _UNKNOWN: Final = ("extra_forbidden", "unexpected_keyword_argument")

@@ -7,13 +7,9 @@ second message, escapes that move a terminal's cursor, megabytes, the password o
 import re
 from typing import Final
 
-MOST_SHOWN: Final = 120
-"""Characters of a text that are shown unless told otherwise."""
-
+MOST_SHOWN: Final = 120  # characters of a text that are shown unless told otherwise
 _CUT: Final = " ... "
-_MOST_READ: Final = 20_000
-"""Of a longer text only the begin and the end are looked at."""
-
+_MOST_READ: Final = 20_000  # of a longer text only the begin and the end are looked at
 _CREDENTIALS: Final = re.compile(r"(?<=://)[^/?#\s]*@")
 
 

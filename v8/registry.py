@@ -46,8 +46,7 @@ T = TypeVar("T", bound=Named)
 _MOST_COMPARED: Final = 100
 """Letters of a name that are compared with the known ones: the effort grows with their square."""
 
-_CLOSE: Final = 0.7
-"""Likeness of a slip of the pen, 0 to 1; unlike words that share a few letters have less."""
+_CLOSE: Final = 0.7  # likeness of a slip of the pen, 0 to 1; unlike words that share a few letters have less
 
 
 class Registry(dict[str, T], Generic[T]):

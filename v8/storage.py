@@ -223,9 +223,7 @@ def digest_json(content: Any) -> str:
     return digest_bytes(canonical.encode("utf-8"))
 
 
-FEW_SERIES: Final = 40
-"""Up to so many series, those of the default universe, everything is written at once."""
-
+FEW_SERIES: Final = 40  # up to so many series, those of the default universe, everything is written at once
 LARGEST_SHARE: Final = 1 / 20
 """Of the time of a run of more: what writing one file again and again may take of it."""
 

@@ -432,8 +432,7 @@ class _Cycle:
 
 
 _CYCLES: Final = (_Cycle("week", WEEK_S, 3, 24 * _HOUR_S), _Cycle("day", 24 * _HOUR_S, 4, 3 * _HOUR_S))
-_FEWEST_SLOTS: Final = 6
-"""Slots of a round: with fewer, one lost candle would be a large part of it."""
+_FEWEST_SLOTS: Final = 6  # slots of a round: with fewer, one lost candle would be a large part of it
 
 
 def closed_hours(open_time_s: NDArray[np.int64], bar_s: int) -> str | None:

@@ -42,9 +42,7 @@ from v8.profile import TABLES_PLACE, Profile, TableSettings
 from v8.redaction import shown
 from v8.user_files import read_given
 
-MAX_TABLE_BYTES: Final = 2**28
-"""A row a minute for ten years has 150 MB."""
-
+MAX_TABLE_BYTES: Final = 2**28  # a row a minute for ten years has 150 MB
 _SEPARATORS: Final = ",;\t|"
 _ZONED: Final = re.compile(r"(?:Z|UTC|[+-]\d\d:?\d\d)$", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"\d+(?:\.\d*)?")

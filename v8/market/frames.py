@@ -32,9 +32,7 @@ from v8.symbols import plain_symbol
 GivenCandles: TypeAlias = pd.DataFrame | Mapping[str, Any] | Sequence[Any] | np.ndarray[Any, Any]
 """A frame; columns by name; or rows, each a list of values or a mapping of names to values."""
 
-MAX_ROWS: Final = 20_000_000
-"""A candle a minute for 38 years."""
-
+MAX_ROWS: Final = 20_000_000  # a candle a minute for 38 years
 MOST_ROW_VALUES: Final = 64
 _LEAST_ROW_VALUES: Final = len((OPEN_TIME, *OHLC))
 

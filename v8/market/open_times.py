@@ -27,8 +27,7 @@ _FIRST, _END = np.datetime64("1970-01-01"), np.datetime64("2262-01-01")
 """Dates outside are no open times; the end is that of 64 bits of nanoseconds."""
 
 _WRITTEN_TIMES = (str, Real, Decimal, date, np.datetime64, pd.Period)
-_MAX_TEXT = 64
-"""Letters of an open time; the longest form has 35."""
+_MAX_TEXT = 64  # letters of an open time; the longest form has 35
 
 
 @dataclass(frozen=True, eq=False)

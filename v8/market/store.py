@@ -60,9 +60,7 @@ from v8.wording import plural
 SAME_SHARE: Final = 1e-9
 """Two values that differ by less, as a share of the larger, are the same number printed twice."""
 
-_NUM_BESIDE: Final = 100
-"""Newest candles that say how far a price of theirs may be from the close before."""
-
+_NUM_BESIDE: Final = 100  # newest candles that say how far a price of theirs may be from the close before
 ARCHIVE, API, NOBODY = "archive", "API", "nobody"
 
 SERVED = tuple(f"served_{name}" for name in OHLCV)
@@ -251,9 +249,7 @@ def without_known(found: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
 
 
 LAYOUT: Final = 1
-MOST_LOCKED_S: Final = 10.0
-"""Whoever reads and writes a file needs far less than a second."""
-
+MOST_LOCKED_S: Final = 10.0  # whoever reads and writes a file needs far less than a second
 _KEY: Final = "v8_candles"
 _MAX_BYTES: Final = 1 << 32
 _TEXTS: Final = ("served_from", "other_from")

@@ -37,25 +37,19 @@ NUM_WORKERS = 5
 """Enough to hide waiting, and no more than a small mirror (`python -m http.server`) lets queue up."""
 
 MOST_REDIRECTS = 3
-
-LONGEST_RETRY_AFTER_S = 120.0
-"""A server that asks for more than this is treated as if it asked for this."""
-
+LONGEST_RETRY_AFTER_S = 120.0  # a server that asks for more than this is treated as if it asked for this
 PATIENCE: Final = Patience(most_asked_s=LONGEST_RETRY_AFTER_S)
 
 _CHUNK_BYTES = 1 << 16
 _NOT_FOUND = 404
-_PASSING = frozenset({429, *range(500, 600)})
-"""Status codes of failures that may pass."""
-
+_PASSING = frozenset({429, *range(500, 600)})  # status codes of failures that may pass
 _NO_ADDRESS = (InvalidSchema, InvalidURL, MissingSchema, TooManyRedirects)
 _BROKEN = (OSError, HTTPError, HTTPException, ValueError)
 """What a broken answer raises: those of requests are OSErrors, and a bad header may raise any of them."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Auth = tuple[str, str]
-"""User and password."""
+Auth = tuple[str, str]  # user and password
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,15 +30,9 @@ from v8.market.series import Series
 from v8.market.sources.tables import read_csv_table, unlike_a_table, unreadable
 from v8.registry import Registry
 
-MAX_UNPACKED_BYTES: Final = 2**31
-"""Of a Feather file: the buffers of all its columns."""
-
-_MAX_TEXT: Final = 64
-"""Bytes of a number or a time that is written as text."""
-
-_INDEX_NAMES: Final = {"__index_level_0__": OPEN_TIME}
-"""How pandas writes an index without a name."""
-
+MAX_UNPACKED_BYTES: Final = 2**31  # of a Feather file: the buffers of all its columns
+_MAX_TEXT: Final = 64  # bytes of a number or a time that is written as text
+_INDEX_NAMES: Final = {"__index_level_0__": OPEN_TIME}  # how pandas writes an index without a name
 _FAULTS: Final = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, struct.error)
 """What the library raises for a file that is damaged or claims sizes that cannot be."""
 
@@ -183,12 +177,8 @@ def _require_short(texts: Iterable[Any], where: str) -> None:
         raise unlike_a_table(where, f"a text of {longest:,} bytes where a number or a time belongs")
 
 
-MAX_FILE_BYTES: Final = 2**30
-"""Ten years of minutes have 600 MB as the archive writes them."""
-
-MAX_JSON_BYTES: Final = 2**28
-"""In memory a row of JSON takes five times what it takes in the file."""
-
+MAX_FILE_BYTES: Final = 2**30  # ten years of minutes have 600 MB as the archive writes them
+MAX_JSON_BYTES: Final = 2**28  # in memory a row of JSON takes five times what it takes in the file
 TableReader: TypeAlias = Callable[[bytes, Series, str], pd.DataFrame]
 """Turns a whole file into the columns that `check_candles` wants; the text names the file in errors."""
 

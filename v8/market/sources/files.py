@@ -100,9 +100,7 @@ def _series(symbol: str, timeframe: str) -> Series | None:
         return None
 
 
-MAX_ENTRIES: Final = 50_000
-"""Files and folders that are looked through; a system's root has millions."""
-
+MAX_ENTRIES: Final = 50_000  # files and folders that are looked through; a system's root has millions
 _ENDINGS: Final = " or ".join([", ".join([*FILE_KINDS][:-1]), [*FILE_KINDS][-1]])
 _RENAME: Final = "Rename them like BTCUSDT-15m.csv, BTC_USDT-1h.json or BRK.B-1d.parquet"
 

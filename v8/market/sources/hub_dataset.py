@@ -28,13 +28,8 @@ DATASET_VARIABLE: Final = "V8_HUB_DATASET"
 DEFAULT_DATASET: Final = "zongowo111/cpb-models"
 ENDPOINT_VARIABLE: Final = "HF_ENDPOINT"
 DEFAULT_ENDPOINT: Final = "https://huggingface.co"
-
-MAX_CSV_BYTES: Final = 64 << 20
-"""10,000 rows have 1 MB; half a million still fit."""
-
-MAX_ANSWER_BYTES: Final = 8 << 20
-"""What the Hub says of a revision lists every file of it."""
-
+MAX_CSV_BYTES: Final = 64 << 20  # 10,000 rows have 1 MB; half a million still fit
+MAX_ANSWER_BYTES: Final = 8 << 20  # what the Hub says of a revision lists every file of it
 _NAME: Final = re.compile(
     r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(@(?P<revision>[A-Za-z0-9][\w.-]{0,99}))?"
 )

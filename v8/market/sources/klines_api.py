@@ -62,9 +62,7 @@ from v8.redaction import shown
 LEAST_JUMP: Final = 0.05
 """Log distance below which nothing is doubted; in 15 minutes Bitcoin goes so far some times a year."""
 
-NUM_TYPICAL: Final = 12.0
-"""A jump goes so many times as far as the median candle does."""
-
+NUM_TYPICAL: Final = 12.0  # a jump goes so many times as far as the median candle does
 _CLOSE: Final = OHLCV.index(CLOSE)
 
 
@@ -111,12 +109,8 @@ def _from_close_before(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return distances(values[1:], values[:-1, _CLOSE])
 
 
-MOST_ROWS: Final = 1_000
-"""Candles of one answer, set by the exchange."""
-
-MAX_ANSWER_BYTES: Final = 1 << 20
-"""A row has about 150 bytes."""
-
+MOST_ROWS: Final = 1_000  # candles of one answer, set by the exchange
+MAX_ANSWER_BYTES: Final = 1 << 20  # a row has about 150 bytes
 NUM_FIELDS: Final = 12
 _CLOSE_TIME: Final = 6
 _DECIMAL: Final = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20})?")
@@ -263,16 +257,9 @@ NEAR_WEIGHT: Final = 5_400
 
 PATIENCE_OF_API: Final = replace(PATIENCE, num_tries=3)
 LIMITS_OF_API: Final = TimeLimits(connect_s=5.0, silence_s=10.0, try_s=30.0)
-
-_NUM_READS: Final = 2
-"""How often a host may answer wrongly before the next is asked."""
-
-_NUM_AGREEING: Final = 4
-"""How often what is missing or doubted is asked for until two answers agree."""
-
-_MOST_TROUBLE: Final = 320
-"""Letters for the reasons of all hosts together; each host shall be named."""
-
+_NUM_READS: Final = 2  # how often a host may answer wrongly before the next is asked
+_NUM_AGREEING: Final = 4  # how often what is missing or doubted is asked for until two answers agree
+_MOST_TROUBLE: Final = 320  # letters for the reasons of all hosts together; each host shall be named
 _MINUTE_S: Final = 60
 _TOO_MANY: Final = frozenset({418, 429})
 _INVALID_SYMBOL: Final = -1121

@@ -35,13 +35,10 @@ from v8.market.sources.source import require_listed
 from v8.market.sources.vision import NotArchivedError, VisionSource, read_archive_address
 from v8.market.store import CandleStore, History, Merged, from_api, from_candles
 
-NUM_REASKED: Final = 3
-"""Candles of the store that every request for newer ones asks for again."""
-
+NUM_REASKED: Final = 3  # candles of the store that every request for newer ones asks for again
 Found = TypeVar("Found")
 _DAY_S: Final = 86_400
-_MONTH_LAG_S: Final = 2 * _DAY_S
-"""The archive has the zip of a month two days after its end."""
+_MONTH_LAG_S: Final = 2 * _DAY_S  # the archive has the zip of a month two days after its end
 
 
 @dataclass(frozen=True)

@@ -170,8 +170,7 @@ _LEVELS: Final = ("price", "ticker", "attributes", "symbols", "")
 """What stands before the names of a level of a header."""
 
 
-_LONGEST_TICKER: Final = 2
-"""Letters of a name of the time that is also a ticker: T."""
+_LONGEST_TICKER: Final = 2  # letters of a name of the time that is also a ticker: T
 
 
 def _is_header(names: Sequence[str]) -> bool:

@@ -52,10 +52,7 @@ from v8.user_files import read_given
 
 URL_VARIABLE = "V8_VISION_URL"
 DEFAULT_URL = "https://data.binance.vision"
-
-FIRST_MONTH = pd.Period("2017-07", "M")
-"""The exchange opened in July 2017; nothing can be older."""
-
+FIRST_MONTH = pd.Period("2017-07", "M")  # the exchange opened in July 2017; nothing can be older
 PROBES_AT_ONCE = 8
 MOST_ABSENT_DAYS = 7
 MOST_ABSENT_MONTHS = 12
@@ -65,18 +62,12 @@ _MOST_MONTHS_AT_ONCE = 12
 _NUM_CHECKSUM_TRIES = 3
 
 MAX_ZIP_BYTES = 64 << 20
-MAX_CSV_BYTES = 128 << 20
-"""A month of one-minute candles is about 6 MB of text."""
-
-MAX_EXPANSION = 100
-"""Text of candles shrinks by a factor of 3 to 6; zeros of a bomb by 1,000."""
-
+MAX_CSV_BYTES = 128 << 20  # a month of one-minute candles is about 6 MB of text
+MAX_EXPANSION = 100  # text of candles shrinks by a factor of 3 to 6; zeros of a bomb by 1,000
 MAX_CHECKSUM_BYTES = 4_096
 
 _CHECKSUM = re.compile(r"([0-9a-fA-F]{64})\s+\*?(\S+)\s*")
-
-Tables = dict[pd.Period, pd.DataFrame]
-"""Rows of each month or day that is there."""
+Tables = dict[pd.Period, pd.DataFrame]  # rows of each month or day that is there
 
 
 _ZIP_FAULTS = (

@@ -40,12 +40,8 @@ SYMBOLS_VARIABLE: Final = "V8_YFINANCE_SYMBOLS"
 REACH_DAYS: Final = {"1m": 7, "5m": 60, "15m": 60, "1h": 730, "1d": 365 * 30}
 """Bars that Yahoo has, by what it calls them as we do, and for how many days back."""
 
-_MARGIN_S: Final = 3_600
-"""Yahoo refuses all of a span whose begin is a moment too old when it arrives."""
-
-_TIMEOUT_S: Final = 30
-"""Of each of the few requests that the package makes."""
-
+_MARGIN_S: Final = 3_600  # Yahoo refuses all of a span whose begin is a moment too old when it arrives
+_TIMEOUT_S: Final = 30  # of each of the few requests that the package makes
 _KNOWN: Final = (
     "BTC ETH BNB XRP LTC ADA SOL DOGE AVAX LINK ATOM NEAR INJ SHIB DOT TRX BCH ETC XLM "
     "UNI7083 ARB11841 PEPE24478 SUI20947"
