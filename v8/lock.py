@@ -36,9 +36,8 @@ class _Lock:
             require_replaceable(holder)
             holder.write_text(f"{os.getpid()}\n", "ascii")
         except Timeout as error:
-            raise ArtifactError(
-                where=str(place), rule=rule, got=f"{_named(holder)} at work in it", fix=fix
-            ) from error
+            got = f"{_named(holder)} at work in it"
+            raise ArtifactError(where=str(place), rule=rule, got=got, fix=fix) from error
         except OSError as error:
             self.release()
             raise StorageError.of(error.filename or place, error) from error
@@ -69,13 +68,9 @@ class FolderLock(_Lock):
     """Hold a run folder for this process."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(
-            folder,
-            folder / LOCK_NAME,
-            folder / HOLDER_NAME,
-            rule="one run at a time writes a run folder",
-            fix="Wait until it ends, or start another run beside it with --fresh",
-        )
+        rule = "one run at a time writes a run folder"
+        fix = "Wait until it ends, or start another run beside it with --fresh"
+        super().__init__(folder, folder / LOCK_NAME, folder / HOLDER_NAME, rule=rule, fix=fix)
 
 
 class WriterLock(_Lock):

@@ -259,6 +259,14 @@ class Candles:
         return pd.DataFrame(self.values.copy(), index=index, columns=list(OHLCV))
 
 
+def places(
+    times_s: NDArray[np.int64], open_time_s: NDArray[np.int64]
+) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Find the candle that opens at each time, and whether there is one; rows where none is mean nothing."""
+    at = np.minimum(np.searchsorted(open_time_s, times_s), len(open_time_s) - 1)
+    return at, open_time_s[at] == times_s
+
+
 def require_newest(candles: Candles) -> None:
     """Refuse candles of which the newest was dropped: a closed bar would be forecast as the future."""
     if lost := candles.report.newest_lost:

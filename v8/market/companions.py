@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from v8.columns import USER, VOLUME, beside, parted
 from v8.errors import DataError, listed
-from v8.market.candles import MAX_VALUE, Candles
+from v8.market.candles import MAX_VALUE, Candles, places
 from v8.market.checks import check_candles
 from v8.market.frames import candle_table
 from v8.market.open_times import US_PER_S, iso, read_open_times
@@ -329,8 +329,14 @@ class Companions:
     def _of_neighbours(self, own: Candles, source: CandleSource | None) -> Iterator[_Beside]:
         for symbol, wanted in self._of_symbol.items():
             other = self._neighbour(symbol, own, source)
-            _require_volume(other, wanted)
-            at, has = _places(own, other)
+            if VOLUME in wanted and not other.has_volume:
+                raise DataError(
+                    where=str(other.series),
+                    rule="a covariate of the profile is computed from its volume",
+                    got=f"candles without a volume from {other.source}",
+                    fix="Take that covariate out of the profile's key features, or use a source with volumes",
+                )
+            at, has = places(own.open_time_s, other.open_time_s)
             columns = {beside(symbol, name): other.column(name)[at] for name in wanted}
             yield _Beside(str(other.series), has, columns, _span(*other.open_time_s[[0, -1]]))
 
@@ -353,7 +359,10 @@ class Companions:
     def _neighbour(self, symbol: str, own: Candles, source: CandleSource | None) -> Candles:
         series = Series(symbol, own.series.timeframe)
         if symbol in self._given:
-            return _given_candles(self._given[symbol], series)
+            given, where = self._given[symbol], f"covariates, {series}"
+            if isinstance(given, Candles):
+                return given
+            return check_candles(candle_table(given, series, where), series, source="a frame")
         if series == own.series:
             return own
         if source is None:
@@ -369,29 +378,6 @@ class Companions:
         if other.open_time_s[-1] == last_s:  # else its newest may yet come
             self._kept[wanted] = other
         return other
-
-
-def _given_candles(given: Any, series: Series) -> Candles:
-    if isinstance(given, Candles):
-        return given
-    where = f"covariates, {series}"
-    return check_candles(candle_table(given, series, where), series, source="a frame")
-
-
-def _places(own: Candles, other: Candles) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Find the candle of a neighbour beside each of the series, and whether there is one."""
-    at = np.minimum(np.searchsorted(other.open_time_s, own.open_time_s), len(other) - 1)
-    return at, other.open_time_s[at] == own.open_time_s
-
-
-def _require_volume(other: Candles, wanted: Sequence[str]) -> None:
-    if VOLUME in wanted and not other.has_volume:
-        raise DataError(
-            where=str(other.series),
-            rule="a covariate of the profile is computed from its volume",
-            got=f"candles without a volume from {other.source}",
-            fix="Take that covariate out of the profile's key features, or use a source with volumes",
-        )
 
 
 def _span(first_s: Any, last_s: Any) -> str:

@@ -49,7 +49,7 @@ from v8.columns import OHLCV, OPEN_TIME
 from v8.errors import DataError
 from v8.invocation import command
 from v8.lock import waited_lock
-from v8.market.candles import Candles
+from v8.market.candles import Candles, places
 from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.market.sources.klines_api import LEAST_JUMP, are_doubted, distances, jump_of
@@ -138,10 +138,11 @@ def joined(known: History, piece: History, *, accepts: bool = False) -> tuple[Hi
         Both together, and the revisions: columns of `REVISION_COLUMNS` without `seen_s`, R rows.
     """
     times_s = np.union1d(known.open_time_s, piece.open_time_s)
-    at_known, has_known = _places(times_s, known)
-    at_piece, has_piece = _places(times_s, piece)
+    at_known, has_known = places(times_s, known.open_time_s)
+    at_piece, has_piece = places(times_s, piece.open_time_s)
     theirs, ours = piece.values[at_piece], known.values[at_known]
-    differs = ~_same(ours, theirs) & has_known & has_piece
+    is_same = np.abs(ours - theirs) <= SAME_SHARE * np.maximum(np.abs(ours), np.abs(theirs))
+    differs = ~is_same.all(axis=1) & has_known & has_piece
     is_open = ~known.is_final[at_known]
     is_taken = has_piece & (~has_known | (is_open & piece.is_final[at_piece]))
     if (is_open & differs & ~is_taken).any():
@@ -204,17 +205,6 @@ def _require_no_jump(
             fix="Try again later; where what is told now is true, take it with "
             f"`{command('data', 'update', '--series', str(series), '--accept-revision')}`",
         )
-
-
-def _places(times_s: NDArray[np.int64], history: History) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Find the row of each time, and whether there is one; rows of those that have none mean nothing."""
-    at = np.minimum(np.searchsorted(history.open_time_s, times_s), len(history) - 1)
-    return at, history.open_time_s[at] == times_s
-
-
-def _same(these: NDArray[np.float64], those: NDArray[np.float64]) -> NDArray[np.bool_]:
-    largest = np.maximum(np.abs(these), np.abs(those))
-    return np.asarray((np.abs(these - those) <= SAME_SHARE * largest).all(axis=1))
 
 
 def _version(
@@ -293,11 +283,19 @@ class CandleStore:
         Args:
             is_held: Whether this process holds the lock; only then what is damaged is set aside.
         """
-        table = self._read(self.path(series), series, is_held=is_held)
-        revised = self._read(self._revised_path(series), series, is_held=is_held) if table else None
-        if table is None:
+        if (table := self._read(self.path(series), series, is_held=is_held)) is None:
             return None
-        return Merged(_history(series, *table), _no_revisions() if revised is None else revised[0])
+        revised = self._read(self._revised_path(series), series, is_held=is_held)
+        frame, told = table
+        history = History(
+            series,
+            int(told["first_s"]),
+            frame["open_time_s"].to_numpy(np.int64),
+            frame[list(OHLCV)].to_numpy(np.float64),
+            frame["is_final"].to_numpy(np.bool_),
+            bool(told["is_whole"]),
+        )
+        return Merged(history, _no_revisions() if revised is None else revised[0])
 
     def merge(
         self,
@@ -334,7 +332,11 @@ class CandleStore:
             content = _file(merged.revisions, {"series": str(series)})
             storage.write_cache(self._revised_path(series), content)
         if kept is None or _extent(merged.history) != _extent(kept.history) or merged.num_revised:
-            storage.write_cache(self.path(series), _candle_file(merged.history))
+            history = merged.history
+            frame = pd.DataFrame(history.values, columns=list(OHLCV))
+            frame = frame.assign(open_time_s=history.open_time_s, is_final=history.is_final)
+            told = {"series": str(series), "first_s": history.first_s, "is_whole": history.is_whole}
+            storage.write_cache(self.path(series), _file(frame, told))
 
     def _revised_path(self, series: Series) -> Path:
         return self.folder / f"{series}.revised.parquet"
@@ -385,11 +387,9 @@ def _with_kept(kept: Merged, own: Merged, now_s: int, *, accepts: bool) -> Merge
 
 
 def _both(these: pd.DataFrame, those: pd.DataFrame) -> pd.DataFrame:
-    return (
-        pd.concat([these, those], ignore_index=True)
-        if len(these) and len(those)
-        else (those.reset_index(drop=True) if len(those) else these)
-    )
+    if not len(these):
+        return those.reset_index(drop=True) if len(those) else these
+    return pd.concat([these, those], ignore_index=True) if len(those) else these
 
 
 def _extent(history: History) -> tuple[object, ...]:
@@ -412,13 +412,6 @@ def _tell(series: Series, merged: Merged) -> None:
         "%s: %s told differently before (%s%s); both versions are kept",
         *(series, count, ", ".join(opens), more),
     )
-
-
-def _candle_file(history: History) -> bytes:
-    frame = pd.DataFrame(history.values, columns=list(OHLCV))
-    frame = frame.assign(open_time_s=history.open_time_s, is_final=history.is_final)
-    told = {"series": str(history.series), "first_s": history.first_s, "is_whole": history.is_whole}
-    return _file(frame, told)
 
 
 def _file(frame: pd.DataFrame, told: Mapping[str, Any]) -> bytes:
@@ -457,17 +450,6 @@ def _digest(frame: pd.DataFrame, told: Mapping[str, Any]) -> str:
         is_text = name in _TEXTS
         parts += [name.encode(), "\n".join(column).encode() if is_text else column.to_numpy().tobytes()]
     return storage.digest_bytes(*parts)
-
-
-def _history(series: Series, frame: pd.DataFrame, told: Mapping[str, Any]) -> History:
-    return History(
-        series,
-        int(told["first_s"]),
-        frame["open_time_s"].to_numpy(np.int64),
-        frame[list(OHLCV)].to_numpy(np.float64),
-        frame["is_final"].to_numpy(np.bool_),
-        bool(told["is_whole"]),
-    )
 
 
 def _set_aside(path: Path, damage: str) -> None:

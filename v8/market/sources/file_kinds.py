@@ -13,6 +13,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -36,48 +37,54 @@ _INDEX_NAMES: Final = {"__index_level_0__": OPEN_TIME}  # how pandas writes an i
 _FAULTS: Final = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, struct.error)
 """What the library raises for a file that is damaged or claims sizes that cannot be."""
 
+_PLAIN: Final = (
+    *(types.is_integer, types.is_floating, types.is_decimal, types.is_timestamp, types.is_date),
+    *(types.is_string, types.is_large_string, types.is_null),
+)
 _FEATHER_START: Final = b"ARROW1\0\0"
 _BATCH: Final = "record batch"
 
 
+@contextmanager
+def _read_as(kind: str, where: str, faults: tuple[type[Exception], ...]) -> Iterator[None]:
+    """Turn what a library raises for a damaged file into one error; ours go through."""
+    try:
+        yield
+    except DataError:
+        raise
+    except faults as error:
+        raise unreadable(where, kind, error) from error
+
+
 def read_parquet_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
     """Read a Parquet file, whose open times may also be the index that pandas wrote; see `read_csv_table`."""
-    try:
+    with _read_as("a Parquet file", where, _FAULTS):
         file = pq.ParquetFile(pa.BufferReader(content))
-        names = [_INDEX_NAMES.get(name, name) for name in file.schema_arrow.names]
-        wanted = wanted_columns(names, series, where)
-        fields = {name: file.schema_arrow.field(number) for number, name in wanted.items()}
+        schema = file.schema_arrow
+        wanted = wanted_columns([_INDEX_NAMES.get(name, name) for name in schema.names], series, where)
+        fields = {name: schema.field(number) for number, name in wanted.items()}
         _require_plain(fields.values(), file.metadata.num_rows, where)
         # Text stays a dictionary until its length is known: a small file can repeat a long text for ever.
         texts = [field.name for field in fields.values() if pa.types.is_string(field.type)]
         file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts)
         table = file.read(columns=[field.name for field in fields.values()])
-        columns = {name: _column(table[field.name], where) for name, field in fields.items()}
-    except DataError:
-        raise
-    except _FAULTS as error:
-        raise unreadable(where, "a Parquet file", error) from error
-    return pd.DataFrame(columns)
+        return pd.DataFrame({name: _column(table[field.name], where) for name, field in fields.items()})
 
 
 def read_feather_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
     """Read a Feather (Arrow) file of numbers and times; see `read_csv_table`."""
-    try:
+    with _read_as("a Feather file (of version 2)", where, _FAULTS):
         num_rows = _claimed_rows(content, where)
         schema = pa.ipc.open_file(pa.BufferReader(content)).schema
-        names = [_INDEX_NAMES.get(name, name) for name in schema.names]
-        wanted = wanted_columns(names, series, where)
+        wanted = wanted_columns([_INDEX_NAMES.get(name, name) for name in schema.names], series, where)
         _require_plain([schema.field(number) for number in wanted], num_rows, where)
         options = pa.ipc.IpcReadOptions(included_fields=sorted(wanted), use_threads=False)
         table = pa.ipc.open_file(pa.BufferReader(content), options=options).read_all()
         table.validate(full=True)  # a text of a damaged file may lie outside its memory
-        numbers = {number: at for at, number in enumerate(sorted(wanted))}
-        columns = {name: _column(table.column(numbers[number]), where) for number, name in wanted.items()}
-    except DataError:
-        raise
-    except _FAULTS as error:
-        raise unreadable(where, "a Feather file (of version 2)", error) from error
-    return pd.DataFrame(columns)
+        places = {number: at for at, number in enumerate(sorted(wanted))}
+        return pd.DataFrame(
+            {name: _column(table.column(places[number]), where) for number, name in wanted.items()}
+        )
 
 
 def _claimed_rows(content: bytes, where: str) -> int:
@@ -85,19 +92,14 @@ def _claimed_rows(content: bytes, where: str) -> int:
     if not content.startswith(_FEATHER_START):
         raise ValueError("it does not begin as one")
     num_rows = num_bytes = 0
-    for batch in _batches(content):
-        # With no columns to read, what is left of a batch is its number of rows.
-        num_rows += pa.ipc.read_record_batch(batch, pa.schema([])).num_rows
-        num_bytes += sum(_unpacked_sizes(batch))
+    for message in pa.ipc.MessageReader.open_stream(pa.BufferReader(content[len(_FEATHER_START) :])):
+        if message.type == _BATCH:
+            # With no columns to read, what is left of a batch is its number of rows.
+            num_rows += pa.ipc.read_record_batch(message, pa.schema([])).num_rows
+            num_bytes += sum(_unpacked_sizes(message))
     if num_bytes > MAX_UNPACKED_BYTES:
         raise unlike_a_table(where, f"columns that unpack to {num_bytes:,} bytes")
     return num_rows
-
-
-def _batches(content: bytes) -> Iterator[pa.Message]:
-    for message in pa.ipc.MessageReader.open_stream(pa.BufferReader(content[len(_FEATHER_START) :])):
-        if message.type == _BATCH:
-            yield message
 
 
 def _unpacked_sizes(batch: pa.Message) -> Iterator[int]:
@@ -146,14 +148,8 @@ def _require_plain(fields: Iterable[pa.Field], num_rows: int, where: str) -> Non
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    tests = (types.is_integer, types.is_floating, types.is_decimal, types.is_timestamp, types.is_date)
-    return any(
-        test(_stored(kind)) for test in (*tests, types.is_string, types.is_large_string, types.is_null)
-    )
-
-
-def _stored(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if types.is_dictionary(kind) else kind
+    stored = kind.value_type if types.is_dictionary(kind) else kind
+    return any(is_kind(stored) for is_kind in _PLAIN)
 
 
 def _column(column: pa.ChunkedArray, where: str) -> pd.Series:
@@ -187,10 +183,8 @@ def read_json_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
     """Read JSON: a list of rows as ccxt and freqtrade write them, of objects, or columns by name."""
     if len(content) > MAX_JSON_BYTES:
         raise _too_long(where, f"JSON of {len(content):,} bytes", MAX_JSON_BYTES)
-    try:
+    with _read_as("JSON", where, (ValueError, RecursionError)):
         rows = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise unreadable(where, "JSON", error) from error
     return candle_table(rows, series, where)
 
 
@@ -262,18 +256,11 @@ def read_table(content: bytes, ending: str, series: Series, where: str) -> pd.Da
     """
     kind = next(kind for kind in FILE_KINDS if ending.startswith(kind))
     if packing := ending.removeprefix(kind):
-        content = _unpacked(content, packing, where)
+        with _read_as(f"one file packed as {packing[1:]}", where, _PACKING_FAULTS):
+            content = _PACKINGS[packing](content)
+        if len(content) > MAX_FILE_BYTES:
+            raise _too_long(where, "more", MAX_FILE_BYTES)
     return FILE_KINDS[kind].read(content, series, where)
-
-
-def _unpacked(content: bytes, packing: str, where: str) -> bytes:
-    try:
-        content = _PACKINGS[packing](content)
-    except _PACKING_FAULTS as error:
-        raise unreadable(where, f"one file packed as {packing[1:]}", error) from error
-    if len(content) > MAX_FILE_BYTES:
-        raise _too_long(where, "more", MAX_FILE_BYTES)
-    return content
 
 
 def _too_long(where: str, got: str, most_bytes: int) -> DataError:

@@ -190,7 +190,9 @@ def _is_row(values: Sequence[str]) -> bool:
     """Tell whether a line is a row of candles and no header."""
     if len(values) == len(ARCHIVE_COLUMNS):
         return values[0].strip().isdigit()
-    return len(values) in _HEADERLESS and all(map(_is_number, values[1:])) and _is_time(values[0])
+    if len(values) not in _HEADERLESS or not all(map(_is_number, values[1:])):
+        return False
+    return bool(read_open_times(pd.Series([values[0]], dtype="object")).is_readable.all())
 
 
 def _is_number(text: str) -> bool:
@@ -198,10 +200,6 @@ def _is_number(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
-
-
-def _is_time(text: str) -> bool:
-    return bool(read_open_times(pd.Series([text], dtype="object")).is_readable.all())
 
 
 def unlike_a_table(where: str, got: str) -> DataError:

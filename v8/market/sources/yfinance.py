@@ -74,7 +74,13 @@ class YahooSource:
         ticker, now_s = ticker_of(series), int(self.now())
         oldest_s = now_s - _reach_s(series)
         newest_s, last_s = series.last_closed_s(now_s), series.last_wanted_s(now_s, end_s)
-        _require_reached(series, last_s, oldest_s)
+        if last_s < oldest_s:
+            raise _refused(
+                series,
+                f"Yahoo keeps bars of {series.timeframe} for {REACH_DAYS[series.timeframe]} days",
+                f"a wish for candles until {iso(last_s)}",
+                f"Ask for a time after {iso(oldest_s)}, for longer bars, or for another source",
+            )
         first_s = max(last_s - (num_bars - 1) * series.bar_s, oldest_s)
         frame = self._asked(series, ticker, first_s, last_s + series.bar_s)
         found = check_candles(frame, series, source=self.name, now_s=now_s).newest(num_bars, last_s)
@@ -163,16 +169,6 @@ def _reach_s(series: Series) -> int:
             "Choose one of these timeframes, or another source",
         )
     return REACH_DAYS[series.timeframe] * 86_400 - _MARGIN_S
-
-
-def _require_reached(series: Series, last_s: int, oldest_s: int) -> None:
-    if last_s < oldest_s:
-        raise _refused(
-            series,
-            f"Yahoo keeps bars of {series.timeframe} for {REACH_DAYS[series.timeframe]} days",
-            f"a wish for candles until {iso(last_s)}",
-            f"Ask for a time after {iso(oldest_s)}, for longer bars, or for another source",
-        )
 
 
 def _rows(told: pd.DataFrame, series: Series, ticker: str) -> pd.DataFrame:
