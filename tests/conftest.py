@@ -54,8 +54,6 @@ TINY_NETWORKS: dict[str, dict[str, Any]] = {
 }
 RANGED_FEATURES = ("open", "high", "low", "close", "range_1", "recent_range", "move_5", "day_sin_1")
 RANGED_FEATURES += ("rolled_middle_1", "rolled_deviation_3")
-BLENDED_FEATURES = (*RANGED_FEATURES, "range_5", "range_20", "range_60")
-BLENDED_FEATURES += ("rolled_deviation_1", "rolled_deviation_2")
 
 
 def tiny_profile(
@@ -69,7 +67,7 @@ def tiny_profile(
     """Return the aligned profile shrunk to a network that trains in a moment."""
     content = load_profile("aligned").model_dump()
     content |= {"name": "tiny", "newest_bars": 700, "lookback_bars": 20, "horizon_bars": 3}
-    content["calibration"] = "shrink"  # what models were published with before `ensemble`: they must go on
+    content["calibration"] = "none"
     content["network"] = {"family": family, "dropout": dropout, **TINY_NETWORKS[family]}
     if issubclass(FAMILIES[family].settings, TaughtSettings):
         content["network"]["teacher_forcing"] = teacher_forcing
@@ -82,11 +80,6 @@ def tiny_ranged_profile(family: str = "dense_newest", **changes: Any) -> Profile
     return tiny_profile(
         family, **{"scaling": "ranged", "features": RANGED_FEATURES, "newest_bars": 940, **changes}
     )
-
-
-def tiny_blended_profile(**changes: Any) -> Profile:
-    """Return that with the features of the regression its forecasts are blended with."""
-    return tiny_ranged_profile(**{"features": BLENDED_FEATURES, "calibration": "blend", **changes})
 
 
 def demo_table(profile: Profile, *, series: str = "BTCUSDT-15m", num_bars: int | None = None) -> FeatureTable:
@@ -111,11 +104,6 @@ def make_profile() -> Callable[..., Profile]:
 @pytest.fixture(scope="session")
 def make_ranged_profile() -> Callable[..., Profile]:
     return tiny_ranged_profile
-
-
-@pytest.fixture(scope="session")
-def make_blended_profile() -> Callable[..., Profile]:
-    return tiny_blended_profile
 
 
 @pytest.fixture(scope="session")

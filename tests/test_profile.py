@@ -168,9 +168,12 @@ def test_a_user_s_own_file_works_from_any_folder(tmp_path: Path, monkeypatch: py
         ({"scaling": "ranged"}, "features must hold recent_range with scaling: ranged, which divides by it"),
         (
             {"calibration": "shrnk"},
-            r"calibration: .*'shrink', 'blend', 'ensemble' or 'none'; got 'shrnk'",
+            r"calibration: must be 'ensemble' or 'none'; got 'shrnk'",
         ),
-        ({"calibration": "blend"}, "calibration: blend needs scaling: ranged, for its regression"),
+        (
+            {"calibration": "blend"},
+            r"'ensemble' or 'none' \(shrink and blend are not trained any more\); got 'blend'",
+        ),
         ({"calibration": None}, r"key calibration: .*got no such key\. Add it"),
         ({"split": {"train": 0.7, "validation": 0.2, "test": 0.2}}, "must add up to 1"),
         ({"split": {"train": 0.7, "validation": 0.3, "test": 0.0}}, r"key split\.test: .*greater than 0"),
@@ -192,17 +195,6 @@ def test_a_bad_value_is_refused_with_file_and_key(
 ) -> None:
     with pytest.raises(ProfileError, match=sentence):
         load_profile(written(tmp_path, **changes))
-
-
-def test_a_blend_names_the_features_that_its_regression_misses(tmp_path: Path) -> None:
-    content = yaml.safe_load(config_path("frontier").read_text("utf-8"))
-    content["calibration"] = "blend"
-    content["features"].remove("range_60")
-    content["features"].remove("rolled_deviation_7")
-    path = tmp_path / "mine.yaml"
-    path.write_text(yaml.safe_dump(content), "utf-8")
-    with pytest.raises(ProfileError, match=r"range_60, rolled_deviation_7 with calibration: blend"):
-        load_profile(str(path))
 
 
 def test_a_misspelt_key_is_told_and_not_that_the_right_one_is_missing(tmp_path: Path) -> None:
@@ -490,7 +482,7 @@ def test_a_profile_without_quantiles_is_what_it_was_before_there_was_the_key(tmp
         ([0.5, 0.1, 0.9], {}, "must ascend"),
         ([0.1, 0.5, 0.5, 0.9], {}, "must ascend"),
         ([0.0, 0.5, 0.9], {}, "must lie between 0.005 and 0.995"),
-        ([0.1, 0.5, 0.9], {"calibration": "shrink", "scaling": "anchored"}, "quantiles need scaling: ranged"),
+        ([0.1, 0.5, 0.9], {"calibration": "none", "scaling": "anchored"}, "quantiles need scaling: ranged"),
         (
             [0.1, 0.5, 0.9],
             {"calibration": "none", "tasks": {"ohlc": {"weight": 1.0, "loss": "mse"}}},

@@ -44,11 +44,6 @@ def range_column(num_bars: int) -> str:
     return f"range_{num_bars}"
 
 
-REGRESSED_RANGES: Final = tuple(range_column(bars) for bars in RANGE_BARS[:-1])
-"""Ranges whose logarithms `calibration: blend` regresses on. The longest follows from the others: the recent
-range, of which all are shares, is their geometric mean."""
-
-
 def wave_columns(period: str, num_waves: int) -> tuple[str, str]:
     """Name sine and cosine of some waves per `day` or `week`."""
     return f"{period}_sin_{num_waves}", f"{period}_cos_{num_waves}"
@@ -64,11 +59,6 @@ WAVE_COLUMNS: Final = (
 def rolled_columns(step: int) -> tuple[str, str]:
     """Name the middle and the deviation of the roll-forward bands some steps ahead."""
     return f"rolled_middle_{step}", f"rolled_deviation_{step}"
-
-
-def deviation_columns(horizon_bars: int) -> tuple[str, ...]:
-    """Name the deviations of the roll-forward bands at every step ahead."""
-    return tuple(rolled_columns(step)[1] for step in range(1, horizon_bars + 1))
 
 
 OHLC: Final = (OPEN, HIGH, LOW, CLOSE)

@@ -15,12 +15,14 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     SerializeAsAny,
     SerializerFunctionWrapHandler,
     TypeAdapter,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_serializer,
     model_validator,
@@ -32,10 +34,8 @@ from v8.columns import (
     MOST_NEIGHBOURS,
     OHLC,
     RECENT_RANGE,
-    REGRESSED_RANGES,
     TASK_OHLC,
     beside,
-    deviation_columns,
     neighbours,
     parted,
     user_columns,
@@ -75,7 +75,9 @@ ProfileName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 
 Precision = Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"]
 Scaling = Literal["anchored", "ranged", "standard", "minmax"]
-Calibration = Literal["shrink", "blend", "ensemble", "none"]
+FORMER_CALIBRATIONS: Final = ("shrink", "blend")
+"""Models from before were published with these; they forecast as ever, but none is trained any more."""
+
 Optimizer = Literal["adam", "adamw"]
 Schedule = Literal["constant", "plateau", "cosine", "step"]
 GradientClip = Literal["global_norm", "value"]
@@ -134,6 +136,15 @@ def _of_its_family(network: Any) -> Any:
     of_family: TypeAdapter[Any] = TypeAdapter(dict[str, FAMILIES[name].settings])  # type: ignore[arg-type,misc]
     # As a mapping, so that errors name the family too: key network.lstm_dense.dropout.
     return of_family.validate_python({name: _tuples(network)})[name]
+
+
+def _of_today(calibration: str, info: ValidationInfo) -> str:
+    """Refuse a calibration that there is not; what a run recorded may have one of before."""
+    known = ("ensemble", "none", *(FORMER_CALIBRATIONS if info.context else ()))
+    if calibration not in known:
+        gone = " (shrink and blend are not trained any more)" if calibration in FORMER_CALIBRATIONS else ""
+        raise ValueError(f"must be 'ensemble' or 'none'{gone}")
+    return calibration
 
 
 class TrainingSettings(Settings):
@@ -244,9 +255,9 @@ class Profile(Settings):
     tasks: dict[str, TaskSettings] = Field(min_length=1)
     """What is forecast: `ohlc` (always), `bands` (bb_upper, bb_lower), `volatility`."""
     training: TrainingSettings
-    calibration: Calibration
-    """`shrink` moves forecasts towards the constant start as far as the validation span demands; `blend`
-    mixes them with a regression on past ranges and the hour; `ensemble` with that and medians of paths."""
+    calibration: Annotated[str, AfterValidator(_of_today)]
+    """`ensemble` mixes forecasts with a regression on past ranges and the hour and with medians of paths, as
+    far as the validation span demands; `none` leaves them."""
     quantiles: tuple[float, ...] = ()
     """Levels between 0 and 1 that are forecast beside the point forecast, which is their median; none without
     the key."""
@@ -362,21 +373,9 @@ class Profile(Settings):
         return self
 
     @model_validator(mode="after")
-    def _features_fit_scaling_and_calibration(self) -> Self:
+    def _features_fit_scaling(self) -> Self:
         if self.scaling == "ranged" and RECENT_RANGE not in self.features:
             raise ValueError(f"features must hold {RECENT_RANGE} with scaling: ranged, which divides by it")
-        if self.calibration != "blend":
-            return self
-        if self.scaling != "ranged":
-            raise ValueError(
-                "calibration: blend needs scaling: ranged, for its regression is in recent ranges"
-            )
-        needed = (*REGRESSED_RANGES, *deviation_columns(self.horizon_bars))
-        missing = [name for name in needed if name not in self.features]
-        if missing:
-            raise ValueError(
-                f"features must hold {', '.join(missing)} with calibration: blend, which regresses on them"
-            )
         return self
 
     @model_validator(mode="after")
@@ -484,6 +483,17 @@ def load_profile(name_or_path: str) -> Profile:
             )
         path = config_path(name_or_path)
     return _validated(read_yaml(path), where=str(path))
+
+
+def require_trainable(profile: Profile) -> None:
+    """Raise a ProfileError if a recorded profile has a calibration of before, which nothing fits any more."""
+    if profile.calibration in FORMER_CALIBRATIONS:
+        raise ProfileError(
+            where=f"profile {profile.name}, key calibration",
+            rule="must be 'ensemble' or 'none' to be trained; models of before forecast as ever",
+            got=repr(profile.calibration),
+            fix="Train a profile with calibration: ensemble",
+        )
 
 
 def network_outputs(profile: Profile) -> NetworkOutputs:
@@ -608,7 +618,7 @@ def recorded_profile(content: Any, *, where: str) -> Profile:
     Raises:
         ProfileError: If it is none of this v8.
     """
-    return _validated(content if isinstance(content, dict) else {}, where=where)
+    return _validated(content if isinstance(content, dict) else {}, where=where, is_recorded=True)
 
 
 def is_digest_of(digest: str, content: Mapping[str, Any]) -> bool:
@@ -650,9 +660,9 @@ def recorded_tables(content: Sequence[Any], *, where: str) -> tuple[TableSetting
 _TABLES: Final = TypeAdapter(tuple[TableSettings, ...])
 
 
-def _validated(content: dict[str, Any], *, where: str) -> Profile:
+def _validated(content: dict[str, Any], *, where: str, is_recorded: bool = False) -> Profile:
     try:
-        return Profile.model_validate(_tuples(content))
+        return Profile.model_validate(_tuples(content), context=is_recorded or None)
     except ValidationError as error:
         key, rule, got = first_fault(error)
         raise ProfileError(where=under_key(where, key), rule=rule, got=got, fix=_fix(error)) from error

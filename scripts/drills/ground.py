@@ -68,7 +68,7 @@ TINY = {
         "reduce_lr_patience_epochs": 4,
         "precision": "float32",
     },
-    "calibration": "shrink",
+    "calibration": "none",
     "seed": 7,
 }
 """The smallest profile worth killing."""

@@ -16,13 +16,15 @@ import pytest
 from renamed_models import name_model
 
 from v8.artifacts.forecaster import Forecaster
-from v8.errors import ArtifactError, DataError
+from v8.errors import ArtifactError, DataError, ProfileError
 from v8.features.table import compute_table
 from v8.losses.judgement import judge
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.demo import END_S
 from v8.market.sources.source import open_source
+from v8.profile import recorded_profile
+from v8.runs.plan import make_plan
 from v8.storage import digest_file
 from v8.tasks import TASKS
 from v8.windows.dataset import prepare_series, table_columns
@@ -327,6 +329,22 @@ def test_an_artefact_of_before_there_was_a_readme_still_loads(
     pd.testing.assert_frame_equal(Forecaster.load(old).predict(raw), loaded.predict(raw), check_exact=True)
 
 
+@pytest.mark.parametrize("kind", ["shrink", "blend"])
+def test_a_model_of_a_calibration_that_is_not_trained_any_more_still_forecasts(
+    tmp_path: Path, trained_run: Any, loaded: Forecaster, raw: pd.DataFrame, kind: str
+) -> None:
+    metadata = json.loads((trained_run.folder / "metadata.json").read_text())
+    content = metadata["profile"] | {"calibration": kind}
+    profile = recorded_profile(content, where="a test")
+    factors = [{"task": task, "factors": [0.5, 0.25, 0.0], "anchor": "constant"} for task in content["tasks"]]
+    changes = {"profile": content, "profile_digest": profile.digest}
+    changes["calibration"] = {"kind": kind, "tasks": factors}
+    old = Forecaster.load(changed_copy(trained_run.folder, tmp_path / "old", **changes))
+    pd.testing.assert_frame_equal(old.predict(raw), loaded.predict(raw), check_exact=True)
+    with pytest.raises(ProfileError, match=f"'ensemble' or 'none' to be trained; .* got '{kind}'"):
+        make_plan(profile, [Series("BTCUSDT", "15m")], tmp_path / "none")
+
+
 def test_the_tables_that_metadata_tell_of_are_needed_beside_the_candles(
     tmp_path: Path, trained_run: Any, loaded: Forecaster, raw: pd.DataFrame
 ) -> None:
@@ -385,7 +403,7 @@ def poisoned(trained_run: Any, folder: Path, value: float) -> Path:
     shutil.copytree(trained_run.folder, folder)
     model = keras.saving.load_model(folder / "model.keras", compile=False)
     kernels = [weights for weights in model.trainable_variables if len(weights.shape) == 2]
-    kernels[-1].assign(np.full(kernels[-1].shape, value, np.float32))
+    kernels[0].assign(np.full(kernels[0].shape, value, np.float32))
     model.save(folder / "model.keras")
     content = json.loads((folder / "metadata.json").read_text())
     content["model_sha256"] = digest_file(folder / "model.keras")

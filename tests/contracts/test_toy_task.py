@@ -53,7 +53,7 @@ def test_a_task_of_one_file_goes_all_the_way(
 ) -> None:
     make = make_ranged_profile if way == "ranged" else make_profile
     tasks = {name: {"weight": 1.0, "loss": "mae"} for name in ("ohlc", "width")}
-    profile = make("dense_newest", tasks=tasks, calibration="shrink", training={"epochs": 1})
+    profile = make("dense_newest", tasks=tasks, calibration="ensemble", training={"epochs": 1})
     run = run_toy(profile, tmp_path)
     installed = {name for name, one in BASELINES.items() if one.is_installed()}
     assert set(run.judgement["tasks"]["width"]["errors"]) == {"model", *installed}

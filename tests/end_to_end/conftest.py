@@ -120,7 +120,7 @@ def tiny_profile() -> dict[str, object]:
             "reduce_lr_patience_epochs": 4,
             "precision": "float32",
         },
-        "calibration": "shrink",
+        "calibration": "ensemble",
         "seed": 7,
     }
 

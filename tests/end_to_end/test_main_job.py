@@ -92,7 +92,7 @@ def test_g20_metadata_holds_seed_versions_digests_and_the_data_cut_off(
     assert metadata["machine"]["num_cores"] >= 1
     assert metadata["training"]["epochs_run"] == 12
     assert metadata["scaling"]["columns"][3]["name"] == "close"
-    assert metadata["calibration"]["kind"] == "shrink"
+    assert metadata["calibration"]["kind"] == "ensemble"
     factors = {task["task"]: task["factors"] for task in metadata["calibration"]["tasks"]}
     assert {task: len(values) for task, values in factors.items()} == dict.fromkeys(
         metadata["profile"]["tasks"], metadata["horizon_bars"]

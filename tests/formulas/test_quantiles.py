@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from v8.formulas.quantiles import conformal_shifts, first_steps, fit_spread, kept_share
-from v8.formulas.range_regression import fit_regression
+from v8.formulas.quantiles import conformal_widths, first_steps, kept_share
 from v8.profile import Profile
 from v8.quantile_levels import outer, signed_sums
 from v8.tasks import TASKS
@@ -24,8 +23,8 @@ LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @pytest.fixture(scope="module")
-def data(make_blended_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]) -> SeriesData:
-    return make_data(make_blended_profile(quantiles=LEVELS, newest_bars=1_500))
+def data(make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]) -> SeriesData:
+    return make_data(make_ranged_profile(quantiles=LEVELS, newest_bars=1_500))
 
 
 @given(st.lists(st.floats(-9, 9), min_size=1, max_size=40), st.sampled_from(LEVELS))
@@ -92,34 +91,27 @@ def _units(standing: object) -> np.ndarray:
     return spread_units(np, [TASKS["bands"]], standing, np.full((1, 1), 1e-3), np.ones((1, 3)))["bands"]
 
 
-def test_the_regression_s_quantiles_ascend_and_lie_on_both_sides_of_its_median(data: SeriesData) -> None:
-    for spread_HLC in fit_spread(data, fit_regression(data)).values():
-        assert (np.diff(spread_HLC, axis=1) >= 0).all()
-        assert (spread_HLC[:, :2] <= 0).all()
-        assert (spread_HLC[:, 2:] >= 0).all()
-
-
-@pytest.mark.parametrize("factor", [0.4, 1.0, 3.0])
-def test_moved_quantiles_hold_their_share_of_later_windows_however_wild_the_market_is(factor: float) -> None:
-    """Truth in units is Student's t; the forecast believes in half of its spread. Then volatility moves."""
-    rng, truth = np.random.default_rng(1), {}
-    num, units = 60_000, {"ohlc": rng.uniform(0.5, 2.0, (60_000, 1, 1))}
-    truth["ohlc"] = units["ohlc"] * rng.standard_t(4, (num, 1, 1))
-    believed = np.array([-1.0, -0.4, 0.0, 0.4, 1.0])
-    forecast = {"ohlc": (believed * units["ohlc"])[:, :, :, None]}
-    (shift_HLC,) = conformal_shifts(LEVELS, truth, forecast, units).values()
-    later_units = factor * rng.uniform(0.5, 2.0, (num, 1, 1))
+def test_stretched_quantiles_hold_their_share_of_later_windows_however_far_they_lay_off() -> None:
+    """Truth is Student's t about the median; the forecast believes in half of its spread."""
+    rng, num = np.random.default_rng(1), 60_000
+    units = rng.uniform(0.5, 2.0, (num, 1, 1))
+    distances = np.array([-1.0, -0.4, 0.4, 1.0])[:, None] * units[..., None]
+    points, truth = {"ohlc": np.zeros((num, 1, 1))}, {"ohlc": units * rng.standard_t(4, (num, 1, 1))}
+    (widths_HLC,) = conformal_widths(LEVELS, truth, points, {"ohlc": distances}).values()
+    later_units = rng.uniform(0.5, 2.0, (num, 1, 1))
     later = later_units * rng.standard_t(4, (num, 1, 1))
-    moved = (believed[[0, 1, 3, 4]] + shift_HLC[0, :, 0] / kept_share(num, 1)) * later_units
-    shares = (later <= moved).mean(axis=0)[0]
+    kept = 1.0 + (widths_HLC[0, :, 0] - 1.0) / kept_share(num, 1)
+    shares = (later <= np.array([-1.0, -0.4, 0.4, 1.0]) * kept * later_units).mean(axis=0)[0]
     np.testing.assert_allclose(shares, outer(LEVELS), atol=0.01)
 
 
-def test_a_move_found_in_few_windows_is_kept_in_part(data: SeriesData) -> None:
-    truth = {"ohlc": np.ones((100, 10, 4))}
-    quantiles, units = {"ohlc": np.zeros((100, 10, 3, 4))}, {"ohlc": np.ones((100, 10, 4))}
-    (shift,) = conformal_shifts((0.1, 0.5, 0.9), truth, quantiles, units).values()
-    np.testing.assert_allclose(shift, 10 / 210)  # ten windows that do not overlap, and 200 in doubt
+def test_a_move_found_in_few_windows_is_kept_in_part() -> None:
+    truth, points = {"ohlc": np.full((100, 10, 4), 2.0)}, {"ohlc": np.zeros((100, 10, 4))}
+    distances = {"ohlc": np.ones((100, 10, 2, 4)) * np.array([-1.0, 1.0])[:, None]}
+    (widths,) = conformal_widths((0.1, 0.5, 0.9), truth, points, distances).values()
+    # Ten windows that do not overlap, and 200 in doubt: of one unit more, and of three fewer.
+    np.testing.assert_allclose(widths[:, 1], 1 + 10 / 210)
+    np.testing.assert_allclose(widths[:, 0], 1 - 3 * 10 / 210)
 
 
 def test_a_series_without_quantiles_has_no_units(

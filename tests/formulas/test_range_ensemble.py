@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from v8.features.table import FeatureTable, compute_table
-from v8.formulas.ensemble_shares import fit_shares, mix
 from v8.formulas.range_ensemble import (
     MEMBERS,
     KnownRanges,
     RangeEnsemble,
     fit_ensemble,
     fit_log_ranges,
+    fit_shares,
     known_ranges,
+    mix,
 )
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource

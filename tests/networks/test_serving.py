@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scaled_units import restore_targets
 
-from v8.formulas.shrinkage import Shrinkage, TaskShrinkage
+from v8.formulas.range_ensemble import fit_ensemble
 from v8.networks.networks import build_network
 from v8.networks.serving import ServingGraph, ServingModel, build_serving, load_scaling
 from v8.profile import Profile
@@ -202,7 +202,9 @@ def test_a_serving_model_forecasts_what_the_graph_built_for_its_series_does(
 
 USES: dict[str, Callable[[ServingModel, SeriesData, Path], object]] = {
     "forecast": lambda model, data, folder: model.forecast(first_windows(data, 2).raw_windows()),
-    "fold": lambda model, data, folder: model.fold(Shrinkage((TaskShrinkage("ohlc", (0.5, 0.5, 0.5)),))),
+    "fold": lambda model, data, folder: model.fold_ensemble(
+        fit_ensemble(data.spans["train"]), dict.fromkeys(data.profile.tasks, np.full((3, 3), 1 / 3))
+    ),
     "save": lambda model, data, folder: model.save(folder / "model.keras"),
 }
 
@@ -214,7 +216,7 @@ def test_a_serving_model_refuses_to_be_used_once_its_graph_holds_another_series(
     make_profile: Callable[..., Profile],
     make_data: Callable[..., SeriesData],
 ) -> None:
-    profile = make_profile("lstm_dense")
+    profile = make_profile("lstm_dense", calibration="ensemble")
     first, second = (make_data(profile, series=name) for name in ("BTCUSDT-15m", "PEPEUSDT-15m"))
     graph = ServingGraph(profile, first.scaling, build_network(profile, seed=0))
     older = ServingModel(graph, first.scaling, drawn_weights(graph.network, 1))

@@ -31,8 +31,8 @@ LEVELS = (0.1, 0.25, 0.5, 0.9)
 
 
 @pytest.fixture(scope="module")
-def data(make_blended_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]) -> SeriesData:
-    return make_data(make_blended_profile(quantiles=LEVELS))
+def data(make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]) -> SeriesData:
+    return make_data(make_ranged_profile(quantiles=LEVELS))
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +66,6 @@ def test_quantiles_never_cross_and_are_coherent_for_any_weights(
     rng = np.random.default_rng(seed)
     weights = [rng.normal(0, size, weight.shape) for weight in graph.network.trainable_variables]
     model = ServingModel(graph, data.scaling, weights)
-    shape = (3, len(outer(LEVELS)))
-    folded = {
-        task: rng.normal(0, size, (*shape, len(data.scaling.task(task).scale))) for task in data.profile.tasks
-    }
-    model.fold_spread(folded)
-    model.fold_shifts(folded)
     made = model.forecast_all(data.spans["test"].raw_windows()[:64])
     require_coherent(made.points, made.quantiles)
 
@@ -95,9 +89,9 @@ def test_a_calibrated_file_is_read_by_plain_keras_and_says_the_same(
 
 
 def test_quantiles_leave_the_point_forecast_where_it_is(
-    data: SeriesData, make_blended_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+    data: SeriesData, make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
 ) -> None:
-    plain = make_data(make_blended_profile())
+    plain = make_data(make_ranged_profile())
     network, other = started(plain), started(data)
     for weight in network.weights:
         weight.assign(next(one for one in other.weights if one.path == weight.path))

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from v8.formulas.shrinkage import NO_RIVALS, Rivals, Shrinkage
 from v8.tasks import TASKS
 from v8.windows.scaling import Scaling, TargetForm, restore
 from v8.windows.span import Span
@@ -28,15 +27,4 @@ def restore_targets(scaling: Scaling, span: Span, scaled: Mapping[str, np.ndarra
             unit=unit_W[:, None, None],
             center=np.array(constants.center),
         )
-    return made
-
-
-def shrink(
-    shrinkage: Shrinkage, scaled: Mapping[str, np.ndarray], scaling: Scaling, rivals: Rivals = NO_RIVALS
-) -> dict[str, np.ndarray]:
-    """Return anchor + factor x (scaled - anchor) per task, shape (W, H, C), scaled units."""
-    made = {}
-    for one in shrinkage.tasks:
-        anchor = rivals.get(one.task, np.array(scaling.task(one.task).start))
-        made[one.task] = anchor + np.array(one.factors)[:, None] * (scaled[one.task] - anchor)
     return made

@@ -53,6 +53,7 @@ def made(make_profile: Callable[..., Profile], tmp_path_factory: pytest.TempPath
         network={"family": "lstm_dense", "dropout": 0.2, "encoder_units": (4,), "dense_units": (4,)},
         tasks={"ohlc": {"weight": 1.0, "loss": "mae"}},
         training={"epochs": 4, "batch_size": 8},
+        calibration="ensemble",
     )
     home = tmp_path_factory.mktemp("workshops")
     with pytest.MonkeyPatch.context() as patch:
@@ -120,7 +121,7 @@ def test_all_series_are_judged_by_one_model_that_is_traced_once(
             built.append(self)
 
     monkeypatch.setattr("v8.training.trainer.ServingGraph", Counted)
-    profile = make_profile()
+    profile = make_profile(calibration="ensemble")
     trainer, models = Trainer(profile), []
     weights = [np.asarray(weight) for weight in trainer.network.trainable_variables]
     for name in (FIRST, SECOND, "XRPUSDT-1h"):

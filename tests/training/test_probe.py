@@ -90,9 +90,9 @@ def test_the_first_units_are_those_of_the_layer_that_reads_the_window(
 
 
 def test_a_batch_for_quantiles_has_the_units_that_their_loss_reads(
-    make_blended_profile: Callable[..., Profile],
+    make_ranged_profile: Callable[..., Profile],
 ) -> None:
-    profile = make_blended_profile(quantiles=(0.1, 0.5, 0.9))
+    profile = make_ranged_profile(quantiles=(0.1, 0.5, 0.9))
     _, truth = probe.random_batch(profile, num_models=2)
     weight = np.ones((profile.training.batch_size, 2), np.float32)
     # Steps between the two outer levels and the median, for every column of a task.

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from v8.errors import ArtifactError, DivergedError
 from v8.features.table import FeatureTable
-from v8.formulas.shrinkage import Shrinkage, TaskShrinkage
+from v8.formulas.range_ensemble import fit_ensemble
 from v8.profile import Profile
 from v8.training.checkpoint import Checkpoint, Progress
 from v8.training.epoch_record import EpochRecord
@@ -107,13 +107,14 @@ def drawn_weights(trainer: Trainer, seed: int) -> list[np.ndarray]:
 
 
 def test_the_published_model_keeps_nothing_of_the_series_before(
-    two_series: list[SeriesData], tmp_path: Path
+    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData], tmp_path: Path
 ) -> None:
-    first, second = two_series
+    profile = make_profile(calibration="ensemble")
+    first, second = (make_data(profile, series=name) for name in ("BTCUSDT-15m", "ETHUSDT-15m"))
     used, fresh = Trainer(first.profile), Trainer(first.profile)
     before = used.serving_model(first, drawn_weights(used, 1))
-    factors = [TaskShrinkage(task, (0.5, 0.25, 0.0)) for task in first.profile.tasks]
-    before.fold(Shrinkage(tuple(factors)))
+    shares = np.full((3, 3), [[0.5, 0.25, 0.0], [0.25, 0.5, 0.5], [0.25, 0.25, 0.5]])
+    before.fold_ensemble(fit_ensemble(first.spans["train"]), dict.fromkeys(profile.tasks, shares))
     drawn = drawn_weights(used, 2)
     models = [trainer.serving_model(second, drawn) for trainer in (used, fresh)]
     files = []

@@ -22,7 +22,7 @@ from v8.artifacts.forecast_sample import FORECASTS_FILE, ForecastSample
 from v8.artifacts.run_folder import ERROR_FILE, GENERATIONS_FOLDER, now_iso, pin_of
 from v8.errors import ArtifactError, DataError
 from v8.features.indicators import FEATURES, check_columns, definition_digest, definitions, warmup_bars
-from v8.formulas.shrinkage import Shrinkage
+from v8.formulas.range_ensemble import Shares
 from v8.hardware import describe_machine, versions
 from v8.losses.judgement import Judgement
 from v8.losses.quantile_judgement import QuantileJudgement
@@ -72,7 +72,7 @@ class Finished:
         judgement: Its errors on the test span.
         quantiles: How its quantiles did there; None where it has none.
         sample: A few of its forecasts of the test span, to look at.
-        shrinkage: What its calibration folded into the model; None without one.
+        shares: What its calibration folded into the model; None without one.
         seconds: Wall time per stage.
     """
 
@@ -87,7 +87,7 @@ class Finished:
     judgement: Judgement
     quantiles: QuantileJudgement | None
     sample: ForecastSample
-    shrinkage: Shrinkage | None
+    shares: Shares | None
     seconds: dict[str, float]
 
 
@@ -253,7 +253,7 @@ def verify_model_file(folder: Path, metadata: Mapping[str, Any]) -> Path:
 
 def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
     data, profile, candles, result = finished.data, finished.data.profile, finished.candles, finished.result
-    factors = {} if finished.shrinkage is None else asdict(finished.shrinkage)
+    factors = {} if finished.shares is None else asdict(finished.shares)
     return {
         "format": ARTIFACT_FORMAT,
         "series": str(data.series),

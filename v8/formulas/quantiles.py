@@ -1,18 +1,12 @@
-"""Quantiles in scaled units: where a network's begin, how a regression spreads, what validation corrects.
+"""Quantiles: where a network's begin, and how far those of paths must be stretched.
 
-Everything is in multiples of the units of `v8.windows.spread`, which are in recent ranges, so that an
-interval is as wide as the market is wild.
-
-* The untrained network forecasts the train span's quantiles of each step and column.
-* Under `calibration: blend` the median is moved towards a regression on past ranges, and the quantiles
-  towards its own: constants times the unit that follows from the ranges it forecasts. For these the pinball
-  loss has a closed form, a weighted quantile.
+* The untrained network forecasts the train span's quantiles of each step and column, in multiples of the
+  units of `v8.windows.spread`, which are in recent ranges: an interval is as wide as the market is wild.
 * Under `calibration: ensemble` no network says quantiles: they lie off the median as those of the simulated
-  paths do (`v8.formulas.range_ensemble`), times a factor.
-* On the validation span every quantile is moved, or its distance stretched, by what is missing there to its
-  level: the level's own quantile of truth less forecast (conformalised quantile regression: Romano, Patterson
-  and Candès 2019, arXiv:1905.03222, each end by itself). Windows overlap, so that few of them are news: of a
-  move found in them a share is kept (`kept_share`).
+  paths do (`v8.formulas.range_ensemble`), times a factor. On the validation span every distance is stretched
+  by what is missing there to its level: the level's own quantile of truth over distance (conformalised
+  quantile regression: Romano, Patterson and Candès 2019, arXiv:1905.03222, each end by itself). Windows
+  overlap, so that few of them are news: of a move found in them a share is kept (`kept_share`).
 
 Shape legend: W windows, H horizon, Q levels, L levels but the median, C columns of a task.
 """
@@ -25,13 +19,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.formulas.range_regression import RangeRegression, forecast_ranges, regress
 from v8.quantile_levels import MEDIAN, outer, quantile_output
-from v8.tasks import TASKS
 from v8.windows.dataset import SeriesData
 from v8.windows.regression import weighted_quantiles
 from v8.windows.span import Floats
-from v8.windows.spread import spread_units
 
 DOUBTED_WINDOWS: Final = 200
 """Independent windows from which on more than half of a move is believed. Measured on three seasons of real
@@ -64,29 +55,6 @@ def first_steps(data: SeriesData) -> dict[str, NDArray[np.float32]]:
     return starts
 
 
-def fit_spread(data: SeriesData, regression: RangeRegression) -> dict[str, Floats]:
-    """Fit how far the outer quantiles of the regression lie off its median.
-
-    Args:
-        data: The prepared series, of a profile with quantiles and `calibration: blend`.
-        regression: What its median is.
-
-    Returns:
-        Per task, shape (H, L, C), scaled targets per unit, ascending over L.
-    """
-    train, levels = data.spans["train"], data.profile.quantiles
-    recent_W1 = data.scaling.floored_range(train.recent_range)[:, None]
-    tasks = [TASKS[name] for name in data.profile.tasks]
-    squares_WH = np.square(forecast_ranges(train, regression.path_LH))
-    units = spread_units(np, tasks, train.standing, recent_W1, squares_WH)
-    spread = {}
-    for task, median_WHC in regress(train, regression).items():
-        beyond_WHC = data.targets_NHC[task][train.anchors] - median_WHC
-        found = _in_units(beyond_WHC, units[task], data.weight_N[train.anchors], levels)
-        spread[task] = np.moveaxis(from_median(found, levels), 0, 1)
-    return spread
-
-
 def _in_units(
     beyond_WHC: Floats, unit_WHC: Floats, weight_W: NDArray[np.float32], levels: Sequence[float]
 ) -> Floats:
@@ -102,32 +70,6 @@ def from_median(quantiles: Floats, levels: Sequence[float]) -> Floats:
     """Turn quantiles, shape (Q, ...), into distances of the outer ones from the median, shape (L, ...)."""
     median = quantiles[list(levels).index(MEDIAN)]
     return np.stack([one - median for one, level in zip(quantiles, levels, strict=True) if level != MEDIAN])
-
-
-def conformal_shifts(
-    levels: Sequence[float],
-    truth: Mapping[str, NDArray[Any]],
-    quantiles: Mapping[str, NDArray[Any]],
-    units: Mapping[str, NDArray[Any]],
-) -> dict[str, Floats]:
-    """Return by how much each outer quantile moves towards holding its share of the windows.
-
-    Args:
-        levels: All levels, ascending.
-        truth: Per task, scaled targets, shape (W, H, C).
-        quantiles: Per task, scaled forecasts, shape (W, H, Q, C).
-        units: Per task, what they are moved in multiples of, shape (W, H, C).
-
-    Returns:
-        Per task, shape (H, L, C), in units.
-    """
-    places = [levels.index(level) for level in outer(levels)]
-    shifts = {}
-    for task, truth_WHC in truth.items():
-        beyond = [(truth_WHC - quantiles[task][:, :, place]) / units[task] for place in places]
-        found = [_shift(one, levels[place]) for one, place in zip(beyond, places, strict=True)]
-        shifts[task] = kept_share(*truth_WHC.shape[:2]) * np.stack(found, axis=1)
-    return shifts
 
 
 def conformal_widths(

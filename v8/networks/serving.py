@@ -5,16 +5,14 @@ network and the outputs. The fitted constants are weights, the one row of a tabl
 up, so that models of one structure differ in weights alone: `load_scaling` makes one model that of the
 next series, without another graph to build and trace. Plain Keras loads the file in safe mode.
 
-Under `calibration: shrink` a linear layer between network and outputs holds how much of the network's
-forecast is kept; it starts as the identity, and `ServingModel.fold` sets it. Under `blend` others add
-the share of a regression on past ranges (`v8.formulas.range_regression`); they start as nothing. Under
-`ensemble` two formulas that read the window themselves come in last (`v8.networks.serving_ensemble`).
+Under `calibration: ensemble` two formulas that read the window themselves come in last
+(`v8.networks.serving_ensemble`).
 
 Outputs are coherent by construction: low <= open, close <= high; bb_lower <= bb_upper;
 volatility > 0.
 
 Shape legend: B batch, T lookback, F features, G features of a group, H horizon, C columns of a task,
-K constants, P the 20 band bars, R terms of the regression.
+K constants, P the 20 band bars.
 """
 
 from __future__ import annotations
@@ -32,31 +30,21 @@ from v8.columns import (
     BAND_PERIOD_BARS,
     CLOSE,
     RECENT_RANGE,
-    REGRESSED_RANGES,
     beside,
-    deviation_columns,
     parted,
 )
-from v8.features.formulas import FLOOR_SHARE
 from v8.formulas.range_ensemble import RangeEnsemble
-from v8.formulas.range_regression import MAX_LOG_RANGE, RangeRegression, wave_features
-from v8.formulas.shrinkage import Shrinkage
-from v8.networks import serving_ensemble, serving_quantiles
+from v8.networks import serving_ensemble
 from v8.networks.forecasting import Forecasts, forecast_windows, split_outputs
 from v8.networks.portable import save_portable
 from v8.networks.raw_window import columns_of
 from v8.networks.serving_quantiles import Market, about_points, network_distances
 from v8.profile import Profile
 from v8.tasks import TASKS
-from v8.tasks.closes import variance_weights
 from v8.tasks.task import roll_forward
 from v8.windows.scaling import Scaling, TargetForm, Transform, restore, shape_inputs
 from v8.windows.span import Floats
 
-SHRINKING_PREFIX = "shrink_"
-REGRESSION_PREFIX = "regression_"
-RANGE_PATH = "range_path"
-"""Name of the layer that forecasts the log range of each coming bar."""
 CONSTANTS = "constants"
 """Name of the layer that holds the constants of the scaling."""
 
@@ -107,43 +95,13 @@ class ServingModel:
         """Forecast raw windows, quantiles too."""
         return split_outputs(forecast_windows(self._model, windows_NTF))
 
-    def fold(self, shrinkage: Shrinkage, regression: RangeRegression | None = None) -> None:
-        """Make it shrink its network's forecasts, or blend them with the regression's.
-
-        factor x scaled + (1 - factor) x anchor, which is anchor + factor x (scaled - anchor).
-
-        Args:
-            shrinkage: Factors per task and step; the profile has a calibration.
-            regression: What forecasts are blended with; None where the anchor is the constant start.
-        """
-        model = self._model
-        if regression:
-            model.get_layer(RANGE_PATH).set_weights([regression.path_LH[1:], regression.path_LH[0]])
-        for one in shrinkage.tasks:
-            factor_H = np.array(one.factors)
-            rest_H1 = (1.0 - factor_H)[:, None]
-            anchor_HC = np.array(self._scaling.task(one.task).start)
-            if regression:
-                anchor_HC = np.zeros_like(anchor_HC)
-                kernel_HRC = rest_H1[:, :, None] * regression.tasks[one.task]
-                model.get_layer(REGRESSION_PREFIX + one.task).set_weights([kernel_HRC])
-            model.get_layer(SHRINKING_PREFIX + one.task).set_weights([factor_H, rest_H1 * anchor_HC])
-
     def fold_ensemble(self, ensemble: RangeEnsemble, shares: Mapping[str, Floats]) -> None:
         """Make it mix its network's forecasts with those of formulas: shares per task, shape (M, H)."""
         serving_ensemble.fold_ensemble(self._model, ensemble, shares)
 
-    def fold_spread(self, spreads: Mapping[str, Floats]) -> None:
-        """Make it mix its network's quantiles with a regression's, see `v8.formulas.quantiles.fit_spread`."""
-        serving_quantiles.fold_spread(self._model, spreads)
-
     def fold_widths(self, factors: Mapping[str, Floats]) -> None:
         """Make its quantiles lie so many times as far off as those of its paths: shape (H, L, C)."""
         serving_ensemble.fold_widths(self._model, factors)
-
-    def fold_shifts(self, shifts: Mapping[str, Floats]) -> None:
-        """Make it move its quantiles: per task, shape (H, L, C), scaled units."""
-        serving_quantiles.fold_shifts(self._model, shifts)
 
     def save(self, file: Path, series: str | None = None) -> None:
         """Write the Keras file, which every Keras from 3.10 on loads, and which names the series."""
@@ -175,7 +133,6 @@ def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> k
     constants = _looked_up(scaling, last_B11)
     scaled = network(_scaled(window_BTF, close_BT1, last_B11, scaling, constants))
     newest_B1F = ops.take(window_BTF, [profile.lookback_bars - 1], axis=1)
-    squares_BH = _calibrated(profile, scaled, newest_B1F)
     reference = _references(profile, close_BT1, constants)
     range_B11 = 1.0
     if RECENT_RANGE in profile.features and scaling.range_floor > 0:
@@ -204,7 +161,6 @@ def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> k
             closes_BP=_newest_closes(profile, close_BT1),
             last_B11=last_B11,
             range_B11=range_B11,
-            squares_BH=squares_BH,
             scales={name: constants(f"{name} scale") for name in profile.tasks},
         )
         distances = network_distances(profile, market, scaled)
@@ -214,23 +170,8 @@ def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> k
     return model
 
 
-def _calibrated(profile: Profile, scaled: dict[str, Any], newest_B1F: Any) -> Any:
-    """Put the layers of the calibration behind the points; return squared ranges of a regression, or None."""
-    if profile.calibration in ("shrink", "blend"):
-        for name in profile.tasks:
-            shrinking = _einsum("bhc,h->bhc", profile, name, SHRINKING_PREFIX, start="ones", bias_axes="hc")
-            scaled[name] = shrinking(scaled[name])
-    if profile.calibration != "blend":
-        return None
-    terms, squares_BH = _range_terms(newest_B1F, profile)
-    for name, terms_BHR in terms.items():
-        regression = _einsum("bhr,hrc->bhc", profile, name, REGRESSION_PREFIX, start="zeros")
-        scaled[name] = scaled[name] + regression(terms_BHR)
-    return squares_BH
-
-
 def load_scaling(model: keras.Model, scaling: Scaling) -> None:
-    """Make a published model that of another series, but for its network's weights; nothing is shrunk.
+    """Make a published model that of another series, but for its network's weights; no formula is mixed in.
 
     Args:
         model: Made by `build_serving` from a scaling of the same structure.
@@ -238,49 +179,7 @@ def load_scaling(model: keras.Model, scaling: Scaling) -> None:
     """
     row_K = np.concatenate(list(_numbers(scaling).values()))
     model.get_layer(CONSTANTS).set_weights([row_K[None]])
-    for layer in model.layers:
-        if layer.name.startswith(SHRINKING_PREFIX):
-            layer.set_weights([np.ones(layer.kernel.shape), np.zeros(layer.bias.shape)])
-        if layer.name.startswith(REGRESSION_PREFIX) or layer.name == RANGE_PATH:
-            layer.set_weights([np.zeros(weight.shape) for weight in layer.weights])
     serving_ensemble.reset(model)
-    serving_quantiles.reset(model)
-
-
-def _einsum(
-    equation: str, profile: Profile, task: str, prefix: str, *, start: str, bias_axes: str | None = None
-) -> keras.layers.Layer:
-    return keras.layers.EinsumDense(
-        equation,
-        output_shape=(profile.horizon_bars, len(TASKS[task].columns)),
-        bias_axes=bias_axes,
-        kernel_initializer=start,
-        trainable=False,
-        dtype="float32",
-        name=prefix + task,
-    )
-
-
-def _range_terms(newest_B1F: Any, profile: Profile) -> tuple[dict[str, Any], Any]:
-    """The terms of `v8.formulas.range_regression` from the newest row, and the squared ranges forecast."""
-    terms_B1L = ops.log(ops.maximum(columns_of(newest_B1F, profile, REGRESSED_RANGES), FLOOR_SHARE))
-    if waves := wave_features(profile):
-        terms_B1L = ops.concatenate([terms_B1L, columns_of(newest_B1F, profile, waves)], axis=-1)
-    path = keras.layers.Dense(
-        profile.horizon_bars, kernel_initializer="zeros", trainable=False, dtype="float32", name=RANGE_PATH
-    )
-    squares_B1H = ops.square(ops.exp(ops.clip(path(terms_B1L), -MAX_LOG_RANGE, MAX_LOG_RANGE)))
-    squares_BH1 = ops.transpose(squares_B1H, (0, 2, 1))
-    rolled_B1H = columns_of(newest_B1F, profile, deviation_columns(profile.horizon_bars))
-    rolled_BH1 = ops.transpose(rolled_B1H, (0, 2, 1))
-    weights_HH = variance_weights(profile.horizon_bars).astype(np.float32)
-    added_BH1 = ops.sum(squares_B1H * weights_HH, axis=-1, keepdims=True)
-    walk = [ops.sqrt(ops.cumsum(squares_BH1, axis=1)), ops.sqrt(squares_BH1)]
-    widened = [ops.sqrt(ops.square(rolled_BH1) + added_BH1), rolled_BH1]
-    terms = {
-        task: ops.concatenate(widened if TASKS[task].has_window else walk, axis=-1) for task in profile.tasks
-    }
-    return terms, ops.squeeze(squares_B1H, axis=1) if profile.quantiles else None
 
 
 def _numbers(scaling: Scaling) -> dict[str, NDArray[np.float32]]:

@@ -1,16 +1,14 @@
 """The part of a published model that forecasts quantiles, in stock Keras operations.
 
 A network says by which steps, never negative, a quantile lies beyond its neighbour; sums of them lie about
-the median, which is the point forecast. Two linear layers make of them what calibration wants: one sums up,
-keeps a share and moves each quantile (it starts as the plain sum), the other adds the share of a regression's
-spread. Under `calibration: ensemble` the distances are those of simulated paths instead
-(`v8.networks.serving_ensemble`).
+the median, which is the point forecast. A linear layer sums them up. Under `calibration: ensemble` the
+distances are those of simulated paths instead (`v8.networks.serving_ensemble`).
 
 They never cross and are coherent for any weights. Each level is made coherent by itself, as the point
 forecast is; then each quantile is moved out to its inner neighbour where it would lie within. Smaller and
 larger of two coherent candles are coherent again, because low is a minimum and high a maximum.
 
-Shape legend: B batch, H horizon, L levels but the median, Q all levels, C columns of a task, R the one term.
+Shape legend: B batch, H horizon, L levels but the median, Q all levels, C columns of a task.
 """
 
 from __future__ import annotations
@@ -23,16 +21,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from v8.formulas.shrinkage import EQUAL_SHARE
 from v8.profile import Profile
 from v8.quantile_levels import MEDIAN, outer, quantile_output, signed_sums
 from v8.tasks import TASKS
 from v8.tasks.closes import standing_closes
-from v8.windows.span import Floats
 from v8.windows.spread import spread_units
 
 SUMMING_PREFIX: Final = "quantiles_"
-SPREAD_PREFIX: Final = "spread_"
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,14 +38,12 @@ class Market:
         closes_BP: The last 20 known closes, quote currency.
         last_B11: The last of them.
         range_B11: Recent range, above 0, unitless.
-        squares_BH: Squared ranges that the regression forecasts, in recent ranges; None without one.
         scales: Per task, what a scaled target of one is in recent ranges, shape (B, 1, C).
     """
 
     closes_BP: Any
     last_B11: Any
     range_B11: Any
-    squares_BH: Any
     scales: Mapping[str, Any]
 
 
@@ -104,14 +97,10 @@ def _distances(profile: Profile, market: Market, network: Mapping[str, Any]) -> 
     recent_B1 = ops.squeeze(market.range_B11, axis=-1)
     flat_1H = np.ones((1, profile.horizon_bars), np.float32)
     units = spread_units(ops, tasks, standing, recent_B1, flat_1H)
-    made = {
+    return {
         name: _summed(profile, name, network[quantile_output(name)]) * ops.expand_dims(unit, 2)
         for name, unit in units.items()
     }
-    if market.squares_BH is None:
-        return made
-    units = spread_units(ops, tasks, standing, recent_B1, market.squares_BH)
-    return {name: made[name] + _spread(profile, name, unit) for name, unit in units.items()}
 
 
 def _summed(profile: Profile, task: str, steps_BHLC: Any) -> Any:
@@ -129,22 +118,6 @@ def _summed(profile: Profile, task: str, steps_BHLC: Any) -> Any:
     return distance_BHLC
 
 
-def _spread(profile: Profile, task: str, unit_BHX: Any) -> Any:
-    """Return how far the regression's quantiles lie off its median; nothing to begin with."""
-    layer = keras.layers.EinsumDense(
-        "bhlc,hlc->bhlc",
-        output_shape=_shape(profile, task),
-        kernel_initializer="zeros",
-        trainable=False,
-        dtype="float32",
-        name=SPREAD_PREFIX + task,
-    )
-    levels, columns = _shape(profile, task)[1:]
-    unit_BHLC = ops.concatenate([ops.expand_dims(unit_BHX, 2)] * levels, axis=2)
-    has_columns = unit_BHLC.shape[-1] == columns
-    return layer(unit_BHLC if has_columns else ops.concatenate([unit_BHLC] * columns, axis=-1))
-
-
 def _ordered(profile: Profile, median_BHC: Any, beside_BHLC: Any) -> Any:
     """Put coherent quantiles about the point forecast so that none crosses its neighbour, (B, H, Q, C)."""
     levels, median = outer(profile.quantiles), ops.expand_dims(median_BHC, 2)
@@ -156,37 +129,6 @@ def _ordered(profile: Profile, median_BHC: Any, beside_BHLC: Any) -> Any:
     for each in one[num_below:]:
         above.append(ops.maximum(above[-1], each))
     return ops.concatenate([*reversed(below), *above[1:]], axis=2)
-
-
-def fold_spread(model: keras.Model, spreads: Mapping[str, Floats]) -> None:
-    """Make a published model mix its network's quantiles with the regression's, half and half.
-
-    Args:
-        model: It has a layer of each prefix for each task.
-        spreads: Per task, shape (H, L, C), as `v8.formulas.quantiles.fit_spread` returns it.
-    """
-    for task, spread_HLC in spreads.items():
-        layer = model.get_layer(SUMMING_PREFIX + task)
-        sums = EQUAL_SHARE * np.sign(ops.convert_to_numpy(layer.kernel))
-        layer.set_weights([sums, np.zeros(layer.bias.shape)])
-        model.get_layer(SPREAD_PREFIX + task).set_weights([(1 - EQUAL_SHARE) * spread_HLC])
-
-
-def fold_shifts(model: keras.Model, shifts: Mapping[str, Floats]) -> None:
-    """Make a published model move its quantiles: per task, shape (H, L, C), in units."""
-    for task, shift_HLC in shifts.items():
-        layer = model.get_layer(SUMMING_PREFIX + task)
-        layer.set_weights([ops.convert_to_numpy(layer.kernel), shift_HLC])
-
-
-def reset(model: keras.Model) -> None:
-    """Take everything that was folded in out again."""
-    for layer in model.layers:
-        if layer.name.startswith(SUMMING_PREFIX):
-            sums = np.sign(ops.convert_to_numpy(layer.kernel))
-            layer.set_weights([sums, np.zeros(layer.bias.shape)])
-        if layer.name.startswith(SPREAD_PREFIX):
-            layer.set_weights([np.zeros(layer.kernel.shape)])
 
 
 def _shape(profile: Profile, task: str) -> tuple[int, int, int]:

@@ -217,7 +217,7 @@ class _PreparedSeries:
         self._tell_placement(result, num_series)
         with self._stage("judge"):
             model = trainer.serving_model(self._data, result.weights)
-            shrinkage = calibrate(model, self._data) if isinstance(model, ServingModel) else None
+            shares = calibrate(model, self._data) if isinstance(model, ServingModel) else None
             test = self._data.spans["test"]
             forecasts = model.forecast_all(test.raw_windows())  # the span is forecast once
             (judgement, losses), quantiles = judge_windows(self._data, forecasts.points), None
@@ -239,7 +239,7 @@ class _PreparedSeries:
             judgement=judgement,
             quantiles=quantiles,
             sample=sample_forecasts(self._data, forecasts.points, forecasts.quantiles),
-            shrinkage=shrinkage,
+            shares=shares,
             seconds={stage: round(seconds, 4) for stage, seconds in self._seconds.items()},
         )
         save_description(self._job.folder, finished)

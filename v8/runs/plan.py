@@ -25,7 +25,7 @@ from v8.machine.measurements import keep, recall
 from v8.market.candles import Candles
 from v8.market.series import Series, load_universe
 from v8.networks.cost import TRAINING_TO_FORWARD_FLOP, training_flop_per_window
-from v8.profile import Profile
+from v8.profile import Profile, require_trainable
 from v8.records import Count, Number
 from v8.windows.dataset import table_columns
 from v8.windows.splits import SPANS, rows_needed, split_rows
@@ -136,7 +136,9 @@ def make_plan(profile: Profile, series: Sequence[Series], path: Path) -> Plan:
 
     Raises:
         ArtifactError: If the folder's `run.json` is damaged.
+        ProfileError: If the profile, of a model from before, is not trained any more.
     """
+    require_trainable(profile)
     states = read_run(path).series if (path / RUN_FILE).exists() else {}
     planned = [
         PlannedSeries(one, series_seed(profile, one), _status(states.get(str(one)), path / str(one)))
