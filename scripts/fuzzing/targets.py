@@ -40,7 +40,7 @@ from v8.market.series import load_universe
 from v8.market.sources.files import FilesSource
 from v8.market.sources.tables import read_csv_table
 from v8.market.sources.vision import _read_zip
-from v8.profile import TABLES_PLACE, load_profile
+from v8.profile import TABLES_PLACE, load_profile, recorded_profile
 from v8.views.backtest_page import backtest_page
 from v8.views.backtest_results import read_results as read_results_of
 
@@ -124,7 +124,9 @@ def _plans(case: Case) -> None:
     plan = read_plan(Path.cwd())
     if case.name == "fold":
         raise AssertionError("a fold counted twice")
-    if case.name == "profile" and load_profile("range_paths").model_dump(mode="json") != plan.profile:
+    if case.name == "profile" and load_profile("range_paths") != recorded_profile(
+        plan.profile, where="the plan"
+    ):
         raise AssertionError("an edited profile under its old digest")
     backtest_page(read_results_of(Path.cwd(), plan))
 

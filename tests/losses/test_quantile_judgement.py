@@ -80,7 +80,18 @@ def test_a_judgement_is_read_again_as_it_was_written(data: SeriesData) -> None:
     assert judgement.named_intervals() == ["90 %", "50 %"]
     content = json.loads(json.dumps(judgement.to_json()))
     assert QuantileJudgement.from_json(content, where="here") == judgement
-    content["tasks"]["ohlc"]["errors"]["model"]["width"].pop()
+
+
+@pytest.mark.parametrize("name", ["pinball", "width"])
+@pytest.mark.parametrize("place", [(), (0,), (1, 2)], ids=str)
+def test_a_judgement_whose_losses_are_cut_short_anywhere_is_refused(
+    data: SeriesData, name: str, place: tuple[int, ...]
+) -> None:
+    content = json.loads(json.dumps(judge_quantiles(data, made_by("range_paths", data)).to_json()))
+    cells = content["tasks"]["ohlc"]["errors"]["model"][name]
+    for number in place:
+        cells = cells[number]
+    cells.pop()
     with pytest.raises(ArtifactError, match="losses of another shape"):
         QuantileJudgement.from_json(content, where="here")
 

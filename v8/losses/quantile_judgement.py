@@ -226,9 +226,17 @@ def _faults(judgement: QuantileJudgement) -> Iterator[str]:
         if task not in TASKS or MODEL not in judged.errors:
             yield f"the task {task}"
             continue
-        first = np.shape(judged.errors[MODEL].pinball)
+        first = _shape_of(judged.errors[MODEL].pinball)
         shapes = [len(judgement.levels), num_intervals, num_intervals]
         for errors in judged.errors.values():
-            found = [np.shape(one) for one in (errors.pinball, errors.coverage, errors.width)]
-            if found != [(number, *first[1:]) if number else (0,) for number in shapes]:
+            found = [_shape_of(one) for one in (errors.pinball, errors.coverage, errors.width)]
+            if not first or found != [(number, *first[1:]) if number else (0,) for number in shapes]:
                 yield f"{task} with losses of another shape than its levels"
+
+
+def _shape_of(cells: Cells) -> tuple[int, ...]:
+    """Return the shape of cells; that of nothing where their rows differ in length."""
+    try:
+        return np.shape(cells)
+    except ValueError:
+        return ()
