@@ -44,7 +44,7 @@ NUM_CANDLES = 2_000
 DECIMALS = 10
 """The exchange writes no more."""
 
-START = "import v8.cli.device as d; d.place('auto', '1', '1'); import keras; keras.ops.ones(1)"
+START = "import v8.runs.engines as d; d.place('auto', '1', '1'); import keras; keras.ops.ones(1)"
 
 
 def main() -> int:

@@ -59,10 +59,10 @@ from training_bench.measuring import serve
 from training_bench.series import with_batch
 from training_bench.showing import plot, show
 
-from v8.cli.device import DEVICES
 from v8.hardware import describe_machine, num_usable_cores
 from v8.networks.cost import training_flop_per_window
 from v8.profile import Profile, load_profile
+from v8.runs.engines import DEVICES
 
 
 def main() -> int:

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from training_bench.series import load_sized_profile
 from training_bench.turn import RefusedError
-from v8.cli.device import choose_workers
 from v8.machine.choices import choose_loops, compile_loops
+from v8.runs.engines import choose_workers
 
 TURNS: Final = {
     "matmul": "keras_turns:matmul_turn",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,10 @@ from v8.market.checks import check_candles
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.profile import Profile, load_profile
-from v8.runs.backtest import Asked, begin_or_continue, carry_out, fold_plan
+from v8.runs.backtest import Asked, begin_or_continue, carry_out, run_fold
 from v8.runs.events import Event, Listener, Outcome
 from v8.runs.local import train_all
-from v8.runs.plan import Job
+from v8.runs.plan import Job, Plan
 from v8.views.backtest_page import backtest_page, headline, write_backtest
 from v8.views.backtest_results import read_results
 
@@ -42,6 +43,11 @@ def asked(**changes: Any) -> Asked:
     return Asked(**{**wanted, "command": "python -m v8 backtest", **changes})
 
 
+def quiet(plan: Plan) -> AbstractContextManager[Listener]:
+    """Show nothing."""
+    return nullcontext(lambda event: None)
+
+
 class CutOff(Exception):
     """What a kill is in these tests."""
 
@@ -59,9 +65,9 @@ def cut_off_after(num_outcomes: int) -> Callable[[Sequence[Job], Listener], Iter
 
 
 def go_on(path: Path, train: Any = train_all, listen: Listener = lambda event: None) -> BacktestPlan:
-    plan = begin_or_continue(path, asked(), DemoSource(), listen)
-    for fold in plan.folds:
-        carry_out(fold_plan(path, formula(), fold), fold, DemoSource(), train, listen, command="again")
+    plan, _ = carry_out(
+        path, asked(), DemoSource(), train, show=lambda _: nullcontext(listen), tell=lambda _: None
+    )
     write_backtest(path, read_results(path, plan))
     return plan
 
@@ -185,9 +191,7 @@ def test_a_fold_whose_candles_changed_is_not_pooled_with_what_was_judged_of_the_
     plan = read_plan(path)
     source, last = Rewritten(), plan.folds[-1]
     source.end_s = last.newest_s[str(SERIES[0])]
-    summary = carry_out(
-        fold_plan(path, formula(), last), last, source, train_all, lambda event: None, command="again"
-    )
+    summary = run_fold(path, asked(), last, source, train_all, show=quiet)
     refused = {last.folder: {str(one.series): str(one.reason) for one in summary.failures}}
     assert list(refused[last.folder]) == ["BTCUSDT-15m"]
     results = read_results(path, plan, refused)

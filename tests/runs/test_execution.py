@@ -161,7 +161,7 @@ def test_g10_an_unforeseen_error_of_one_series_is_kept_whole_and_stops_nobody(pl
     trace = (plan.path / "BTCUSDT-15m" / "error.txt").read_text()
     assert trace.startswith("Traceback")
     assert trace.endswith("ZeroDivisionError: half a\nreason\n")
-    assert not summary.is_without_data
+    assert summary.exit_code == 4
 
 
 def test_g9_a_series_without_candles_never_reaches_the_trainer(plan: Plan) -> None:
@@ -176,7 +176,7 @@ def test_g9_a_series_without_candles_never_reaches_the_trainer(plan: Plan) -> No
 def test_a_run_without_any_candles_is_told_apart(plan: Plan) -> None:
     with opened(plan) as folder:
         summary = execute(plan, folder, Market(missing=[ONE, TWO]), Workshop(), ignore)
-    assert summary.is_without_data
+    assert summary.exit_code == 3
     assert (plan.path / "report.html").exists() is False
 
 
@@ -202,7 +202,7 @@ def test_a_series_whose_candles_changed_fails_by_itself(plan: Plan) -> None:
     with opened(plan) as folder:
         summary = execute(plan, folder, Market(shorter=[ONE]), Workshop(), ignore)
     assert statuses(plan) == {"BTCUSDT-15m": "failed", "ETHUSDT-1h": "done"}
-    assert (summary.num_trained, len(summary.failures), summary.is_without_data) == (1, 1, False)
+    assert (summary.num_trained, len(summary.failures), summary.exit_code) == (1, 1, 4)
     reason = "BTCUSDT-15m: .* was started with 700 candles .*; got 699 candles .* --fresh"
     assert re.match(reason, str(summary.failures[0].reason))
     assert "DataError" in (plan.path / "BTCUSDT-15m" / "error.txt").read_text()

@@ -11,7 +11,7 @@ import pytest
 from judging import judge_arrays, rolled
 
 from v8.artifacts.backtest_folder import BacktestPlan, Fold
-from v8.cli.seasons import HEAD, rows_of
+from v8.cli.backtest import HEAD, rows_of
 from v8.losses.judgement import Judgement
 from v8.losses.quantile_judgement import JudgedQuantiles, QuantileErrors, QuantileJudgement
 from v8.losses.season import Season

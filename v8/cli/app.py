@@ -33,8 +33,7 @@ from v8.cli.forecast import forecast
 from v8.cli.predict import predict
 from v8.cli.publish import publish
 from v8.cli.pull import pull
-from v8.cli.report import report
-from v8.cli.run import run
+from v8.cli.run import report, run
 from v8.cli.serve import serve
 from v8.cli.track import track
 from v8.cli.update import update

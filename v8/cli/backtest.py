@@ -1,15 +1,14 @@
-"""`python -m v8 backtest`: a profile judged over many seasons, fitted anew for each."""
+"""`python -m v8 backtest`: a profile judged over many seasons, fitted anew for each, or several profiles."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from v8.cli.device import choose_engine
 from v8.cli.options import (
     DEFAULT_ENGINE,
     MAX_BARS,
@@ -24,15 +23,15 @@ from v8.cli.options import (
     TablesOption,
     UniverseOption,
     WorkersOption,
-    asked_series,
-    require_tables,
-    served_series,
-    take_tables,
 )
 from v8.errors import SeriesError
 from v8.invocation import command
 from v8.machine.interruption import set_last_words
-from v8.profile import load_profile
+from v8.market.series import Series
+from v8.profile import Profile, load_profile
+from v8.runs.options import asked_series, require_tables, served_series, take_tables
+from v8.tables import Table
+from v8.wording import number, p_value, plural
 
 if TYPE_CHECKING:
     from v8.artifacts.backtest_folder import BacktestPlan
@@ -40,6 +39,18 @@ if TYPE_CHECKING:
     from v8.runs.backtest import Asked
     from v8.runs.execution import TrainAll
     from v8.views.backtest_results import BacktestResults
+
+
+HEAD: Final = (
+    *("profile", "folds", "task", "model", "best baseline", "its error", "× best", "smaller", "p"),
+    "verdict",
+)
+
+NOTE: Final = (
+    "Errors are multiples of naive's. Profiles that look differently far back or ahead judge other windows, "
+    "and near bars are easier: compare × best. Smaller: series and folds in which the error is the smaller "
+    "one, be it by chance."
+)
 
 
 def backtest(
@@ -86,6 +97,7 @@ def backtest(
 
     from v8.market.sources.source import open_source
     from v8.runs.backtest import Asked
+    from v8.runs.engines import choose_engine
 
     take_tables(tables)
     require_tables(budget)
@@ -99,34 +111,60 @@ def backtest(
         raise typer.Exit(SeriesError.exit_code)
 
 
+def compare_seasons(
+    profiles: Sequence[Profile],
+    series: Sequence[Series],
+    num_folds: int,
+    source: CandleSource,
+    train_all: TrainAll,
+    out: Path,
+) -> None:
+    """Back-test each profile in a folder of its name, or go on, and print their pools in one table."""
+    from v8.cli.printing import print_lines, print_table
+    from v8.runs.backtest import Asked
+
+    words = command(*sys.argv[1:])
+    found = {
+        profile.name: judge_seasons(
+            out / profile.name, Asked(profile, series, num_folds, None, words), source, train_all
+        )
+        for profile in profiles
+    }
+    title = f"{plural(len(found), 'profile')} over {plural(num_folds, 'fold')}"
+    print_table(Table(HEAD, rows_of(found), title))
+    print_lines(NOTE)
+    if any(results.failures for results in found.values()):
+        raise typer.Exit(SeriesError.exit_code)
+
+
+def rows_of(found: Mapping[str, BacktestResults]) -> Iterator[list[str]]:
+    """Return a row for each pool and task of each profile."""
+    for name, results in found.items():
+        for pool in results.pools:
+            for task, told in pool.tasks.items():
+                yield [
+                    name,
+                    f"{pool.name}, {pool.timeframe}",
+                    task,
+                    number(told.ours),
+                    told.best,
+                    number(told.multiples[told.best]),
+                    number(told.against_best),
+                    f"{told.num_better} of {told.num_cells}",
+                    p_value(told.p_best),
+                    told.verdict,
+                ]
+
+
 def judge_seasons(path: Path, wanted: Asked, source: CandleSource, train_all: TrainAll) -> BacktestResults:
     """Carry out a back-test in its folder, or what is left of it, and show what it found."""
     from v8.artifacts.backtest_folder import BacktestLock
+    from v8.cli.printing import open_display, print_lines
+    from v8.runs.backtest import carry_out
 
     with BacktestLock(path):
         set_last_words(f"interrupted: {path} is saved. Continue with: {wanted.command}")
-        return _show(path, *_carry_out(path, wanted, source, train_all))
-
-
-def _carry_out(
-    path: Path, wanted: Asked, source: CandleSource, train_all: TrainAll
-) -> tuple[BacktestPlan, dict[str, dict[str, str]]]:
-    """Finish what can be finished; return the plan and per fold why series failed now."""
-    from v8.cli.printing import open_display, print_lines
-    from v8.runs.backtest import begin_or_continue, carry_out, fold_plan
-    from v8.runs.events import log_told_as_notes, told_once
-    from v8.runs.plan import make_plan
-
-    with open_display(make_plan(wanted.profile, wanted.series, path)) as show:
-        plan = begin_or_continue(path, wanted, source, told_once(show))
-    refused = {}
-    for fold in plan.folds:
-        print_lines(f"Fold {fold.number} of {len(plan.folds)}: {len(fold.newest_s)} series.")
-        run = fold_plan(path, wanted.profile, fold)
-        with open_display(run) as show, log_told_as_notes(listen := told_once(show)):
-            summary = carry_out(run, fold, source, train_all, listen, command=wanted.command)
-        refused[fold.folder] = {str(one.series): str(one.reason) for one in summary.failures}
-    return plan, refused
+        return _show(path, *carry_out(path, wanted, source, train_all, show=open_display, tell=print_lines))
 
 
 def _show(path: Path, plan: BacktestPlan, refused: Mapping[str, Mapping[str, str]]) -> BacktestResults:

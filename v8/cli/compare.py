@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from v8.cli.device import choose_device, choose_engine, place
 from v8.cli.options import (
     DEFAULT_ENGINE,
     MAX_BARS,
@@ -19,15 +18,13 @@ from v8.cli.options import (
     SourceOption,
     TablesOption,
     UniverseOption,
-    asked_series,
-    require_tables,
-    served_series,
-    take_tables,
 )
 from v8.errors import ProfileError, SeriesError
 from v8.invocation import command
 from v8.profile import load_profile, profile_names
 from v8.records import check_format, read_json_object
+from v8.runs.engines import choose_device, choose_engine, place
+from v8.runs.options import asked_series, require_tables, served_series, take_tables
 from v8.tables import Table
 
 if TYPE_CHECKING:
@@ -132,7 +129,7 @@ def compare_profiles(
     from v8.views.comparison_results import Comparison
 
     if folds:
-        from v8.cli.seasons import compare_seasons
+        from v8.cli.backtest import compare_seasons
 
         train_all = choose_engine(DEFAULT_ENGINE, device, "auto", fleet_size)
         budgets = [one.with_budget(newest_bars=bars, epochs=epochs) for one in chosen]

@@ -10,17 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from v8.cli.options import (
-    MAX_BARS,
-    DataDirOption,
-    SeriesOption,
-    SourceOption,
-    UniverseOption,
-    asked_series,
-    served_series,
-)
+from v8.cli.options import MAX_BARS, DataDirOption, SeriesOption, SourceOption, UniverseOption
 from v8.errors import DataError, ProfileError
 from v8.invocation import command
+from v8.runs.options import asked_series, served_series
 from v8.tables import Table
 from v8.wording import duration
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from v8.cli.device import choose_workers
 from v8.errors import V8Error
 from v8.profile import load_profile, network_outputs
+from v8.runs.engines import choose_workers
 from v8.tables import Table
 
 MATMUL_COLUMNS = {

@@ -4,10 +4,11 @@ from typing import Annotated
 
 import typer
 
-from v8.cli.options import SeriesOption, asked_series
+from v8.cli.options import SeriesOption
 from v8.errors import ProfileError
 from v8.market.series import load_universe
 from v8.profile import Profile, load_profile
+from v8.runs.options import asked_series
 from v8.tables import Table
 
 

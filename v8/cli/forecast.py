@@ -23,14 +23,13 @@ from v8.cli.options import (
     RunArgument,
     SourceOption,
     TablesOption,
-    asked_series,
     one_place,
     require_folder_of,
-    take_tables,
 )
 from v8.errors import ProfileError, V8Error
 from v8.invocation import command
 from v8.live import DEFAULT_LEDGER
+from v8.runs.options import asked_series, take_tables
 from v8.wording import plural
 
 if TYPE_CHECKING:
@@ -94,8 +93,8 @@ def _found(
     where: Path | str, names: Sequence[str] | None, revision: str | None, *, is_offline: bool
 ) -> ServingModels:
     """Look at a place, before a file is made."""
-    from v8.cli.device import place
     from v8.machine.starting import quiet_start
+    from v8.runs.engines import place
 
     place("auto", "1", "1")  # the same sums in the same order as when the models were judged
     with quiet_start():

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from v8.errors import ProfileError, listed
+from v8.errors import ProfileError
 from v8.invocation import command
-from v8.market.series import Series, load_universe
-from v8.market.sources.source import SOURCES, CandleSource, SeriesLister
-from v8.profile import TABLES_PLACE, Profile
+from v8.market.sources.source import SOURCES
 
 MAX_BARS: Final = 10_000_000
 """Candles per series that can be asked for; as many as a profile may use."""
@@ -98,36 +93,6 @@ LedgerOption = Annotated[
 ]
 
 
-def take_tables(folder: Path | None) -> None:
-    """Put the folder of `--tables` where this process, and those that it starts, look for it.
-
-    Raises:
-        ProfileError: If there is no such folder.
-    """
-    if folder is None:
-        return
-    if not folder.is_dir():
-        raise ProfileError(
-            where="--tables",
-            rule="is the folder of the tables that a profile names under covariates",
-            got=f"{folder}, which is no folder",
-            fix="Name the folder, not the file",
-        )
-    os.environ[TABLES_PLACE] = str(folder.absolute())
-
-
-def require_tables(profile: Profile) -> None:
-    """Read the tables that a profile names, before candles are fetched and anything is trained.
-
-    Raises:
-        DataError: If one cannot be read, or is not what the profile says.
-    """
-    from v8.market.companions import Companions  # it needs pandas, and most profiles need no table
-
-    if profile.covariates:
-        Companions.of(profile).tables()
-
-
 def require_folder_of(flag: str, file: Path) -> None:
     """Refuse a file that a flag names where there is no folder for it: v8 makes none at a misspelt place.
 
@@ -159,47 +124,3 @@ def one_place(name: str, run: Path | None, repo: str | None) -> Path | str:
         got="both" if run else "neither",
         fix="Write for example runs/aligned, or --repo user/name",
     )
-
-
-def asked_series(names: Sequence[str] | None, universe: Path | None = None) -> tuple[Series, ...] | None:
-    """Return the named series or those of a universe file; None where neither is given.
-
-    Raises:
-        ProfileError: If a name is malformed or given twice, or there are names and a file.
-    """
-    if names and universe:
-        raise ProfileError(
-            where="--universe",
-            rule="chooses the series",
-            got="--series beside it",
-            fix="Leave one of them out",
-        )
-    if universe:
-        return load_universe(universe)
-    return _named(names) if names else None
-
-
-def served_series(source: CandleSource) -> tuple[Series, ...]:
-    """Return all series of a source that lists them, and say so; else the default universe.
-
-    Raises:
-        DataError: If the source has none.
-    """
-    if not isinstance(source, SeriesLister):
-        return load_universe()
-    found = source.series()
-    typer.echo(f"Found {len(found)} series in the folder: {listed(found)}", err=True)
-    return found
-
-
-def _named(names: Sequence[str]) -> tuple[Series, ...]:
-    chosen = tuple(Series.parse(name) for name in names)
-    for series, count in Counter(chosen).items():
-        if count > 1:
-            raise ProfileError(
-                where="--series",
-                rule="each series is given once",
-                got=f"{series} {count} times",
-                fix="Remove the repetition",
-            )
-    return chosen

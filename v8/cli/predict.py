@@ -22,13 +22,12 @@ from v8.cli.options import (
     SourceOption,
     TablesOption,
     UniverseOption,
-    asked_series,
     require_folder_of,
-    take_tables,
 )
 from v8.cli.printed_forecasts import PRINTERS
 from v8.errors import ProfileError, SeriesError, listed
 from v8.invocation import command
+from v8.runs.options import asked_series, take_tables
 
 if TYPE_CHECKING:
     from v8.live.issuing import Issued, IssuedMany
@@ -86,9 +85,9 @@ def predict(
     is_many = is_all or universe is not None or len(asked) > 1
     _check_plot(plot, is_many=is_many)
 
-    from v8.cli.device import place
     from v8.machine.starting import quiet_start
     from v8.market.sources.source import open_source
+    from v8.runs.engines import place
 
     take_tables(tables)
     candle_source = open_source(source, data_dir=data_dir)

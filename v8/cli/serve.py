@@ -21,11 +21,11 @@ from v8.cli.options import (
     SourceOption,
     TablesOption,
     one_place,
-    take_tables,
 )
 from v8.errors import ProfileError
 from v8.invocation import command
 from v8.live import DEFAULT_LEDGER
+from v8.runs.options import take_tables
 
 if TYPE_CHECKING:
     from v8.app.desk import Desk
@@ -91,9 +91,9 @@ def _begun(place: Place, candles: CandleSource, tracks: LedgerReader) -> Desk:
     from v8.app.page import shown
     from v8.app.places import FleetForecasts
     from v8.app.server import WAIT_S
-    from v8.cli.device import place as place_models
     from v8.machine.starting import quiet_start
     from v8.market.sources.source import present_of
+    from v8.runs.engines import place as place_models
 
     place_models("auto", "1", "1")  # the same sums in the same order as when the models were judged
     with quiet_start():

@@ -10,17 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from v8.cli.options import (
-    LedgerOption,
-    RepoOption,
-    RunArgument,
-    asked_series,
-    one_place,
-)
+from v8.cli.options import LedgerOption, RepoOption, RunArgument, one_place
 from v8.errors import ArtifactError, ProfileError, listed
 from v8.invocation import command
 from v8.live import DEFAULT_LEDGER
 from v8.redaction import shown
+from v8.runs.options import asked_series
 from v8.tables import Table
 from v8.wording import ABSENT, number, p_value, percent, plural
 

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from v8.cli.device import choose_engine
 from v8.cli.options import (
     DEFAULT_ENGINE,
     AddressOption,
@@ -24,9 +22,6 @@ from v8.cli.options import (
     FleetSizeOption,
     TablesOption,
     WorkersOption,
-    asked_series,
-    require_tables,
-    take_tables,
 )
 from v8.cli.publish import check_publishing, publish_run
 from v8.errors import ProfileError, SeriesError, V8Error, listed
@@ -34,6 +29,8 @@ from v8.invocation import command
 from v8.machine.interruption import set_last_words
 from v8.market.series import Series
 from v8.market.sources.source import SOURCES
+from v8.runs.engines import choose_engine
+from v8.runs.options import asked_series, require_tables, take_tables
 from v8.tables import Table
 from v8.wording import ABSENT, count, number, percent
 
@@ -42,9 +39,7 @@ if TYPE_CHECKING:
     from v8.live.ledger import Ledger
     from v8.live.renewal import Looked, Renewal, Renewed
     from v8.live.staleness import Rule, Standing
-    from v8.runs.events import Listener
     from v8.runs.execution import TrainAll
-    from v8.runs.plan import Plan
 
 
 def update(
@@ -160,29 +155,20 @@ def _newest_of(source: str) -> str:
 
 def _renew(renewal: Renewal, chosen: Sequence[Series], train_all: TrainAll) -> bool:
     """Renew what is stale, and say whether every series could be looked at and trained."""
-    from v8.cli.printing import print_leaderboard
+    from v8.cli.printing import open_display, print_leaderboard
     from v8.lock import FolderLock
     from v8.runs.outputs import write_outputs
 
     set_last_words(f"interrupted: what served in {renewal.run} serves on. Go on with: {renewal.words}")
     with FolderLock(renewal.run):
         came = []
-        for one in renewal.renew(chosen, train_all, _shown):
+        for one in renewal.renew(chosen, train_all, open_display):
             _print(one)
             came.append(one)
         rows = write_outputs(renewal.run, _tell)  # also after a kill between a decision and this
     if any(each.has_changes for each in came):
         print_leaderboard(rows)
     return not any(each.failures for each in came)
-
-
-@contextmanager
-def _shown(plan: Plan) -> Iterator[Listener]:
-    from v8.cli.printing import open_display
-    from v8.runs.events import log_told_as_notes, told_once
-
-    with open_display(plan) as show, log_told_as_notes(listen := told_once(show)):
-        yield listen
 
 
 def _print(came: Looked | Renewed) -> None:

@@ -6,8 +6,7 @@ neither was made from, and the decision is saved before the next one is looked a
 happens, the old model serves. A generation that a killed call left behind is finished before another begins.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -31,7 +30,7 @@ from v8.artifacts.generations import (
     list_generations,
     read_serving,
 )
-from v8.artifacts.run_folder import RUN_FILE, RunFolder, RunRecord, now_iso, read_run
+from v8.artifacts.run_folder import RUN_FILE, RunRecord, now_iso, read_run
 from v8.artifacts.series_artifact import read_described
 from v8.errors import ArtifactError, listed
 from v8.features.store import FeatureStore
@@ -49,7 +48,7 @@ from v8.profile import Profile, recorded_profile
 from v8.quantile_levels import interval_names
 from v8.redaction import shown
 from v8.runs.events import Listener, Note, Outcome, isolated
-from v8.runs.execution import TrainAll, execute
+from v8.runs.execution import Show, Summary, TrainAll, run
 from v8.runs.plan import Plan, make_plan
 from v8.storage import sweep
 from v8.windows.dataset import prepare_series, table_columns
@@ -228,10 +227,6 @@ class Looked:
         return {one.series: one.why for one in self.standings if one.is_stale}
 
 
-Show = Callable[[Plan], AbstractContextManager[Listener]]
-"""Opens a display of a plan until a block ends."""
-
-
 @dataclass
 class Renewal:
     """The renewal of one run, whose folder the caller holds."""
@@ -321,18 +316,18 @@ class Renewal:
         self, generation: str, stale: Mapping[Series, str], train_all: TrainAll, show: Show
     ) -> Renewed:
         """Train what is not trained of a generation, then decide what serves; `stale` tells why."""
-        plan = self.plan(generation, [*stale])
-        begun = RunRecord.begin(self.profile, self.source.name, self.source.is_publishable, self.words)
-        with RunFolder(plan.path, begun) as folder, show(plan) as listen:
-            folder.expect(stale)
-            summary = execute(plan, folder, self._candles, train_all, listen)
+        decisions: list[Decision] = []
+
+        def decide(summary: Summary, listen: Listener) -> None:
             failures = {failure.series: failure for failure in summary.failures}
-            decisions = []
             for series, why in stale.items():
                 ruling = self._ruled(series, generation, failures, listen)
                 serving = read_serving(self.run)
                 decisions.append(decision_of(series, serving, generation, why, ruling))
                 serving.with_decision(decisions[-1]).save()
+
+        plan, words = self.plan(generation, [*stale]), self.words
+        summary = run(plan, self._candles, train_all, show, command=words, is_listed=True, then=decide)
         return Renewed(generation, tuple(decisions), summary.failures)
 
     def _begun(self, generation: str) -> RunRecord:

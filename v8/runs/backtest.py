@@ -6,7 +6,7 @@ So it resumes, isolates failures and locks as a run does, and its folder is read
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from v8.artifacts.backtest_folder import (
     read_plan,
     require_same,
 )
-from v8.artifacts.run_folder import RunFolder, RunRecord, now_iso
+from v8.artifacts.run_folder import now_iso
 from v8.errors import DataError
 from v8.features.indicators import warmup_bars
 from v8.market.candles import Candles
@@ -32,10 +32,9 @@ from v8.market.series import Series
 from v8.market.sources.source import CandleSource, CutOffSource
 from v8.net import told_of_waiting
 from v8.profile import Profile
-from v8.runs.events import Listener, Note, StageStarted, Waiting, isolated
-from v8.runs.execution import Summary, TrainAll, execute
-from v8.runs.outputs import write_outputs
-from v8.runs.plan import Plan, make_plan
+from v8.runs.events import Listener, Note, StageStarted, Waiting, isolated, told_once
+from v8.runs.execution import Show, Summary, TrainAll, run
+from v8.runs.plan import make_plan
 from v8.windows.dataset import table_columns
 from v8.windows.splits import rows_needed, split_rows
 
@@ -100,7 +99,7 @@ def _ends(
             rule=f"need {needed:,} candles of half of the series: {bars:,} of the first fold, and "
             f"{fewest_step_bars(profile):,} more for each other one",
             got=f"{num_bars:,}, {iso(start_s)} to {iso(newest_s)}",
-            fix="Lower --folds or --bars, or take a source with a longer history",
+            fix="Lower param:folds or param:bars, or take a source with a longer history",
         )
     step = (num_bars - bars) // max(1, num_folds - 1)
     return [newest_s - number * step * bar_s for number in reversed(range(num_folds))]
@@ -182,30 +181,45 @@ def begin_or_continue(path: Path, asked: Asked, source: CandleSource, listen: Li
     return plan
 
 
-def fold_plan(path: Path, profile: Profile, fold: Fold) -> Plan:
-    """Plan the run of a fold."""
-    return make_plan(profile, [Series.parse(name) for name in fold.newest_s], path / fold.folder)
-
-
 def carry_out(
-    plan: Plan, fold: Fold, source: CandleSource, train_all: TrainAll, listen: Listener, *, command: str
-) -> Summary:
-    """Finish every series of a fold that can be finished, and draw its results once.
+    path: Path,
+    asked: Asked,
+    source: CandleSource,
+    train_all: TrainAll,
+    *,
+    show: Show,
+    tell: Callable[[str], object],
+) -> tuple[BacktestPlan, dict[str, dict[str, str]]]:
+    """Finish what can be finished of a back-test whose folder this process holds.
 
     Args:
-        plan: From `fold_plan`.
-        fold: The fold.
-        source: Where candles come from; what is later than the fold is not read.
+        path: Its folder.
+        asked: What it is asked to do.
+        source: Where candles come from; what is later than a fold is not read for it.
         train_all: Who trains.
-        listen: Told about everything that happens.
-        command: The command line that continues.
+        show: Opens a display of the whole, and then of each fold.
+        tell: Told which fold is begun.
+
+    Returns:
+        The plan, and per fold why series failed now.
     """
-    cut = CutOffSource(source, fold.newest_s)
-    begun = RunRecord.begin(plan.profile, cut.name, cut.is_publishable, command)
-    with RunFolder(plan.path, begun) as folder:
-        summary = execute(plan, folder, cut, train_all, listen, is_fold=True)
-        write_outputs(plan.path, lambda error: listen(Note(str(error))))
-    return summary
+    with show(make_plan(asked.profile, asked.series, path)) as shown:
+        plan = begin_or_continue(path, asked, source, told_once(shown))
+    refused = {}
+    for fold in plan.folds:
+        tell(f"Fold {fold.number} of {len(plan.folds)}: {len(fold.newest_s)} series.")
+        summary = run_fold(path, asked, fold, source, train_all, show=show)
+        refused[fold.folder] = {str(one.series): str(one.reason) for one in summary.failures}
+    return plan, refused
+
+
+def run_fold(
+    path: Path, asked: Asked, fold: Fold, source: CandleSource, train_all: TrainAll, *, show: Show
+) -> Summary:
+    """Finish every series of a fold that can be finished; arguments as for `carry_out`."""
+    chosen, cut = [Series.parse(name) for name in fold.newest_s], CutOffSource(source, fold.newest_s)
+    plan = make_plan(asked.profile, chosen, path / fold.folder)
+    return run(plan, cut, train_all, show, command=asked.command, is_fold=True)
 
 
 def _histories(

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
-from v8.artifacts.run_folder import ERROR_FILE, RunFolder, pin_of
+from v8.artifacts.run_folder import ERROR_FILE, RunFolder, RunRecord, pin_of
 from v8.artifacts.series_artifact import redo_offered, verify_model_file
-from v8.errors import ArtifactError, StorageError
+from v8.errors import ArtifactError, DataError, SeriesError, StorageError
 from v8.hardware import may_have_gpu
+from v8.losses.leaderboard import LeaderboardRow
 from v8.machine.choices import choose_loops, choose_precision, compile_loops
 from v8.market.candles import Candles
 from v8.market.companions import Companions
@@ -26,9 +29,21 @@ from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.net import told_of_waiting
 from v8.redaction import without_credentials
-from v8.runs.events import Event, Listener, Note, Outcome, SeriesStarted, StageStarted, Waiting, isolated
+from v8.runs.events import (
+    Event,
+    Listener,
+    Note,
+    Outcome,
+    SeriesStarted,
+    StageStarted,
+    Waiting,
+    isolated,
+    log_told_as_notes,
+    told_once,
+)
 from v8.runs.outputs import RunOutputs, read_finished
-from v8.runs.plan import Job, Plan, PlannedSeries, RunCost, keep_cost, make_plan
+from v8.runs.plan import Job, Plan, PlannedSeries, RunCost, keep_cost
+from v8.runs.tracking import TrackedRun, open_trackers
 from v8.storage import write_text
 
 TrainAll = Callable[[Sequence[Job], Listener], Iterator[Outcome]]
@@ -59,18 +74,76 @@ class Summary:
         num_finished_before: Series that earlier calls had finished, on the candles that are still there.
         failures: One outcome per failed series.
         newer: Per series whose candles are pinned, those that the source has after them.
+        rows: The leaderboard, best first.
     """
 
     num_trained: int
     num_finished_before: int
     failures: tuple[Outcome, ...]
     newer: tuple[NewerCandles, ...] = ()
+    rows: tuple[LeaderboardRow, ...] = ()
 
     @property
-    def is_without_data(self) -> bool:
-        """Whether no series is finished and all failed for their candles or features."""
+    def exit_code(self) -> int:
+        """0, or 4 where some series failed, or 3 where none is finished, all for candles or features."""
+        if not self.failures:
+            return 0
         is_empty = self.num_trained + self.num_finished_before == 0
-        return is_empty and all(failure.is_data_error for failure in self.failures)
+        is_without_data = is_empty and all(failure.is_data_error for failure in self.failures)
+        return (DataError if is_without_data else SeriesError).exit_code
+
+
+Show: TypeAlias = Callable[[Plan], AbstractContextManager[Listener]]
+"""Opens a display of a plan until a block ends."""
+
+Then: TypeAlias = Callable[[Summary, Listener], object]
+"""What else is done while the run folder is held."""
+
+
+def run(
+    plan: Plan,
+    source: CandleSource,
+    train_all: TrainAll,
+    show: Show,
+    *,
+    command: str,
+    trackers: Sequence[str] = (),
+    is_fold: bool = False,
+    is_listed: bool = False,
+    then: Then = lambda summary, listen: None,
+) -> Summary:
+    """Hold the folder of a plan, and read candles, train, judge, save and show whatever is not finished.
+
+    Args:
+        plan: What to do; series that another process has finished since it was made are skipped.
+        source: Where candles come from.
+        train_all: Who trains.
+        show: Opens a display; everything that happens is told to it, every note once.
+        command: The command line that continues, for the run's record.
+        trackers: Keys of `TRACKERS` that follow.
+        is_fold: Whether this is one of many runs of a back-test: seasons are kept.
+        is_listed: Whether the record names every series before the first is trained, as a generation's does.
+        then: Called before the folder is let go.
+
+    Raises:
+        V8Error: If the folder is another run's, held by another process, or cannot be written.
+        KeyboardInterrupt: When interrupted; the folder then tells how far each series is.
+    """
+    begun = RunRecord.begin(plan.profile, source.name, source.is_publishable, command)
+    tracked = TrackedRun(plan.path, plan.profile.model_dump(mode="json"), source.name)
+    with RunFolder(plan.path, begun) as folder:
+        for series in plan.redone:
+            folder.set_aside(series)
+        if is_listed:
+            folder.expect(one.series for one in plan.series)
+        with (
+            show(plan.as_of(folder.record.series)) as shown,
+            open_trackers(trackers, tracked, told_once(shown)) as listen,
+            log_told_as_notes(listen),
+        ):
+            summary = execute(plan, folder, source, train_all, listen, is_fold=is_fold)
+            then(summary, listen)
+    return summary
 
 
 def execute(
@@ -90,8 +163,7 @@ def execute(
         source: Where candles come from.
         train_all: Who trains.
         listen: Told about everything that happens.
-        is_fold: Whether this is one of many runs of a back-test: seasons are kept, and what shows results is
-            drawn once, by the caller.
+        is_fold: Whether seasons are kept, and what shows results is drawn only at the end.
 
     Returns:
         What was finished and what failed.
@@ -100,7 +172,7 @@ def execute(
         StorageError: If `run.json` cannot be written.
         KeyboardInterrupt: When interrupted; the folder then tells how far each series is.
     """
-    plan = make_plan(plan.profile, [one.series for one in plan.series], folder.path)  # the folder is ours now
+    plan = plan.as_of(folder.record.series)  # the folder is ours now
     if folder.note:
         listen(Note(folder.note))
     if plan.todo:
@@ -127,7 +199,8 @@ def execute(
         keep_cost(plan.profile, RunCost(num_trained, round(time.perf_counter() - started, 3)))
     refused = {failure.series for failure in failures}
     finished = [one for one in plan.series if one.status == "done" and one.series not in refused]
-    return Summary(num_trained, len(finished), tuple(failures), tuple(read.newer))
+    rows = tuple(outputs.write())
+    return Summary(num_trained, len(finished), tuple(failures), tuple(read.newer), rows)
 
 
 def _settled(jobs: Sequence[Job], folder: RunFolder, listen: Listener) -> list[Job]:

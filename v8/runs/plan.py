@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -114,37 +114,41 @@ class Plan:
         profile: What to train.
         path: The run folder; it need not exist.
         series: Every selected series.
+        redone: Those whose old files are set aside first.
     """
 
     profile: Profile
     path: Path
     series: tuple[PlannedSeries, ...]
+    redone: tuple[Series, ...] = ()
 
     @property
     def todo(self) -> tuple[PlannedSeries, ...]:
         """Series that are not finished."""
         return tuple(planned for planned in self.series if planned.status != "done")
 
+    def as_of(self, states: Mapping[str, SeriesState]) -> Plan:
+        """Return the plan with every series as far as the states of the run's record tell."""
+        known = [
+            replace(one, status=_status(states.get(str(one.series)), self.path / str(one.series)))
+            for one in self.series
+        ]
+        return replace(self, series=tuple(known))
 
-def make_plan(profile: Profile, series: Sequence[Series], path: Path) -> Plan:
-    """Plan a run in a folder, new or begun.
 
-    Args:
-        profile: What to train.
-        series: Selected series, without repetition.
-        path: The run folder; it need not exist.
+def make_plan(profile: Profile, series: Sequence[Series], path: Path, redone: Sequence[Series] = ()) -> Plan:
+    """Plan a run of selected series, without repetition, in a folder, new or begun.
 
     Raises:
         ArtifactError: If the folder's `run.json` is damaged.
         ProfileError: If the profile, of a model from before, is not trained any more.
     """
     require_trainable(profile)
-    states = read_run(path).series if (path / RUN_FILE).exists() else {}
-    planned = [
-        PlannedSeries(one, series_seed(profile, one), _status(states.get(str(one)), path / str(one)))
-        for one in series
-    ]
-    return Plan(profile, path, tuple(planned))
+    states = dict(read_run(path).series) if (path / RUN_FILE).exists() else {}
+    seeded = tuple(PlannedSeries(one, series_seed(profile, one), "pending") for one in series)
+    return Plan(profile, path, seeded, tuple(redone)).as_of(
+        {name: state for name, state in states.items() if name not in map(str, redone)}
+    )
 
 
 def series_seed(profile: Profile, series: Series) -> int:

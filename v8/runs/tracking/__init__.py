@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from v8.artifacts.series_artifact import read_metadata
 from v8.errors import ArtifactError
-from v8.losses.judgement import Judgement
 from v8.market.series import Series
 from v8.registry import Registry, later, require_package
 from v8.runs.events import EpochEnded, Event, Listener, Note, Outcome
@@ -180,9 +178,7 @@ class Follower:
         elif isinstance(event, Outcome):
             name, step = str(event.series), self._steps.get(event.series, 0)
             if event.reason is None:
-                self._attempt(
-                    lambda: self._tracker.log(name, step, _results(read_metadata(self._run / name)))
-                )
+                self._attempt(lambda: self._tracker.log(name, step, _results(self._run / name)))
             self._finish(event.series)
 
     def close(self) -> None:
@@ -204,8 +200,12 @@ class Follower:
             self._listen(Note(f"--track {self._name} stopped, the run goes on: {error}"))
 
 
-def _results(metadata: Mapping[str, Any]) -> dict[str, float]:
+def _results(artifact: Path) -> dict[str, float]:
     """Return the test span's numbers per task, beside the naive forecast and this series' best baseline."""
+    from v8.artifacts.series_artifact import read_metadata  # noqa: PLC0415 - the command line asks for names
+    from v8.losses.judgement import Judgement  # noqa: PLC0415
+
+    metadata = read_metadata(artifact)
     judgement = Judgement.from_json(metadata["judgement"], where=f"metadata of {metadata['series']}")
     values: dict[str, float | None] = {"best_epoch": metadata["training"]["best_epoch"]}
     for task in judgement.errors:

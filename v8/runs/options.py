@@ -1,0 +1,218 @@
+"""What a run can be asked for, whoever asks: checked here, and turned into a plan and who carries it out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pydantic import BaseModel, ConfigDict
+
+from v8.errors import DataError, ProfileError, listed
+from v8.market.series import Series, load_universe
+from v8.market.sources.source import CandleSource, ChecksSeries, SeriesLister, open_source
+from v8.profile import TABLES_PLACE, Profile, load_profile
+
+if TYPE_CHECKING:  # usage errors shall be told before these are imported
+    from v8.runs.execution import Show, Summary, TrainAll
+    from v8.runs.plan import Plan
+
+SMOKE_EPOCHS: Final = 1
+"""Epochs of a smoke run: it proves the way, not the model."""
+
+SMOKE_PRECISION: Final = "float32"
+"""Its number format: measuring which is fastest takes longer than it trains."""
+
+
+class RunOptions(BaseModel):
+    """Every parameter of a run, by the names that the doors give them; `v8.cli.run` explains each."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
+
+    profile: str = "aligned"
+    series: tuple[str, ...] = ()
+    universe: Path | None = None
+    source: str = "vision"
+    data_dir: Path | None = None
+    tables: Path | None = None
+    bars: int | None = None
+    epochs: int | None = None
+    precision: str | None = None
+    no_mixed_precision: bool = False
+    device: str = "auto"
+    workers: str = "auto"
+    fleet_size: str = "auto"
+    engine: str = "local"
+    address: str | None = None
+    runs: Path = Path("runs")
+    fresh: bool = False
+    resume: bool = False
+    smoke: bool = False
+    redo: tuple[str, ...] = ()
+    track: tuple[str, ...] = ()
+    publish: str | None = None
+
+    def budgeted(self) -> Profile:
+        """Return the profile as it is trained; a smoke run fills in what was not given.
+
+        Raises:
+            ProfileError: If there is no such profile, or parameters contradict each other.
+        """
+        if self.fresh and self.resume:
+            raise _contradiction("param:fresh", "param:resume", "starts a new run")
+        if self.no_mixed_precision and self.precision not in (None, "float32"):
+            other = f"param:precision {self.precision}"
+            raise _contradiction("param:no_mixed_precision", other, "trains in float32")
+        profile = load_profile(self.profile)
+        bars, epochs = self.bars, self.epochs
+        precision = "float32" if self.no_mixed_precision else self.precision
+        if self.smoke:
+            from v8.runs.plan import smoke_bars  # noqa: PLC0415 - see above
+
+            bars = smoke_bars(profile) if bars is None else bars
+            epochs = SMOKE_EPOCHS if epochs is None else epochs
+            precision = SMOKE_PRECISION if precision is None else precision
+        return profile.with_budget(newest_bars=bars, epochs=epochs, precision=precision)
+
+    def prepared(self) -> PreparedRun:
+        """Check everything that can be checked before candles are read.
+
+        Raises:
+            V8Error: If one of the parameters cannot mean anything, or what it names is not there.
+        """
+        profile, asked = self.budgeted(), asked_series(self.series, self.universe)
+
+        from v8.artifacts.run_folder import locate_run  # noqa: PLC0415 - see above
+        from v8.runs.engines import choose_engine  # noqa: PLC0415
+        from v8.runs.plan import make_plan  # noqa: PLC0415
+
+        take_tables(self.tables)
+        source = open_source(self.source, data_dir=self.data_dir)
+        chosen = asked or served_series(source)
+        redone = _redone(self.redo, chosen)
+        train_all = choose_engine(self.engine, self.device, self.workers, self.fleet_size, self.address)
+        name = f"{profile.name}-smoke" if self.smoke else profile.name
+        plan = make_plan(profile, chosen, locate_run(self.runs, name, is_fresh=self.fresh), redone)
+        if plan.todo:
+            require_tables(profile)
+        return PreparedRun(self, plan, source, train_all, asked or ())
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """A run that only has to be begun.
+
+    Args:
+        options: What was asked for.
+        plan: What would be done.
+        source: Where candles come from.
+        train_all: Who trains.
+        named: Series that were named, not merely found in the source.
+    """
+
+    options: RunOptions
+    plan: Plan
+    source: CandleSource
+    train_all: TrainAll
+    named: tuple[Series, ...]
+
+    def lacking(self) -> list[tuple[str, str]]:
+        """Return which of the named series the source lacks, and why, as far as it can tell beforehand."""
+        found: list[tuple[str, str]] = []
+        if not isinstance(self.source, ChecksSeries):
+            return found
+        for series in (one.series for one in self.plan.todo if one.series in self.named):
+            try:
+                self.source.require(series)
+            except DataError as error:
+                found.append((str(series), str(error)))
+        return found
+
+    def carry_out(self, show: Show, command: str) -> Summary:
+        """Check who follows, and run the plan; `command` continues it."""
+        from v8.runs.execution import run  # noqa: PLC0415 - see above
+        from v8.runs.tracking import check_trackers  # noqa: PLC0415
+
+        trackers = self.options.track
+        check_trackers(trackers)
+        return run(self.plan, self.source, self.train_all, show, command=command, trackers=trackers)
+
+
+def take_tables(folder: Path | None) -> None:
+    """Put the folder of users' tables where this process, and those that it starts, look for it.
+
+    Raises:
+        ProfileError: If there is no such folder.
+    """
+    if folder is None:
+        return
+    if not folder.is_dir():
+        raise ProfileError(
+            where="param:tables",
+            rule="is the folder of the tables that a profile names under covariates",
+            got=f"{folder}, which is no folder",
+            fix="Name the folder, not the file",
+        )
+    os.environ[TABLES_PLACE] = str(folder.absolute())
+
+
+def require_tables(profile: Profile) -> None:
+    """Read the tables that a profile names, before candles are fetched and anything is trained.
+
+    Raises:
+        DataError: If one cannot be read, or is not what the profile says.
+    """
+    from v8.market.companions import Companions  # noqa: PLC0415 - pandas, and most profiles need no table
+
+    if profile.covariates:
+        Companions.of(profile).tables()
+
+
+def asked_series(names: Sequence[str] | None, universe: Path | None = None) -> tuple[Series, ...] | None:
+    """Return the named series or those of a universe file; None where neither is given.
+
+    Raises:
+        ProfileError: If a name is malformed or given twice, or there are names and a file.
+    """
+    if not names:
+        return load_universe(universe) if universe else None
+    if universe:
+        raise _contradiction("param:universe", "param:series", "chooses the series")
+    chosen = tuple(Series.parse(name) for name in names)
+    if twice := next((f"{one} {count} times" for one, count in Counter(chosen).items() if count > 1), None):
+        rule = "each series is given once"
+        raise ProfileError(where="param:series", rule=rule, got=twice, fix="Remove the repetition")
+    return chosen
+
+
+def served_series(source: CandleSource) -> tuple[Series, ...]:
+    """Return all series of a source that lists them, and say so; else the default universe.
+
+    Raises:
+        DataError: If the source has none.
+    """
+    if not isinstance(source, SeriesLister):
+        return load_universe()
+    found = source.series()
+    sys.stderr.write(f"Found {len(found)} series in the folder: {listed(found)}\n")
+    return found
+
+
+def _redone(names: Sequence[str], chosen: Sequence[Series]) -> tuple[Series, ...]:
+    found = tuple(Series.parse(name) for name in names)
+    if strange := [one for one in found if one not in chosen]:
+        raise ProfileError(
+            where="param:redo",
+            rule="names series that this call trains",
+            got=listed(strange),
+            fix="Name it with param:series too, or leave it out",
+        )
+    return found
+
+
+def _contradiction(parameter: str, other: str, rule: str) -> ProfileError:
+    return ProfileError(where=parameter, rule=rule, got=f"{other} beside it", fix="Leave one of them out")
