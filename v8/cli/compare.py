@@ -23,7 +23,6 @@ from v8.errors import ProfileError, SeriesError
 from v8.invocation import command
 from v8.profile import load_profile, profile_names
 from v8.records import check_format, read_json_object
-from v8.runs.engines import choose_device, choose_engine, place
 from v8.runs.options import asked_series, require_tables, served_series, take_tables
 from v8.tables import Table
 
@@ -126,6 +125,7 @@ def compare_profiles(
     from v8.machine.choices import measured_workers
     from v8.market.sources.source import SeriesLister, open_source
     from v8.runs.comparison import compare
+    from v8.runs.engines import choose_device, choose_engine, place
     from v8.views.comparison_results import Comparison
 
     if folds:

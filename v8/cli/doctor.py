@@ -11,7 +11,6 @@ import typer
 
 from v8.errors import V8Error
 from v8.profile import load_profile, network_outputs
-from v8.runs.engines import choose_workers
 from v8.tables import Table
 
 MATMUL_COLUMNS = {
@@ -50,6 +49,7 @@ def doctor(
     network_outputs(chosen)  # or there is nothing to measure
 
     from v8.machine.doctor import examine, report_of
+    from v8.runs.engines import choose_workers
 
     started = time.monotonic()
     findings = examine(chosen, seconds, partial(choose_workers, "cpu", "auto"))

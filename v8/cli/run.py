@@ -100,21 +100,20 @@ def run(
 ) -> None:
     """Train, judge and save a model for every series; the same call again continues or skips."""
     given = {name: value for name, value in locals().items() if value is not None and name != "dry_run"}
-    options = RunOptions.model_validate(given)
+    prepared = RunOptions.model_validate(given).prepared()
     if dry_run:
-        _preview(options.prepared())
+        _preview(prepared)
         return
-    summary = carry_out(options, _words_to_continue())
+    summary = carry_out(prepared, _words_to_continue())
     if summary.exit_code:
         raise typer.Exit(summary.exit_code)
 
 
-def carry_out(options: RunOptions, words: str) -> Summary:
+def carry_out(prepared: PreparedRun, words: str) -> Summary:
     """Do what a run is asked for, and print what came of it; `words` is the command that continues."""
     from v8.cli.printing import open_display, print_summary
 
-    prepared = options.prepared()
-    source, path = prepared.source, prepared.plan.path
+    options, source, path = prepared.options, prepared.source, prepared.plan.path
     if options.publish:
         check_publishing(options.publish, source.name, is_publishable=source.is_publishable)
     set_last_words(f"interrupted: {path} is saved. Continue with: {words}")

@@ -29,7 +29,6 @@ from v8.invocation import command
 from v8.machine.interruption import set_last_words
 from v8.market.series import Series
 from v8.market.sources.source import SOURCES
-from v8.runs.engines import choose_engine
 from v8.runs.options import asked_series, require_tables, take_tables
 from v8.tables import Table
 from v8.wording import ABSENT, count, number, percent
@@ -100,6 +99,7 @@ def update(
     from v8.artifacts.run_folder import read_run
     from v8.live.renewal import Renewal
     from v8.market.sources.source import open_source
+    from v8.runs.engines import choose_engine
 
     take_tables(tables)
     candle_source = open_source(source or _newest_of(read_run(run).source), data_dir=data_dir)

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from v8.artifacts.run_folder import ERROR_FILE
 from v8.errors import DataError, V8Error
 from v8.market.series import Series
 from v8.redaction import shown
@@ -162,5 +161,7 @@ def isolated(series: Series, work: Callable[[], Made]) -> tuple[Made | None, Out
 def _reason(series: Series, error: Exception) -> str:
     if isinstance(error, V8Error):
         return str(error)
+    from v8.artifacts.run_folder import ERROR_FILE  # noqa: PLC0415 - it needs pandas, and listeners do not
+
     told = shown(error, _MOST_TOLD) or "no message"
     return f"{series}: unexpected {type(error).__name__}: {told}. {ERROR_FILE} in its folder tells where."

@@ -41,7 +41,7 @@ from v8.runs.events import (
     log_told_as_notes,
     told_once,
 )
-from v8.runs.outputs import RunOutputs, read_finished
+from v8.runs.outputs import RunOutputs, read_finished, write_outputs
 from v8.runs.plan import Job, Plan, PlannedSeries, RunCost, keep_cost
 from v8.runs.tracking import TrackedRun, open_trackers
 from v8.storage import write_text
@@ -143,7 +143,8 @@ def run(
         ):
             summary = execute(plan, folder, source, train_all, listen, is_fold=is_fold)
             then(summary, listen)
-    return summary
+            rows = write_outputs(plan.path, lambda error: listen(Note(str(error))))
+    return replace(summary, rows=tuple(rows))
 
 
 def execute(
@@ -163,7 +164,7 @@ def execute(
         source: Where candles come from.
         train_all: Who trains.
         listen: Told about everything that happens.
-        is_fold: Whether seasons are kept, and what shows results is drawn only at the end.
+        is_fold: Whether seasons are kept, and what shows results is left to the caller.
 
     Returns:
         What was finished and what failed.
@@ -199,8 +200,7 @@ def execute(
         keep_cost(plan.profile, RunCost(num_trained, round(time.perf_counter() - started, 3)))
     refused = {failure.series for failure in failures}
     finished = [one for one in plan.series if one.status == "done" and one.series not in refused]
-    rows = tuple(outputs.write())
-    return Summary(num_trained, len(finished), tuple(failures), tuple(read.newer), rows)
+    return Summary(num_trained, len(finished), tuple(failures), tuple(read.newer))
 
 
 def _settled(jobs: Sequence[Job], folder: RunFolder, listen: Listener) -> list[Job]:
