@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from v8.artifacts.forecaster import Forecaster
+from v8.artifacts.metadata import read_metadata
 from v8.artifacts.run_folder import CandlePin, RunFolder, RunRecord, SeriesState, locate_run, read_run
-from v8.artifacts.series_artifact import read_metadata
 from v8.errors import ArtifactError, DataError, ProfileError, StorageError
 from v8.lock import FolderLock
 from v8.market.series import Series
@@ -273,12 +273,43 @@ def test_runs_of_a_profile_whose_name_ends_in_a_number_are_not_taken_over(
     assert locate_run(tmp_path, "tiny", is_fresh=False).name == "tiny"
 
 
+MOMENT = "2024-01-01T00:00:00+00:00"
+SPAN = {"rows": [0, 9], "first_open": MOMENT, "last_open": MOMENT, "num_windows": 1}
+METADATA = {
+    "format": 1,
+    "series": "BTCUSDT-15m",
+    "created_at": MOMENT,
+    "is_demo_market": False,
+    "candles": {
+        "source": "files",
+        "first_open": MOMENT,
+        "last_open": MOMENT,
+        "num_bars": 9,
+        "digest": "0" * 64,
+    },
+    "profile": {"name": "tiny"},
+    "profile_digest": "0" * 64,
+    "features": [{"name": "close", "definition": "close: the close"}],
+    "lookback_bars": 2,
+    "horizon_bars": 1,
+    "bar_s": 900,
+    "tasks": {"ohlc": {"columns": ["open", "high", "low", "close"], "unit": "quote currency"}},
+    "split": {"train": SPAN, "validation": SPAN, "test": SPAN},
+    "num_parameters": 1,
+    "training": {"precision": "float32", "device": "cpu", "best_epoch": 0, "epochs_run": 0},
+    "seconds": {},
+    "versions": {"v8": "0.1.0", "keras": "3.15.1"},
+    "machine": {"cpu": "a processor", "num_cores": 2},
+}
+"""Around any model file."""
+
+
 def artefact(folder: Path, model: bytes) -> Path:
-    """Write an artefact around a model file; only what the loader looks at first."""
+    """Write an artefact around a model file."""
     folder.mkdir()
     (folder / "model.keras").write_bytes(model)
     digest = digest_file(folder / "model.keras")
-    write_json(folder / "metadata.json", {"format": 1, "series": "BTCUSDT-15m", "model_sha256": digest})
+    write_json(folder / "metadata.json", METADATA | {"model_sha256": digest})
     return folder
 
 

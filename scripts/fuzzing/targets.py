@@ -25,16 +25,15 @@ from fuzzing.given import TABLE
 from fuzzing.ledgers import LEDGER, use_ledger
 from v8.artifacts.backtest_folder import read_plan
 from v8.artifacts.forecast_input import checked_candles
-from v8.artifacts.forecast_sample import read_sample
 from v8.artifacts.forecaster import SeenCandlesWarning
+from v8.artifacts.metadata import read_metadata
 from v8.artifacts.run_folder import read_run
-from v8.artifacts.series_artifact import read_metadata
+from v8.artifacts.series_artifact import read_sample
 from v8.cli.app import app
 from v8.errors import MAX_MESSAGE, V8Error
 from v8.hub.manifest import read_manifest
 from v8.hub.staging import Choice, stage_run
-from v8.losses.judgement import Judgement
-from v8.losses.leaderboard import read_history, read_results
+from v8.losses.leaderboard import read_history
 from v8.market.companions import read_user_table
 from v8.market.series import load_universe
 from v8.market.sources.files import FilesSource
@@ -112,8 +111,7 @@ def _records(case: Case) -> None:
         return
     read_run(Path.cwd())
     metadata = read_metadata(folder, series=folder.name)
-    read_results([metadata])
-    Judgement.from_json(metadata["judgement"])
+    _ = metadata.result, metadata.judgement
     read_sample(folder / "forecasts.json")
     read_history(folder / "history.csv")
     Path("../staged").mkdir()

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from v8.artifacts.artifact_readme import artifact_readme
 from v8.artifacts.forecaster import Forecaster
+from v8.artifacts.metadata import checked_metadata
+from v8.artifacts.series_artifact import artifact_readme as readme_of
 from v8.features.indicators import definitions
 
 WITHOUT_V8 = '''
@@ -78,6 +79,10 @@ features = pd.DataFrame(
 SAVED = """
 np.savez(sys.argv[2], **forecast)
 """
+
+
+def artifact_readme(content: dict[str, Any]) -> str:
+    return readme_of(checked_metadata(content))
 
 
 @pytest.fixture(scope="module")

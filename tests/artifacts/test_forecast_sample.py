@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from v8.artifacts.forecast_sample import SHOWN_BARS, ForecastSample, read_sample, sample_forecasts
+from v8.artifacts.series_artifact import SHOWN_BARS, ForecastSample, read_sample, sample_forecasts
 from v8.errors import ArtifactError
 from v8.storage import write_json
 from v8.windows.dataset import SeriesData

@@ -281,6 +281,10 @@ def test_windows_of_another_shape_are_refused(shape: tuple[int, ...], loaded: Fo
         loaded.forecast(np.ones(shape, np.float32))
 
 
+ONE_TASK = {"columns": ["open"], "unit": "quote currency"}
+ASTROLOGY = {"name": "astrology", "definition": "astrology: the stars"}
+
+
 def changed_copy(folder: Path, target: Path, **changes: Any) -> Path:
     shutil.copytree(folder, target)
     metadata = json.loads((target / "metadata.json").read_text())
@@ -296,10 +300,10 @@ def changed_copy(folder: Path, target: Path, **changes: Any) -> Path:
             r"must take and give what metadata\.json says: \(21, 12\) .*; got \(20, 12\)",
         ),
         ({"horizon_bars": 4}, r"must take and give what metadata\.json says"),
-        ({"tasks": {"ohlc": {}}}, r"must take and give what metadata\.json says"),
-        ({"series": "../x"}, r"metadata\.json: must be as v8 wrote it"),
+        ({"tasks": {"ohlc": ONE_TASK}}, r"must take and give what metadata\.json says"),
+        ({"series": "../x"}, r"metadata\.json, key series: must be as v8 wrote it"),
         ({"features": "close"}, r"metadata\.json, key features: must be as v8 wrote it; got 'close'"),
-        ({"features": [{"name": "astrology"}]}, r"must be as v8 wrote it; got 'astrology'"),
+        ({"features": [ASTROLOGY]}, r"must be as v8 wrote it; got 'astrology'"),
         ({"lookback_bars": None}, r"metadata\.json, key lookback_bars: must be as v8 wrote it; got None"),
     ],
 )

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from judging import judge_arrays, rolled
 
+from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE, MODEL_FILE
 from v8.artifacts.run_folder import RunFolder, RunRecord, SeriesState
-from v8.artifacts.series_artifact import HISTORY_FILE, METADATA_FILE, MODEL_FILE
 from v8.features.indicators import definitions
 from v8.losses.judgement import Judgement
 from v8.market.series import Series, load_universe

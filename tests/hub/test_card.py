@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
+from v8.artifacts.metadata import Metadata, read_metadata
 from v8.artifacts.run_folder import read_run
-from v8.artifacts.series_artifact import read_metadata
-from v8.losses.judgement import Judgement
-from v8.losses.leaderboard import rank_results, read_results
+from v8.losses.leaderboard import rank_results
 from v8.views.card import model_card
 from v8.wording import number, p_value
 
@@ -30,7 +29,7 @@ def card_of(run: Path, held_back: dict[str, str] | None = None) -> str:
     return model_card(REPO, read_run(run), metadata_of(run), held_back or {})
 
 
-def metadata_of(run: Path) -> list[dict[str, Any]]:
+def metadata_of(run: Path) -> list[Metadata]:
     return [read_metadata(run / name) for name in (GOOD, BAD)]
 
 
@@ -57,11 +56,11 @@ def test_the_metrics_are_the_judgements_numbers_to_the_last_digit(run: Path) -> 
 
     results = ModelCard(card_of(run)).data.eval_results
     for metadata in metadata_of(run):
-        judgement = Judgement.from_json(metadata["judgement"])
+        judgement = metadata.judgement
         values = {
             result.metric_name.partition(":")[0] + " " + result.metric_type: result.metric_value
             for result in results
-            if result.dataset_type == metadata["series"]
+            if result.dataset_type == metadata.series
         }
         assert values == {
             "Candles relative_mae": judgement.multiple("ohlc"),
@@ -86,7 +85,7 @@ def test_a_metric_names_the_span_it_was_measured_on(run: Path) -> None:
 
 
 def test_the_table_shows_multiple_and_significance_of_every_task_beside_naive_and_the_best(run: Path) -> None:
-    row = next(row for row in rank_results(read_results(metadata_of(run))) if row.series == GOOD)
+    row = next(row for row in rank_results(about.result for about in metadata_of(run)) if row.series == GOOD)
     cells = row_of(card_of(run), GOOD)
     # A quarter of the way from naive to the truth leaves three quarters of the error.
     assert cells[1] == "0.750"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.series_artifact import read_metadata
+from v8.artifacts.metadata import read_metadata
 from v8.errors import ArtifactError, PullError
 from v8.hub.opening import open_place
 from v8.hub.publish import publish
@@ -25,7 +25,7 @@ class Opened(Forecaster):
 
     @classmethod
     def load(cls, folder: Path | str, *, revision: str | None = None, models: Any = None) -> Any:
-        return SimpleNamespace(series=read_metadata(Path(folder))["series"], revision=revision)
+        return SimpleNamespace(series=read_metadata(Path(folder)).series, revision=revision)
 
 
 @pytest.fixture

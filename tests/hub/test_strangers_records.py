@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.series_artifact import read_metadata
+from v8.artifacts.metadata import read_metadata
 from v8.cli.printing import print_leaderboard
 from v8.errors import MAX_MESSAGE, V8Error
 from v8.hub.staging import Choice, stage_run

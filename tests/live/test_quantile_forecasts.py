@@ -17,8 +17,8 @@ from v8.app.drawing import draw
 from v8.app.page import _numbers, _picture, record_part
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.generations import Serving, read_serving
+from v8.artifacts.metadata import METADATA_FILE, read_metadata
 from v8.artifacts.run_folder import RunFolder, RunRecord, read_run
-from v8.artifacts.series_artifact import METADATA_FILE, read_metadata
 from v8.cli.printed_forecasts import PRINTERS
 from v8.cli.track import _PRINTERS
 from v8.cli.update import _print_decisions
@@ -99,7 +99,7 @@ def test_a_back_test_says_of_its_last_candle_what_predict_says(made: SimpleNames
 
 
 def test_the_metadata_tells_how_good_they_were(made: SimpleNamespace) -> None:
-    content = read_metadata(made.folder)
+    content = read_metadata(made.folder).content
     assert content["profile"]["quantiles"] == list(LEVELS)
     judged = QuantileJudgement.from_json(content["quantiles"], where="metadata")
     assert set(judged.tasks["bands"].errors) == {"model", "roll_forward", "range_paths"}

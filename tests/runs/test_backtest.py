@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from v8.artifacts.backtest_folder import BacktestPlan, read_plan
-from v8.artifacts.series_artifact import read_metadata
+from v8.artifacts.metadata import read_metadata
 from v8.errors import ArtifactError, DataError
 from v8.market.candles import Candles
 from v8.market.checks import check_candles
@@ -93,7 +93,7 @@ def test_each_model_sees_candles_up_to_its_fold_and_is_judged_on_the_last_of_the
     assert [len(fold.newest_s) for fold in plan.folds] == [2, 2]
     for fold in plan.folds:
         for name, newest_s in fold.newest_s.items():
-            metadata = read_metadata(undisturbed / fold.folder / name)
+            metadata = read_metadata(undisturbed / fold.folder / name).content
             split = {
                 span: [datetime.fromisoformat(about[key]).timestamp() for key in ("first_open", "last_open")]
                 for span, about in metadata["split"].items()

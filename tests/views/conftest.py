@@ -14,8 +14,8 @@ import pytest
 from judging import judge_arrays, rolled
 from pydantic import TypeAdapter
 
-from v8.artifacts.forecast_sample import ForecastSample
 from v8.artifacts.run_folder import RunRecord
+from v8.artifacts.series_artifact import ForecastSample
 from v8.losses.judgement import Judgement
 from v8.losses.leaderboard import History, read_results
 from v8.storage import write_text

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast
+from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
 from v8.formulas.baselines import BASELINES
 from v8.losses.judgement import MODEL, Judgement
 from v8.views.charts import NAMED, STAGES, Chart, line_style, notebook_figure, plotly

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast
+from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
 from v8.errors import ArtifactError
 from v8.views.document import plotly_library
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from judging import let_baselines_err
 
-from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast
+from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
 from v8.losses.judgement import Judgement
 from v8.wording import number
 

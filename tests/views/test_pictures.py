@@ -11,7 +11,7 @@ import pytest
 from judging import let_baselines_err
 from matplotlib.figure import Figure as Sheet
 
-from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast
+from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
 from v8.losses.judgement import Judgement
 from v8.losses.leaderboard import SeriesResult, rank_results, read_results
 from v8.views.charts import plotly

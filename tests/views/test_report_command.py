@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast
+from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
 from v8.storage import write_json
 
 REPOSITORY = Path(__file__).parents[2]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import numpy as np
 import pandas as pd
-from pydantic import TypeAdapter
 
 from v8.api.arguments import in_python
 from v8.api.tidy import sureness, tidy
@@ -23,15 +22,11 @@ from v8.features.table import compute_table
 from v8.hub.opening import open_forecaster
 from v8.hub.pull import pull
 from v8.losses.judgement import Judgement, judge_span
-from v8.losses.quantile_judgement import QuantileJudgement
 from v8.machine.starting import quiet_start
 from v8.market.candles import Candles
 from v8.market.frames import GivenCandles
 from v8.market.open_times import iso
-from v8.profile import recorded_profile
-from v8.records import AS_WRITTEN, checked
 from v8.windows.dataset import table_columns
-from v8.windows.scaling import Scaling
 from v8.windows.span import Span
 from v8.windows.splits import window_anchors
 
@@ -40,8 +35,6 @@ if TYPE_CHECKING:
 
 FEWEST_FITTED_WINDOWS: Final = 200
 """Windows before the judged ones: baselines fitted to fewer are no opponents."""
-
-_SCALING: Final = TypeAdapter(Scaling)
 
 
 @in_python
@@ -175,7 +168,7 @@ class Forecaster(artifacts.Forecaster):
     ) -> Judgement:
         """Do the same and return the judgement, which knows skills, verdicts and p-values."""
         known = self.joined(candles, covariates, reaches=False)
-        profile = recorded_profile(self.metadata.get("profile"), where=f"metadata of {self.series}")
+        profile = self.about.trained_profile
         table = compute_table(known, table_columns(profile))
         anchors = window_anchors(table.segment, (0, len(table)), self.lookback_bars, self.horizon_bars)
         start_s = seconds_of(start, self.seen_until_s)
@@ -184,12 +177,10 @@ class Forecaster(artifacts.Forecaster):
         self._require_windows(int(is_before.sum()), int(is_later.sum()), start_s)
         span = Span(table, profile, anchors[is_later])
         fitted = Span(table, profile, anchors[is_before])
-        where, fix = f"metadata of {self.series}, key scaling", "Restore the file or train the series again"
-        scaling = checked(_SCALING, self.metadata.get("scaling"), where=where, fix=fix, rule=AS_WRITTEN)
         forecasts = {
             task: values.astype(np.float64) for task, values in self.forecast(span.raw_windows()).items()
         }
-        return judge_span(span, forecasts, train=fitted, scaling=scaling)[0]
+        return judge_span(span, forecasts, train=fitted, scaling=self.about.scaling)[0]
 
     @in_python
     def plot(
@@ -216,7 +207,7 @@ class Forecaster(artifacts.Forecaster):
     @property
     def profile_name(self) -> str:
         """Name of the profile it was trained with."""
-        return str(self.metadata["profile"]["name"])
+        return self.about.profile.name
 
     def __repr__(self) -> str:
         return (
@@ -226,14 +217,12 @@ class Forecaster(artifacts.Forecaster):
 
     def _repr_html_(self) -> str:
         """Show what it is and how good it was, in a notebook."""
-        judgement = Judgement.from_json(self.metadata["judgement"], where=f"metadata of {self.series}")
+        judgement = self.about.judgement
         table = pd.DataFrame(
             {task: [judgement.multiple(task), judgement.verdict(task)] for task in judgement.tasks},
             index=["error / naive", "verdict"],
         )
-        if self.quantiles:
-            where = f"metadata of {self.series}, key quantiles"
-            judged = QuantileJudgement.from_json(self.metadata.get("quantiles"), where=where)
+        if judged := self.about.quantiles:
             table = pd.concat([table, sureness(judged)])
         return f"<p>{html.escape(repr(self))}</p>{table.to_html()}"
 

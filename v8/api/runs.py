@@ -15,13 +15,11 @@ from v8.api.arguments import in_python
 from v8.api.forecaster import Forecaster
 from v8.api.tidy import sureness, tidy
 from v8.artifacts.generations import served_folder
+from v8.artifacts.metadata import HISTORY_FILE, Metadata, read_metadata
 from v8.artifacts.run_folder import read_run
-from v8.artifacts.series_artifact import HISTORY_FILE, read_metadata
 from v8.errors import ArtifactError, listed
 from v8.invocation import command
-from v8.losses.judgement import Judgement
 from v8.losses.leaderboard import LEADERBOARD_FILE, read_history
-from v8.losses.quantile_judgement import QuantileJudgement
 from v8.market.series import series_advice
 from v8.records import read_plain
 from v8.redaction import shown
@@ -40,14 +38,19 @@ class TrainedSeries:
         self.folder, self.name = folder, folder.name
 
     @cached_property
+    def about(self) -> Metadata:
+        """What is recorded about the model, checked."""
+        return read_metadata(self.folder, series=self.name)
+
+    @property
     def metadata(self) -> dict[str, Any]:
         """All that is recorded about the model."""
-        return read_metadata(self.folder, series=self.name)
+        return dict(self.about.content)
 
     @cached_property
     def judgement(self) -> pd.DataFrame:
         """Errors on the test span beside every baseline's, see `tidy`."""
-        return tidy(Judgement.from_json(self.metadata["judgement"], where=f"metadata of {self.name}"))
+        return tidy(self.about.judgement)
 
     @cached_property
     def history(self) -> pd.DataFrame:
@@ -115,11 +118,7 @@ class Run(Mapping[str, TrainedSeries]):
     @property
     def quantiles(self) -> pd.DataFrame:
         """How good the quantiles of each finished series were, see `sureness`; empty where there are none."""
-        found = {
-            name: sureness(QuantileJudgement.from_json(told, where=f"metadata of {name}, key quantiles"))
-            for name in self
-            if (told := self[name].metadata.get("quantiles"))
-        }
+        found = {name: sureness(judged) for name in self if (judged := self[name].about.quantiles)}
         return pd.concat(found, names=["series"]) if found else pd.DataFrame()
 
     @in_python

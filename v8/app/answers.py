@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from v8.app.places import Fleet
@@ -56,13 +57,13 @@ def series_list(fleet: Fleet) -> dict[str, Any]:
 def trained(fleet: Fleet, series: Series) -> dict[str, Any]:
     """Tell what a model was trained on."""
     about = fleet.metadata[series]
-    candles, split = about["candles"], about["split"]
+    candles, split = about.candles, asdict(about.split)
     spans = {name: {key: split[name][key] for key in _SPAN_KEYS} for name in ("train", "validation", "test")}
     return {
-        "profile": about["profile"]["name"],
-        "created_at": about["created_at"],
-        **{name: candles[name] for name in ("source", "num_bars", "first_open", "last_open")},
-        "candles_digest": candles.get("digest"),
+        "profile": about.profile.name,
+        "created_at": about.created_at,
+        **{name: getattr(candles, name) for name in ("source", "num_bars", "first_open", "last_open")},
+        "candles_digest": candles.digest,
         "spans": spans,
         "model_sha256": fleet.digest(series),
         "revision": fleet.revision,
@@ -74,9 +75,9 @@ def _about(fleet: Fleet, series: Series) -> dict[str, Any]:
     return {
         "series": str(series),
         "bar_s": series.bar_s,
-        "horizon_bars": about["horizon_bars"],
-        "tasks": {task: list(told["columns"]) for task, told in about["tasks"].items()},
-        "is_demo_market": about["is_demo_market"],
+        "horizon_bars": about.horizon_bars,
+        "tasks": {task: list(told.columns) for task, told in about.tasks.items()},
+        "is_demo_market": about.is_demo_market,
         "trained": trained(fleet, series),
         "forecast": f"/api/forecast/{series}",
         "track": f"/api/track/{series}",

@@ -73,7 +73,7 @@ def _meta(fleet: Fleet) -> Html:
 
 
 def _head(fleet: Fleet, chosen: Series) -> Iterator[Html]:
-    profiles = sorted({str(about["profile"]["name"]) for about in fleet.metadata.values()})
+    profiles = sorted({about.profile.name for about in fleet.metadata.values()})
     yield element("h1", "Forecasts of the present")
     told = f"{plural(len(fleet.metadata), 'model')} of {fleet.label}, profile {', '.join(profiles)}."
     yield element("p", told)
@@ -230,7 +230,7 @@ def _trained(fleet: Fleet, series: Series, now_s: float) -> Iterator[Html]:
         ("digest of the candles", (about["candles_digest"] or ABSENT)[:16]),
         ("digest of the model", about["model_sha256"][:16]),
     ]
-    if not fleet.metadata[series]["is_demo_market"]:
+    if not fleet.metadata[series].is_demo_market:
         end_s = datetime.fromisoformat(about["last_open"]).timestamp() + series.bar_s
         age_s = max(0.0, now_s - end_s)
         age = duration(age_s) if age_s < 3 * _DAY_S else f"{age_s // _DAY_S:,.0f} days"

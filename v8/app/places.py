@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from v8.artifacts.metadata import METADATA_FILE, Metadata, read_metadata
 from v8.artifacts.run_folder import RUN_FILE, read_run
-from v8.artifacts.series_artifact import METADATA_FILE, read_described
 from v8.errors import ArtifactError, V8Error, listed
 from v8.hub.pull import pull
 from v8.live.ledger import Ledger
 from v8.live.record import Record, live_record
-from v8.losses.leaderboard import LeaderboardRow, SeriesResult, rank_results, read_results
+from v8.losses.leaderboard import LeaderboardRow, SeriesResult, rank_results
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.user_files import open_given
@@ -49,13 +49,13 @@ class Fleet:
     label: str
     revision: str | None
     folders: Mapping[Series, Path]
-    metadata: Mapping[Series, Mapping[str, Any]]
+    metadata: Mapping[Series, Metadata]
     refused: Mapping[str, str]
 
     @cached_property
     def results(self) -> dict[str, SeriesResult]:
         """How each series was trained and judged, by its name."""
-        return {result.series: result for result in read_results(self.metadata.values())}
+        return {about.series: about.result for about in self.metadata.values()}
 
     @cached_property
     def rows(self) -> list[LeaderboardRow]:
@@ -64,7 +64,7 @@ class Fleet:
 
     def digest(self, series: Series) -> str:
         """Return the sha256 of a series' model file, 64 hex digits."""
-        return str(self.metadata[series]["model_sha256"])
+        return self.metadata[series].model_sha256
 
 
 class Place(Protocol):
@@ -141,7 +141,7 @@ class FleetForecasts:
         if series not in self._loaded or self._loaded[series][0] != fleet.digest(series):
             folder = fleet.folders[series]
             loaded = Forecaster.load(folder, revision=fleet.revision, models=self._models)
-            self._loaded[series] = str(loaded.metadata["model_sha256"]), loaded
+            self._loaded[series] = loaded.about.model_sha256, loaded
         return issue(self._loaded[series][1], self._source, fleet.label)
 
 
@@ -175,13 +175,13 @@ class LedgerReader:
 
 def _fleet(label: str, revision: str | None, folders: Mapping[str, Path]) -> Fleet:
     """Read what lies in folders; an artefact that cannot be trusted is left out, and why is kept."""
-    metadata: dict[Series, Mapping[str, Any]] = {}
+    metadata: dict[Series, Metadata] = {}
     refused = {}
     for name, folder in folders.items():
         try:
-            content = read_described(folder, series=name)
-            read_results([content])
-            metadata[Series.parse(name)] = content
+            about = read_metadata(folder, series=name)
+            _ = about.result  # which is shown
+            metadata[Series.parse(name)] = about
         except V8Error as error:
             refused[name] = str(error)
     if not metadata:

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-from pydantic import AfterValidator, TypeAdapter
+from pydantic import TypeAdapter
 
-from v8.artifacts.run_folder import require_empty, require_own_files, require_own_profile
+from v8.artifacts.run_folder import SeriesName, require_empty, require_own_files, require_own_profile
 from v8.errors import ArtifactError, listed
 from v8.lock import WriterLock
 from v8.market.series import Series
@@ -31,14 +31,6 @@ BACKTEST_FORMAT: Final = 1
 PLAN_FILE: Final = "plan.json"
 
 _FIX: Final = "Restore the file, or start another back-test with --out"
-
-
-def _series(name: str) -> str:
-    Series.parse(name)
-    return name
-
-
-SeriesName = Annotated[str, AfterValidator(_series)]
 
 
 @dataclass(frozen=True)

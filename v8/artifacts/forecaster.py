@@ -16,24 +16,28 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 
 from v8.artifacts.forecast_input import checked_candles, require_recent, require_unbroken
+from v8.artifacts.metadata import (
+    METADATA_FILE,
+    MODEL_FILE,
+    FeatureAbout,
+    Metadata,
+    read_metadata,
+    verify_model_file,
+)
 from v8.artifacts.model_file import check_keras_file, one_fault, require_made_for
-from v8.artifacts.series_artifact import METADATA_FILE, MODEL_FILE, read_metadata, verify_model_file
 from v8.artifacts.shared_models import SharedModels
 from v8.columns import OPEN_TIME
-from v8.errors import ArtifactError, DataError, V8Error, listed
+from v8.errors import ArtifactError, DataError, listed
 from v8.features.indicators import (
-    check_columns,
     definition_digest,
     definitions,
     is_of_package,
@@ -48,9 +52,8 @@ from v8.market.frames import GivenCandles
 from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.networks.forecasting import FORECAST_BATCH, Forecasts, forecast_windows, split_outputs
-from v8.profile import ProfileName, recorded_tables
 from v8.quantile_levels import MEDIAN, fault_of, quantile_column, quantile_output
-from v8.records import AS_WRITTEN, ColumnName, Count, Moment, OpenTime, Positive, Text, Word, checked
+from v8.records import Count, OpenTime, Positive
 from v8.tasks import TASKS
 from v8.windows.splits import window_anchors
 
@@ -69,91 +72,6 @@ logging.getLogger("tensorflow").addFilter(
 )
 
 
-@dataclass(frozen=True)
-class _RecordedFeature:
-    """What `metadata.json` records of an input."""
-
-    name: ColumnName
-    definition: str | None = None
-    digest: str | None = None
-
-    def require_same(self, where: str) -> None:
-        """Refuse a feature that is not computed as it was when the model was trained.
-
-        The digest decides; artefacts from before there was one are judged by their sentence.
-        """
-        ours, digest = definitions([self.name])[self.name], definition_digest(self.name)
-        if self.digest != digest and (self.digest is not None or self.definition not in (None, ours)):
-            raise ArtifactError(
-                where=f"{where}, feature {self.name}",
-                rule=f"this v8 computes it as {ours!r}",
-                got=f"another formula, {self.definition!r}",
-                fix="Use the v8 that trained the model"
-                + (", and the version of ta that it names" if is_of_package(self.name) else ""),
-            )
-
-
-@dataclass(frozen=True)
-class _RecordedTask:
-    columns: tuple[Word, ...] | None = None
-
-
-@dataclass(frozen=True)
-class _RecordedProfile:
-    """What a profile says once more; nothing in those of an older v8 that had no such key."""
-
-    name: ProfileName
-    lookback_bars: Positive | None = None
-    horizon_bars: Positive | None = None
-    features: tuple[ColumnName, ...] | None = None
-    covariates: tuple[Any, ...] = ()
-    quantiles: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
-class _RecordedModel:
-    """What `metadata.json` says that a model takes and gives."""
-
-    series: Text
-    bar_s: Positive
-    profile: _RecordedProfile
-    lookback_bars: Positive
-    horizon_bars: Positive
-    features: tuple[_RecordedFeature, ...]
-    tasks: Mapping[Word, _RecordedTask]
-
-    def contradictions(self, series: Series) -> list[str]:
-        """Name the keys that say otherwise than the others, or than the series."""
-        names, profile = tuple(feature.name for feature in self.features), self.profile
-        agrees = {
-            "bar_s": self.bar_s == series.bar_s,
-            "profile.lookback_bars": profile.lookback_bars in (None, self.lookback_bars),
-            "profile.horizon_bars": profile.horizon_bars in (None, self.horizon_bars),
-            "profile.features": profile.features in (None, names),
-        }
-        if profile.quantiles:
-            agrees["profile.quantiles"] = fault_of(profile.quantiles) is None
-        for task, about in self.tasks.items():
-            agrees[f"tasks.{task}"] = task not in TASKS or about.columns in (None, TASKS[task].columns)
-        return [key for key, is_so in agrees.items() if not is_so]
-
-
-_RECORDED: Final = TypeAdapter(_RecordedModel)
-
-
-@dataclass(frozen=True)
-class _RecordedSpan:
-    last_open: Moment
-
-
-@dataclass(frozen=True)
-class _RecordedSplit:
-    validation: _RecordedSpan
-
-
-_SPLIT: Final = TypeAdapter(_RecordedSplit)
-
-
 class SeenCandlesWarning(UserWarning):
     """A back-test over candles that the model was trained on."""
 
@@ -162,7 +80,7 @@ class Forecaster:
     """A trained model with everything it needs to be used.
 
     Args:
-        metadata: The content of its `metadata.json`.
+        about: Its `metadata.json`.
         model: Its loaded Keras model, or one that shares a graph.
         where: Where the metadata came from, for errors.
         revision: Commit of the Hub it was downloaded from, 40 hex digits; None for a local one.
@@ -176,25 +94,24 @@ class Forecaster:
     """Of warnings: where `forecast_history` was called."""
 
     def __init__(
-        self, metadata: dict[str, Any], model: Any, *, where: str = METADATA_FILE, revision: str | None = None
+        self, about: Metadata, model: Any, *, where: str = METADATA_FILE, revision: str | None = None
     ) -> None:
-        fix = "Restore the artefact's folder, download it again, or use the v8 that wrote it"
-        recorded = checked(_RECORDED, metadata, where=where, fix=fix, rule=AS_WRITTEN)
-        try:
-            self.series = Series.parse(recorded.series)
-            self.features = check_columns([feature.name for feature in recorded.features])
-        except V8Error as error:
-            raise ArtifactError(where=where, rule=AS_WRITTEN, got=error.got, fix=fix) from error
-        for feature in recorded.features:
-            feature.require_same(where)
-        self.metadata, self.revision = metadata, revision
+        for feature in about.features:
+            _require_same(feature, where)
+        self.about, self.revision = about, revision
+        self.series, self.features = Series.parse(about.series), tuple(about.names)
         self._where = str(Path(where).with_name(MODEL_FILE))
-        self.lookback_bars, self.horizon_bars = recorded.lookback_bars, recorded.horizon_bars
-        self.quantiles = recorded.profile.quantiles
+        self.lookback_bars, self.horizon_bars = about.lookback_bars, about.horizon_bars
+        self.quantiles = about.profile.quantiles
         """Levels that it forecasts beside the point forecast, their median; none where it has none."""
-        self._recorded, self._model = recorded, model
+        self._model = model
         self.folder: Path | None = None
         """Where its files lie; None for one that was made of its parts."""
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """All that its `metadata.json` holds, as JSON values."""
+        return dict(self.about.content)
 
     @classmethod
     def load(
@@ -211,12 +128,12 @@ class Forecaster:
             ArtifactError: If a file is missing, changed, of an unknown format or no plain Keras file.
         """
         folder = Path(folder)
-        metadata = read_metadata(folder)
-        file = verify_model_file(folder, metadata)
+        about = read_metadata(folder)
+        file = verify_model_file(folder, about)
         check_keras_file(file)
         where = str(folder / METADATA_FILE)
         model = (models or SharedModels()).load(file)
-        forecaster = cls(metadata, model, where=where, revision=revision)
+        forecaster = cls(about, model, where=where, revision=revision)
         forecaster._require_fit(str(file))
         require_made_for(file, str(forecaster.series))
         forecaster.folder = folder
@@ -224,14 +141,8 @@ class Forecaster:
 
     @property
     def seen_until_s(self) -> int:
-        """When the last candle closed that training or early stopping has seen, seconds since the epoch.
-
-        Raises:
-            ArtifactError: If the metadata does not say so.
-        """
-        where, fix = f"metadata of {self.series}, key split", "Restore the file or train the series again"
-        split = checked(_SPLIT, self.metadata.get("split"), where=where, fix=fix, rule=AS_WRITTEN)
-        return int(datetime.fromisoformat(split.validation.last_open).timestamp()) + self.series.bar_s
+        """When the last candle closed that training or early stopping has seen, seconds since the epoch."""
+        return self.about.seen_until_s
 
     @property
     def warmup_bars(self) -> int:
@@ -387,9 +298,7 @@ class Forecaster:
         Raises:
             ProfileError: If the metadata tell of tables that cannot be.
         """
-        where = f"metadata of {self.series}, key profile.covariates"
-        tables = recorded_tables(self._recorded.profile.covariates, where=where)
-        return Companions(needed_beside(self.features), tables, given)
+        return Companions(needed_beside(self.features), self.about.tables, given)
 
     def joined(
         self,
@@ -481,9 +390,7 @@ class Forecaster:
     def _require_fit(self, where: str) -> None:
         """Refuse a model whose shapes are not those that its metadata promises."""
         expected: dict[str, tuple[int, ...]] = {
-            task: (self.horizon_bars, len(TASKS[task].columns))
-            for task in self._recorded.tasks
-            if task in TASKS
+            task: (self.horizon_bars, len(TASKS[task].columns)) for task in self.about.tasks if task in TASKS
         }
         if self.quantiles:
             num_levels = len(self.quantiles)
@@ -501,7 +408,7 @@ class Forecaster:
                 got=f"{', '.join(map(str, window))} to {found}",
                 fix="Restore the artefact's folder, or download it again",
             )
-        if wrong := self._recorded.contradictions(self.series):
+        if wrong := _contradictions(self.about):
             raise ArtifactError(
                 where=where,
                 rule=f"must be what {METADATA_FILE} says in all of its keys",
@@ -527,3 +434,35 @@ def seconds_of(moment: str | datetime | None, default: int) -> int:
             got=repr(moment),
             fix="Write it in ISO 8601; without a zone it is UTC",
         ) from error
+
+
+def _require_same(feature: FeatureAbout, where: str) -> None:
+    """Refuse a feature that is not computed as it was when the model was trained.
+
+    The digest decides; artefacts from before there was one are judged by their sentence.
+    """
+    ours, digest = definitions([feature.name])[feature.name], definition_digest(feature.name)
+    if feature.digest != digest and (feature.digest is not None or feature.definition != ours):
+        raise ArtifactError(
+            where=f"{where}, feature {feature.name}",
+            rule=f"this v8 computes it as {ours!r}",
+            got=f"another formula, {feature.definition!r}",
+            fix="Use the v8 that trained the model"
+            + (", and the version of ta that it names" if is_of_package(feature.name) else ""),
+        )
+
+
+def _contradictions(about: Metadata) -> list[str]:
+    """Name the keys that say otherwise than the others, or than the series."""
+    profile = about.profile
+    agrees = {
+        "bar_s": about.bar_s == Series.parse(about.series).bar_s,
+        "profile.lookback_bars": profile.lookback_bars in (None, about.lookback_bars),
+        "profile.horizon_bars": profile.horizon_bars in (None, about.horizon_bars),
+        "profile.features": profile.features in (None, tuple(about.names)),
+    }
+    if profile.quantiles:
+        agrees["profile.quantiles"] = fault_of(profile.quantiles) is None
+    for task, one in about.tasks.items():
+        agrees[f"tasks.{task}"] = task in TASKS and one.columns == TASKS[task].columns
+    return [key for key, is_so in agrees.items() if not is_so]

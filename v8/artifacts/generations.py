@@ -21,10 +21,10 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
-from v8.artifacts.run_folder import GENERATIONS_FOLDER, RUN_FILE, read_run, require_own_files
-from v8.artifacts.series_artifact import METADATA_FILE
+from v8.artifacts.metadata import METADATA_FILE
+from v8.artifacts.run_folder import GENERATIONS_FOLDER, RUN_FILE, SeriesName, read_run, require_own_files
 from v8.errors import ArtifactError
-from v8.market.series import by_series, is_series_name
+from v8.market.series import by_series
 from v8.records import AS_WRITTEN, Count, Moment, Number, Plain, Word, check_format, checked, read_json_object
 from v8.storage import write_json
 
@@ -56,12 +56,6 @@ def is_generation_name(name: str) -> bool:
 def _generation_name(name: str) -> str:
     if not is_generation_name(name):
         raise ValueError("names a generation such as 2026-11-21")
-    return name
-
-
-def _series_name(name: str) -> str:
-    if not is_series_name(name):
-        raise ValueError("names a series such as BTCUSDT-15m")
     return name
 
 
@@ -130,7 +124,7 @@ class Decision:
         why: The reason, a clause.
     """
 
-    series: Annotated[str, AfterValidator(_series_name)]
+    series: SeriesName
     decided_at: Moment
     stale: Plain
     champion: Contender

@@ -24,14 +24,14 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, cast
 
-from pydantic import BeforeValidator, Field, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
 from v8.errors import ArtifactError, DataError, ProfileError, StorageError, V8Error, listed
 from v8.hardware import describe_machine, versions
 from v8.invocation import command
 from v8.lock import FolderLock
 from v8.market.candles import Candles
-from v8.market.series import Series, by_series
+from v8.market.series import Series, by_series, is_series_name
 from v8.profile import Profile, ProfileName, is_digest_of
 from v8.records import AS_WRITTEN, check_format, checked, read_json_object, read_plain
 from v8.redaction import shown
@@ -50,6 +50,16 @@ GENERATIONS_FOLDER = "generations"
 """Holds the run folders of models that were trained later."""
 
 Status = Literal["pending", "running", "done", "failed"]
+
+
+def _series_name(name: str) -> str:
+    if not is_series_name(name):
+        raise ValueError("names a series such as BTCUSDT-15m")
+    return name
+
+
+SeriesName = Annotated[str, AfterValidator(_series_name)]
+"""Such as "BTCUSDT-15m"; safe as the name of a folder."""
 
 Loops = Literal["stepwise", "whole", "whole_of_16"]
 """Whether XLA runs each operation of a loop as a task, or the loop as one kernel, in which tiles:

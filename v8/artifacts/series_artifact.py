@@ -2,58 +2,219 @@
 
     BTCUSDT-15m/    model.keras, history.csv, forecasts.json, README.md, metadata.json
 
-`metadata.json` is the whole truth about the model (G20): what went in, how it was fitted, what came
-out, and the sha256 of the model file. It is written last, so a folder that has it is complete.
+`forecasts.json` holds the newest candles of the test span and forecasts that were issued one horizon apart:
+together they cover most of those candles once. Judgements are made on the whole span; this sample only shows
+what a forecast looks like.
+
+The README is for whoever has only this folder: what goes in, in which order and unit, what comes out, how
+good it was, and what it has seen. A test runs its code in an environment without v8.
+
+Shape legend: N shown rows, W test windows, H horizon, Q levels, C columns of a task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import numpy as np
 import pandas as pd
-from pydantic import Field, StrictBool, TypeAdapter
+from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter
 
-from v8.artifacts.artifact_readme import README_FILE, artifact_readme
-from v8.artifacts.forecast_sample import FORECASTS_FILE, ForecastSample
-from v8.artifacts.run_folder import ERROR_FILE, GENERATIONS_FOLDER, now_iso, pin_of
-from v8.errors import ArtifactError, DataError
-from v8.features.indicators import FEATURES, check_columns, definition_digest, definitions, warmup_bars
+from v8.artifacts.metadata import (
+    ARTIFACT_FORMAT,
+    HISTORY_FILE,
+    METADATA_FILE,
+    MODEL_FILE,
+    Metadata,
+    checked_metadata,
+)
+from v8.artifacts.run_folder import ERROR_FILE, now_iso, pin_of
+from v8.columns import TASK_OHLC, neighbours
+from v8.errors import ArtifactError, listed
+from v8.features.indicators import FEATURES, definition_digest, definitions, warmup_bars
+from v8.formulas.baselines import called
 from v8.formulas.range_ensemble import Shares
 from v8.hardware import describe_machine, versions
 from v8.losses.judgement import Judgement
 from v8.losses.quantile_judgement import QuantileJudgement
+from v8.losses.significance import ALPHA
 from v8.market.candles import Candles
-from v8.profile import ProfileName
-from v8.records import (
-    ColumnName,
-    Count,
-    Moment,
-    Plain,
-    Positive,
-    Sha256,
-    Word,
-    check_format,
-    checked,
-    read_json_object,
-)
+from v8.profile import TableSettings
+from v8.quantile_levels import fault_of, percent_of, quantile_output
+from v8.records import Count, Number, OpenTime, Text, checked, read_json_object
 from v8.storage import digest_file, write_json, write_text
+from v8.tables import Table
 from v8.tasks import TASKS
 from v8.training.epoch_record import EpochRecord
 from v8.windows.dataset import SeriesData
+from v8.wording import number, plural
 
-if TYPE_CHECKING:  # reading metadata must not start TensorFlow
+if TYPE_CHECKING:  # reading an artefact must not start TensorFlow
     from v8.training.trainer import TrainingResult
 
-ARTIFACT_FORMAT = 1
-"""Version of the keys of `metadata.json`."""
+README_FILE: Final = "README.md"
+FORECASTS_FILE = "forecasts.json"
 
-MODEL_FILE = "model.keras"
-METADATA_FILE = "metadata.json"
-HISTORY_FILE = "history.csv"
+SAMPLE_FORMAT: Final = 1
+"""Version of the keys of `forecasts.json`."""
+
+SHOWN_BARS: Final = 80
+"""Candles of a sample; more become too thin to see on a telephone."""
+
+LEAD_IN_BARS: Final = 20
+"""Candles at the start of a sample that no forecast covers, to show where the market came from."""
+
+Rows = tuple[tuple[Number, ...], ...]
+"""One tuple of a task's columns per row; quote currency, volatility unitless."""
+
+_EXPONENTIAL = {
+    "macd": "An exponential average over n bars starts at the first close and gives the newest value the "
+    "weight 2 / (n + 1): `ewm(span=n, adjust=False).mean()` in pandas.",
+    "rsi": "Wilder's averages over n bars start at the first change and give the newest value the weight "
+    "1 / n: `ewm(alpha=1 / n, adjust=False).mean()`; the first bar counts as no change. The index is 100 "
+    "times the average gain over the sum of average gain and average loss, and 50 where nothing moved.",
+}
+
+
+@dataclass(frozen=True)
+class IssuedForecast:
+    """One forecast of the bars after a known one.
+
+    Args:
+        last_known: Number of the row it was issued after, within the sample.
+        values: Per task, H rows of its columns for the rows after `last_known`.
+        quantiles: Per task, such rows for each level of the sample; empty without.
+    """
+
+    last_known: Count
+    values: Mapping[str, Rows]
+    quantiles: Mapping[str, tuple[Rows, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ForecastSample:
+    """The end of a test span and forecasts of it.
+
+    Args:
+        series: Its name, "BTCUSDT-15m".
+        bar_s: Length of a bar in seconds.
+        open_time_s: Open time of each of N rows, UTC seconds since the epoch, ascending.
+        truth: Per task, N rows of its columns.
+        issued: Forecasts, oldest first.
+        levels: Of their quantiles, ascending; none where they have none.
+    """
+
+    series: Text
+    bar_s: Count
+    open_time_s: tuple[OpenTime, ...]
+    truth: Mapping[str, Rows]
+    issued: Annotated[tuple[IssuedForecast, ...], Field(alias="forecasts")]
+    levels: tuple[Number, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain JSON values."""
+        # Defaults, which are no quantiles, are left out: a sample without them is as it was before they came.
+        content: dict[str, Any] = _SAMPLE.dump_python(self, mode="json", by_alias=True, exclude_defaults=True)
+        return {"format": SAMPLE_FORMAT, "columns": _columns(self.truth), **content}
+
+
+_SAMPLE: Final = TypeAdapter(ForecastSample)
+
+
+def sample_forecasts(
+    data: SeriesData,
+    model: Mapping[str, NDArray[np.floating[Any]]],
+    quantiles: Mapping[str, NDArray[np.floating[Any]]] = MappingProxyType({}),
+) -> ForecastSample:
+    """Cut a sample out of the model's forecasts of every test window.
+
+    Args:
+        data: The series.
+        model: Per task, shape (W, H, C).
+        quantiles: Per task, shape (W, H, Q, C); none without.
+    """
+    anchors, horizon = data.anchors["test"], data.profile.horizon_bars
+    end = int(anchors[-1]) + horizon + 1
+    first = max(0, end - SHOWN_BARS)
+    first_anchor = first + min(LEAD_IN_BARS, data.profile.lookback_bars) - 1
+    windows = [len(anchors) - 1]  # one horizon apart, backwards from the newest
+    for window in range(len(anchors) - 2, -1, -1):
+        if anchors[window] >= first_anchor and anchors[windows[-1]] - anchors[window] >= horizon:
+            windows.append(window)
+    return ForecastSample(
+        series=str(data.series),
+        bar_s=data.series.bar_s,
+        open_time_s=tuple(data.table.open_time_s[first:end].tolist()),
+        truth={task: _rows(data.table.select(TASKS[task].columns)[first:end]) for task in model},
+        issued=tuple(
+            IssuedForecast(
+                int(anchors[window]) - first,
+                {task: _rows(values[window]) for task, values in model.items()},
+                {
+                    task: tuple(map(_rows, values[window].swapaxes(0, 1)))
+                    for task, values in quantiles.items()
+                },
+            )
+            for window in reversed(windows)
+        ),
+        levels=data.profile.quantiles if quantiles else (),
+    )
+
+
+def read_sample(file: Path) -> ForecastSample | None:
+    """Read `forecasts.json`; None when there is none, as beside models of an older v8.
+
+    Raises:
+        ArtifactError: If it is damaged.
+    """
+    if not file.exists():
+        return None
+    content = read_json_object(file, fix="Restore the file or train the series again")
+    rule = f"must be a sample of forecasts of format {SAMPLE_FORMAT}"
+    fix = "Restore the file, or delete it to have the report without this chart"
+    sample = checked(_SAMPLE, content, where=str(file), fix=fix, rule=rule)
+    if not _is_whole(sample) or _columns(sample.truth) != content.get("columns"):
+        got = "rows and forecasts that do not fit together"
+        raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
+    return sample
+
+
+def _rows(values: NDArray[np.floating[Any]]) -> Rows:
+    """Write float32 numbers with the digits that count."""
+    return tuple(tuple(float(f"{value:.7g}") for value in row) for row in values)
+
+
+def _columns(truth: Mapping[str, Rows]) -> dict[str, list[str]]:
+    return {task: list(TASKS[task].columns) for task in truth if task in TASKS}
+
+
+def _is_whole(sample: ForecastSample) -> bool:
+    if not all(_has_levels(sample, one) for one in sample.issued):
+        return False
+    parts, num_rows = [sample.truth, *(one.values for one in sample.issued)], len(sample.open_time_s)
+    widths = {task: {len(columns)} for task, columns in _columns(sample.truth).items()}
+    horizons = {len(rows) for part in parts[1:] for rows in part.values()}
+    return (
+        TASK_OHLC in widths
+        and all({task: set(map(len, rows)) for task, rows in part.items()} == widths for part in parts)
+        and all(len(rows) == num_rows for rows in sample.truth.values())
+        and len(horizons) == 1
+        and all(one.last_known < num_rows - max(horizons) for one in sample.issued)
+    )
+
+
+def _has_levels(sample: ForecastSample, one: IssuedForecast) -> bool:
+    """Say whether a forecast has rows of the shape of its values for each task and level, or none at all."""
+    if not sample.levels:
+        return not one.quantiles
+    shapes = {task: [[len(row) for row in rows]] * len(sample.levels) for task, rows in one.values.items()}
+    found = {task: [[len(row) for row in rows] for rows in each] for task, each in one.quantiles.items()}
+    return fault_of(sample.levels) is None and found == shapes
 
 
 @dataclass(frozen=True)
@@ -101,154 +262,9 @@ def save_description(folder: Path, finished: Finished) -> None:
     write_text(folder / HISTORY_FILE, history.to_csv(index=False, lineterminator="\n"))
     write_json(folder / FORECASTS_FILE, finished.sample.to_json(), is_compact=True)
     metadata = _metadata(finished, digest_file(folder / MODEL_FILE))
-    write_text(folder / README_FILE, artifact_readme(metadata))
+    write_text(folder / README_FILE, artifact_readme(checked_metadata(metadata)))
     write_json(folder / METADATA_FILE, metadata)
     (folder / ERROR_FILE).unlink(missing_ok=True)
-
-
-def read_metadata(folder: Path, *, series: str | None = None) -> dict[str, Any]:
-    """Read `metadata.json` of an artefact.
-
-    Args:
-        folder: Where it lies.
-        series: Which series it must be of; None for any.
-
-    Raises:
-        ArtifactError: If it is missing, damaged, of an unknown format or of another series.
-    """
-    file, fix = folder / METADATA_FILE, "Use the v8 that wrote it"
-    content = read_json_object(file, fix="Restore the artefact's folder or train the series again")
-    check_format(content, (ARTIFACT_FORMAT,), what="artefact", where=str(file), fix=fix)
-    if series not in (None, content.get("series")):
-        raise ArtifactError(
-            where=str(file),
-            rule=f"must be of {series}, whose folder it lies in",
-            got=repr(content.get("series"))[:80],
-            fix="Restore the artefact's folder or train the series again",
-        )
-    return content
-
-
-@contextmanager
-def redo_offered(folder: Path) -> Iterator[None]:
-    """Let what is refused of a finished series, in its folder, say how that series alone is made again."""
-    try:
-        yield
-    except ArtifactError as error:
-        series = folder.name
-        fix = f"Restore it, or repeat the command of the run with --redo {series} to train this series anew"
-        if folder.parent.parent.name == GENERATIONS_FOLDER:
-            fix = f"Restore it, or take {series} out of serving.json, so that its first model serves again"
-        raise ArtifactError(where=error.where, rule=error.rule, got=error.got, fix=fix) from error
-
-
-@dataclass(frozen=True)
-class _Span:
-    first_open: Moment
-    last_open: Moment
-    num_windows: Count
-
-
-@dataclass(frozen=True)
-class _Spans:
-    train: _Span
-    validation: _Span
-    test: _Span
-
-
-@dataclass(frozen=True)
-class _Candles:
-    source: Word
-    first_open: Moment
-    last_open: Moment
-    num_bars: Count
-
-
-@dataclass(frozen=True)
-class _Feature:
-    name: ColumnName
-    definition: Plain
-
-
-@dataclass(frozen=True)
-class _Task:
-    columns: tuple[Word, ...]
-    unit: Plain
-
-
-@dataclass(frozen=True)
-class _Training:
-    precision: Word
-    device: Plain
-
-
-@dataclass(frozen=True)
-class _Profile:
-    name: ProfileName
-
-
-@dataclass(frozen=True)
-class _Versions:
-    v8: Plain
-    keras: Plain
-
-
-@dataclass(frozen=True)
-class _Described:
-    """What is published of `metadata.json` in words: in cards, READMEs and the manifest."""
-
-    created_at: Moment
-    is_demo_market: StrictBool
-    candles: _Candles
-    profile: _Profile
-    features: Annotated[tuple[_Feature, ...], Field(min_length=1)]
-    lookback_bars: Positive
-    horizon_bars: Positive
-    tasks: Mapping[Word, _Task]
-    split: _Spans
-    num_parameters: Count
-    training: _Training
-    versions: _Versions
-    model_sha256: Sha256
-
-
-_DESCRIBED: Final = TypeAdapter(_Described)
-
-
-def read_described(folder: Path, *, series: str) -> dict[str, Any]:
-    """Read `metadata.json` of an artefact that is to be published: all that others will read of it is there.
-
-    Raises:
-        ArtifactError: If so `read_metadata` says, or a key is missing or would be more than a plain word.
-    """
-    content = read_metadata(folder, series=series)
-    fix = "Restore the artefact's folder or train the series again"
-    checked(_DESCRIBED, content, where=str(folder / METADATA_FILE), fix=fix)
-    try:
-        check_columns([feature["name"] for feature in content["features"]])
-    except DataError as error:
-        where = f"{folder / METADATA_FILE}, key features"
-        raise ArtifactError(where=where, rule=error.rule, got=error.got, fix=fix) from error
-    return content
-
-
-def verify_model_file(folder: Path, metadata: Mapping[str, Any]) -> Path:
-    """Return the model file after comparing it with the digest its metadata records.
-
-    Raises:
-        ArtifactError: If it is missing or not the file that was recorded.
-    """
-    file = folder / MODEL_FILE
-    recorded = metadata.get("model_sha256")
-    found = digest_file(file) if file.is_file() else None
-    if found is None or found != recorded:
-        raise ArtifactError(
-            where=str(file),
-            rule=f"must be the file whose sha256 {METADATA_FILE} records ({str(recorded)[:12]})",
-            got="no such file" if found is None else f"a file with sha256 {found[:12]}",
-            fix="Restore the artefact's folder, or start a new run with --fresh",
-        )
-    return file
 
 
 def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
@@ -310,3 +326,192 @@ def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
         "machine": describe_machine(),
         "model_sha256": model_sha256,
     }
+
+
+def artifact_readme(metadata: Metadata) -> str:
+    """Write the README of an artefact, in Markdown, from the content of its `metadata.json`."""
+    parts = (_introduction, _quality, _data, _with_v8, _with_keras, _features)
+    return "\n\n".join(part(metadata) for part in parts) + "\n"
+
+
+def _introduction(metadata: Metadata) -> str:
+    symbol, _, timeframe = metadata.series.partition("-")
+    horizon, lookback = (
+        plural(num, f"{timeframe} candle") for num in (metadata.horizon_bars, metadata.lookback_bars)
+    )
+    parts = [
+        f"# {metadata.series}",
+        f"Forecasts the next {horizon} of {symbol} from the last {lookback}. Profile "
+        f"`{metadata.profile.name}`, {metadata.num_parameters:,} parameters, trained by v8 "
+        f"{metadata.versions['v8']} with Keras "
+        f"{metadata.versions['keras']}. `metadata.json` tells everything else.",
+    ]
+    if metadata.is_demo_market:
+        parts.append(
+            "**Demo market: this model was trained on simulated candles and says nothing about a real one.**"
+        )
+    return "\n\n".join(parts)
+
+
+def _quality(metadata: Metadata) -> str:
+    judgement = metadata.judgement
+    rows = [(task, *_beside(judgement, task)) for task in judgement.tasks]
+    header = ("task", "multiple of naive", "verdict", "best baseline", "multiple of it", "verdict")
+    lines = [
+        "## How good it is",
+        f"Mean absolute error on the {judgement.num_windows:,} windows of the test span, which training "
+        "never saw, as a multiple of the error of the naive forecast: the close stays where it is, bands and "
+        "volatility follow from that. Below 1 it errs less. Beside it stands the forecast without a network "
+        "that erred least here. It beats the other or loses to it where "
+        f"that is more than chance (Diebold-Mariano, p below {ALPHA:g}); else there is no real difference.",
+        Table(header, rows).markdown(),
+    ]
+    if judgement.loses:
+        tasks = ", ".join(judgement.loses)
+        lines.append(f"**It loses to the naive forecast at: {tasks}. Use the naive one there.**")
+    if judgement.beaten_by:
+        found = ", ".join(f"{task} ({called(name)})" for task, name in judgement.beaten_by.items())
+        lines.append(f"**A forecast without a network does better at: {found}.**")
+    lines.append("Nothing here is financial advice; past errors promise nothing about coming ones.")
+    return "\n\n".join(lines)
+
+
+def _beside(judgement: Judgement, task: str) -> Iterator[str]:
+    """Say how a task compares with the naive forecast, and with the baseline that erred least."""
+    best = judgement.best_baseline(task)
+    yield number(judgement.multiple(task))
+    yield judgement.verdict(task)
+    yield called(best)
+    yield number(judgement.multiple(task, baseline=best))
+    yield judgement.verdict(task, best)
+
+
+def _data(metadata: Metadata) -> str:
+    candles, split = metadata.candles, metadata.split
+    spans = {"train": split.train, "validation": split.validation, "test": split.test}
+    rows = [(name, one.first_open, one.last_open, f"{one.num_windows:,}") for name, one in spans.items()]
+    return "\n\n".join(
+        [
+            "## What it has seen",
+            f"{candles.num_bars:,} candles from `{candles.source}`, {candles.first_open} to "
+            f"{candles.last_open} (open times, UTC).",
+            Table(("span", "first open", "last open", "windows"), rows).markdown(),
+        ]
+    )
+
+
+def covariate_note(metadata: Metadata) -> str:
+    """Say in Markdown what a model reads beside the candles of its series; nothing for most models."""
+    names, tables = metadata.names, metadata.tables
+    _, _, timeframe = metadata.series.rpartition("-")
+    lines = [f"- `{symbol}`: its {timeframe} candles up to the same one" for symbol in neighbours(names)]
+    lines += [_table_line(table) for table in tables]
+    if not lines:
+        return ""
+    given = ", ".join(f'"{name}": ...' for name in (*neighbours(names), *(table.file for table in tables)))
+    told = "It also reads, and refuses to forecast without:\n\n" + "\n".join(lines)
+    return f"{told}\n\n```\nforecast = forecaster.predict(candles, covariates={{{given}}})\n```"
+
+
+def _table_line(table: TableSettings) -> str:
+    columns = ", ".join(f"`{name}`" for name in table.columns)
+    return (
+        f"- `{table.file}`, a table of your own, not published: times in `{table.time}`, {columns}. A row "
+        f"counts from its time plus {table.available_after_s:,} s until a newer one does, at most until its "
+        f"time plus {table.max_age_s:,} s. On the command line `--tables FOLDER` names its folder"
+    )
+
+
+def _with_v8(metadata: Metadata) -> str:
+    beside = f"\n{note}\n" if (note := covariate_note(metadata)) else ""
+    return f"""## Use it with v8
+
+`candles` is a frame of raw candles, at least {metadata.needed_bars} unbroken ones up to the newest closed
+one: `open_time` (UTC), `open`, `high`, `low`, `close`, `volume`.
+
+```
+import v8
+
+forecaster = v8.load("FOLDER or user/name", "{metadata.series}")
+forecast = forecaster.predict(candles)
+```
+{beside}
+v8 is installed from a checkout of its repository, `python -m pip install /path/to/v8`; the package of that
+name on the public index is another."""
+
+
+def _with_keras(metadata: Metadata) -> str:
+    rows = []
+    for task, about in metadata.tasks.items():
+        shape = f"(N, {metadata.horizon_bars}, {len(about.columns)})"
+        rows.append((f'`forecast["{task}"]`', shape, ", ".join(about.columns), about.unit))
+    rows += _quantile_rows(metadata)
+    return f"""## Use it with plain Keras
+
+`features` is a frame with the columns of the table below, one row a closed candle, oldest first, no
+candle missing. Any Keras from 3.10 on loads the model.
+
+```python
+import json
+
+import keras
+import numpy as np
+
+with open("metadata.json", encoding="utf-8") as stream:
+    metadata = json.load(stream)
+names = [feature["name"] for feature in metadata["features"]]
+window = features[names].to_numpy(np.float32)[-metadata["lookback_bars"] :]
+model = keras.saving.load_model("model.keras", compile=False)
+forecast = model.predict(window[None], verbose=0)
+```
+
+Scaling is inside the model: raw numbers go in, prices come out. N windows of shape
+({metadata.lookback_bars}, {len(metadata.features)}), float32, give:
+
+{Table(("output", "shape", "columns", "unit"), rows).markdown()}
+
+Step k, from 1, is the k-th bar after the window's last one."""
+
+
+def _quantile_rows(metadata: Metadata) -> Iterator[tuple[str, str, str, str]]:
+    """List the outputs that hold quantiles, where the model has some."""
+    levels = metadata.profile.quantiles
+    told = ", ".join(f"{percent_of(level)} %" for level in levels)
+    for task, about in metadata.tasks.items() if levels else ():
+        shape = f"(N, {metadata.horizon_bars}, {len(levels)}, {len(about.columns)})"
+        columns = f"quantiles {told} of {', '.join(about.columns)}"
+        yield f'`forecast["{quantile_output(task)}"]`', shape, columns, about.unit
+
+
+def _features(metadata: Metadata) -> str:
+    rows = [
+        (str(place), f"`{feature.name}`", feature.definition.partition(": ")[2])
+        for place, feature in enumerate(metadata.features)
+    ]
+    notes = "\n".join(f"- {note}" for note in _notes(metadata))
+    return f"## Features\n\n{Table(('place', 'name', 'definition'), rows).markdown()}\n\n{notes}"
+
+
+def _notes(metadata: Metadata) -> Iterator[str]:
+    """Say what a definition's sentence leaves open."""
+    lookback, names = metadata.lookback_bars, metadata.names
+    yield (
+        f"Compute them on at least {metadata.needed_bars} candles, {lookback} of the window and "
+        f"{warmup_bars(names)} before it, then keep the last {lookback} rows. Start anew after a "
+        "missing candle."
+    )
+    if any("sample " in feature.definition for feature in metadata.features):
+        yield "A sample deviation has the divisor n - 1."
+    if any(name.startswith("macd") for name in names):
+        yield _EXPONENTIAL["macd"]
+    if "rsi" in names:
+        yield _EXPONENTIAL["rsi"]
+    if "atr" in names:
+        yield "The true range of a bar is max(high, previous close) - min(low, previous close)."
+    if "volume_norm" in names:
+        yield "A window of bars without any volume gives volume_norm 1."
+    if others := neighbours(names):
+        yield (
+            f"What is of {listed(others)} is computed from those candles alone: whatever its definition "
+            "names, recent_range too, is theirs."
+        )

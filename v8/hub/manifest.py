@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
 
-from v8.artifacts.artifact_readme import README_FILE
-from v8.artifacts.series_artifact import HISTORY_FILE, METADATA_FILE, MODEL_FILE
+from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE, MODEL_FILE, CandlesAbout
+from v8.artifacts.series_artifact import README_FILE
 from v8.errors import ArtifactError, listed
 from v8.invocation import command
 from v8.losses.leaderboard import LEADERBOARD_FILE
@@ -140,9 +140,9 @@ class DataSpan:
     num_bars: Count
 
     @classmethod
-    def of(cls, candles: Mapping[str, Any]) -> DataSpan:
+    def of(cls, candles: CandlesAbout) -> DataSpan:
         """Pick what is published of the candles that `metadata.json` describes."""
-        return cls(**{field.name: candles[field.name] for field in fields(cls)})
+        return cls(candles.source, candles.first_open, candles.last_open, candles.num_bars)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.generations import served_folder
-from v8.artifacts.series_artifact import METADATA_FILE, read_metadata
+from v8.artifacts.metadata import METADATA_FILE, read_metadata
 from v8.artifacts.shared_models import SharedModels
 from v8.errors import ArtifactError, PullError, listed
 from v8.hub.manifest import MODELS_FOLDER
@@ -101,7 +101,7 @@ class _Folder(ModelPlace):
     @property
     def series(self) -> tuple[str, ...]:
         if (self._path / METADATA_FILE).exists():
-            return (str(read_metadata(self._path).get("series")),)
+            return (read_metadata(self._path).series,)
         if finished := self._finished():
             return tuple(finished)
         raise self._missing(None, [])

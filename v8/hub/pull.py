@@ -25,8 +25,8 @@ from typing import Final
 from huggingface_hub import hf_hub_url, try_to_load_from_cache
 from huggingface_hub.hf_api import RepoFile
 
+from v8.artifacts.metadata import MODEL_FILE
 from v8.artifacts.model_file import MAX_TEXT_BYTES, MAX_UNPACKED_BYTES, check_keras_file, require_made_for
-from v8.artifacts.series_artifact import MODEL_FILE
 from v8.errors import ArtifactError, PullError, V8Error, listed
 from v8.hub.client import HubRepo, Refusal, RetryPolicy, UnreachableError, is_listed
 from v8.hub.endpoint import TOKEN_PAGE

@@ -10,8 +10,8 @@ from typing import Final
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 from huggingface_hub.hf_api import RepoFile
 
+from v8.artifacts.metadata import METADATA_FILE, read_metadata
 from v8.artifacts.model_file import MAX_TEXT_BYTES
-from v8.artifacts.series_artifact import METADATA_FILE, read_described
 from v8.errors import ArtifactError, PublishError, listed
 from v8.hub.client import HubRepo, Refusal, RetryPolicy, is_listed
 from v8.hub.endpoint import TOKEN_PAGE
@@ -106,7 +106,7 @@ class PublishedRepo(HubRepo):
             if series not in mine:
                 for file in manifest.files_of(series):
                     self._require_published(file, seen, manifest_file.parent)
-                metadata[series] = read_described(manifest_file.parent / series_folder(series), series=series)
+                metadata[series] = read_metadata(manifest_file.parent / series_folder(series), series=series)
         return Kept(manifest, metadata) if metadata else None
 
     def _require_published(self, file: ListedFile, seen: RemoteState, folder: Path) -> None:

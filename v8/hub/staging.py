@@ -10,20 +10,20 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from v8.artifacts.artifact_readme import README_FILE, artifact_readme
 from v8.artifacts.generations import Decision, read_serving
-from v8.artifacts.model_file import MAX_UNPACKED_BYTES, check_keras_file, require_made_for
-from v8.artifacts.run_folder import RunRecord, read_run
-from v8.artifacts.series_artifact import (
+from v8.artifacts.metadata import (
     HISTORY_FILE,
     METADATA_FILE,
     MODEL_FILE,
-    read_described,
+    Metadata,
+    read_metadata,
     redo_offered,
     verify_model_file,
 )
+from v8.artifacts.model_file import MAX_UNPACKED_BYTES, check_keras_file, require_made_for
+from v8.artifacts.run_folder import RunRecord, read_run
+from v8.artifacts.series_artifact import README_FILE, artifact_readme
 from v8.errors import ArtifactError, PublishError, listed
 from v8.hub.manifest import (
     CARD_FILE,
@@ -39,7 +39,6 @@ from v8.losses.leaderboard import (
     LEADERBOARD_FILE,
     rank_results,
     read_history,
-    read_results,
     write_leaderboard_csv,
 )
 from v8.records import MAX_FILE_BYTES, read_plain
@@ -69,11 +68,11 @@ class Kept:
 
     Args:
         manifest: What is published there.
-        metadata: Per series that stays, the content of its `metadata.json`.
+        metadata: Per series that stays, its `metadata.json`.
     """
 
     manifest: Manifest
-    metadata: Mapping[str, Mapping[str, Any]]
+    metadata: Mapping[str, Metadata]
 
     @property
     def files(self) -> tuple[ListedFile, ...]:
@@ -89,7 +88,7 @@ class StagedRun:
         folder: Where the files lie, as they will in the repository.
         repo: Where to, `user/name`.
         record: What the run is.
-        metadata: Per series that is published, the content of its `metadata.json`.
+        metadata: Per series that is published, its `metadata.json`.
         held_back: Per series that is not published: why, as a clause.
         changes: Per series that is not served by the run's first model: the decision that made it so.
     """
@@ -97,7 +96,7 @@ class StagedRun:
     folder: Path
     repo: str
     record: RunRecord
-    metadata: Mapping[str, Mapping[str, Any]]
+    metadata: Mapping[str, Metadata]
     held_back: Mapping[str, str]
     changes: Mapping[str, Decision] = field(default_factory=dict)
 
@@ -110,7 +109,7 @@ class StagedRun:
         """
         staying = kept.metadata if kept else {}
         self._require_one_profile(staying)
-        together = [content for _, content in sorted({**staying, **self.metadata}.items())]
+        together = [about for _, about in sorted({**staying, **self.metadata}.items())]
         held_back = {name: reason for name, reason in self.held_back.items() if name not in staying}
         is_of_many_runs = bool(kept or self.changes)
         card = model_card(
@@ -121,24 +120,28 @@ class StagedRun:
             is_of_many_runs=is_of_many_runs,
             changes=self.changes.values(),
         )
-        write_leaderboard_csv(self.folder / LEADERBOARD_FILE, rank_results(read_results(together)))
+        write_leaderboard_csv(
+            self.folder / LEADERBOARD_FILE, rank_results(about.result for about in together)
+        )
         write_text(self.folder / CARD_FILE, card)
         files = (*list_files(self.folder), *(kept.files if kept else ()))
+        made_with = (about.versions for about in together)
+        versions = distinct_versions(made_with) if is_of_many_runs else self.record.versions
         manifest = Manifest(
             profile_name=self.record.profile_name,
             profile_digest=self.record.profile_digest,
-            created_at=max(str(content["created_at"]) for content in together),
-            versions=distinct_versions(together) if is_of_many_runs else self.record.versions,
-            data={str(content["series"]): DataSpan.of(content["candles"]) for content in together},
+            created_at=max(about.created_at for about in together),
+            versions=versions,
+            data={about.series: DataSpan.of(about.candles) for about in together},
             files=tuple(sorted(files, key=lambda file: file.path)),
         )
         write_text(self.folder / MANIFEST_FILE, manifest.to_text())
         # What is sent must be what pulling accepts.
         return Staged(self, read_manifest(self.folder / MANIFEST_FILE), kept)
 
-    def _require_one_profile(self, kept: Mapping[str, Mapping[str, Any]]) -> None:
+    def _require_one_profile(self, kept: Mapping[str, Metadata]) -> None:
         digest = self.record.profile_digest
-        if others := [name for name, content in kept.items() if content.get("profile_digest") != digest]:
+        if others := [name for name, about in kept.items() if about.profile_digest != digest]:
             rule = (
                 f"models that stay beside those of a run are of its profile {self.record.profile_name}, too"
             )
@@ -203,20 +206,20 @@ def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
         try:
             served = serving.folder(name)
             with redo_offered(served):
-                content = read_described(served, series=name)
-                result = read_results([content])[0]
+                about = read_metadata(served, series=name)
+                result = about.result
                 check_source(result.source, is_publishable=not result.is_demo)
                 if choice.is_only_skilled and (losing := result.judgement.loses):
                     held_back[name] = f"it loses to the naive forecast: {', '.join(losing)}"
                     continue
-                _stage_artifact(served, folder / series_folder(name), content)
+                _stage_artifact(served, folder / series_folder(name), about)
         except ArtifactError:
             if not choice.is_partial:
                 raise
             held_back[name] = "its files are damaged"
             shutil.rmtree(folder / series_folder(name), ignore_errors=True)
         else:
-            metadata[name] = content
+            metadata[name] = about
     if not metadata:
         reasons = [f"{name}, because {reason}" for name, reason in held_back.items()]
         raise PublishError(
@@ -257,7 +260,7 @@ def _unfinished(run: Path, record: RunRecord, choice: Choice) -> dict[str, str]:
     return found
 
 
-def _stage_artifact(source: Path, target: Path, metadata: Mapping[str, Any]) -> None:
+def _stage_artifact(source: Path, target: Path, about: Metadata) -> None:
     """Copy an artefact, so that nobody changes it while it is sent, and check the copy."""
     target.mkdir(parents=True)
     fix = "Restore the file or train the series again"
@@ -265,6 +268,6 @@ def _stage_artifact(source: Path, target: Path, metadata: Mapping[str, Any]) -> 
         most = MAX_UNPACKED_BYTES if name == MODEL_FILE else MAX_FILE_BYTES
         write_bytes(target / name, read_plain(source / name, fix=fix, most_bytes=most))
     read_history(target / HISTORY_FILE)
-    check_keras_file(file := verify_model_file(target, dict(metadata)))
-    require_made_for(file, metadata["series"])
-    write_text(target / README_FILE, artifact_readme(metadata))
+    check_keras_file(file := verify_model_file(target, about))
+    require_made_for(file, about.series)
+    write_text(target / README_FILE, artifact_readme(about))

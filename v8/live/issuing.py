@@ -22,7 +22,6 @@ from v8.errors import DataError, V8Error
 from v8.formulas.baselines import called
 from v8.hub.opening import ModelPlace
 from v8.losses.judgement import Judgement
-from v8.losses.quantile_judgement import QuantileJudgement
 from v8.market.candles import Candles
 from v8.market.open_times import iso
 from v8.market.sources.source import BringsMany, CandleSource, present_of
@@ -53,7 +52,7 @@ class Issued:
     @property
     def model_sha256(self) -> str:
         """Digest of the model file, 64 hex digits."""
-        return str(self.forecaster.metadata["model_sha256"])
+        return self.forecaster.about.model_sha256
 
     @property
     def revision(self) -> str | None:
@@ -63,7 +62,7 @@ class Issued:
     @property
     def profile(self) -> str:
         """Name of the profile that the model was trained with."""
-        return str(self.forecaster.metadata["profile"]["name"])
+        return self.forecaster.about.profile.name
 
     @property
     def model_age_s(self) -> int | None:
@@ -98,18 +97,14 @@ class Issued:
 
     @cached_property
     def _quality(self) -> dict[str, dict[str, Any]]:
-        metadata = self.forecaster.metadata
-        where = f"metadata of {metadata['series']}, key judgement"
-        judgement = Judgement.from_json(metadata.get("judgement"), where=where)
+        judgement = self.forecaster.about.judgement
         return {task: _task_quality(judgement, task) for task in judgement.tasks}
 
     def _quantiles(self) -> dict[str, Any]:
         """Return levels and how good they were, of a model that has some."""
-        if not self.forecaster.quantiles:
+        judged = self.forecaster.about.quantiles
+        if not judged:
             return {}
-        metadata = self.forecaster.metadata
-        where = f"metadata of {metadata['series']}, key quantiles"
-        judged = QuantileJudgement.from_json(metadata.get("quantiles"), where=where)
         return {"quantiles": {"levels": list(self.forecaster.quantiles), "tasks": judged.summary()}}
 
     def model_line(self) -> str:
@@ -267,7 +262,7 @@ def _opened(models: ModelPlace, names: Sequence[str]) -> tuple[list[Forecaster],
 
 def _require_same_market(forecaster: Forecaster, source: CandleSource) -> None:
     """Refuse to speak about real prices with a model that has only seen simulated ones."""
-    if forecaster.metadata.get("is_demo_market") and source.is_publishable:
+    if forecaster.about.is_demo_market and source.is_publishable:
         raise DataError(
             where=str(forecaster.series),
             rule="a model of the demo market forecasts the demo market only",

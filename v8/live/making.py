@@ -28,7 +28,7 @@ from v8.live.entries import Entry, Issuer, quantile_forecaster
 from v8.losses.judgement import MODEL
 from v8.market.candles import Candles
 from v8.market.open_times import iso
-from v8.profile import Profile, recorded_profile
+from v8.profile import Profile
 from v8.quantile_levels import outer, quantile_column
 from v8.tasks import TASKS
 from v8.windows.dataset import table_columns
@@ -128,7 +128,7 @@ def profile_of(forecaster: Forecaster) -> Profile:
 
     Raises `ProfileError` if its metadata record none of this v8.
     """
-    return recorded_profile(forecaster.metadata.get("profile"), where=f"metadata of {forecaster.series}")
+    return forecaster.about.trained_profile
 
 
 def wanted_bars(forecaster: Forecaster, profile: Profile) -> int:
@@ -165,7 +165,7 @@ def make_entry(
     issuer = Issuer(
         place=place,
         series=str(forecaster.series),
-        model_sha256=str(forecaster.metadata.get("model_sha256")),
+        model_sha256=forecaster.about.model_sha256,
         revision=forecaster.revision,
         seen_until_s=forecaster.seen_until_s,
         profile=profile.name,
@@ -203,7 +203,7 @@ def _quantiles(
 
 def _require_real(forecaster: Forecaster) -> None:
     """Refuse to speak about real prices with a model that has only seen simulated ones."""
-    if forecaster.metadata.get("is_demo_market"):
+    if forecaster.about.is_demo_market:
         raise DataError(
             where=str(forecaster.series),
             rule="a ledger is of models that were trained on real candles",

@@ -30,8 +30,8 @@ from v8.artifacts.generations import (
     list_generations,
     read_serving,
 )
+from v8.artifacts.metadata import read_metadata
 from v8.artifacts.run_folder import RUN_FILE, RunRecord, now_iso, read_run
-from v8.artifacts.series_artifact import read_described
 from v8.errors import ArtifactError, listed
 from v8.features.store import FeatureStore
 from v8.formulas.baselines import NAIVE, called
@@ -119,7 +119,7 @@ def rule_on(champion: Path, challenger: Path, candles: Candles, profile: Profile
         new = Forecaster.load(challenger)
     except ArtifactError:
         return Ruling(False, "the files of the challenger are damaged")
-    if candles.digest != new.metadata["candles"]["digest"]:
+    if candles.digest != new.about.candles.digest:
         return Ruling(False, "the candles that the challenger was made from are no longer the same")
     try:
         old = Forecaster.load(champion)
@@ -170,7 +170,7 @@ def _trained_until(series: Series, serving: Serving, generation: str) -> str | N
     """Say until when one of the two was trained; None of one that is damaged or was never made."""
     try:
         folder = artifact_folder(serving.run, generation, str(series))
-        until: str = read_described(folder, series=str(series))["candles"]["last_open"]
+        until = read_metadata(folder, series=str(series)).candles.last_open
     except ArtifactError:
         return None
     return until

@@ -17,48 +17,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Final
 
 import numpy as np
-from pydantic import AliasPath, Field, TypeAdapter
 
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.generations import Serving
-from v8.artifacts.series_artifact import METADATA_FILE, read_described
+from v8.artifacts.metadata import Metadata, read_metadata
 from v8.errors import ArtifactError
 from v8.features.formulas import DAY_S
 from v8.features.table import compute_table
 from v8.formulas.baselines import BASELINES, NAIVE
 from v8.live.ledger import Ledger
 from v8.losses.contest import decay_of, is_enough
-from v8.losses.judgement import MODEL, Judgement
+from v8.losses.judgement import MODEL
 from v8.losses.metrics import measure_errors
 from v8.losses.table import Losses
 from v8.market.candles import Candles
 from v8.market.open_times import iso
 from v8.market.series import Series
-from v8.profile import recorded_profile
-from v8.records import AS_WRITTEN, Count, checked
 from v8.windows.dataset import table_columns
-from v8.windows.scaling import Scaling
 from v8.windows.span import Span
 from v8.windows.splits import window_anchors
 from v8.wording import ABSENT, number
 
 RULES: Final = ("age", "decay", "always")
 """By which a model is stale, see above."""
-
-_SCALING: Final = TypeAdapter(Scaling)
-
-
-@dataclass(frozen=True)
-class _Trained:
-    """What of `metadata.json` tells how old a model may become: first row and end of its test span."""
-
-    rows: Annotated[tuple[Count, Count], Field(validation_alias=AliasPath("split", "test", "rows"))]
-
-
-_TRAINED: Final = TypeAdapter(_Trained)
 
 
 def recorded_losses(
@@ -89,8 +73,7 @@ def back_tested_losses(folder: Path, opponents: Mapping[str, str], candles: Cand
     before, since = _spans(forecaster, candles, start_s)
     if not len(before) or not len(since):
         return Losses({}, np.zeros(0, np.int64), since.horizon_bars)
-    where, fix = f"metadata of {forecaster.series}, key scaling", "Restore the file or train the series again"
-    scaling = checked(_SCALING, forecaster.metadata.get("scaling"), where=where, fix=fix, rule=AS_WRITTEN)
+    scaling = forecaster.about.scaling
     by_task = {}
     for task, values in forecaster.forecast(since.raw_windows()).items():
         made = {MODEL: values.astype(np.float64), NAIVE: since.rolled[task]}
@@ -102,7 +85,7 @@ def back_tested_losses(folder: Path, opponents: Mapping[str, str], candles: Cand
 
 def _spans(forecaster: Forecaster, candles: Candles, start_s: int) -> tuple[Span, Span]:
     """Return the windows that ended before a moment, and those that are issued from then on."""
-    profile = recorded_profile(forecaster.metadata.get("profile"), where=f"metadata of {forecaster.series}")
+    profile = forecaster.about.trained_profile
     table = compute_table(candles, table_columns(profile))
     anchors = window_anchors(table.segment, (0, len(table)), profile.lookback_bars, profile.horizon_bars)
     closed_s = table.open_time_s + table.series.bar_s
@@ -141,7 +124,7 @@ class _Served:
 
     series: Series
     folder: Path  # its artefact
-    metadata: Mapping[str, Any]  # its `metadata.json`
+    about: Metadata  # its `metadata.json`
     trained_s: int  # open time of its newest candle, seconds since the epoch
     tried_s: int  # the same, or that of the newest challenger that it has seen off
 
@@ -170,10 +153,10 @@ class Staleness:
 
     def _served(self, series: Series, generation: str) -> _Served:
         folder = self.serving.folder(str(series))
-        metadata = read_described(folder, series=str(series))
-        trained_s = _seconds(metadata["candles"]["last_open"])
+        about = read_metadata(folder, series=str(series))
+        trained_s = about.candles.last_open_s
         tried_s = max([trained_s, *_tried(self.serving, str(series), generation)])
-        return _Served(series, folder, metadata, trained_s, tried_s)
+        return _Served(series, folder, about, trained_s, tried_s)
 
     def _found(self, served: _Served, candles: Candles) -> tuple[bool, str]:
         num_new = max(0, (int(candles.open_time_s[-1]) - served.tried_s) // served.series.bar_s)
@@ -182,7 +165,7 @@ class Staleness:
         if not num_new or self.rule.when == "always":
             return num_new > 0, said
         if self.rule.when == "age":
-            allowed = _allowed_bars(served.series, served.metadata, self.rule.max_age_days)
+            allowed = _allowed_bars(served.series, served.about, self.rule.max_age_days)
             compared = "more than" if num_new > allowed else "not more than"
             return num_new > allowed, f"{said}, {compared} {allowed:,}"
         is_stale, found = self._decay(served, candles)
@@ -190,8 +173,7 @@ class Staleness:
 
     def _decay(self, served: _Served, candles: Candles) -> tuple[bool, str]:
         """Judge what the live record holds of a model since the newest try, or else a back-test."""
-        where = f"metadata of {served.series}, key judgement"
-        judged = Judgement.from_json(served.metadata.get("judgement"), where=where)
+        judged = served.about.judgement
         start_s = served.tried_s + served.series.bar_s
         recorded = self._recorded(served, start_s)
         if recorded and is_enough(len(recorded), recorded.horizon_bars):
@@ -202,7 +184,7 @@ class Staleness:
     def _recorded(self, served: _Served, start_s: int) -> Losses | None:
         if self.ledger is None:
             return None
-        digest = served.metadata["model_sha256"]
+        digest = served.about.model_sha256
         return recorded_losses(self.ledger, self.serving.run, served.series, digest, start_s)
 
     def _live(self, served: _Served) -> str:
@@ -221,11 +203,10 @@ def _seconds(moment: str) -> int:
     return int(datetime.fromisoformat(moment).timestamp())
 
 
-def _allowed_bars(series: Series, metadata: Mapping[str, Any], max_age_days: float | None) -> int:
+def _allowed_bars(series: Series, about: Metadata, max_age_days: float | None) -> int:
     if max_age_days is not None:
         return int(max_age_days * DAY_S / series.bar_s)
-    where, fix = f"{METADATA_FILE} of {series}", "Restore the artefact's folder or train the series again"
-    first, end = checked(_TRAINED, metadata, where=where, fix=fix, rule=AS_WRITTEN).rows
+    first, end = about.split.test.rows
     return end - first
 
 

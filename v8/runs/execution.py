@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
+from v8.artifacts.metadata import redo_offered, verify_model_file
 from v8.artifacts.run_folder import ERROR_FILE, RunFolder, RunRecord, pin_of
-from v8.artifacts.series_artifact import redo_offered, verify_model_file
 from v8.errors import ArtifactError, DataError, SeriesError, StorageError
 from v8.hardware import may_have_gpu
 from v8.losses.leaderboard import LeaderboardRow

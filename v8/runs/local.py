@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from v8.artifacts.forecast_sample import sample_forecasts
-from v8.artifacts.series_artifact import MODEL_FILE, Finished, save_description
+from v8.artifacts.metadata import MODEL_FILE
+from v8.artifacts.series_artifact import Finished, sample_forecasts, save_description
 from v8.errors import DivergedError
 from v8.features.store import FeatureStore
 from v8.hardware import Memory, memory_of

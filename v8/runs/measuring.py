@@ -16,12 +16,11 @@ from typing import Any
 
 import pandas as pd
 
+from v8.artifacts.metadata import HISTORY_FILE, Metadata, read_metadata
 from v8.artifacts.run_folder import CandlePin, RunFolder, RunRecord
-from v8.artifacts.series_artifact import HISTORY_FILE, read_metadata
 from v8.errors import ProfileError
 from v8.features.store import FeatureStore
 from v8.hardware import has_gpu, process_memory
-from v8.losses.judgement import Judgement
 from v8.machine.measurements import Order, say, serve
 from v8.market.companions import Companions
 from v8.market.series import Series
@@ -126,25 +125,25 @@ def _measurement(profile: Profile, warm_s: Mapping[Path, float], fleet_size: int
     first = next(iter(metadata.values()))
     return {
         "models": [_model(folder, found, warm_s[folder], fleet_size) for folder, found in metadata.items()],
-        "num_parameters": first["num_parameters"],
+        "num_parameters": first.num_parameters,
         "flop_per_window": training_flop_per_window(profile),
-        **{name: first["training"][name] for name in ("precision", "device")},
+        **{name: getattr(first.training, name) for name in ("precision", "device")},
         "fleet_size": fleet_size,
         "peak_process_bytes": peak_bytes,
-        "peak_device_bytes": max(found["training"]["peak_memory_bytes"] for found in metadata.values()),
+        "peak_device_bytes": max(found.training.peak_memory_bytes or 0 for found in metadata.values()),
         "matmul_gflop_per_s": matmul_speed(seconds=1.0).gflop_per_s,
     }
 
 
-def _model(folder: Path, metadata: Mapping[str, Any], warm_s: float, fleet_size: int) -> ModelMeasurement:
-    judgement = Judgement.from_json(metadata["judgement"], where=f"metadata of {metadata['series']}")
+def _model(folder: Path, about: Metadata, warm_s: float, fleet_size: int) -> ModelMeasurement:
+    judgement, training = about.judgement, about.training
     epochs_s = pd.read_csv(folder / HISTORY_FILE)["seconds"]
     fleet_epoch_s = float(epochs_s.median()) if len(epochs_s) else 0.0  # a formula has no epochs
     return ModelMeasurement(
-        series=metadata["series"],
-        seconds={**metadata["seconds"], WARM: round(warm_s, 6)},
+        series=about.series,
+        seconds={**about.seconds, WARM: round(warm_s, 6)},
         epoch_s=round(fleet_epoch_s / fleet_size, 6),
-        **{name: metadata["training"][name] for name in ("windows_per_s", "epochs_run", "best_epoch")},
+        **{name: getattr(training, name) for name in ("windows_per_s", "epochs_run", "best_epoch")},
         multiples={task: judgement.multiple(task) for task in judgement.tasks},
         multiples_of_best={
             task: judgement.multiple(task, baseline=judgement.best_baseline(task)) for task in judgement.tasks

@@ -15,10 +15,10 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from v8.artifacts.forecast_sample import FORECASTS_FILE, ForecastSample, read_sample
 from v8.artifacts.generations import Serving, read_serving, served_folder
+from v8.artifacts.metadata import HISTORY_FILE, Metadata, read_metadata, redo_offered
 from v8.artifacts.run_folder import RunRecord, read_run
-from v8.artifacts.series_artifact import HISTORY_FILE, read_metadata, redo_offered
+from v8.artifacts.series_artifact import FORECASTS_FILE, ForecastSample, read_sample
 from v8.errors import ArtifactError, StorageError, V8Error
 from v8.invocation import command
 from v8.losses.leaderboard import (
@@ -28,7 +28,6 @@ from v8.losses.leaderboard import (
     SeriesResult,
     rank_results,
     read_history,
-    read_results,
     write_leaderboard_csv,
 )
 from v8.storage import Pace, write_json, write_text
@@ -50,7 +49,7 @@ Tell: TypeAlias = Callable[[V8Error], object]
 class FinishedSeries:
     """What is shown of a finished series, as its files hold it."""
 
-    metadata: Mapping[str, Any]
+    metadata: Metadata
     result: SeriesResult
     history: History
     sample: ForecastSample | None
@@ -64,7 +63,7 @@ def read_finished(folder: Path) -> FinishedSeries:
     """
     with redo_offered(folder):
         metadata = read_metadata(folder, series=folder.name)
-        (result,) = read_results([metadata])
+        result = metadata.result
         history = read_history(folder / HISTORY_FILE)
         if len(history) != result.epochs_run:
             raise ArtifactError(

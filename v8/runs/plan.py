@@ -16,8 +16,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, TypeAdapter
 
+from v8.artifacts.metadata import METADATA_FILE, MODEL_FILE
 from v8.artifacts.run_folder import RUN_FILE, SeriesState, Status, read_run
-from v8.artifacts.series_artifact import METADATA_FILE, MODEL_FILE
 from v8.features.indicators import warmup_bars
 from v8.formulas.baselines import BASELINES
 from v8.hardware import num_usable_cores

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from pydantic_core import to_jsonable_python
 
 from v8.artifacts.backtest_folder import BacktestPlan, Fold
+from v8.artifacts.metadata import read_metadata
 from v8.artifacts.run_folder import RUN_FILE, read_run
-from v8.artifacts.series_artifact import read_metadata
 from v8.formulas.baselines import NAIVE
 from v8.losses.judgement import MODEL, Judgement, Outcome, best_baseline, is_equal, outcome_of, verdict_of
 from v8.losses.quantile_judgement import QuantileJudgement
@@ -221,16 +221,9 @@ def _cells(path: Path, fold: Fold, lacking: Container[str]) -> Iterable[Cell]:
         return
     for name in read_run(run).series:
         if name in fold.newest_s and name not in lacking:
-            metadata = read_metadata(run / name, series=name)
-            judged = Judgement.from_json(metadata.get("judgement"), where=f"{run / name}, key judgement")
+            about = read_metadata(run / name, series=name)
             season = Season.load(run / name / SEASON_FILE)
-            yield Cell(fold.number, Series.parse(name), judged, season, _quantiles(run / name, metadata))
-
-
-def _quantiles(folder: Path, metadata: Mapping[str, Any]) -> QuantileJudgement | None:
-    if "quantiles" not in metadata:
-        return None
-    return QuantileJudgement.from_json(metadata["quantiles"], where=f"{folder}, key quantiles")
+            yield Cell(fold.number, Series.parse(name), about.judgement, season, about.quantiles)
 
 
 def _failures(path: Path, fold: Fold) -> dict[str, str]:

@@ -8,27 +8,27 @@ so beside its name.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 import yaml
 from huggingface_hub import EvalResult, ModelCardData
 from pydantic import TypeAdapter
 
-from v8.artifacts.artifact_readme import covariate_note
 from v8.artifacts.generations import Decision
+from v8.artifacts.metadata import MachineAbout, Metadata
 from v8.artifacts.run_folder import RUN_FILE, RunRecord
+from v8.artifacts.series_artifact import covariate_note
 from v8.losses.leaderboard import (
     LeaderboardRow,
     SeriesResult,
     TaskScore,
     TaskSummary,
     rank_results,
-    read_results,
     summarise,
 )
 from v8.losses.significance import ALPHA
-from v8.records import Count, Moment, Plain, Positive, Sha256, Word, checked
+from v8.records import Moment, Plain, Sha256, Word, checked
 from v8.redaction import shown
 from v8.tables import Table
 from v8.tasks import TASKS
@@ -176,20 +176,13 @@ class _Profile:
 
 
 @dataclass(frozen=True)
-class _Machine:
-    cpu: Plain
-    num_cores: Positive
-    memory_bytes: Count | None = None
-
-
-@dataclass(frozen=True)
 class _Told:
     """What a card tells of `run.json`, in plain words."""
 
     created_at: Moment
     profile: _Profile
     profile_digest: Sha256
-    machine: _Machine
+    machine: MachineAbout
     versions: Mapping[Word, Plain]
 
 
@@ -199,7 +192,7 @@ _TOLD: Final = TypeAdapter(_Told)
 def model_card(
     repo: str,
     run: RunRecord,
-    metadata: Sequence[Mapping[str, Any]],
+    metadata: Sequence[Metadata],
     held_back: Mapping[str, str],
     *,
     is_of_many_runs: bool = False,
@@ -214,30 +207,30 @@ def model_card(
     Raises:
         ArtifactError: If a key is missing or damaged.
     """
-    checked(_TOLD, vars(run), where=RUN_FILE, fix="Restore the file, or start a new run with --fresh")
-    results, first = read_results(metadata), metadata[0]
-    rows, tasks = rank_results(results), [first["tasks"][task] for task in TASKS if task in first["tasks"]]
+    told = checked(_TOLD, vars(run), where=RUN_FILE, fix="Restore the file, or start a new run with --fresh")
+    results, first = [about.result for about in metadata], metadata[0]
+    rows, tasks = rank_results(results), [first.tasks[task] for task in TASKS if task in first.tasks]
     lines = "".join(f"- {series}: {reason}\n" for series, reason in sorted(held_back.items()))
     is_tested = any(score.naive.p_value is not None for row in rows for score in row.tasks.values())
     return _CARD.format(
         front_matter=_front_matter(run.profile_name, results, rows),
         profile=run.profile_name,
         models=plural(len(metadata), "forecaster"),
-        lookback=first["lookback_bars"],
-        horizon="candle" if first["horizon_bars"] == 1 else plural(first["horizon_bars"], "candle"),
-        columns=", ".join(f"`{name}`" for task in tasks for name in task["columns"]),
+        lookback=first.lookback_bars,
+        horizon="candle" if first.horizon_bars == 1 else plural(first.horizon_bars, "candle"),
+        columns=", ".join(f"`{name}`" for task in tasks for name in task.columns),
         summary=_summary(rows),
         significance=_TEST.format(num_series=len(rows)) if is_tested else _NO_TEST,
         leaderboard=_leaderboard(rows, is_tested=is_tested),
-        intervals=_INTERVALS.format(table=told) if (told := interval_summary(results)) else "",
-        sureness=_SURE if told else _UNSURE,
+        intervals=_INTERVALS.format(table=sure) if (sure := interval_summary(results)) else "",
+        sureness=_SURE if sure else _UNSURE,
         changes=_changes(changes),
         held_back=f"Not published:\n\n{lines}\n" if held_back else "",
         repo=repo,
         beside=f"\n{note}\n" if (note := covariate_note(first)) else "",
         series=rows[0].series,
         data=_data(metadata),
-        making=_making(run, metadata, results, is_of_many_runs=is_of_many_runs),
+        making=_making(run, told, metadata, results, is_of_many_runs=is_of_many_runs),
     )
 
 
@@ -330,41 +323,43 @@ def _labelled(row: LeaderboardRow) -> str:
     return f"{row.series} **{said}**" if said else row.series
 
 
-def _data(metadata: Sequence[Mapping[str, Any]]) -> str:
+def _data(metadata: Sequence[Metadata]) -> str:
     header = ("series", "source", "first candle", "last candle", "candles", "test span from", "test windows")
     rows = []
-    for content in metadata:
-        candles, test = content["candles"], content["split"]["test"]
-        read = [_time(candles["first_open"]), _time(candles["last_open"]), count(candles["num_bars"])]
-        judged = _time(test["first_open"]), count(test["num_windows"])
-        rows.append([str(content["series"]), shown(candles["source"]), *read, *judged])
+    for about in metadata:
+        candles, test = about.candles, about.split.test
+        read = [_time(candles.first_open), _time(candles.last_open), count(candles.num_bars)]
+        judged = _time(test.first_open), count(test.num_windows)
+        rows.append([about.series, shown(candles.source), *read, *judged])
     return Table(header, rows).markdown()
 
 
-def distinct_versions(makings: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def distinct_versions(makings: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Return every version that any of some records names, by what it is of.
 
-    >>> distinct_versions([{"versions": {"keras": "3.14"}}, {"versions": {"keras": "3.15"}}])
+    >>> distinct_versions([{"keras": "3.14"}, {"keras": "3.15"}])
     {'keras': '3.14, 3.15'}
     """
     found: dict[str, list[str]] = {}
-    for making in makings:
-        for name, version in making["versions"].items():
+    for versions in makings:
+        for name, version in versions.items():
             found.setdefault(name, []).append(version)
     return {name: _distinct(versions) for name, versions in found.items()}
 
 
 def _making(
     run: RunRecord,
-    metadata: Sequence[Mapping[str, Any]],
+    told: _Told,
+    metadata: Sequence[Metadata],
     results: Sequence[SeriesResult],
     *,
     is_of_many_runs: bool,
 ) -> str:
-    trainings = [content["training"] for content in metadata]
-    makings = metadata if is_of_many_runs else [asdict(run)]
-    times = sorted(making["created_at"] for making in makings)
-    num_parameters = _distinct(f"{content['num_parameters']:,}" for content in metadata)
+    makings = metadata if is_of_many_runs else [run]
+    made_with = distinct_versions(making.versions for making in makings)
+    machines = [about.machine for about in metadata] if is_of_many_runs else [told.machine]
+    times = sorted(making.created_at for making in makings)
+    num_parameters = _distinct(f"{about.num_parameters:,}" for about in metadata)
     losses = ", ".join(f"{task} {about['loss']}" for task, about in run.profile["tasks"].items())
     fewest, most = (count(pick(result.epochs_run for result in results)) for pick in (min, max))
     rows = [
@@ -372,18 +367,18 @@ def _making(
         ("network", f"{run.profile['network']['family']}, {num_parameters} parameters"),
         ("scaling and losses", f"{run.profile['scaling']}; {losses}"),
         ("epochs run", fewest if fewest == most else f"{fewest} to {most}"),
-        ("number format", _distinct(training["precision"] for training in trainings)),
-        ("computed on", _distinct(training["device"] for training in trainings)),
-        ("machine", _distinct(_machine(making["machine"]) for making in makings)),
+        ("number format", _distinct(about.training.precision for about in metadata)),
+        ("computed on", _distinct(about.training.device for about in metadata)),
+        ("machine", _distinct(map(_machine, machines))),
         ("time", f"{duration(math.fsum(result.total_seconds for result in results))} over all models"),
         ("models saved", f"{times[0]} to {times[-1]}") if is_of_many_runs else ("run started", times[0]),
-        ("versions", ", ".join(f"{name} {version}" for name, version in distinct_versions(makings).items())),
+        ("versions", ", ".join(f"{name} {version}" for name, version in made_with.items())),
     ]
     return Table(("what", "value"), rows).markdown()
 
 
-def _machine(machine: Mapping[str, Any]) -> str:
-    memory, known = machine.get("memory_bytes"), f"{machine['cpu']}, {machine['num_cores']} cores"
+def _machine(machine: MachineAbout) -> str:
+    memory, known = machine.memory_bytes, f"{machine.cpu}, {machine.num_cores} cores"
     return f"{known}, {memory / 2**30:.0f} GiB of memory" if memory else known
 
 

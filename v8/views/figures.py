@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from v8.artifacts.forecast_sample import ForecastSample, IssuedForecast, Rows
+from v8.artifacts.series_artifact import ForecastSample, IssuedForecast, Rows
 from v8.columns import BB_LOWER, BB_UPPER, CLOSE, HIGH, LOW, OHLC, TASK_BANDS, TASK_OHLC
 from v8.features.table import compute_columns
 from v8.formulas.baselines import BASELINES, NAIVE

@@ -8,8 +8,8 @@ lies in a file beside it, see `v8.views.series_files`.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from v8.artifacts.forecast_sample import ForecastSample
 from v8.artifacts.run_folder import RunRecord
+from v8.artifacts.series_artifact import ForecastSample
 from v8.formulas.baselines import BASELINES, NAIVE
 from v8.losses.judgement import MODEL, Judgement
 from v8.losses.leaderboard import History, LeaderboardRow, SeriesResult, rank_results

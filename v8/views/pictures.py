@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from v8.artifacts.forecast_sample import ForecastSample
+from v8.artifacts.series_artifact import ForecastSample
 from v8.errors import ArtifactError
 from v8.losses.leaderboard import History, SeriesResult, rank_results, summarise
 from v8.market.candles import Candles

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from v8.artifacts.forecast_sample import FORECASTS_FILE
-from v8.artifacts.series_artifact import HISTORY_FILE, METADATA_FILE
+from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE
+from v8.artifacts.series_artifact import FORECASTS_FILE
 from v8.records import MAX_FILE_BYTES
 from v8.storage import digest_bytes, write_text
 from v8.user_files import open_given, read_given

@@ -202,12 +202,11 @@ class Follower:
 
 def _results(artifact: Path) -> dict[str, float]:
     """Return the test span's numbers per task, beside the naive forecast and this series' best baseline."""
-    from v8.artifacts.series_artifact import read_metadata  # noqa: PLC0415 - the command line asks for names
-    from v8.losses.judgement import Judgement  # noqa: PLC0415
+    from v8.artifacts.metadata import read_metadata  # noqa: PLC0415 - the command line asks for names
 
-    metadata = read_metadata(artifact)
-    judgement = Judgement.from_json(metadata["judgement"], where=f"metadata of {metadata['series']}")
-    values: dict[str, float | None] = {"best_epoch": metadata["training"]["best_epoch"]}
+    about = read_metadata(artifact)
+    judgement = about.judgement
+    values: dict[str, float | None] = {"best_epoch": about.training.best_epoch}
     for task in judgement.errors:
         best = judgement.best_baseline(task)
         values[f"test/{task}/error_over_naive"] = judgement.multiple(task)

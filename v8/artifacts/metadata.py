@@ -1,0 +1,303 @@
+"""`metadata.json`, the whole truth about a model (G20), and the one schema by which it is read.
+
+    BTCUSDT-15m/    model.keras, history.csv, forecasts.json, README.md, metadata.json
+
+It says what went in, how it was fitted, what came out, and the sha256 of the model file. It is written last,
+so a folder that has it is complete. It may be a stranger's: texts that are published are plain words, and the
+large sections are checked when they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, Field, StrictBool, TypeAdapter
+
+from v8 import records
+from v8.artifacts.run_folder import GENERATIONS_FOLDER, SeriesName
+from v8.errors import ArtifactError, DataError
+from v8.features.indicators import check_columns, warmup_bars
+from v8.losses.judgement import Judgement
+from v8.losses.leaderboard import SeriesResult, read_results
+from v8.losses.quantile_judgement import QuantileJudgement
+from v8.profile import Profile, ProfileName, TableSettings, recorded_profile, recorded_tables
+from v8.records import AS_WRITTEN, ColumnName, Count, Moment, Plain, Positive, Seconds, Sha256, Word
+from v8.storage import digest_file
+from v8.windows.scaling import Scaling
+
+ARTIFACT_FORMAT = 1
+"""Version of the keys of `metadata.json`."""
+
+MODEL_FILE = "model.keras"
+METADATA_FILE = "metadata.json"
+HISTORY_FILE = "history.csv"
+
+_FIX: Final = "Restore the artefact's folder, download it again, or train the series again"
+_SCALING: Final = TypeAdapter(Scaling)
+
+
+@dataclass(frozen=True)
+class SpanAbout:
+    """Train, validation or test span: rows of the table, open times in ISO 8601, windows."""
+
+    rows: tuple[Count, Count]
+    first_open: Moment
+    last_open: Moment
+    num_windows: Count
+
+
+@dataclass(frozen=True)
+class SplitAbout:
+    """The three spans."""
+
+    train: SpanAbout
+    validation: SpanAbout
+    test: SpanAbout
+
+
+@dataclass(frozen=True)
+class CandlesAbout:
+    """Which candles the model was made from; `digest` has 64 hex digits."""
+
+    source: Word
+    first_open: Moment
+    last_open: Moment
+    num_bars: Count
+    digest: Sha256
+
+    @property
+    def last_open_s(self) -> int:
+        """Open time of the newest of them, seconds since the epoch, UTC."""
+        return int(datetime.fromisoformat(self.last_open).timestamp())
+
+
+@dataclass(frozen=True)
+class FeatureAbout:
+    """An input and how it is computed; the digest is None where an older v8 wrote none."""
+
+    name: ColumnName
+    definition: Plain
+    digest: str | None = None
+
+
+@dataclass(frozen=True)
+class TaskAbout:
+    """Columns of a task and their unit."""
+
+    columns: tuple[Word, ...]
+    unit: Plain
+
+
+@dataclass(frozen=True)
+class ProfileAbout:
+    """What a profile says once more; None or nothing in those of an older v8 that had no such key."""
+
+    name: ProfileName
+    lookback_bars: Positive | None = None
+    horizon_bars: Positive | None = None
+    features: tuple[ColumnName, ...] | None = None
+    covariates: tuple[Any, ...] = ()
+    quantiles: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class TrainingAbout:
+    """How it was fitted; the last two are None where an older v8 did not measure them."""
+
+    precision: Word
+    device: Plain
+    best_epoch: Count
+    epochs_run: Count
+    windows_per_s: float | None = None
+    peak_memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class MachineAbout:
+    """Where it was made."""
+
+    cpu: Plain
+    num_cores: Positive
+    memory_bytes: Count | None = None
+
+
+def _of_both(versions: Mapping[str, str]) -> Mapping[str, str]:
+    if missing := {"v8", "keras"} - versions.keys():
+        raise ValueError(f"names the version of {' and '.join(sorted(missing))}")
+    return versions
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """The content of `metadata.json`; keys beside these stand in `content`."""
+
+    content: Mapping[str, Any]
+    """All of it, as JSON values."""
+    series: SeriesName
+    created_at: Moment
+    is_demo_market: StrictBool
+    candles: CandlesAbout
+    profile: ProfileAbout
+    profile_digest: Sha256
+    features: Annotated[tuple[FeatureAbout, ...], Field(min_length=1)]
+    lookback_bars: Positive
+    horizon_bars: Positive
+    bar_s: Positive
+    tasks: Mapping[Word, TaskAbout]
+    split: SplitAbout
+    num_parameters: Count
+    training: TrainingAbout
+    seconds: Mapping[str, Seconds]
+    versions: Annotated[Mapping[Word, Plain], AfterValidator(_of_both)]
+    machine: MachineAbout
+    model_sha256: Sha256
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the features."""
+        return [feature.name for feature in self.features]
+
+    @property
+    def needed_bars(self) -> int:
+        """Fewest unbroken candles that a forecast is made from: lookback and warm-up."""
+        return self.lookback_bars + warmup_bars(self.names)
+
+    @property
+    def tables(self) -> tuple[TableSettings, ...]:
+        """The user's own tables that the model reads.
+
+        Raises:
+            ProfileError: If the metadata tell of tables that cannot be.
+        """
+        return recorded_tables(self.profile.covariates, where=self._key("profile.covariates"))
+
+    @property
+    def seen_until_s(self) -> int:
+        """When the last candle closed that training or early stopping has seen, seconds since the epoch."""
+        return int(datetime.fromisoformat(self.split.validation.last_open).timestamp()) + self.bar_s
+
+    @cached_property
+    def trained_profile(self) -> Profile:
+        """The whole profile.
+
+        Raises:
+            ProfileError: If it is none of this v8.
+        """
+        return recorded_profile(self.content["profile"], where=f"metadata of {self.series}")
+
+    @cached_property
+    def scaling(self) -> Scaling:
+        """How the inputs were scaled.
+
+        Raises:
+            ArtifactError: If it is missing or damaged.
+        """
+        found, where = self.content.get("scaling"), self._key("scaling")
+        return records.checked(_SCALING, found, where=where, fix=_FIX, rule=AS_WRITTEN)
+
+    @cached_property
+    def judgement(self) -> Judgement:
+        """Errors on the test span beside the baselines'.
+
+        Raises:
+            ArtifactError: If it is missing or damaged.
+        """
+        return Judgement.from_json(self.content.get("judgement"), where=self._key("judgement"))
+
+    @cached_property
+    def quantiles(self) -> QuantileJudgement | None:
+        """How its quantiles did there; None where it has none.
+
+        Raises:
+            ArtifactError: If it is damaged.
+        """
+        told = self.content.get("quantiles")
+        return QuantileJudgement.from_json(told, where=self._key("quantiles")) if told is not None else None
+
+    @cached_property
+    def result(self) -> SeriesResult:
+        """What reports show of it.
+
+        Raises:
+            ArtifactError: If any of that is missing or damaged.
+        """
+        return read_results([self.content])[0]
+
+    def _key(self, key: str) -> str:
+        return f"metadata of {self.series}, key {key}"
+
+
+_METADATA: Final = TypeAdapter(Metadata)
+
+
+def read_metadata(folder: Path, *, series: str | None = None) -> Metadata:
+    """Read `metadata.json` of an artefact, which must be of `series` unless that is None.
+
+    Raises:
+        ArtifactError: If it is missing, damaged, of an unknown format or of another series.
+    """
+    file = folder / METADATA_FILE
+    content = records.read_json_object(file, fix=_FIX)
+    if content.get("format") == ARTIFACT_FORMAT and series not in (None, content.get("series")):
+        raise ArtifactError(
+            where=str(file),
+            rule=f"must be of {series}, whose folder it lies in",
+            got=repr(content.get("series"))[:80],
+            fix="Restore the artefact's folder or train the series again",
+        )
+    return checked_metadata(content, where=str(file))
+
+
+def checked_metadata(content: Mapping[str, Any], *, where: str = METADATA_FILE) -> Metadata:
+    """Check what `metadata.json` holds; errors begin with `where`.
+
+    Raises:
+        ArtifactError: If it is of an unknown format, or a key is missing, damaged or more than a plain word.
+    """
+    fix = "Use the v8 that wrote it"
+    records.check_format(content, (ARTIFACT_FORMAT,), what="artefact", where=where, fix=fix)
+    whole = {**content, "content": content}
+    found = records.checked(_METADATA, whole, where=where, fix=_FIX, rule=AS_WRITTEN)
+    try:
+        check_columns(found.names)
+    except DataError as error:
+        where = records.under_key(where, "features")
+        raise ArtifactError(where=where, rule=AS_WRITTEN, got=error.got, fix=_FIX) from error
+    return found
+
+
+def verify_model_file(folder: Path, metadata: Metadata) -> Path:
+    """Return the model file after comparing it with the digest its metadata records.
+
+    Raises:
+        ArtifactError: If it is missing or not the file that was recorded.
+    """
+    file, recorded = folder / MODEL_FILE, metadata.model_sha256
+    found = digest_file(file) if file.is_file() else None
+    if found != recorded:
+        raise ArtifactError(
+            where=str(file),
+            rule=f"must be the file whose sha256 {METADATA_FILE} records ({recorded[:12]})",
+            got="no such file" if found is None else f"a file with sha256 {found[:12]}",
+            fix="Restore the artefact's folder, or start a new run with --fresh",
+        )
+    return file
+
+
+@contextmanager
+def redo_offered(folder: Path) -> Iterator[None]:
+    """Let what is refused of a finished series, in its folder, say how that series alone is made again."""
+    try:
+        yield
+    except ArtifactError as error:
+        series = folder.name
+        fix = f"Restore it, or repeat the command of the run with --redo {series} to train this series anew"
+        if folder.parent.parent.name == GENERATIONS_FOLDER:
+            fix = f"Restore it, or take {series} out of serving.json, so that its first model serves again"
+        raise ArtifactError(where=error.where, rule=error.rule, got=error.got, fix=fix) from error
