@@ -33,7 +33,7 @@ class Memory:
             where the backend does not tell.
     """
 
-    allocated_bytes: int
+    allocated_bytes: int  # in use now: the device's on a GPU, this process's resident memory on a CPU
     peak_bytes: int  # the most it has been in this process
     reserved_bytes: int | None = None
 

@@ -223,15 +223,12 @@ class Candles:
         outside, newer = len(self) - (span.stop - span.start), len(self) - stop
         lost = self.report.newest_lost
         is_asked = lost is not None and newer == 0 and (end_s is None or lost.open_s <= end_s)
-        report = replace(
-            self.report,
+        return self._picked(
+            span,
+            {name: values[span] for name, values in self.beside.items()},
             num_outside=self.report.num_outside + outside,
             num_newer=self.report.num_newer + newer,
             newest_lost=lost if is_asked else None,
-        )
-        beside = {name: values[span] for name, values in self.beside.items()}
-        return assembled(
-            self.series, self.open_time_s[span], self.values[span], report, self.source, beside=beside
         )
 
     def at(
@@ -244,10 +241,13 @@ class Candles:
             beside: Values at those rows, as `beside`.
         """
         num_alone = self.report.num_alone + len(self) - len(rows)
-        report = replace(self.report, num_alone=num_alone, lacking=dict(lacking))
-        return assembled(
-            self.series, self.open_time_s[rows], self.values[rows], report, self.source, beside=beside
-        )
+        return self._picked(rows, beside, num_alone=num_alone, lacking=dict(lacking))
+
+    def _picked(
+        self, rows: NDArray[np.intp] | slice, beside: Mapping[str, NDArray[np.float64]], **found: Any
+    ) -> Candles:
+        times_s, values, report = self.open_time_s[rows], self.values[rows], replace(self.report, **found)
+        return assembled(self.series, times_s, values, report, self.source, beside=beside)
 
     def noting(self, **found: Any) -> Candles:
         """Return the same candles with something else in the report."""

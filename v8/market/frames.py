@@ -37,20 +37,8 @@ MOST_ROW_VALUES: Final = 64
 _LEAST_ROW_VALUES: Final = len((OPEN_TIME, *OHLC))
 
 TIME_NAMES: Final = (
-    OPEN_TIME,
-    "opentime",
-    "open_timestamp",
-    "time_open",
-    "timeopen",
-    "timestamp",
-    "unix",
-    "unix_timestamp",
-    "unix_time",
-    "ts",
-    "t",
-    "time",
-    "datetime",
-    "date",
+    *(OPEN_TIME, "opentime", "open_timestamp", "time_open", "timeopen", "timestamp"),
+    *("unix", "unix_timestamp", "unix_time", "ts", "t", "time", "datetime", "date"),
 )
 """What tables call the open time, in plain form; what usually holds numbers comes first."""
 
@@ -79,6 +67,8 @@ _BARE_UNITS_S: Final = (1.0, 60.0, 0.001)
 """What a number without a unit counts: seconds, minutes or milliseconds."""
 
 _FEWEST_QUOTE_LETTERS: Final = 3
+_MOST_LEVELS: Final = 2
+_VARIED: Final = str.maketrans("_()[]", "     ")
 _COARSE_BYTES: Final = 2
 
 _NAMES: Final = {
@@ -179,9 +169,6 @@ def plain_name(name: str) -> str:
     return "_".join(name.lower().translate(_VARIED).split())
 
 
-_VARIED: Final = str.maketrans("_()[]", "     ")
-
-
 def flat_names(levels: Sequence[Sequence[str]], series: Series, where: str) -> list[str]:
     """Turn the levels of column names into one name a column, empty for those of other tickers.
 
@@ -201,9 +188,6 @@ def flat_names(levels: Sequence[Sequence[str]], series: Series, where: str) -> l
         told = dict.fromkeys(shown(ticker, 30) for ticker in tickers if ticker)
         raise of_another_series(series, f"the tickers {listed(list(told))}")
     return names
-
-
-_MOST_LEVELS: Final = 2
 
 
 def of_another_series(series: Series, got: str) -> DataError:

@@ -25,22 +25,9 @@ from v8.symbols import SYMBOL_RULE, is_symbol, plain_symbol
 
 WEEK_S: Final = 7 * 86_400
 
-TIMEFRAME_S: Final = {
-    "1m": 60,
-    "3m": 180,
-    "5m": 300,
-    "15m": 900,
-    "30m": 1_800,
-    "1h": 3_600,
-    "2h": 7_200,
-    "4h": 14_400,
-    "6h": 21_600,
-    "8h": 28_800,
-    "12h": 43_200,
-    "1d": 86_400,
-    "3d": 259_200,
-    "1w": WEEK_S,
-}
+_UNIT_S: Final = {"m": 60, "h": 3_600, "d": 86_400, "w": WEEK_S}
+_TIMEFRAMES: Final = ("1m", "3m", "5m", "15m", "30m", "1h", "2h", "4h", "6h", "8h", "12h", "1d", "3d", "1w")
+TIMEFRAME_S: Final = {name: int(name[:-1]) * _UNIT_S[name[-1]] for name in _TIMEFRAMES}
 """Seconds of one bar for every timeframe the exchange archive offers on a fixed grid."""
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from v8.columns import CLOSE, HIGH, LOW, OPEN, OPEN_TIME, VOLUME
+from v8.columns import OHLCV, OPEN_TIME
 from v8.errors import DataError, listed
 from v8.market.frames import TIME_NAMES, flat_names, plain_name, wanted_columns
 from v8.market.open_times import read_open_times
@@ -71,18 +71,8 @@ def _require_closed(line: str, separator: str, number: int, where: str) -> None:
 
 
 ARCHIVE_COLUMNS = (
-    OPEN_TIME,
-    OPEN,
-    HIGH,
-    LOW,
-    CLOSE,
-    VOLUME,
-    "close_time",
-    "quote_volume",
-    "count",
-    "taker_buy_volume",
-    "taker_buy_quote_volume",
-    "ignore",
+    *(OPEN_TIME, *OHLCV, "close_time", "quote_volume", "count"),
+    *("taker_buy_volume", "taker_buy_quote_volume", "ignore"),
 )
 """Order of the exchange archive; see lineage "Sources they used" and the headers of its futures files."""
 
