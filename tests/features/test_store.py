@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -144,10 +144,10 @@ def moved(content: bytes, source: int, target: int) -> bytes:
         (lambda content: content[: len(content) // 2], "is cut off"),
         (lambda content: b"", "it is empty"),
         (lambda content: b"not a table at all", "was not written by this store"),
-        (lambda content: content.replace(b'"starts"', b'"stunts"'), "does not match its checksum"),
-        (lambda content: content.replace(b'"num_bytes"', b'"num_bites"'), "index cannot be read"),
+        (lambda content: content.replace(b'"definitions"', b'"definitiens"'), "does not match its checksum"),
+        (lambda content: content.replace(b'"checksum"', b'"chocksum"'), "does not match its checksum"),
         (
-            lambda content: content.replace(b'{"v8_features_format": 2', b'{"v8_features_format":,2'),
+            lambda content: content.replace(b'{"v8_features_format": 3', b'{"v8_features_format":,3'),
             "cannot be read",
         ),
     ],
@@ -213,19 +213,12 @@ def rewrite_index(path: Path, change) -> None:
     content = path.read_bytes()
     start = content.rfind(b'{"v8_features_format":')
     index, length = json.JSONDecoder().raw_decode(content[start:].decode("latin-1"))
-    old = content[start - 64 : start + length]
     change(index)
-    body = json.dumps(index).encode()
-    new = checksum(content[: index["num_bytes"]], body) + body
-    path.write_bytes(content.replace(old, new + b" " * (len(old) - len(new))))
-
-
-def checksum(runs: bytes, index: bytes) -> bytes:
-    """Sum whole blocks of 1,024 words by place and by block, and digest the sums and what is left."""
-    whole = len(runs) // 8192 * 8192
-    words = np.frombuffer(runs[:whole], np.uint64).reshape(-1, 1024)
-    content = (index, runs[whole:], words.sum(axis=0), words.sum(axis=1))
-    return hashlib.sha256(b"".join(map(bytes, content))).hexdigest().encode()
+    body = json.dumps(index | {"checksum": "0" * 8}).encode().ljust(length)
+    before, after = content[:start] + body, content[start + length :]
+    at = before.rfind(b"0" * 8, 0, before.find(b'"candles"', start))
+    checksum = zlib.crc32(before[at + 8 :] + after, zlib.crc32(before[:at]))
+    path.write_bytes(before[:at] + f"{checksum:08x}".encode() + before[at + 8 :] + after)
 
 
 def first_of(candles: Candles, num_rows: int) -> Candles:
