@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, AliasPath, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from v8.errors import ArtifactError
 from v8.redaction import shown
@@ -144,6 +144,11 @@ def check_format(content: Any, known: tuple[int, ...], *, what: str, where: str,
         raise ArtifactError(
             where=where, rule=f"this v8 reads {what} format {known[-1]}", got=f"format {found!r}", fix=fix
         )
+
+
+def at_keys(*path: str) -> Any:
+    """Say under which keys, one within the other, a value stands in its file."""
+    return Field(validation_alias=AliasPath(*path))
 
 
 def checked(

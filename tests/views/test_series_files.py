@@ -16,8 +16,15 @@ from v8.losses.leaderboard import read_results
 from v8.storage import write_text
 from v8.views.document import plotly_library
 from v8.views.markup import Html, element
-from v8.views.page import run_page, series_body, series_line
-from v8.views.series_files import MOST_IN_ONE_FILE, section_address, section_file, write_section
+from v8.views.page import (
+    MOST_IN_ONE_FILE,
+    run_page,
+    section_address,
+    section_file,
+    series_body,
+    series_line,
+    write_section,
+)
 
 HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">"
 NAMES = tuple(f"C{number:03}USDT-1h" for number in range(MOST_IN_ONE_FILE + 1))

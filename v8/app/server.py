@@ -23,9 +23,8 @@ from starlette.routing import Route
 
 from v8.app import answers
 from v8.app.assets import ICON, SCRIPT, STYLE_SHEET
-from v8.app.connections import PATIENCE_S, Connection, Crowd, Listener, Tell
 from v8.app.desk import RETRY_S, Desk, Promise
-from v8.app.guard import Guard, Policy, json_answer
+from v8.app.guard import PATIENCE_S, Connection, Crowd, Guard, Listener, Policy, Tell, json_answer
 from v8.app.page import Shown, page, record_part, said
 from v8.app.places import Fleet
 from v8.errors import ProfileError, V8Error

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Generic, TypeVar
 
-from pydantic import AliasPath, Field, StrictBool, TypeAdapter
+from pydantic import StrictBool, TypeAdapter
 
 from v8.columns import TASK_OHLC
 from v8.errors import ArtifactError
@@ -31,7 +31,7 @@ from v8.formulas.baselines import NAIVE, called
 from v8.losses.judgement import BEATS, LOSES, MODEL, Judgement, Outcome, best_baseline, outcome_of, verdict_of
 from v8.losses.quantile_judgement import QuantileJudgement
 from v8.losses.significance import corrected_p_values
-from v8.records import MAX_SIZE, Count, Seconds, Text, checked, read_plain
+from v8.records import MAX_SIZE, Count, Seconds, Text, at_keys, checked, read_plain
 from v8.storage import write_text
 from v8.tables import Table
 from v8.tasks import TASKS
@@ -43,24 +43,19 @@ _HISTORY_COLUMNS = ("epoch", "train_loss", "validation_loss")
 _FIX: Final = "Restore the file or train the series again"
 
 
-def _at(*path: str) -> Any:
-    """Say under which keys, one within the other, a value stands in its file."""
-    return Field(validation_alias=AliasPath(*path))
-
-
 @dataclass(frozen=True)
 class SeriesResult:
     """One finished series, as reports show it."""
 
     series: Text  # its name, "BTCUSDT-15m"
-    source: Annotated[Text, _at("candles", "source")]  # name of the candle source
-    is_demo: Annotated[StrictBool, _at("is_demo_market")]  # whether the market was simulated
-    best_epoch: Annotated[Count, _at("training", "best_epoch")]  # whose weights were kept; 0 is untrained
-    epochs_run: Annotated[Count, _at("training", "epochs_run")]  # epochs trained
+    source: Annotated[Text, at_keys("candles", "source")]  # name of the candle source
+    is_demo: Annotated[StrictBool, at_keys("is_demo_market")]  # whether the market was simulated
+    best_epoch: Annotated[Count, at_keys("training", "best_epoch")]  # whose weights were kept; 0 is untrained
+    epochs_run: Annotated[Count, at_keys("training", "epochs_run")]  # epochs trained
     seconds: Mapping[str, Seconds]  # wall time per stage, in seconds
     judgement: Judgement  # errors beside the baselines
     split: Mapping[str, Any]  # spans of the table, as `SeriesData.describe_split` writes them
-    candle_report: Annotated[Mapping[str, Any], _at("candles", "report")]  # see `CandleReport.to_json`
+    candle_report: Annotated[Mapping[str, Any], at_keys("candles", "report")]  # see `CandleReport.to_json`
     quantiles: QuantileJudgement | None = None  # how its quantiles did; None where it has none
 
     @property

@@ -32,8 +32,16 @@ from v8.losses.leaderboard import (
 )
 from v8.storage import Pace, write_json, write_text
 from v8.views.markup import Html
-from v8.views.page import DEMO_WARNING, is_in_files, run_page, series_body, series_line, series_section
-from v8.views.series_files import section_file, write_section
+from v8.views.page import (
+    DEMO_WARNING,
+    is_in_files,
+    run_page,
+    section_file,
+    series_body,
+    series_line,
+    series_section,
+    write_section,
+)
 
 REPORT_FILE = "report.html"
 TIMING_FILE = "timing.json"

@@ -9,7 +9,7 @@ so beside its name.
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import yaml
 from huggingface_hub import EvalResult, ModelCardData
@@ -28,7 +28,7 @@ from v8.losses.leaderboard import (
     summarise,
 )
 from v8.losses.significance import ALPHA
-from v8.records import Moment, Plain, Sha256, Word, checked
+from v8.records import Moment, Plain, Sha256, Word, at_keys, checked
 from v8.redaction import shown
 from v8.tables import Table
 from v8.tasks import TASKS
@@ -159,20 +159,8 @@ _NO_TEST: Final = "The test spans hold too few windows to say what is more than 
 
 
 @dataclass(frozen=True)
-class _Network:
-    family: Word
-
-
-@dataclass(frozen=True)
-class _Task:
+class _TaskTold:
     loss: Word
-
-
-@dataclass(frozen=True)
-class _Profile:
-    scaling: Word
-    network: _Network
-    tasks: Mapping[Word, _Task]
 
 
 @dataclass(frozen=True)
@@ -180,7 +168,9 @@ class _Told:
     """What a card tells of `run.json`, in plain words."""
 
     created_at: Moment
-    profile: _Profile
+    scaling: Annotated[Word, at_keys("profile", "scaling")]
+    family: Annotated[Word, at_keys("profile", "network", "family")]
+    tasks: Annotated[Mapping[Word, _TaskTold], at_keys("profile", "tasks")]
     profile_digest: Sha256
     machine: MachineAbout
     versions: Mapping[Word, Plain]

@@ -1,36 +1,42 @@
 """The report of a run as one self-contained page, `report.html`.
 
 All text passes through `v8.views.markup`, which escapes it; `v8.views.document` makes the page. A series
-has a folded section: forecasts, errors by horizon, training, candles, time. In the page of a large run it
-lies in a file beside it, see `v8.views.series_files`.
+has a folded section: forecasts, errors by horizon, training, candles, time.
+
+A section with its charts is 50 to 100 kB, so a page of a thousand would be 80 MB. Beyond `MOST_IN_ONE_FILE`
+series the page holds a line each, and a section comes from its file when its line is opened, such as
+`report/series/BTCUSDT-15m.js`. A page that was opened from a disk may not read files, but it may run one that
+its own script names: so each file is a call of that script's `v8Section` with the name and the markup as two
+texts, and says nothing else but, in its first line, what it was drawn from; one that is up to date is not
+drawn again.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
+from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE
 from v8.artifacts.run_folder import RunRecord
-from v8.artifacts.series_artifact import ForecastSample
+from v8.artifacts.series_artifact import FORECASTS_FILE, ForecastSample
 from v8.formulas.baselines import BASELINES, NAIVE
 from v8.losses.judgement import MODEL, Judgement
 from v8.losses.leaderboard import History, LeaderboardRow, SeriesResult, rank_results
 from v8.losses.metrics import StepDirection
 from v8.losses.significance import ALPHA
+from v8.records import MAX_FILE_BYTES
+from v8.storage import digest_bytes, write_text
 from v8.tables import Table
 from v8.tasks import TASKS
+from v8.user_files import open_given, read_given
+from v8.version import VERSION
+from v8.views import leaderboard_tables as board
 from v8.views.comparison_results import Comparison
 from v8.views.document import document, plot
 from v8.views.figures import error_figure, forecast_figure, learning_figure, multiples_figure, stage_figure
-from v8.views.leaderboard_tables import (
-    LEADERBOARD_NOTE,
-    interval,
-    interval_tables,
-    multiples_table,
-    named_intervals,
-    summary_cards,
-    verdicts,
-)
 from v8.views.markup import Html, element, facts, join, share_bar, shown_table, split_bar
-from v8.views.series_files import MOST_IN_ONE_FILE, SECTIONS_FOLDER, section_address
 from v8.wording import ABSENT, count, duration, number, p_value, percent, price, spaced
 
 DEMO_WARNING: Final = "Simulated market: these numbers say nothing about real coins."
@@ -42,6 +48,15 @@ _DIRECTION_COLUMNS: Final = (
     *("step", "hit rate", "95 %", "always up", "windows counted"),
     *("worth, independent", "truth flat", "forecast flat"),
 )
+
+SECTIONS_FOLDER: Final = "report/series"
+"""Beside `report.html`."""
+
+MOST_IN_ONE_FILE: Final = 40
+"""A page of so many series, those of the default universe, is one file that can be sent as it is."""
+
+_MAX_STAMP: Final = 200
+"""Letters of the first line, and more."""
 
 
 def run_page(run: RunRecord, results: Sequence[SeriesResult], sections: Mapping[str, Html]) -> Html:
@@ -58,7 +73,7 @@ def run_page(run: RunRecord, results: Sequence[SeriesResult], sections: Mapping[
     parts += [
         element("h1", f"Run of profile {run.profile_name}"),
         element("p", f"{len(rows)} of {len(run.series)} series are finished.{failed}"),
-        summary_cards(rows),
+        board.summary_cards(rows),
     ]
     if run.reasons:
         failures = Table(["Series", "Reason"], sorted(run.reasons.items()), is_prose=True)
@@ -115,7 +130,7 @@ def series_body(result: SeriesResult, history: History, sample: ForecastSample |
         element("p", "A click on a name shows or hides its line.", class_="soft"),
         element("div", *charts, class_="charts"),
         *(_error_table(judgement, task) for task in judgement.errors),
-        *interval_tables(result.quantiles),
+        *board.interval_tables(result.quantiles),
         element("h3", "Direction of the close"),
         shown_table(Table(_DIRECTION_COLUMNS, map(_direction_cells, judgement.direction))),
         element("h3", "Training"),
@@ -156,9 +171,9 @@ def _leaderboard(rows: Sequence[LeaderboardRow], *, is_folded: bool) -> list[str
     return [
         element("h2", "Leaderboard"),
         _folded("Charts of all series", *charts, is_folded=is_folded),
-        element("p", LEADERBOARD_NOTE, class_="soft"),
-        multiples_table(rows, "#{}"),
-        verdicts(rows),
+        element("p", board.LEADERBOARD_NOTE, class_="soft"),
+        board.multiples_table(rows, "#{}"),
+        board.verdicts(rows),
     ]
 
 
@@ -210,7 +225,7 @@ def _forecasts(sample: ForecastSample | None) -> Html:
     num_steps = len(next(iter(sample.issued[0].values.values())))
     every = "every bar" if num_steps == 1 else f"every {num_steps} bars"
     spans = "the forecast low to high. It is no interval: nothing says how often the truth stays within."
-    if told := named_intervals(sample.levels):
+    if told := board.named_intervals(sample.levels):
         spans = f"the {told} interval of the close: so often should the truth stay within, at each step."
     note = (
         f"Newest {len(sample.open_time_s)} candles of the test span, times in UTC. A forecast was issued "
@@ -243,7 +258,7 @@ def _error_cells(judgement: Judgement, task: str, forecaster: str) -> list[str]:
 def _direction_cells(step: StepDirection) -> list[str]:
     always_up = step.num_rises / step.num_counted if step.num_counted else None
     counts = (step.num_counted, round(step.num_effective), step.num_flat_truth, step.num_flat_forecast)
-    shares = [percent(step.rate), interval(step.interval), percent(always_up)]
+    shares = [percent(step.rate), board.interval(step.interval), percent(always_up)]
     return [str(step.step), *shares, *map(count, counts)]
 
 
@@ -295,3 +310,46 @@ def _shown(value: object) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return count(value) if isinstance(value, int) else f"{value:.4g}"
     return ABSENT if value is None else str(value)
+
+
+def section_file(series: str) -> str:
+    """Return where the section of a series lies, beside the page.
+
+    >>> section_file("BTCUSDT-15m")
+    'report/series/BTCUSDT-15m.js'
+    """
+    return f"{SECTIONS_FOLDER}/{series}.js"
+
+
+def section_address(series: str) -> str:
+    """Return the same as an address relative to the page."""
+    return quote(section_file(series))
+
+
+def write_section(run: Path, series: str, served: Path, draw: Callable[[], Html], *, is_anew: bool) -> None:
+    """Write the section of a series beside the page of a run, atomically.
+
+    It is drawn anew if asked, or if it was drawn from other files than lie in `served`, the model shown.
+    """
+    file, stamp = run / section_file(series), _stamp(served)
+    if is_anew or not _is_stamped(file, stamp):
+        write_text(file, f"{stamp}\nv8Section({_script_text(series)}, {_script_text(draw())});\n")
+
+
+def _stamp(served: Path) -> str:
+    parts = [VERSION.encode("ascii")]
+    for name in (METADATA_FILE, HISTORY_FILE, FORECASTS_FILE):
+        with suppress(FileNotFoundError):  # older models have no forecasts beside them
+            parts.append(read_given(served / name, MAX_FILE_BYTES))
+    return f"// drawn from {digest_bytes(*parts)}"
+
+
+def _is_stamped(file: Path, stamp: str) -> bool:
+    with suppress(OSError), open_given(file) as stream:
+        return stream.readline(_MAX_STAMP) == f"{stamp}\n".encode()
+    return False
+
+
+def _script_text(text: str) -> str:
+    """Write a text for a script: ASCII only, and nothing in it that ends a script."""
+    return json.dumps(text).replace("<", "\\u003c")
