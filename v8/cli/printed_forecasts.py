@@ -95,7 +95,7 @@ def _row(one: Issued) -> list[Any]:
         ends,
     ]
     change = ABSENT if ends is None else percent(ends / close - 1.0, 2)
-    best = next(iter(one.quality().values()))["multiple_of_best"]
+    best = next(iter(one.quality.values()))["multiple_of_best"]
     old = ABSENT if one.model_age_s is None else age(one.model_age_s)
     prices = [ABSENT if value is None else f"{value:.7g}" for value in numbers]
     first = one.forecast.index[0].strftime("%Y-%m-%dT%H:%MZ")
@@ -106,7 +106,7 @@ def _row(one: Issued) -> list[Any]:
 def _about(one: Issued) -> list[str]:
     """Say of forecasts of one place where they come from, and how their table is read."""
     revision = f" at {one.revision}" if one.revision else ""
-    task = next(iter(one.quality()))
+    task = next(iter(one.quality))
     return [
         f"Models: {one.place}{revision}, profile {one.profile}. Candles: {one.candles.source}.",
         *one.demo_lines(),

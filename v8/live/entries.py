@@ -3,17 +3,13 @@
 Numbers of a forecast are float32, as a model gives them; what is written is what is scored. Arrays of all
 tasks lie one behind the other, in the order of `Issuer.tasks`, each as steps times columns.
 
-Legend: K forecasters, V values of one forecaster (steps times columns of all tasks), T tasks, H steps, C
-columns of a task.
-
-Scoring: a forecast meets the candles that came.
-
 The loss of a forecast is what the leaderboard averages: its mean absolute error in returns over all steps
 and columns of a task; that of a quantile is twice its pinball loss. It is taken once, when the last forecast
 bar has closed, from the columns that the judgement takes its truth from, computed from a fixed number of
 candles: the same whenever it is done.
 
-Legend: K forecasters, V values of one forecaster, T tasks, H steps, C columns of a task.
+Legend: K forecasters, V values of one forecaster (steps times columns of all tasks), T tasks, H steps, C
+columns of a task.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ from pydantic import AfterValidator, Field
 from v8.columns import CLOSE
 from v8.features.formulas import DAY_S
 from v8.features.indicators import warmup_bars
-from v8.features.table import FeatureTable, compute_table
+from v8.features.table import compute_table
 from v8.formulas.baselines import NAIVE
 from v8.losses.judgement import MODEL
 from v8.losses.metrics import in_returns
@@ -84,9 +80,7 @@ def level_of(forecaster: str) -> float | None:
 class Issuer:
     """One model of one series of a place, and what stands beside it.
 
-    Args:
-        revision: Commit of the Hub that it is of; None for one of this machine.
-        forecasters: `MODEL`, then keys of `BASELINES`, then `quantile_forecaster` of each outer level.
+    `revision` is the commit of the Hub that it is of; None for one of this machine.
     """
 
     place: Place  # where the model is, see `v8.live.ledger.place_name`
@@ -100,7 +94,7 @@ class Issuer:
     bar_s: Positive  # seconds of a bar
     horizon_bars: Positive  # bars ahead
     tasks: Mapping[Word, tuple[Word, ...]]  # what is forecast: columns per task, in the order of the values
-    forecasters: tuple[Word, ...]
+    forecasters: tuple[Word, ...]  # `MODEL`, keys of `BASELINES`, `quantile_forecaster` of each outer level
 
     def __post_init__(self) -> None:
         is_timed = Series.parse(self.series).bar_s == self.bar_s
@@ -146,19 +140,13 @@ class Issuer:
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A forecast that was issued.
-
-    Args:
-        issued_for_s: When the newest candle closed, which is when the first forecast bar opens; seconds since
-            the epoch, UTC.
-        values: What every forecaster said, shape (K, V), float32, quote currency or unitless.
-    """
+    """A forecast that was issued; times are seconds since the epoch, UTC."""
 
     issuer: Issuer  # who forecast
-    issued_for_s: OpenTime
+    issued_for_s: OpenTime  # when the newest candle closed, which is when the first forecast bar opens
     written_s: OpenTime  # when it was written, by the exchange's clock
     candles_digest: Sha256  # of the candles that it was made from
-    values: NDArray[np.float32]
+    values: NDArray[np.float32]  # what every forecaster said, shape (K, V), quote currency or unitless
 
     @property
     def is_late(self) -> bool:
@@ -177,19 +165,15 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """How far a forecast was from the truth.
+    """How far a forecast was from the truth; None where a candle never came, so that nothing is to score.
 
-    Args:
-        truth_digest: Of the candles of the forecast bars, as they were then; None where a candle never came,
-            so that there is nothing to score.
-        losses: Mean absolute error in returns over all steps and columns, of a quantile twice its pinball
-            loss, shape (K, T), float64, unitless; None likewise.
+    A loss is the mean absolute error in returns over all steps and columns, of a quantile twice its pinball.
     """
 
     scored_s: OpenTime  # when it was scored, by the exchange's clock
-    truth_digest: Sha256 | None
-    truth: NDArray[np.float32] | None  # what happened, shape (V,), float32; None likewise
-    losses: NDArray[np.float64] | None
+    truth_digest: Sha256 | None  # of the candles of the forecast bars, as they were then
+    truth: NDArray[np.float32] | None  # what happened, shape (V,)
+    losses: NDArray[np.float64] | None  # shape (K, T), unitless
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,15 +243,10 @@ def truth_bars(entry: Entry) -> int:
 
 
 def score(entry: Entry, candles: Candles, now_s: int) -> Score | None:
-    """Compare a forecast with what came.
+    """Compare a forecast, whose last bar has closed, with what came; `now_s` is the present, seconds, UTC.
 
-    Args:
-        entry: The forecast; its last bar has closed.
-        candles: Of its series, closed; at least `truth_bars` up to its last bar where there are as many.
-        now_s: The present, seconds since the epoch, UTC.
-
-    Returns:
-        Its score; one without losses where a candle never came; None where it may still come.
+    At least `truth_bars` candles up to its last bar are needed. Returns its score; one without losses where a
+    candle never came; None where it may still come.
     """
     bar_s, num_bars = entry.issuer.bar_s, truth_bars(entry)
     needed = np.arange(entry.due_s - num_bars * bar_s, entry.due_s, bar_s)
@@ -276,7 +255,8 @@ def score(entry: Entry, candles: Candles, now_s: int) -> Score | None:
         return Score(now_s, None, None, None) if now_s >= entry.due_s + GIVEN_UP_S else None
     known = candles.newest(num_bars, int(needed[-1]))
     table = compute_table(known, _columns(entry))
-    truth = _truth(entry, table)
+    ahead = slice(-entry.issuer.horizon_bars, None)
+    truth = {task: table.select(columns)[ahead] for task, columns in entry.issuer.tasks.items()}
     last_close = float(table.column(CLOSE)[-1 - entry.issuer.horizon_bars])
     return Score(now_s, known.digest, entry.issuer.joined(truth), _losses(entry, truth, last_close))
 
@@ -284,12 +264,6 @@ def score(entry: Entry, candles: Candles, now_s: int) -> Score | None:
 def _columns(entry: Entry) -> tuple[str, ...]:
     wanted = (name for columns in entry.issuer.tasks.values() for name in columns)
     return tuple(dict.fromkeys((*wanted, CLOSE)))
-
-
-def _truth(entry: Entry, table: FeatureTable) -> dict[str, NDArray[np.float32]]:
-    """Return what happened, per task, shape (H, C), float32."""
-    ahead = slice(-entry.issuer.horizon_bars, None)
-    return {task: table.select(columns)[ahead] for task, columns in entry.issuer.tasks.items()}
 
 
 def _losses(entry: Entry, truth: Mapping[str, NDArray[np.float32]], last_close: float) -> NDArray[np.float64]:

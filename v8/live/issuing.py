@@ -25,7 +25,7 @@ from v8.losses.judgement import Judgement
 from v8.market.candles import Candles
 from v8.market.open_times import iso
 from v8.market.sources.source import BringsMany, CandleSource, present_of
-from v8.quantile_levels import intervals, nominal, percent_of, quantile_column
+from v8.quantile_levels import interval_names, intervals, quantile_column
 from v8.tasks import TASKS
 from v8.wording import duration, number
 
@@ -80,23 +80,20 @@ class Issued:
     def intervals(self) -> dict[str, list[list[str]]]:
         """Write each central interval of every point forecast, the widest first, row by row: "90 %"."""
         written = {}
-        for low, high in intervals(self.forecaster.quantiles):
+        levels, columns = self.forecaster.quantiles, self.points().columns
+        for told, pair in zip(interval_names(levels), intervals(levels), strict=True):
             ends = [
-                self.forecast[[quantile_column(name, level) for name in self.points().columns]].to_numpy()
-                for level in (low, high)
+                self.forecast[[quantile_column(name, level) for name in columns]].to_numpy() for level in pair
             ]
-            written[f"{percent_of(nominal((low, high)))} %"] = [
+            written[told] = [
                 [f"{least:.7g} – {most:.7g}" for least, most in zip(*row, strict=True)]
                 for row in zip(*ends, strict=True)
             ]
         return written
 
-    def quality(self) -> dict[str, dict[str, Any]]:
-        """Return the judgement per task: its error beside naive's and the best baseline's, and verdicts."""
-        return self._quality
-
     @cached_property
-    def _quality(self) -> dict[str, dict[str, Any]]:
+    def quality(self) -> dict[str, dict[str, Any]]:
+        """The judgement per task: its error beside naive's and the best baseline's, and verdicts."""
         judgement = self.forecaster.about.judgement
         return {task: _task_quality(judgement, task) for task in judgement.tasks}
 
@@ -133,7 +130,7 @@ class Issued:
         naive, best = (
             ", ".join(
                 f"{task} {number(told[f'multiple_of_{kind}'])} ({told[verdict]})"
-                for task, told in self.quality().items()
+                for task, told in self.quality.items()
             )
             for kind, verdict in (("naive", "verdict"), ("best", "verdict_against_best"))
         )
@@ -155,7 +152,7 @@ class Issued:
                 "sha256": self.model_sha256,
                 "seen_until": iso(self.forecaster.seen_until_s),
                 "age_s": self.model_age_s,
-                "quality": self.quality(),
+                "quality": self.quality,
                 **self._quantiles(),
             },
             "candles": {
@@ -181,15 +178,12 @@ def issue(
     """Forecast the bars after the newest closed candle of a source.
 
     Args:
-        source: Where its candles come from.
-        place: Where the model is, as the user named it.
         bars: Candles to read; as many as the model needs when None.
         is_any_age: Whether the past is meant: otherwise a forecast of which every bar has closed is refused.
         now_s: The present, seconds since the epoch, UTC; the source's own when None.
 
-    Raises `DataError` if there are no such candles, they cannot be trusted, break off, or are too old; or if
-    the model is one of the demo market and the candles are not; `ArtifactError` if the model cannot work on
-    them, or what is told of it is damaged.
+    Raises `DataError` if there are no such candles, they cannot be trusted, break off, are too old, or of
+    another market than the model's.
     """
     _require_same_market(forecaster, source)
     num_bars = forecaster.needed_bars if bars is None else bars
@@ -222,19 +216,19 @@ def issue_each(
     bars: int | None = None,
     is_any_age: bool = False,
 ) -> IssuedMany:
-    """Issue the forecasts of several series; one that cannot be issued does not stop the others.
-
-    Args:
-        names: Such as "BTCUSDT-15m".
-        source: As for `issue`.
-        bars: As for `issue`.
-        is_any_age: As for `issue`.
+    """Issue the forecasts of several series as `issue` does; what cannot be issued does not stop the others.
 
     Raises `PullError` if the Hub does not hand the models out; `DataError` if the exchange does not tell its
     time.
     """
     models.bring(names)
-    forecasters, refused = _opened(models, names)
+    forecasters: list[Forecaster] = []
+    refused: dict[str, V8Error] = {}
+    for name in names:
+        try:
+            forecasters.append(models.open(name))
+        except V8Error as error:
+            refused[name] = error
     if forecasters and isinstance(source, BringsMany):
         num_bars = max(each.needed_bars for each in forecasters) if bars is None else bars
         brought = [one for each in forecasters for one in each.companions().with_neighbours([each.series])]
@@ -246,18 +240,6 @@ def issue_each(
         except V8Error as error:
             refused[str(forecaster.series)] = error
     return IssuedMany(issued, refused)
-
-
-def _opened(models: ModelPlace, names: Sequence[str]) -> tuple[list[Forecaster], dict[str, V8Error]]:
-    """Open models; return them, and why the others cannot be used."""
-    forecasters: list[Forecaster] = []
-    refused: dict[str, V8Error] = {}
-    for name in names:
-        try:
-            forecasters.append(models.open(name))
-        except V8Error as error:
-            refused[name] = error
-    return forecasters, refused
 
 
 def _require_same_market(forecaster: Forecaster, source: CandleSource) -> None:
@@ -274,11 +256,11 @@ def _require_same_market(forecaster: Forecaster, source: CandleSource) -> None:
 def _require_past(forecaster: Forecaster, now_s: int) -> None:
     """Refuse a present that a model has already seen: a clock is wrong, or the model from elsewhere."""
     if forecaster.seen_until_s > now_s:
+        seen = iso(forecaster.seen_until_s)
         raise DataError(
             where=str(forecaster.series),
             rule="a model was trained before it forecasts the present",
-            got=f"{iso(now_s)} as the present, and a model that has seen candles until "
-            f"{iso(forecaster.seen_until_s)}",
+            got=f"{iso(now_s)} as the present, and a model that has seen candles until {seen}",
             fix="Check the clock of this machine and of the source; --allow-old forecasts the past",
         )
 

@@ -1,12 +1,10 @@
-"""The baselines that are issued beside a forecast, from the same candles at the same moment.
+"""A model and its candles become an entry: the forecast of a close, with all baselines beside it.
 
 What a baseline knows of the past is fitted to the newest candles that had closed by the last midnight UTC:
 once a day and series, and the same whenever it is asked for, so that a process that was killed writes the
 same numbers as one that was not. Fit and arithmetic are those of the judgement (`v8.formulas.baselines`).
 
 Legend: H steps of the horizon, C columns of a task.
-
-A model and its candles become an entry: the forecast of a close, with all baselines beside it.
 """
 
 from collections.abc import Mapping
@@ -66,15 +64,9 @@ class FittedBaselines:
     forecasts: Mapping[str, Forecast]  # each by its name
 
     def forecast(self, candles: Candles) -> dict[str, dict[str, NDArray[np.float64]]]:
-        """Forecast the bars after the newest candle.
+        """Forecast the bars after the newest candle, per baseline and task, shape (H, C), in the task's unit.
 
-        Args:
-            candles: `known_bars` of them, or all there are.
-
-        Returns:
-            Per baseline and task, shape (H, C), in the task's unit; without baselines that leave a task out.
-
-        Raises `DataError` if too few candles are unbroken at the end.
+        `known_bars` candles, or all there are, are enough. Baselines that leave a task out are left out.
         """
         profile = self.profile
         table = compute_table(candles, table_columns(profile))
@@ -96,11 +88,7 @@ class FittedBaselines:
 
 
 def fit_baselines(profile: Profile, candles: Candles, until_s: int) -> FittedBaselines:
-    """Fit every baseline that is installed.
-
-    Args:
-        candles: The past; none of them may close after `until_s`.
-        until_s: See `FittedBaselines`.
+    """Fit every baseline that is installed to candles of which none may close after `until_s`.
 
     Raises `DataError` if there are too few windows without a hole; `SeriesError` if the close never moves.
     """
@@ -124,10 +112,7 @@ def fit_baselines(profile: Profile, candles: Candles, until_s: int) -> FittedBas
 
 
 def profile_of(forecaster: Forecaster) -> Profile:
-    """Return the profile that a model was trained with.
-
-    Raises `ProfileError` if its metadata record none of this v8.
-    """
+    """Return the profile that a model was trained with; `ProfileError` if it is none of this v8."""
     return forecaster.about.trained_profile
 
 
@@ -142,19 +127,14 @@ def make_entry(
     """Forecast the bars after the newest candle, by the model and every baseline.
 
     The model is given as many candles as it needs and no more, as `predict` does, so that the same candles
-    give the same numbers whatever else is known.
+    give the same numbers whatever else is known. `wanted_bars` candles are enough; the newest closes when the
+    forecast bars open.
 
-    Args:
-        candles: `wanted_bars` where there are as many; the newest closes when the forecast bars open.
-        place: Where the model is, as the ledger names it.
-
-    Raises `DataError` if too few candles are unbroken at the end, or the model has seen what it should
-    forecast; `ArtifactError` if the model cannot work on them.
+    Raises `DataError` if too few candles are unbroken, or the model has seen what it should forecast.
     """
-    _require_real(forecaster)
     known = candles.newest(forecaster.needed_bars)
     issued_for_s = int(known.open_time_s[-1]) + forecaster.series.bar_s
-    _require_unseen(forecaster, issued_for_s)
+    _require_fitting(forecaster, issued_for_s)
     frame = forecaster.predict(known)
     profile = fitted.profile
     made: dict[str, Mapping[str, NDArray[np.float64]]] = {
@@ -201,8 +181,8 @@ def _quantiles(
     }
 
 
-def _require_real(forecaster: Forecaster) -> None:
-    """Refuse to speak about real prices with a model that has only seen simulated ones."""
+def _require_fitting(forecaster: Forecaster, issued_for_s: int) -> None:
+    """Refuse to speak about real prices with a model of simulated ones, and of what a model has seen."""
     if forecaster.about.is_demo_market:
         raise DataError(
             where=str(forecaster.series),
@@ -210,9 +190,6 @@ def _require_real(forecaster: Forecaster) -> None:
             got="one of the demo market",
             fix="Train it on real candles",
         )
-
-
-def _require_unseen(forecaster: Forecaster, issued_for_s: int) -> None:
     if forecaster.seen_until_s > issued_for_s:
         raise DataError(
             where=str(forecaster.series),

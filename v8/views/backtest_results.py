@@ -31,6 +31,7 @@ from v8.artifacts.metadata import read_metadata
 from v8.artifacts.run_folder import RUN_FILE, read_run
 from v8.formulas.baselines import NAIVE
 from v8.losses.judgement import MODEL, Judgement, Outcome, best_baseline, is_equal, outcome_of, verdict_of
+from v8.losses.leaderboard import median as median_of
 from v8.losses.quantile_judgement import QuantileJudgement
 from v8.losses.season import BREAK_FACTOR, SEASON_FILE, Season
 from v8.losses.significance import corrected_p_values, diebold_mariano
@@ -69,26 +70,18 @@ class Cell:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """How the model did on a task over some cells.
-
-    Args:
-        p_naive: Chance of a difference from naive this large if both were as good, corrected; or None.
-        difference: Mean of what that test compares, model less best baseline, as a share of naive's error;
-            below 0 the model errs less.
-        crps: Per baseline with quantiles, median of the model's CRPS over its; empty without quantiles.
-        coverage: Per central interval, such as "90 %", median share of truths within it.
-    """
+    """How the model did on a task over some cells; `crps` and `coverage` are empty without quantiles."""
 
     num_cells: int  # cells that have it
     multiples: Mapping[str, float]  # per forecaster, median error as a multiple of naive's, the model first
     best: str  # the baseline with the smallest median
     against_best: float | None  # median error as a multiple of that baseline's; None where it makes none
     num_better: int  # cells in which the model's error is the smaller one
-    p_naive: float | None
+    p_naive: float | None  # chance of a difference from naive this large if both were as good, corrected
     p_best: float | None  # the same of the best baseline
-    difference: float
-    crps: Mapping[str, float] = field(default_factory=dict)
-    coverage: Mapping[str, float] = field(default_factory=dict)
+    difference: float  # mean of what that test compares, as a share of naive's error, below 0 is better
+    crps: Mapping[str, float] = field(default_factory=dict)  # over that of each baseline with some, median
+    coverage: Mapping[str, float] = field(default_factory=dict)  # per interval, "90 %", median share within
 
     @property
     def outcome(self) -> Outcome:
@@ -117,7 +110,7 @@ class Stretch:
     last_close: str  # close of the last one
     shock: float  # median over cells of `v8.losses.season.shock_of`
     is_break: bool  # whether that is above `BREAK_FACTOR`; of a pool, whether it holds breaks alone
-    held: tuple[float, float]
+    held: tuple[float, float]  # share of true closes between low and high, one and all steps ahead, medians
     tasks: Mapping[str, TaskResult]  # what was judged
 
 
@@ -134,15 +127,11 @@ class SeriesFold:
 
 @dataclass(frozen=True, kw_only=True)
 class BacktestResults:
-    """What a back-test found so far.
-
-    Args:
-        pools: By timeframe and key of `POOLS`; those without a cell, or with every one again, are left out.
-    """
+    """What a back-test found so far."""
 
     plan: BacktestPlan  # what was asked for
     folds: tuple[Stretch, ...]  # by fold and timeframe
-    pools: tuple[Stretch, ...]
+    pools: tuple[Stretch, ...]  # by timeframe and key of `POOLS`, but those without a cell, or with every one
     series: Mapping[str, Mapping[str, TaskResult]]  # by series, over all its folds
     cells: tuple[SeriesFold, ...]  # every one
     failures: Mapping[str, Mapping[str, str]]  # per fold, why series of it failed or are not finished
@@ -171,11 +160,8 @@ def read_results(
 ) -> BacktestResults:
     """Read what is finished of a back-test and work out its figures.
 
-    Args:
-        refused: Per folder of a fold, why series of it failed now. What an earlier call judged of them is
-            left out: it was of other candles, or its files are not as they were saved.
-
-    Raises `ArtifactError` if a file is missing or damaged.
+    What an earlier call judged of series that failed now, per folder of a fold in `refused`, is left out: it
+    was of other candles, or its files are not as they were saved.
     """
     lacking = {fold.folder: _failures(path, fold) | dict(refused.get(fold.folder, {})) for fold in plan.folds}
     cells = [cell for fold in plan.folds for cell in _cells(path, fold, lacking[fold.folder])]
@@ -209,7 +195,7 @@ def results_of(
         plan=plan,
         folds=corrected,
         pools=_corrected(pools),
-        series=_corrected_series(series),
+        series=dict(zip(series, _with_corrected([*series.values()]), strict=True)),
         cells=tuple(_shown(cell, corrected) for cell in cells),
         failures={fold: those for fold, those in failures.items() if those},
     )
@@ -260,7 +246,8 @@ def _task(cells: Sequence[Cell], task: str) -> TaskResult:
     judgements = [cell.judgement for cell in cells]
     names = [MODEL, *(name for name in judgements[0].tasks[task].errors if name != MODEL)]
     multiples = {
-        name: [cell.multiple(task, name) for cell in cells if _has(cell, task, name)] for name in names
+        name: [cell.multiple(task, name) for cell in cells if name in cell.judgement.tasks[task].errors]
+        for name in names
     }
     best = best_baseline(judgements, task)
     ratios = [one.multiple(task, baseline=best) for one in judgements]
@@ -270,10 +257,10 @@ def _task(cells: Sequence[Cell], task: str) -> TaskResult:
     return TaskResult(
         num_cells=len(cells),
         multiples={
-            name: middle for name, values in multiples.items() if (middle := _median(values)) is not None
+            name: middle for name, values in multiples.items() if (middle := median_of(values)) is not None
         },
         best=best,
-        against_best=_median(ratios),
+        against_best=median_of(ratios),
         num_better=sum(is_less),
         p_naive=p_naive,
         p_best=p_best,
@@ -289,26 +276,16 @@ def _interval_medians(judged: Sequence[QuantileJudgement], task: str) -> dict[st
         name: {
             each: middle
             for each in dict.fromkeys(each for one in found for each in one[kind])
-            if (middle := _median(one[kind].get(each) for one in found)) is not None
+            if (middle := median_of(one[kind].get(each) for one in found)) is not None
         }
         for name, kind in (("crps", "crps_multiples"), ("coverage", "coverage"))
     }
 
 
-def _has(cell: Cell, task: str, forecaster: str) -> bool:
-    return forecaster in cell.judgement.tasks[task].errors
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
-
-
 def _tested(cells: Sequence[Cell], task: str, baseline: str) -> tuple[float | None, float]:
-    """Test the model against a baseline over cells of one timeframe.
+    """Test the model against a baseline over cells of one timeframe; None where nothing can be said.
 
-    Returns:
-        The p-value, None where nothing can be said; and the mean difference, as a share of naive's error.
+    The mean difference beside the p-value is a share of naive's error.
     """
     if all(cell.judgement.is_equal(task, baseline) for cell in cells):
         return None, 0.0
@@ -323,12 +300,8 @@ def shared_differences(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Average the differences between model and baseline over the series that share a close.
 
-    Args:
-        cells: In the order of folds.
-
-    Returns:
-        Closes, ascending, seconds since the epoch, shape (N,), and mean differences as shares of each series'
-        naive error, shape (N,), unitless.
+    Returns closes, ascending, seconds since the epoch, shape (N,), and mean differences as shares of each
+    series' naive error, shape (N,), unitless; of `cells` in the order of folds.
     """
     times, values = [], []
     last_s: dict[Series, int] = {}
@@ -346,39 +319,29 @@ def shared_differences(
 
 
 def _corrected(stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:
+    fixed = _with_corrected([stretch.tasks for stretch in stretches])
+    return tuple(replace(stretch, tasks=tasks) for stretch, tasks in zip(stretches, fixed, strict=True))
+
+
+def _with_corrected(tables: Sequence[Mapping[str, TaskResult]]) -> list[dict[str, TaskResult]]:
     """Correct the p-values of a table for how many there are, naive's and the best baselines' apart."""
-    results = [result for stretch in stretches for result in stretch.tasks.values()]
-    fixed = iter(_with_corrected(results))
-    return tuple(
-        replace(stretch, tasks={task: next(fixed) for task in stretch.tasks}) for stretch in stretches
-    )
-
-
-def _corrected_series(series: Mapping[str, Mapping[str, TaskResult]]) -> dict[str, dict[str, TaskResult]]:
-    fixed = iter(_with_corrected([result for tasks in series.values() for result in tasks.values()]))
-    return {name: {task: next(fixed) for task in tasks} for name, tasks in series.items()}
-
-
-def _with_corrected(results: Sequence[TaskResult]) -> list[TaskResult]:
+    results = [result for tasks in tables for result in tasks.values()]
     naive = corrected_p_values([result.p_naive for result in results])
     best = corrected_p_values([result.p_best for result in results])
-    return [
-        replace(result, p_naive=one, p_best=other)
-        for result, one, other in zip(results, naive, best, strict=True)
-    ]
+    paired = zip(results, naive, best, strict=True)
+    fixed = (replace(each, p_naive=one, p_best=other) for each, one, other in paired)
+    return [{task: next(fixed) for task in tasks} for tasks in tables]
 
 
 def _shown(cell: Cell, folds: Sequence[Stretch]) -> SeriesFold:
     """Put a cell beside the best baselines of its fold."""
     wanted = (f"fold {cell.fold}", cell.series.timeframe)
     stretch = next(one for one in folds if (one.name, one.timeframe) == wanted)
-    tasks = cell.judgement.tasks
+    multiple, best = cell.judgement.multiple, {task: told.best for task, told in stretch.tasks.items()}
     return SeriesFold(
         fold=cell.fold,
         series=str(cell.series),
         is_break=stretch.is_break,
-        multiples={task: cell.judgement.multiple(task) for task in tasks},
-        against_best={
-            task: cell.judgement.multiple(task, baseline=stretch.tasks[task].best) for task in tasks
-        },
+        multiples={task: multiple(task) for task in cell.judgement.tasks},
+        against_best={task: multiple(task, baseline=best[task]) for task in cell.judgement.tasks},
     )

@@ -32,21 +32,15 @@ WARM: Final = "features_warm"
 
 @dataclass(frozen=True)
 class ModelMeasurement:
-    """One model of a measured profile.
-
-    Args:
-        epochs_run: Epochs trained; 0 of a profile without a network, which has neither their times nor a best
-            one, nor every stage.
-        multiples: Per task, mean absolute error over the naive forecast's; None if naive made none.
-    """
+    """One model of a measured profile; one without a network lacks epochs, their times and some stages."""
 
     series: str  # its series
     seconds: Mapping[str, float]  # wall time per stage as the artefact records it, and `WARM`
-    epoch_s: float
+    epoch_s: float  # with validation, but for the first one's program; in a fleet this model's share
     windows_per_s: float  # training speed, median over epochs; in a fleet this model's share
-    epochs_run: int
+    epochs_run: int  # 0 of a profile without a network
     best_epoch: int  # epoch whose weights were kept; 0 is the untrained network
-    multiples: Mapping[str, float | None]
+    multiples: Mapping[str, float | None]  # per task, error over naive's; None if naive made none
     multiples_of_best: Mapping[str, float | None]  # the same over the best baseline's
 
     @property
@@ -77,12 +71,7 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Profiles measured side by side.
-
-    Args:
-        download_s: Per series, seconds until its candles were there, before anything was measured.
-        failures: Per profile that failed, or has failed series: why.
-    """
+    """Profiles measured side by side."""
 
     command: str  # the command line
     created_at: str  # when, ISO 8601 in UTC
@@ -94,11 +83,11 @@ class Comparison:
     num_repeats: int  # how often each profile was to be measured
     baseline: str  # profile that ratios refer to
     num_workers: int  # processes that a run on this machine has at work side by side
-    download_s: Mapping[str, float] = field(default_factory=dict)
+    download_s: Mapping[str, float] = field(default_factory=dict)  # per series, until its candles were there
     machine: Mapping[str, Any]  # processor, cores, memory
     versions: Mapping[str, str]  # versions of what can change a result
     measurements: tuple[Measurement, ...] = ()  # those that succeeded, in the order taken
-    failures: Mapping[str, str] = field(default_factory=dict)
+    failures: Mapping[str, str] = field(default_factory=dict)  # per profile with failed series: why
 
     @property
     def profiles(self) -> tuple[str, ...]:
