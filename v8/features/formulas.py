@@ -33,10 +33,8 @@ SHORT_ROWS: Final = 512
 class Average:
     """The exponential averages that one formula takes, which can go on where they stood.
 
-    Args:
-        stood: Where each of them stood, in the order in which the formula takes them; none of them when they
-            begin with their values.
-        row: Row of the values at which they stood; they are NaN before it.
+    They stood at some row of the values, in the order in which the formula takes them, and are NaN before it;
+    where none did they begin with their values.
     """
 
     def __init__(self, stood: Sequence[float] = (), row: int = 0) -> None:
@@ -57,13 +55,10 @@ class Average:
 
 
 def rsi(close: Floats, period_bars: int, average: Average | None = None) -> Floats:
-    """Compute Wilder's relative strength index (New Concepts in Technical Trading Systems, 1978).
+    """Compute Wilder's relative strength index (New Concepts in Technical Trading Systems, 1978), 0 to 100.
 
-    100 * average gain / (average gain + average loss), both smoothed with weight 1 / period. Only gains
-    so far give 100, only losses 0, and a market that has not moved at all 50: neither side is stronger.
-
-    Returns:
-        Shape (N,), between 0 and 100, unitless.
+    100 * average gain / (average gain + average loss), both smoothed with weight 1 / period. Only gains so
+    far give 100, only losses 0, and a market that has not moved at all 50: neither side is stronger.
     """
     change = np.diff(close, prepend=close[:1])
     average = average or Average()
@@ -73,16 +68,9 @@ def rsi(close: Floats, period_bars: int, average: Average | None = None) -> Floa
 
 
 def macd(close: Floats, fast_bars: int, slow_bars: int, average: Average | None = None) -> Floats:
-    """Subtract the slow exponential average of the close from the fast one.
+    """Subtract the slow exponential average of the close from the fast one, in quote currency.
 
-    Args:
-        close: Shape (N,), quote currency.
-        fast_bars: Span of the fast average, in bars; its newest weight is 2 / (span + 1).
-        slow_bars: Span of the slow average, in bars.
-        average: What takes the averages; they begin with the first row when None.
-
-    Returns:
-        Shape (N,), quote currency; exactly 0 in a flat market.
+    The newest weight of an average is 2 / (span + 1); exactly 0 in a flat market.
     """
     average = average or Average()
     return average(close, 2.0 / (fast_bars + 1)) - average(close, 2.0 / (slow_bars + 1))
@@ -96,13 +84,10 @@ def macd_signal(macd_line: Floats, signal_bars: int, average: Average | None = N
 def close_moments(close: Floats, period_bars: int) -> Floats:
     """Compute the simple average of the close, as its distance from the close, and the deviation.
 
-    Two passes over the differences from the newest close of each window. The differences keep every
-    digit of a price near 1e-5 as well as of one near 1e5, and make both results exactly zero for a flat
-    window; running sums, which are faster, lose up to half of the digits.
-
-    Returns:
-        Shape (2, N), quote currency: average minus close, and sample standard deviation (divisor
-        period - 1). The first period - 1 columns are NaN.
+    Two passes over the differences from the newest close of each window. The differences keep every digit of
+    a price near 1e-5 as well as of one near 1e5, and make both results exactly zero for a flat window;
+    running sums, which are faster, lose up to half of the digits. Shape (2, N), quote currency: average minus
+    close, and sample standard deviation (divisor period - 1). The first period - 1 columns are NaN.
     """
     moments = np.full((2, len(close)), np.nan)
     if len(close) < period_bars:
@@ -122,10 +107,8 @@ def close_moments(close: Floats, period_bars: int) -> Floats:
 def bollinger_band(close: Floats, moments: Floats, stds: float) -> Floats:
     """Place a Bollinger band `stds` sample deviations of `close_moments` above the simple average.
 
-    Negative for the lower band (Bollinger on Bollinger Bands, 2001).
-
-    Returns:
-        Shape (N,), quote currency; the close itself in a flat market.
+    Negative for the lower band (Bollinger on Bollinger Bands, 2001). Quote currency; the close itself in a
+    flat market.
     """
     return close + (moments[0] + stds * moments[1])
 
@@ -133,20 +116,16 @@ def bollinger_band(close: Floats, moments: Floats, stds: float) -> Floats:
 def relative_deviation(close: Floats, moments: Floats, stds: float) -> Floats:
     """Divide so many sample deviations of `close_moments` by the simple average: volatility (1) or width (4).
 
-    Returns:
-        Shape (N,), unitless, not negative; 0 in a flat market.
+    Unitless, not negative; 0 in a flat market.
     """
     return stds * moments[1] / (close + moments[0])
 
 
 def band_position(moments: Floats, stds: float) -> Floats:
-    """Say where the close lies between the lower band (0) and the upper band (1).
+    """Say where the close lies between the lower band (0) and the upper band (1), or beyond; unitless.
 
     The bands are `stds` sample deviations of `close_moments` from the average. Where they coincide (a flat
     market) the close is in their middle: 0.5.
-
-    Returns:
-        Shape (N,), unitless; may leave 0..1.
     """
     reach = stds * moments[1]
     return ratio(reach - moments[0], 2.0 * reach, where_zero=0.5)
@@ -155,11 +134,8 @@ def band_position(moments: Floats, stds: float) -> Floats:
 def atr(high: Floats, low: Floats, close: Floats, period_bars: int) -> Floats:
     """Average the true range, plainly rather than with Wilder's smoothing, as the lineage does.
 
-    The true range is max(high, previous close) - min(low, previous close) (Wilder, 1978); the first bar
-    has no previous close and therefore none.
-
-    Returns:
-        Shape (N,), quote currency, not negative; the first `period_bars` rows are NaN.
+    The true range is max(high, previous close) - min(low, previous close) (Wilder, 1978); the first bar has
+    no previous close and therefore none. Quote currency, not negative; the first `period_bars` rows are NaN.
     """
     previous = close[:-1]
     true_range = np.maximum(high[1:], previous) - np.minimum(low[1:], previous)
@@ -167,11 +143,7 @@ def atr(high: Floats, low: Floats, close: Floats, period_bars: int) -> Floats:
 
 
 def roc(close: Floats, period_bars: int) -> Floats:
-    """Compute the rate of change between closes that lie `period_bars` apart.
-
-    Returns:
-        Shape (N,), percent of the earlier close; the first `period_bars` rows are NaN.
-    """
+    """Compute the change from the close `period_bars` before, in percent of it; NaN in the first rows."""
     change_pct = np.full(len(close), np.nan)
     earlier = close[: max(0, len(close) - period_bars)]
     change_pct[period_bars:] = 100.0 * (close[period_bars:] - earlier) / earlier
@@ -179,12 +151,9 @@ def roc(close: Floats, period_bars: int) -> Floats:
 
 
 def volume_norm(volume: Floats, period_bars: int) -> Floats:
-    """Divide the volume by its simple average.
+    """Divide the volume by its simple average: unitless, between 0 and `period_bars`; NaN in the first rows.
 
     A window without any trade counts as ordinary: 1, the value of a volume equal to its average.
-
-    Returns:
-        Shape (N,), unitless, between 0 and `period_bars`; the first `period_bars` - 1 rows are NaN.
     """
     return ratio(volume, moving_mean(volume, period_bars), where_zero=1.0)
 
@@ -237,8 +206,7 @@ def moving_mean(values: Floats, period_bars: int) -> Floats:
 def windows(values: Floats, period_bars: int) -> Floats:
     """View all windows of N values at once, as `sliding_window_view` does in twenty times the time.
 
-    Returns:
-        Shape (period_bars, N - period_bars + 1): the oldest value of every window, then the next ones.
+    Shape (period_bars, N - period_bars + 1): the oldest value of every window, then the next ones.
     """
     values = np.ascontiguousarray(values)
     shape = period_bars, len(values) - period_bars + 1
@@ -275,39 +243,23 @@ WAVE_DECIMALS: Final = 9
 
 
 def range_deviation(high: Floats, low: Floats, period_bars: int) -> Floats:
-    """Estimate the deviation of one bar's log return from the ranges of the newest bars (Parkinson).
-
-    Returns:
-        Shape (N,), unitless, not negative.
-    """
+    """Estimate the deviation of one bar's log return from the newest ranges (Parkinson), unitless."""
     squares = np.square(np.log(high / low))
     return np.sqrt((moving_mean(squares, period_bars) if period_bars > 1 else squares) / PARKINSON)
 
 
 def realised_deviation(close: Floats, period_bars: int) -> Floats:
-    """Root of the mean squared log return of the newest `period_bars` returns.
-
-    Returns:
-        Shape (N,), unitless, not negative; the first `period_bars` rows are NaN.
-    """
+    """Root of the mean squared log return of the newest `period_bars` returns, unitless; NaN before."""
     squares = np.square(np.diff(np.log(close)))
     return np.concatenate([np.full(min(1, len(close)), np.nan), np.sqrt(moving_mean(squares, period_bars))])
 
 
 def recent_range(shortest: Floats, short: Floats, long: Floats, longest: Floats) -> Floats:
-    """Blend deviations over four horizons geometrically: the size of move to expect of the next bar.
+    """Blend deviations over four horizons geometrically: the move to expect of the next bar, unitless.
 
     The weights follow the heterogeneous autoregression of Corsi (2009, doi:10.1093/jjfinec/nbp001): people
-    trade on several horizons, and each leaves its trace.
-
-    Args:
-        shortest: Deviation over the fewest bars, shape (N,), unitless.
-        short: Over more.
-        long: Over more still.
-        longest: Over the most bars; 0 only where nothing has moved for as long.
-
-    Returns:
-        Shape (N,), unitless; 0 where `longest` is.
+    trade on several horizons, and each leaves its trace. It is 0 where the longest is, where nothing has
+    moved for as long.
     """
     floor = FLOOR_SHARE * longest
     blend = np.ones_like(longest)
@@ -324,8 +276,7 @@ def share_of_recent(deviation: Floats, recent: Floats) -> Floats:
 def move(close: Floats, recent: Floats, period_bars: int) -> Floats:
     """Size of the move over some bars, in multiples of the usual one: `recent` times the root of the bars.
 
-    Returns:
-        Shape (N,), unitless, from 0 to `MAX_MOVE`; the first `period_bars` rows are NaN.
+    From 0 to `MAX_MOVE`; the first `period_bars` rows are NaN.
     """
     size = np.full(len(close), np.nan)
     size[period_bars:] = np.abs(np.log(close[period_bars:] / close[: max(0, len(close) - period_bars)]))
@@ -333,17 +284,11 @@ def move(close: Floats, recent: Floats, period_bars: int) -> Floats:
 
 
 def wave(open_time_s: Floats, period_s: int, num_waves: int, is_cosine: bool) -> Floats:
-    """Turn the time of the day or week into a number without a jump at midnight.
+    """Turn the time of the day or week (seconds since 1970, UTC) into a number without a jump at midnight.
 
-    Args:
-        open_time_s: Shape (N,), seconds since 1970, UTC.
-        period_s: Length of the period, in seconds; it starts on a Monday at midnight.
-        num_waves: Waves in a period.
-        is_cosine: Cosine instead of sine.
-
-    Returns:
-        Shape (N,), -1 to 1, unitless, rounded: where every bar meets a wave at zero (three waves a day at
-        four hours a bar), errors of 1e-16 would be all there is, and scaling brings that to unit size.
+    A period starts on a Monday at midnight and has `num_waves`. Between -1 and 1, rounded: where every bar
+    meets a wave at zero (three waves a day at four hours a bar), errors of 1e-16 would be all there is, and
+    scaling brings that to unit size.
     """
     angle: Floats = 2.0 * np.pi * num_waves * np.mod(open_time_s - MONDAY_S, period_s) / period_s
     exact: Floats = np.cos(angle) if is_cosine else np.sin(angle)
@@ -353,17 +298,9 @@ def wave(open_time_s: Floats, period_s: int, num_waves: int, is_cosine: bool) ->
 def rolled_moments(close: Floats, period_bars: int, num_steps: int) -> Floats:
     """Average and deviate the closes of a window of which the first steps ahead repeat the last close.
 
-    These are the roll-forward Bollinger bands: `k` steps ahead the window holds the newest period - k
-    known closes and k times the last one.
-
-    Args:
-        close: Shape (N,), quote currency.
-        period_bars: Closes in the window.
-        num_steps: Most steps ahead, below `period_bars`.
-
-    Returns:
-        Shape (2, num_steps, N), as shares of the last close: average minus last close, and sample
-        deviation. The first `period_bars` - 1 rows are NaN.
+    These are the roll-forward Bollinger bands: `k` steps ahead, below `period_bars`, the window holds the
+    newest period - k known closes and k times the last one. Shape (2, num_steps, N), as shares of the last
+    close: average minus last close, and sample deviation. The first `period_bars` - 1 rows are NaN.
     """
     moments = np.full((2, num_steps, len(close)), np.nan)
     if len(close) < period_bars:

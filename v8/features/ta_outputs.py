@@ -42,12 +42,7 @@ class RefusedError(ValueError):
 
 @dataclass(frozen=True)
 class Output:
-    """One output of an indicator.
-
-    Args:
-        name: Of the method that returns it.
-        indicator: Class of the package.
-    """
+    """One output of an indicator, a class of the package: the method `name` returns it."""
 
     name: str
     indicator: Callable[..., Any]
@@ -69,12 +64,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Wish:
-    """An output with all of its parameters.
-
-    Args:
-        output: Which.
-        parameters: Name and value of each, in the order of the package.
-    """
+    """An output with the value of each of its parameters, in the order of the package."""
 
     output: Output
     parameters: Mapping[str, Value]
@@ -118,11 +108,7 @@ def package_version() -> str:
 
 
 def read_wish(name: str) -> Wish:
-    """Read a name such as `ta.stoch(window=10, smooth_window=5)`.
-
-    Raises:
-        RefusedError: If it is written otherwise, or the package has no such output or parameter.
-    """
+    """Read a name such as `ta.stoch(window=10, smooth_window=5)`, or raise a RefusedError with the reason."""
     found = _NAME.fullmatch(name)
     if not found:
         raise RefusedError(

@@ -172,15 +172,9 @@ def fit_ensemble(train: Span) -> RangeEnsemble:
 
 
 def fit_log_ranges(terms_WL: Floats, logs_WH: Floats, known: KnownRanges) -> Floats:
-    """Fit the coefficients of the log range of each coming bar.
+    """Fit the coefficients of the log range of each coming bar, shape (L, H).
 
-    Args:
-        terms_WL: One, the log ranges behind, the longest last, and the waves, if they are not left out.
-        logs_WH: The log ranges that followed.
-        known: What the terms are.
-
-    Returns:
-        Shape (L, H).
+    Terms are one, the log ranges behind, the longest last, and the waves, if they are not left out.
     """
     fitted_LH = least_squares(terms_WL, logs_WH)
     if known.has_level:
@@ -199,16 +193,10 @@ def _fit_without_level(terms_WL: Floats, logs_WH: Floats, num_ranges: int) -> Fl
 
 
 def move_terms(xp: Any, standing: Closes, ranges: Any) -> dict[bool, Any]:
-    """Compute the terms of the regression.
+    """Compute the terms of the regression, (W, H, 2), in returns, by `Task.has_window`.
 
-    Args:
-        xp: Array namespace, `numpy` or `keras.ops`.
-        standing: The coming closes if the close stays where it is.
-        ranges: Log range of each coming bar, shape (W, H), unitless.
-
-    Returns:
-        Of tasks without and, where `standing` has them, with a window of closes, by `Task.has_window`, shape
-        (W, H, 2), in returns.
+    Ranges are the log range of each coming bar, (W, H), unitless. Those with a window of closes are there
+    where `standing`, the coming closes if the close stays where it is, has them.
     """
     squares = RANGE_TO_VARIANCE * xp.square(ranges)
     walk = [xp.sqrt(xp.cumsum(squares, axis=1)), xp.sqrt(squares)]
@@ -276,14 +264,10 @@ class Shares:
 
 
 def fit_shares(span: Span, said: Mapping[str, Mapping[str, NDArray[Any]]]) -> dict[str, Floats]:
-    """Fit everybody's shares.
+    """Fit everybody's shares on the validation span: per task, (M, H) in the order of `MEMBERS`.
 
-    Args:
-        span: The validation span.
-        said: Per member what it forecasts for these windows, per task, shape (W, H, C), in the task's unit.
-
-    Returns:
-        Per task, shape (M, H), in the order of `MEMBERS`; each step adds up to one.
+    Those of a step add up to one. `said` is what each member forecasts for these windows, per task, shape (W,
+    H, C), in the task's unit.
     """
     shares = {}
     for task, truth_WHC in span.truth.items():

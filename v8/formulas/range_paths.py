@@ -84,16 +84,9 @@ def fit_range_paths(train: Span) -> RangePaths:
 
 
 def walk_windows(span: Span, ranges_NH: Floats, lent_PHC: Floats, summed_up: Summary) -> dict[str, Floats]:
-    """Walk the paths of some windows, a few at a time, and sum them up.
+    """Walk the paths of some windows, a few at a time, and sum them up: per task, one row a window.
 
-    Args:
-        span: The windows.
-        ranges_NH: The log range forecast for each coming bar, unitless.
-        lent_PHC: The bars lent, see `lent_bars`.
-        summed_up: What is said of the paths.
-
-    Returns:
-        Per task of the profile, one row a window.
+    Ranges, (N, H), are the log ranges forecast for each coming bar, unitless; `lent_PHC` is of `lent_bars`.
     """
     starts = range(0, len(span), WINDOWS_AT_ONCE)
     parts = [slice(start, start + WINDOWS_AT_ONCE) for start in starts]
@@ -106,17 +99,7 @@ def walk_windows(span: Span, ranges_NH: Floats, lent_PHC: Floats, summed_up: Sum
 
 
 def path_medians(xp: Any, tasks: Sequence[Task], history_close: Any, moved: Any) -> dict[str, Any]:
-    """Walk the paths, and take the medians of what each task would be on them.
-
-    Args:
-        xp: Array namespace, `numpy` or `keras.ops`.
-        tasks: Which.
-        history_close: As for `path_closes`.
-        moved: Likewise.
-
-    Returns:
-        Per task, shape (N, H, C), in its unit.
-    """
+    """Walk the paths as `path_closes` does: per task the median on them, shape (N, H, C), in its unit."""
     found = path_quantiles(xp, (MEDIAN,), tasks, history_close, moved)
     return {task: xp.squeeze(values, axis=2) for task, values in found.items()}
 
@@ -145,16 +128,13 @@ def _quantiles(xp: Any, levels: Sequence[float], values: Any) -> Any:
 
 
 def path_closes(xp: Any, history_close: Any, moved: Any) -> Closes:
-    """Walk the paths.
+    """Walk the paths: what comes in units of the last close, by path, arrays of shape (N, P, H) and more.
 
     Args:
         xp: Array namespace, `numpy` or `keras.ops`.
         history_close: Closes of the last 20 known rows, oldest first, shape (N, K), quote currency.
         moved: Open, high, low and close of each coming bar of each path as log ratios to the close before,
             shape (N, P, H, C).
-
-    Returns:
-        What comes in units of the last close, by path, arrays of shape (N, P, H) and more.
     """
     last = xp.take(history_close, [history_close.shape[1] - 1], axis=1)
     steps = xp.take(moved, OHLC.index(CLOSE), axis=3)
@@ -183,15 +163,10 @@ def log_ranges(ohlc_NHC: Floats) -> Floats:
 
 
 def lent_bars(train: Span, forecast_NH: Floats, drawn: NDArray[np.int64]) -> Floats:
-    """Take the bars that followed some train windows, and their mirrors.
+    """Take the bars that followed the train windows at some places, (D,), and their mirrors.
 
-    Args:
-        train: The train span.
-        forecast_NH: The range forecast for each of its coming bars, unitless, above 0.
-        drawn: Places of the windows, shape (D,).
-
-    Returns:
-        Log ratios to the close before, in multiples of the range forecast, shape (2 D, H, C).
+    Forecast ranges, (N, H), are unitless and above 0. Returns log ratios to the close before, in multiples of
+    the range forecast, shape (2 D, H, C).
     """
     ohlc = train.truth[TASK_OHLC][drawn]
     before = np.concatenate([train.last_close[drawn, None], ohlc[:, :-1, OHLC.index(CLOSE)]], axis=1)

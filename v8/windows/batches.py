@@ -56,14 +56,10 @@ def num_batches(num_windows: int, batch_size: int) -> int:
 
 
 def batched_rows(orders: Sequence[Rows], batch_size: int) -> tuple[Rows, Weights]:
-    """Cut one order a model into full batches side by side, filled up with weight zero.
+    """Cut one order a model, each of a window or more, into full batches side by side.
 
-    Args:
-        orders: Anchor rows per model, shape (W,), each W at least 1.
-        batch_size: Windows a batch.
-
-    Returns:
-        Rows (S, B, M), int64, and weights of the same shape, float32; S is set by the longest order.
+    They are filled up with weight zero. Returns rows (S, B, M), int64, and weights of that shape, float32; S
+    is set by the longest order.
     """
     num_slots = batch_size * max(num_batches(len(order), batch_size) for order in orders)
     rows = np.stack([np.resize(order, num_slots) for order in orders], axis=1)
@@ -73,13 +69,7 @@ def batched_rows(orders: Sequence[Rows], batch_size: int) -> tuple[Rows, Weights
 
 
 class FleetWindows:
-    """The windows of one or many series, batch after batch.
-
-    Tables and pipelines are set up once, however many epochs and validations follow.
-
-    Args:
-        fleet: One series a model, of one profile.
-    """
+    """The windows of one or many series of one profile; tables and pipelines are set up once."""
 
     def __init__(self, fleet: Sequence[SeriesData]) -> None:
         self._fleet = list(fleet)
@@ -97,12 +87,8 @@ class FleetWindows:
     ) -> Generator[Batch]:
         """Yield the batches of `num_epochs` epochs, shuffled epoch by epoch and model by model.
 
-        Each epoch holds as many batches as the series with the most train windows needs.
-
-        Args:
-            seeds: Seed of each series.
-            first_epochs: Number of each series' first epoch here; they may differ after a resume.
-            num_epochs: Epochs to yield.
+        Each epoch holds as many batches as the series with the most train windows needs. The first epochs'
+        numbers may differ by series after a resume.
         """
         size = self._fleet[0].profile.training.windows_per_step
         for number in range(num_epochs):

@@ -34,11 +34,8 @@ class SeriesData:
     """Everything the trainer and the judge need of one series.
 
     Args:
-        profile: What is trained.
         table: Raw columns, at least `table_columns(profile)`.
-        split: Row ranges of the spans.
         spans: The complete windows of `train`, `validation` and `test`.
-        scaling: Constants from train rows.
         inputs_NF: Scaled features of every row, float32.
         targets_NHC: Per task, scaled targets by anchor row, float32; rows that anchor no window are 0.
         weight_N: Weight of the window anchored at each row in losses, mean about one, float32.
@@ -99,11 +96,7 @@ def table_columns(profile: Profile) -> tuple[str, ...]:
 
 
 def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
-    """Split, scale and index one series.
-
-    Args:
-        table: Holds at least `table_columns(profile)`.
-        profile: What is trained.
+    """Split, scale and index a series; its table holds at least `table_columns(profile)`.
 
     Raises:
         DataError: If a span holds no complete window.

@@ -30,17 +30,10 @@ RIDGE_SHARE: Final = 1e-9
 
 
 def least_absolute_errors(x_NP: Floats, y_NM: Floats) -> Floats:
-    """Fit each target by the terms with the smallest sum of absolute errors.
+    """Fit coefficients, shape (P, M), with the smallest sums of absolute errors.
 
     Least squares, reweighted by one over the error of the round before (Schlossmacher 1973,
-    doi:10.1080/01621459.1973.10481457).
-
-    Args:
-        x_NP: Terms, without a constant unless one of them is.
-        y_NM: Targets.
-
-    Returns:
-        Coefficients, shape (P, M).
+    doi:10.1080/01621459.1973.10481457). There is no constant unless one of the terms is.
     """
     num_terms = x_NP.shape[1]
     products = (x_NP[:, :, None] * x_NP[:, None, :]).reshape(len(x_NP), -1)
@@ -66,16 +59,7 @@ def least_squares(x_NP: Floats, y_NM: Floats) -> Floats:
 
 
 def fit_without(left_out: Sequence[int], fit: Callable[[Floats], Floats], terms_NP: Floats) -> Floats:
-    """Fit coefficients of terms of which some are left out: theirs are zero.
-
-    Args:
-        left_out: Places of those among the terms.
-        fit: Maps terms, (N, K), to coefficients, (K, M).
-        terms_NP: All terms.
-
-    Returns:
-        Shape (P, M).
-    """
+    """Fit coefficients, (P, M), of terms of which those at some places are left out: theirs are zero."""
     if not left_out:
         return fit(terms_NP)
     fitted_KM = fit(np.delete(terms_NP, left_out, axis=1))
@@ -83,15 +67,7 @@ def fit_without(left_out: Sequence[int], fit: Callable[[Floats], Floats], terms_
 
 
 def weighted_median(values: Floats, weights: Floats) -> Floats:
-    """Return what minimises the weighted sum of absolute distances, along the first axis.
-
-    Args:
-        values: Shape (N, ...), finite.
-        weights: The same shape, 0 or above.
-
-    Returns:
-        Shape (...): the smallest value at which half of the weight lies at or below; 0 where nothing
-        has a weight.
+    """Return what minimises the weighted sum of absolute distances, see `weighted_quantiles`.
 
     >>> weighted_median(np.array([1.0, 2.0, 9.0]), np.array([1.0, 1.0, 5.0])).item()
     9.0
@@ -100,16 +76,10 @@ def weighted_median(values: Floats, weights: Floats) -> Floats:
 
 
 def weighted_quantiles(values: Floats, weights: Floats, levels: Sequence[float]) -> Floats:
-    """Return what minimises the weighted sums of pinball losses, along the first axis.
+    """Return what minimises the weighted sums of pinball losses, along the first axis: shape (Q, ...).
 
-    Args:
-        values: Shape (N, ...), finite.
-        weights: The same shape, 0 or above.
-        levels: Shape (Q,), between 0 and 1.
-
-    Returns:
-        Shape (Q, ...): the smallest value at which that share of the weight lies at or below; 0 where nothing
-        has a weight.
+    Values are finite, weights of the same shape 0 or above, levels between 0 and 1. It is the smallest value
+    at which that share of the weight lies at or below; 0 where nothing has a weight.
 
     >>> weighted_quantiles(np.array([1.0, 2.0, 9.0]), np.array([1.0, 1.0, 2.0]), [0.2, 0.5, 0.6]).tolist()
     [1.0, 2.0, 9.0]

@@ -120,11 +120,9 @@ class TaskScaling:
 
 @dataclass(frozen=True)
 class Scaling:
-    """Everything that turns prices into numbers near one, and back.
+    """Everything that turns prices into numbers near one, and back; columns and tasks in the profile's order.
 
     Args:
-        columns: Input columns in the profile's order.
-        tasks: Tasks in the profile's order.
         reference_price: Median train close; keeps float32 logarithms small, cancels out in windows.
         volatility_floor: Smallest volatility told apart, unitless.
         range_floor: Smallest recent range that divides a target, unitless; 0 unless `ranged`.
@@ -152,15 +150,10 @@ class Scaling:
         return next(task for task in self.tasks if task.task == name)
 
     def scale_inputs(self, table_NF: Floats, closes: Mapping[str, Floats]) -> NDArray[np.float32]:
-        """Scale whole rows; anchored columns still miss their last close, see `anchored_mask`.
+        """Scale raw rows, (N, F), float32; anchored columns still miss their last close, see `anchored_mask`.
 
-        Args:
-            table_NF: Raw feature columns in the profile's order.
-            closes: Close of each row by origin, quote currency, shape (N,): "" for the series' own, and those
-                of other series whose prices are among the columns.
-
-        Returns:
-            Shape (N, F), float32, unitless.
+        Closes of each row, quote currency, (N,), are by origin: "" for the series' own, and those of other
+        series whose prices are among the columns.
         """
         scaled = []
         for column, x_N in zip(self.columns, table_NF.T, strict=True):
@@ -175,8 +168,7 @@ class Scaling:
     def anchored_mask(self, origin: str = "") -> NDArray[np.float32]:
         """Return 1 for columns from which a window subtracts its last scaled close, shape (F,).
 
-        Args:
-            origin: Of which series: "" for the series itself, else the symbol of another one.
+        The origin is "" for the series itself, else the symbol of another one.
         """
         is_meant = [
             column.transform is Transform.ANCHORED and parted(column.name)[0] == origin
@@ -191,15 +183,7 @@ class Scaling:
     def scale_targets(
         self, span: Span, values: Mapping[str, NDArray[np.floating[Any]]]
     ) -> dict[str, NDArray[np.float32]]:
-        """Turn true values, or forecasts of them, into what the network is asked for.
-
-        Args:
-            span: The windows.
-            values: Per task, shape (W, H, C), in the task's unit.
-
-        Returns:
-            Same tasks and shapes, float32, unitless.
-        """
+        """Turn values per task, (W, H, C), in its unit, into a network's targets: float32, unitless."""
         scaled = {}
         for task, given in values.items():
             constants, given_WHC = self.task(task), np.asarray(given, np.float64)
@@ -216,13 +200,8 @@ class Scaling:
 def shape_inputs(xp: Any, transform: Transform, x: Any, *, close: Any, anchor: Any, floor: Any) -> Any:
     """Shape raw columns before they are centred and divided; the published model does so too.
 
-    Args:
-        xp: Array namespace, `numpy` or `keras.ops`.
-        transform: Of these columns.
-        x: The columns.
-        close: Close of the same rows.
-        anchor: Price that `ANCHORED` takes logarithms against.
-        floor: Smallest value that `LOGGED` tells apart.
+    `xp` is `numpy` or `keras.ops`, the close of the same rows, the anchor a price that `ANCHORED` takes
+    logarithms against, and the floor the smallest value that `LOGGED` tells apart.
     """
     if transform is Transform.ANCHORED:
         return xp.log(x / anchor)
@@ -236,7 +215,6 @@ def restore(xp: Any, form: TargetForm, stretched: Any, *, reference: Any, unit: 
 
     Args:
         xp: Array namespace, `numpy` or `keras.ops`.
-        form: What the network's output means.
         stretched: Targets times their scale, shape (W, H, C).
         reference: Roll-forward forecast, floored where its logarithm was taken.
         unit: What a recent range is in the task's unit, shape (W, 1, 1); only `RANGED` reads it.
@@ -250,15 +228,10 @@ def restore(xp: Any, form: TargetForm, stretched: Any, *, reference: Any, unit: 
 
 
 def fit_scaling(train: Span, rows: tuple[int, int], columns: Sequence[str]) -> Scaling:
-    """Fit every constant on the train span.
+    """Fit every constant on the train span, rows from the first to before the last of `rows`.
 
-    Args:
-        train: Its windows; the profile gives features, tasks, losses and the way of scaling.
-        rows: First and past-the-end row of the train span.
-        columns: What the constants of inputs are fitted to: features, close, volatility, recent range.
-
-    Raises:
-        SeriesError: If the close never moves on the train span, so that nothing can be scaled by it.
+    Inputs are fitted to features, close, volatility and recent range in `columns`. A SeriesError tells that
+    the close never moves, so that nothing can be scaled by it.
     """
     profile, where = train.profile, str(train.table.series)
     raw = {name: train.table.column(name)[slice(*rows)].astype(np.float64) for name in columns}

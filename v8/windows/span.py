@@ -42,10 +42,8 @@ Floats = NDArray[np.float64]
 class Span:
     """Windows of one series.
 
-    Args:
-        table: Its columns, at least `v8.windows.dataset.table_columns` of the profile.
-        profile: Gives lookback, horizon, features and tasks.
-        anchors: Last known row of each window, shape (W,), int64, ascending.
+    The table holds at least `v8.windows.dataset.table_columns` of the profile; anchors are the last known row
+    of each window, shape (W,), int64, ascending.
     """
 
     table: FeatureTable
@@ -127,14 +125,7 @@ class Span:
         return np.nan_to_num(smoothed.to_numpy(np.float64))[self.anchors]
 
     def range_variance(self, num_bars: int) -> Floats:
-        """Estimate the variance of one bar's log return from the mean range of the newest bars.
-
-        Args:
-            num_bars: Bars in the mean; near the first row those there are.
-
-        Returns:
-            Shape (W,), unitless.
-        """
+        """Estimate the variance of one bar's log return, (W,), from the mean range of the newest bars."""
         rows = self.anchors + 1
         first = np.maximum(rows - num_bars, 0)
         mean_range = np.maximum(self._total_range[rows] - self._total_range[first], 0.0) / (rows - first)
@@ -157,14 +148,10 @@ class Span:
 
 
 def unheld_waves(train: Span, names: Sequence[str]) -> list[int]:
-    """List the places of columns that tell the time of a period too long for a train span.
+    """List the places, ascending, of columns that tell the time of a period too long for a train span.
 
-    Args:
-        train: Its windows.
-        names: Of columns; those that do not tell the time are never listed.
-
-    Returns:
-        Ascending places in `names`; empty where the span holds every period `LEAST_PERIODS` times.
+    Columns that do not tell the time are never listed; no place where the span holds every period
+    `LEAST_PERIODS` times.
     """
     held_s, plain = len(train) * train.table.series.bar_s, [parted(name)[1] for name in names]
     return [

@@ -20,14 +20,7 @@ SPANS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Split:
-    """Row ranges of the three spans.
-
-    Args:
-        train: First and past-the-end row.
-        validation: First and past-the-end row.
-        test: First and past-the-end row.
-        embargo_bars: Rows left out between neighbours.
-    """
+    """First and past-the-end row of the three spans, and the rows left out between neighbours."""
 
     train: tuple[int, int]
     validation: tuple[int, int]
@@ -42,13 +35,7 @@ class Split:
 def split_rows(num_rows: int, profile: Profile, *, where: str) -> Split:
     """Divide the rows by the profile's shares, after setting two embargoes aside.
 
-    Args:
-        num_rows: Rows of the table.
-        profile: Gives shares, lookback and horizon.
-        where: Name of the series, for the error.
-
-    Raises:
-        DataError: If a span would not hold a single window.
+    A DataError tells that a span of the series `where` would not hold a single window.
     """
     window_bars = profile.lookback_bars + profile.horizon_bars
     usable = num_rows - 2 * profile.embargo_bars
@@ -84,16 +71,12 @@ def rows_needed(profile: Profile) -> int:
 def window_anchors(
     segment: NDArray[np.int32], span: tuple[int, int], lookback_bars: int, horizon_bars: int
 ) -> NDArray[np.int64]:
-    """List the last known row of every complete window of a span.
+    """List the last known row of every complete window of a span, ascending, int64; empty when nothing fits.
 
     Args:
         segment: Number of the unbroken piece each row belongs to, shape (N,), ascending.
         span: First and past-the-end row.
         lookback_bars: Rows a window looks at, the anchor included.
-        horizon_bars: Rows after the anchor.
-
-    Returns:
-        Ascending rows, shape (M,), int64; empty when nothing fits.
     """
     first, end = span
     anchors = np.arange(first + lookback_bars - 1, end - horizon_bars, dtype=np.int64)

@@ -35,17 +35,10 @@ from v8.windows.span import Floats, Span
 def spread_units(
     xp: Any, tasks: Sequence[Task], standing: Closes, recent: Any, squares: Any
 ) -> dict[str, Any]:
-    """Return the unit of every task's quantiles.
+    """Return the unit of every task's quantiles, (N or 1, H, C or 1), in recent ranges, above 0.
 
-    Args:
-        xp: Array namespace.
-        tasks: Which.
-        standing: The coming closes if the close stays where it is.
-        recent: Recent range of each window, above 0, shape (N, 1), unitless.
-        squares: Squared range of each coming bar, in recent ranges, shape (N, H) or (1, H), above 0.
-
-    Returns:
-        Per task, shape (N or 1, H, C or 1), in recent ranges, above 0.
+    The closes are those that come if the close stays where it is; recent ranges, (N, 1), are unitless and
+    above 0, squared ranges of coming bars, (N, H) or (1, H), in recent ranges and above 0.
     """
     walked = xp.expand_dims(xp.sqrt(xp.cumsum(squares, axis=1)), -1)
     if not any(task.has_window for task in tasks):
@@ -60,12 +53,7 @@ def spread_units(
 
 
 def flat_units(span: Span, floored_range: Floats) -> dict[str, Floats]:
-    """Return the units if every coming bar ranges as the recent ones did, per task, shape (N, H, C).
-
-    Args:
-        span: The windows.
-        floored_range: Their recent ranges, above 0, shape (N,), unitless.
-    """
+    """Return the units if every coming bar ranges as the recent ones did, per task, shape (N, H, C)."""
     tasks = [TASKS[name] for name in span.profile.tasks]
     squares = np.ones((1, span.horizon_bars))
     units = spread_units(np, tasks, span.standing, floored_range[:, None], squares)
