@@ -119,21 +119,13 @@ class SourceClock:
 
 @dataclass(frozen=True)
 class Tools:
-    """What a desk works with.
+    """What a desk works with."""
 
-    Args:
-        issue: Makes the forecast of a series with a fleet's model.
-        record: Returns the live record of all series; None where there is none yet.
-        present: The time of the candles' source.
-        tell: What the operator reads.
-        look_s: The place and the source's time are looked at again at most every so many seconds.
-    """
-
-    issue: Callable[[Fleet, Series], Issued]
-    record: Callable[[], Record | None]
+    issue: Callable[[Fleet, Series], Issued]  # forecasts a series with a fleet's model
+    record: Callable[[], Record | None]  # the live record of all series; None where there is none yet
     present: SourceClock
-    tell: Callable[[str], None]
-    look_s: float = LOOK_S
+    tell: Callable[[str], None]  # what the operator reads
+    look_s: float = LOOK_S  # place and clock are looked at again at most every so many seconds
 
 
 class Desk:

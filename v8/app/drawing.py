@@ -49,21 +49,14 @@ NARROW: Final = Paper("chart narrow-chart", 360, 300, (74, 28), 44, 3)
 
 @dataclass(frozen=True)
 class Picture:
-    """Candles, `bar_s` seconds each, and the forecast that follows them without a hole.
-
-    Args:
-        open_time_s: Of the candles, seconds since the epoch, UTC, shape (N,), ascending.
-        candles: Their open, high, low and close, each of shape (N,), quote currency.
-        forecast: Columns forecast, each of shape (H,), quote currency.
-        fans: Lower and upper ends of the close's intervals, the widest first, each of shape (H,).
-    """
+    """Candles of `bar_s` seconds and the forecast that follows them without a hole, in quote currency."""
 
     series: str
     bar_s: int
-    open_time_s: NDArray[np.int64]
-    candles: Columns
-    forecast: Columns
-    fans: Sequence[tuple[Floats, ...]] = ()
+    open_time_s: NDArray[np.int64]  # of the candles, seconds since the epoch, UTC, shape (N,), ascending
+    candles: Columns  # their open, high, low and close, each of shape (N,)
+    forecast: Columns  # columns forecast, each of shape (H,)
+    fans: Sequence[tuple[Floats, ...]] = ()  # ends of the close's intervals, the widest first, shape (H,)
 
     def newest(self, num_candles: int) -> Self:
         """Return it with so many candles at most."""

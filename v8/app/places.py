@@ -36,21 +36,13 @@ _HEADER_BYTES: Final = 96
 
 @dataclass(frozen=True, eq=False)
 class Fleet:
-    """The models of a place at one moment.
+    """The models of a place at one moment."""
 
-    Args:
-        label: What readers call the place; never a path.
-        revision: Commit of the Hub, 40 hex digits; None for a run of this machine.
-        folders: Where each series' artefact lies.
-        metadata: What each one's `metadata.json` holds, in the order of `folders`.
-        refused: Per series that is not shown, why, for the operator.
-    """
-
-    label: str
-    revision: str | None
+    label: str  # what readers call the place; never a path
+    revision: str | None  # commit of the Hub, 40 hex digits; None for a run of this machine
     folders: Mapping[Series, Path]
-    metadata: Mapping[Series, Metadata]
-    refused: Mapping[str, str]
+    metadata: Mapping[Series, Metadata]  # in the order of `folders`
+    refused: Mapping[str, str]  # why some series are not shown, for the operator
 
     @cached_property
     def results(self) -> dict[str, SeriesResult]:

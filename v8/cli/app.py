@@ -26,9 +26,8 @@ from typer.core import TyperGroup
 
 from v8.cli.backtest import backtest
 from v8.cli.compare import compare_profiles
-from v8.cli.data import data
+from v8.cli.data import data, features
 from v8.cli.doctor import doctor
-from v8.cli.features import features
 from v8.cli.forecast import forecast
 from v8.cli.predict import predict
 from v8.cli.publish import publish

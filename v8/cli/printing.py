@@ -24,17 +24,7 @@ from v8.machine.starting import quiet_start
 from v8.market.open_times import iso
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
-from v8.runs.events import (
-    STAGES,
-    EpochEnded,
-    Event,
-    Listener,
-    Note,
-    Outcome,
-    SeriesStarted,
-    StageStarted,
-    Waiting,
-)
+from v8.runs import events
 from v8.runs.execution import NewerCandles, Summary
 from v8.runs.outputs import REPORT_FILE
 from v8.runs.plan import ASSUMED_FLOP_PER_S_PER_CORE, Plan, RunCost, Work, estimate_work, known_cost
@@ -76,7 +66,7 @@ def print_reasons(title: str, rows: Iterable[tuple[str, str]]) -> None:
 
 
 @contextmanager
-def open_display(plan: Plan) -> Iterator[Listener]:
+def open_display(plan: Plan) -> Iterator[events.Listener]:
     """Show the progress of a plan until the block ends."""
     console = make_console()
     if not console.is_terminal:
@@ -108,7 +98,7 @@ def print_plan(plan: Plan, source: CandleSource) -> None:
     print_table(Table(header, rows, f"Plan of {plan.path} (nothing is done)"))
     print_lines(
         f"Profile {profile.name}, digest {profile.digest[:12]}, candles from {source.name}.",
-        f"Each of {len(plan.todo)} series: {' -> '.join(STAGES)}.",
+        f"Each of {len(plan.todo)} series: {' -> '.join(events.STAGES)}.",
         f"Network: {parameters:,} parameters, {work.flop_per_window / 1e6:,.0f} MFLOP per training window.",
         f"Rows and windows are for {work.num_bars:,} unbroken candles; gaps and young coins have fewer.",
         _estimate(plan, work, cost),
@@ -237,7 +227,7 @@ class _Tally:
         self.at_work.add(series)
         self.num_side_by_side = max(self.num_side_by_side, len(self.at_work))
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: events.Outcome) -> None:
         """Count a series out; only a finished one tells how long series take."""
         self.at_work.discard(outcome.series)
         self.num_ended += 1
@@ -263,21 +253,21 @@ class _PlainDisplay:
     def __init__(self, plan: Plan) -> None:
         self._tally = _Tally(len(plan.todo))
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         tally = self._tally
-        if isinstance(event, Note):
+        if isinstance(event, events.Note):
             print_lines(event.text)
-        elif isinstance(event, SeriesStarted):
+        elif isinstance(event, events.SeriesStarted):
             tally.start(event.series)
             print_lines(f"{event.series}: started ({len(tally.started)} of {tally.num_series})")
-        elif isinstance(event, EpochEnded):
+        elif isinstance(event, events.EpochEnded):
             epoch = f"epoch {event.record.epoch} of {event.num_epochs}"
             print_lines(f"{event.series}: {epoch}, {_losses(event)}")
-        elif isinstance(event, Outcome):
+        elif isinstance(event, events.Outcome):
             tally.end(event)
             state = [f"{tally.num_ended} of {tally.num_series} ended", *tally.state()]
             print_lines(f"{_ending(event)} ({', '.join(state)})")
-        elif isinstance(event, Waiting):
+        elif isinstance(event, events.Waiting):
             print_lines(f"{event.series}: {event.text}")
         elif event.stage == "candles":
             print_lines(f"{event.series}: reading candles")
@@ -297,20 +287,20 @@ class _LiveDisplay:
         self._all = progress.add_task("series", total=len(plan.todo), told="", visible=False)
         self._bars: dict[Series, TaskID] = {}
 
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, Note):
+    def __call__(self, event: events.Event) -> None:
+        if isinstance(event, events.Note):
             self._progress.console.print(escape(event.text))
-        elif isinstance(event, SeriesStarted):
+        elif isinstance(event, events.SeriesStarted):
             self._start(event.series)
-        elif isinstance(event, Outcome):
+        elif isinstance(event, events.Outcome):
             self._end(event)
-        elif isinstance(event, StageStarted) and event.stage == "candles":
+        elif isinstance(event, events.StageStarted) and event.stage == "candles":
             self._progress.update(self._candles, advance=1, told=str(event.series))
-        elif isinstance(event, Waiting):
+        elif isinstance(event, events.Waiting):
             self._progress.update(self._candles, told=escape(f"{event.series}: {event.text}"))
         elif event.series in self._bars:
             bar = self._bars[event.series]
-            if isinstance(event, StageStarted):
+            if isinstance(event, events.StageStarted):
                 told = COMPILING if event.stage == "train" else ""
                 self._progress.update(bar, description=f"{event.series} {event.stage}", told=told)
             else:
@@ -324,7 +314,7 @@ class _LiveDisplay:
         if series not in self._bars and len(self._bars) < MAX_BARS:
             self._bars[series] = self._progress.add_task(str(series), total=None, told="")
 
-    def _end(self, outcome: Outcome) -> None:
+    def _end(self, outcome: events.Outcome) -> None:
         self._tally.end(outcome)
         if outcome.series in self._bars:
             self._progress.remove_task(self._bars.pop(outcome.series))
@@ -339,7 +329,7 @@ def _multiple(against: Against) -> str:
     return f"- {mark}" if against.multiple is None else f"{against.multiple:.3f}{mark}"
 
 
-def _losses(event: EpochEnded) -> str:
+def _losses(event: events.EpochEnded) -> str:
     record = event.record
     return (
         f"loss {record.train_loss:.5f}, validation {record.validation_loss:.5f}"
@@ -347,6 +337,6 @@ def _losses(event: EpochEnded) -> str:
     )
 
 
-def _ending(outcome: Outcome) -> str:
+def _ending(outcome: events.Outcome) -> str:
     done = f"{outcome.series}: done in {outcome.seconds:.1f} s"
     return f"failed: {outcome.reason}" if outcome.reason else done

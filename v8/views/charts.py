@@ -70,17 +70,7 @@ def line_style(place: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Line:
-    """A line that breaks where x and y are None.
-
-    Args:
-        mode: "lines", "markers" or "lines+markers".
-        size: Diameter of its dots; None leaves it to the library. All lengths are pixels.
-        is_named: Whether the legend has it.
-        is_below: Whether it stands in the panel below.
-        is_far: Whether it is so far off that it waits in the legend; None where none ever is.
-        notes: A number beside each point, `%{customdata}` of `told`.
-        told: What a pointer reads, in Plotly's form.
-    """
+    """A line that breaks where x and y are None; lengths are pixels."""
 
     name: str
     x: Sequence[Any]
@@ -88,15 +78,15 @@ class Line:
     colour: str
     width: float = 2
     dash: str | None = None
-    mode: str = "lines"
-    size: float | None = None
+    mode: str = "lines"  # or "markers", "lines+markers"
+    size: float | None = None  # diameter of its dots; None leaves it to the library
     opacity: float | None = None
     joins_gaps: bool = False
-    is_named: bool = True
-    is_below: bool = False
-    is_far: bool | None = None
-    notes: Sequence[Any] | None = None
-    told: str | None = None
+    is_named: bool = True  # in the legend
+    is_below: bool = False  # in the panel below
+    is_far: bool | None = None  # so far off that it waits in the legend; None where none ever is
+    notes: Sequence[Any] | None = None  # a number beside each point, `%{customdata}` of `told`
+    told: str | None = None  # what a pointer reads, in Plotly's form
 
 
 @dataclass(frozen=True)
@@ -186,22 +176,15 @@ class Rule:
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis; None leaves a thing to the library.
-
-    Args:
-        ends: Where it begins and ends.
-        ticks: Where ticks stand, and what they say, `<br>` between lines.
-        form: How numbers are written, in the form of d3.
-        kind: "category" for rows by their names, "date"; None is told by the values.
-    """
+    """An axis; None leaves a thing to the library."""
 
     title: str = ""
     ends: tuple[float, float] | None = None
-    ticks: Mapping[float, str] = field(default_factory=dict)
+    ticks: Mapping[float, str] = field(default_factory=dict)  # where, and what; `<br>` between lines
     most_ticks: int | None = None
     step: float | None = None
-    form: str | None = None
-    kind: str | None = None
+    form: str | None = None  # how numbers are written, in the form of d3
+    kind: str | None = None  # "category" for rows by their names, "date"; None is told by the values
     has_grid: bool = True
     has_zero: bool = True
     is_from_zero: bool = False

@@ -15,7 +15,7 @@ from v8.columns import BB_LOWER, BB_UPPER, CLOSE, HIGH, LOW, OHLC, TASK_BANDS, T
 from v8.features.table import compute_columns
 from v8.formulas.baselines import BASELINES, NAIVE
 from v8.losses.judgement import MODEL, Judgement
-from v8.losses.leaderboard import Against, History, LeaderboardRow, TaskScore, summarise
+from v8.losses.leaderboard import Against, History, LeaderboardRow, summarise
 from v8.market.candles import Candles
 from v8.quantile_levels import MEDIAN, intervals, levels_of, nominal, percent_of, quantile_column
 from v8.tasks import TASKS
@@ -165,17 +165,11 @@ def _slot(least: float, number: float) -> float:
 
 
 def multiples_figure(rows: Sequence[LeaderboardRow], *, x_title: str, is_against_best: bool = False) -> Chart:
-    """Draw each series' errors from top to bottom, as multiples of naive's or of the best baseline's.
-
-    Hollow dots may be luck.
-    """
-
-    def against(score: TaskScore | None) -> Against | None:
-        if score is None:
-            return None
-        return score.best if is_against_best else score.naive
-
-    scores = {task: [against(row.tasks.get(task)) for row in rows] for task in summarise(rows)}
+    """Draw series' errors as multiples of naive's or of the best baseline's; hollow dots may be luck."""
+    kind, tasks = "best" if is_against_best else "naive", summarise(rows)
+    scores: dict[str, list[Against | None]] = {
+        task: [getattr(row.tasks.get(task), kind, None) for row in rows] for task in tasks
+    }
     multiples = {task: [one.multiple if one else None for one in those] for task, those in scores.items()}
     is_sure = {task: [bool(one and one.is_significant) for one in those] for task, those in scores.items()}
     return dot_figure([row.series for row in rows], multiples, x_title=x_title, is_sure=is_sure)
@@ -229,12 +223,9 @@ def forecast_figure(
 ) -> Chart:
     """Draw candles, with forecasts beside what they followed on and, where it is known, the truth.
 
-    Args:
-        sample: The candles and forecasts; other tasks are drawn where the model has them, unitless ones
-            in a panel below.
-        places: Where each row stands on the axis, also rows that are only forecast; None is its open time.
-        has_candles: Whether forecasts are hollow candles, rather than closes within fans from low to high.
-        known: What the candles that are no forecast are called.
+    Other tasks are drawn where the model has them, unitless ones in a panel below. `places` are where rows
+    stand on the axis, also those only forecast; None is their open time. Forecasts are hollow candles, or
+    else closes within fans from low to high. `known` names the candles that are no forecast.
     """
     times = (datetime.fromtimestamp(time_s, UTC) for time_s in sample.open_time_s)
     x = [f"{time:%Y-%m-%d %H:%M}" for time in times] if places is None else list(places)
