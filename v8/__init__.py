@@ -20,8 +20,7 @@ from v8.version import VERSION
 
 if TYPE_CHECKING:  # everything else is imported by those who use it
     from v8.api.forecaster import Forecaster, load
-    from v8.api.runs import Run
-    from v8.api.training import train
+    from v8.api.runs import Run, train
 
 __all__ = ["Forecaster", "Run", "features", "load", "train"]
 __version__ = VERSION
@@ -30,7 +29,7 @@ _DOORS = {
     "Forecaster": "v8.api.forecaster",
     "Run": "v8.api.runs",
     "load": "v8.api.forecaster",
-    "train": "v8.api.training",
+    "train": "v8.api.runs",
 }
 """Where the names that start no library before they are used come from."""
 

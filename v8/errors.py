@@ -65,6 +65,10 @@ def with_parameters(text: str, write: Callable[[str], str] = as_flag) -> str:
     return _PARAMETER.sub(lambda found: write(found[1]), text)
 
 
+PARTS: Final = ("where", "rule", "got", "fix")
+"""Names of the parts of every error."""
+
+
 class V8Error(Exception):
     """An error with its place, the rule it broke, what was found and how to mend it.
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import v8
-from v8.api.training import Flags, train
+from v8.api.runs import Flags, train
 from v8.artifacts.forecaster import SeenCandlesWarning
 from v8.cli.run import run as run_command
 from v8.errors import ArgumentError, DataError, StorageError, V8Error

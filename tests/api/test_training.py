@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import v8
-from v8.api.training import _kept_tables, _with_others
+from v8.api.runs import _kept_tables, _with_others
 from v8.errors import DataError, ProfileError, V8Error
 from v8.market.companions import Companions
 from v8.market.series import Series

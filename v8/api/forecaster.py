@@ -1,9 +1,10 @@
-"""The forecaster of a notebook: what every forecaster can, and to be judged and drawn, fetched and shared."""
+"""What a notebook has: features as models read them, forecasters to judge and draw, fetch and share."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, cast
@@ -12,26 +13,153 @@ import numpy as np
 import pandas as pd
 
 from v8.api.arguments import in_python
-from v8.api.tidy import sureness, tidy
 from v8.artifacts import forecaster as artifacts
+from v8.artifacts.forecast_input import checked_candles
 from v8.artifacts.forecaster import seconds_of
 from v8.artifacts.run_folder import RUN_FILE
 from v8.artifacts.shared_models import SharedModels
+from v8.columns import OPEN_TIME
 from v8.errors import DataError, PublishError
 from v8.features.table import compute_table
+from v8.formulas.baselines import called
 from v8.hub.opening import open_forecaster
 from v8.hub.pull import pull
 from v8.losses.judgement import Judgement, judge_span
+from v8.losses.quantile_judgement import QuantileJudgement
 from v8.machine.starting import quiet_start
 from v8.market.candles import Candles
-from v8.market.frames import GivenCandles
-from v8.market.open_times import iso
+from v8.market.companions import Companions
+from v8.market.frames import GivenCandles, candle_table
+from v8.market.open_times import US_PER_S, iso, read_open_times
+from v8.market.series import TIMEFRAME_S, Series
+from v8.profile import Profile, load_profile
+from v8.storage import passing_folder
 from v8.windows.dataset import table_columns
 from v8.windows.span import Span
 from v8.windows.splits import window_anchors
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+
+UNNAMED: Final = "CANDLES"
+"""Symbol of candles that nobody named."""
+
+
+@in_python
+def features(
+    candles: Candles | GivenCandles,
+    profile: str | Path | Profile,
+    *,
+    series: str | None = None,
+    covariates: Mapping[str, Any] | None = None,
+) -> pd.DataFrame:
+    """Return the features of a profile, one row a candle, as its models read them.
+
+    Args:
+        candles: A frame of raw candles, the list that an exchange library returns, or checked `Candles`;
+            unbroken ones, because indicators warm up anew after every hole.
+        profile: A shipped name, a path to a YAML file, or a profile.
+        series: What they are, such as "BTCUSDT-15m"; None finds the timeframe by the steps between them.
+        covariates: What a profile reads beside them: candles by symbol, tables by the name of their file;
+            tables that are left out are read from the folder that `V8_TABLES` names.
+
+    Returns:
+        Float32 columns in the order of the profile, index `open_time` (UTC); without the warm-up.
+
+    Raises:
+        DataError: If the candles cannot be read, or none is left after the warm-up.
+
+    >>> import v8
+    >>> window = v8.features(candles, "aligned").tail(60)
+    >>> window.shape, window.columns[:4].tolist()
+    ((60, 12), ['open', 'high', 'low', 'close'])
+    """
+    loaded = profile if isinstance(profile, Profile) else load_profile(str(profile))
+    names = loaded.features
+    named = Series.parse(series) if series else _series_of(candles)
+    own = checked_candles(candles, named, None)
+    table = compute_table(own if own.beside else Companions.of(loaded, covariates).joined(own), names)
+    index = pd.DatetimeIndex(pd.to_datetime(table.open_time_s, unit="s", utc=True), name=OPEN_TIME)
+    return pd.DataFrame(table.select(names).astype(np.float32), index=index, columns=list(names))
+
+
+def _series_of(candles: Candles | GivenCandles) -> Series:
+    if isinstance(candles, Candles):
+        return candles.series
+    times = read_open_times(candle_table(candles, Series(UNNAMED, "1h"), "candles=")[OPEN_TIME])
+    steps_s = np.diff(np.unique(times.open_us[times.is_readable])) / US_PER_S
+    step_s = float(np.median(steps_s)) if len(steps_s) else 0.0
+    names = [name for name, bar_s in TIMEFRAME_S.items() if bar_s == step_s]
+    if not names:
+        raise DataError(
+            where="candles=",
+            rule=f"open apart by one of {', '.join(TIMEFRAME_S)}",
+            got=f"mostly {step_s:,.10g} s",
+            fix='Name the series, for example series="BTCUSDT-15m"',
+        )
+    return Series(UNNAMED, names[0])
+
+
+def publish_folder(run: Path, repo: str, *, series: Sequence[str] = (), is_private: bool = False) -> str:
+    """Publish finished models of a run beside those that the repository has; return the commit's address.
+
+    Args:
+        run: A run folder.
+        repo: "user/name"; made when missing.
+        series: Those to publish; all of the run, which must be complete, when empty.
+        is_private: Whether a repository that is made is hidden from others.
+
+    Raises:
+        PublishError: If it may not or cannot be published.
+        ArtifactError: If the run is damaged.
+    """
+    from v8.hub.client import RetryPolicy  # noqa: PLC0415 - only who publishes needs these
+    from v8.hub.publish import publish  # noqa: PLC0415
+    from v8.hub.staging import Choice, stage_run  # noqa: PLC0415
+
+    choice = Choice(is_partial=bool(series), series=tuple(series))
+    retries = RetryPolicy(tell=lambda text: print(text, file=sys.stderr))  # noqa: T201 - the notebook waits
+    with passing_folder("v8-publish") as folder:
+        staged = stage_run(run, folder, repo, choice)
+        return publish(staged, repo, is_private=is_private, retries=retries).url
+
+
+_ERRORS: Final = ("mae_return", "rmse_return", "mae_price", "rmse_price")
+
+
+def sureness(judged: QuantileJudgement) -> pd.DataFrame:
+    """Return how good quantiles were on the test span, a column a task.
+
+    Rows: the CRPS over that of each baseline with quantiles, and the share of truths in each interval.
+    """
+    columns = {}
+    for task, told in judged.summary().items():
+        crps = {f"CRPS / {called(name)}": multiple for name, multiple in told["crps_multiples"].items()}
+        columns[task] = crps | {f"within {name}": share for name, share in told["coverage"].items()}
+    return pd.DataFrame(columns)
+
+
+def tidy(judgement: Judgement) -> pd.DataFrame:
+    """Return the errors of a judgement, one row a forecaster, task, column and step.
+
+    Returns:
+        Columns `forecaster` ("model" or a baseline's name), `task`, `column`, `step` (bars ahead, from 1) and
+        errors: `mae_return`, `rmse_return` as a share of the last close (volatility: as it is), `mae_price`,
+        `rmse_price` in the unit of the column.
+    """
+    rows = [
+        {
+            **{"forecaster": name, "task": task, "column": column, "step": step + 1},
+            **{kind: getattr(errors, kind).cells[step][at] for kind in _ERRORS},
+        }
+        for task, judged in judgement.tasks.items()
+        for name, errors in judged.errors.items()
+        for step in range(judgement.horizon_bars)
+        for at, column in enumerate(judged.columns)
+    ]
+    return pd.DataFrame(rows)
+
 
 FEWEST_FITTED_WINDOWS: Final = 200
 """Windows before the judged ones: baselines fitted to fewer are no opponents."""
@@ -116,8 +244,6 @@ class Forecaster(artifacts.Forecaster):
         Raises:
             PublishError: If it may not or cannot be published.
         """
-        from v8.api.publishing import publish_folder  # noqa: PLC0415
-
         if self.folder is None or not (self.folder.parent / RUN_FILE).exists():
             raise PublishError(
                 where=str(self.series),
@@ -145,7 +271,7 @@ class Forecaster(artifacts.Forecaster):
             covariates: As for `predict`.
 
         Returns:
-            One row a forecaster, task, column and step, see `v8.api.tidy.tidy`.
+            One row a forecaster, task, column and step, see `v8.api.forecaster.tidy`.
 
         Raises:
             DataError: If no window lies behind `start`, or too few before it.

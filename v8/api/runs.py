@@ -1,29 +1,42 @@
-"""A run and its series as a notebook wants them: tables to look at, forecasters to use."""
+"""A run and its series as a notebook wants them: trained by a process of its own, tables, forecasters.
+
+Frames lie as Parquet under `V8_HOME` while they are trained on, by their content, so the same call continues
+an interrupted run.
+"""
 
 from __future__ import annotations
 
 import html
 import io
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeAlias, TypedDict, Unpack
 
 import pandas as pd
+import yaml
 
 from v8.api.arguments import in_python
-from v8.api.forecaster import Forecaster
-from v8.api.tidy import sureness, tidy
+from v8.api.forecaster import Forecaster, publish_folder, sureness, tidy
 from v8.artifacts.generations import served_folder
 from v8.artifacts.metadata import HISTORY_FILE, Metadata, read_metadata
 from v8.artifacts.run_folder import read_run
-from v8.errors import ArtifactError, listed
+from v8.errors import ArtifactError, ProfileError, V8Error, as_flag, listed
 from v8.invocation import command
 from v8.losses.leaderboard import LEADERBOARD_FILE, read_history
-from v8.market.series import series_advice
+from v8.machine.measurements import ask
+from v8.market.checks import check_candles
+from v8.market.companions import Companions, UserTable
+from v8.market.frames import candle_table
+from v8.market.series import Series, series_advice
+from v8.market.sources.source import SOURCES
+from v8.profile import Profile, load_profile
 from v8.records import read_plain
 from v8.redaction import shown
+from v8.runs.options import RunOptions
 from v8.runs.outputs import REPORT_FILE
+from v8.storage import digest_json, home, write_text, write_with
 from v8.wording import plural
 
 
@@ -151,8 +164,6 @@ class Run(Mapping[str, TrainedSeries]):
         Raises:
             PublishError: If they may not or cannot be published.
         """
-        from v8.api.publishing import publish_folder  # noqa: PLC0415
-
         return publish_folder(self.path, repo, is_private=private)
 
     def __repr__(self) -> str:
@@ -163,3 +174,207 @@ class Run(Mapping[str, TrainedSeries]):
         """Show the leaderboard in a notebook."""
         shown = f"<p>{html.escape(repr(self))}</p>{self.leaderboard.to_html() if len(self) else ''}"
         return shown if self.quantiles.empty else shown + self.quantiles.to_html()
+
+
+GivenCandles: TypeAlias = str | Path | pd.DataFrame | Mapping[str, pd.DataFrame]
+
+TABLES: Final = "tables"
+"""Folder under `V8_HOME` for tables that were given in memory."""
+
+FRAMES: Final = "frames"
+"""Source name under which frames are judged and recorded: they are files of the user."""
+
+
+class Flags(TypedDict, total=False):
+    """What else `train` takes: options of the command `run`, which its help explains; None is its default."""
+
+    bars: int | None
+    epochs: int | None
+    precision: str | None
+    no_mixed_precision: bool | None
+    device: str | None
+    workers: int | str | None
+    fleet_size: int | str | None
+    engine: str | None
+    address: str | None
+    universe: str | Path | None
+    tables: str | Path | None
+    redo: str | Sequence[str] | None
+    track: str | Sequence[str] | None
+    publish: str | None
+    smoke: bool | None
+    resume: bool | None
+
+
+@in_python
+def train(
+    candles: GivenCandles = "vision",
+    profile: str | Path | Profile = "aligned",
+    *,
+    series: str | Sequence[str] | None = None,
+    covariates: Mapping[str, Any] | None = None,
+    runs: str | Path = "runs",
+    fresh: bool = False,
+    progress: bool = True,
+    **flags: Unpack[Flags],
+) -> Run:
+    """Train, judge and save a model for every series; the same call again continues or skips.
+
+    Args:
+        candles: The name of a source ("vision", "demo"), a folder of candle files, a frame of candles (then
+            `series` names it), or a mapping of frames by series.
+        profile: A shipped name, a YAML file, or a `Profile`.
+        series: Such as "BTCUSDT-15m", or several; None for all there are.
+        covariates: What the profile reads beside frames of candles: candles by symbol, tables by the name of
+            their file; tables that are left out are read from the folder that `V8_TABLES` names. A source
+            or a folder of candles brings the other symbols itself.
+        runs: Folder of all run folders.
+        fresh: Whether to start a new run beside the old ones.
+        progress: Whether to print what happens.
+        flags: Other options of `run`, see `Flags`: bars, epochs, precision, device, workers, smoke ... What
+            else there is to change is a key of the profile.
+
+    Returns:
+        The run; series that failed are in its `failures`.
+
+    Raises:
+        V8Error: If nothing could be trained; the sentence says why.
+
+    >>> import v8
+    >>> run = v8.train("demo", "frontier", series="BTCUSDT-1h", smoke=True, progress=False)
+    >>> run.series
+    ('BTCUSDT-1h',)
+    """
+    names = [series] if isinstance(series, str) else list(series or ())
+    file = _profile_file(profile)
+    loaded = load_profile(str(file))
+    given = Companions.of(loaded, covariates)
+    candles = _with_others(candles, names, loaded, covariates or {})
+    wanted: dict[str, Any] = {"profile": str(file), "runs": runs, **_source_of(candles, names)}
+    wanted |= {"tables": _kept_tables(given.tables())} if covariates and loaded.covariates else {}
+    wanted |= {"series": names, "fresh": fresh, **flags}
+    for name in ("redo", "track"):
+        wanted[name] = [wanted[name]] if isinstance(wanted.get(name), str) else wanted.get(name)
+    options = RunOptions(**{name: value for name, value in wanted.items() if value is not None})
+    return _trained(options, _print if progress else lambda line: None)
+
+
+def _trained(options: RunOptions, tell: Callable[[str], None]) -> Run:
+    """Let a process of our own train, which a Ctrl-C here stops after its batch."""
+    order = options.model_copy(update={"command": command("run", *_words(options))})
+    (answer,) = ask([order], program="v8.train_process", tell=tell)
+    if answer.error:
+        raise answer.error
+    if not answer.measured:
+        told = " ".join(answer.errors.split()[-60:]) or f"exit code {answer.exit_code}"
+        rule, fix = "must end with a trained series", "Mend that and repeat"
+        raise V8Error(where="v8.train", rule=rule, got=told, fix=fix)
+    (trained,) = answer.measured
+    return Run(trained["path"])
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
+def _words(options: RunOptions) -> list[str]:
+    """Write options as words of the command line that continues the run.
+
+    >>> _words(RunOptions(fleet_size=4, smoke=True, fresh=True, series=("A-1h", "B-1h")))
+    ['--series', 'A-1h', '--series', 'B-1h', '--fleet-size', '4', '--smoke']
+    """
+    given = options.model_dump(exclude_defaults=True, exclude={"fresh", "redo", "command"})
+    words = []
+    for name, value in given.items():
+        for one in value if isinstance(value, tuple) else (value,):
+            words += [as_flag(name)] if one is True else [as_flag(name), str(one)]
+    return words
+
+
+def _with_others(
+    candles: GivenCandles, names: list[str], profile: Profile, covariates: Mapping[str, Any]
+) -> GivenCandles:
+    """Put frames of other symbols to those of the series, and name the series that are trained.
+
+    Raises:
+        ProfileError: If candles are no frames, or of several timeframes.
+    """
+    files = {each.file for each in profile.covariates}
+    others = {symbol: frame for symbol, frame in covariates.items() if symbol not in files}
+    if not others:
+        return candles
+    frames = _frames(candles, names) if not isinstance(candles, str | Path) else {}
+    names[:] = names or list(frames)
+    timeframes = {Series.parse(name).timeframe for name in frames}
+    if len(timeframes) != 1:
+        raise ProfileError(
+            where="covariates=",
+            rule="holds candles of other symbols only beside frames of candles of one timeframe",
+            got=f"{listed(list(others))} beside {'several' if frames else repr(str(candles))}",
+            fix="Leave them out, where the source has them, or put their frames to those of the series and "
+            "name the ones to train with series=",
+        )
+    return dict(frames) | {f"{symbol}-{next(iter(timeframes))}": frame for symbol, frame in others.items()}
+
+
+def _source_of(candles: GivenCandles, names: list[str]) -> dict[str, Any]:
+    """Say where the candles of a call come from, as options of a run; frames are kept first."""
+    if isinstance(candles, str) and candles in SOURCES:
+        return {"source": candles}
+    if isinstance(candles, str | Path):
+        if not Path(candles).is_dir():
+            SOURCES.find(str(candles), where="candles=")  # suggests the nearest
+        return {"source": "files", "data_dir": candles}
+    frames = _frames(candles, names)
+    names[:] = names or list(frames)
+    return {"source": "files", "data_dir": _kept(frames)}
+
+
+def _frames(
+    candles: pd.DataFrame | Mapping[str, pd.DataFrame], names: Sequence[str]
+) -> Mapping[str, pd.DataFrame]:
+    """Return frames by series.
+
+    Raises:
+        ProfileError: If a frame is of nobody knows which.
+    """
+    frames = candles if isinstance(candles, Mapping) else dict.fromkeys(names[:1], candles)
+    if not frames or (len(names) != 1 and not isinstance(candles, Mapping)):
+        raise ProfileError(
+            where="series=",
+            rule="names the one series that a frame holds",
+            got=repr(names),
+            fix='Write for example series="BTCUSDT-15m", or give a mapping of frames by series',
+        )
+    return frames
+
+
+def _kept(frames: Mapping[str, pd.DataFrame]) -> Path:
+    """Write checked frames as Parquet under `V8_HOME`, in a folder named by their content."""
+    checked = {
+        name: check_candles(candle_table(frame, Series.parse(name), name), Series.parse(name), source=FRAMES)
+        for name, frame in frames.items()
+    }
+    folder = home() / FRAMES / digest_json({name: each.digest for name, each in checked.items()})[:16]
+    for name, each in checked.items():
+        if not (file := folder / f"{name}.parquet").exists():
+            write_with(file, each.to_frame().to_parquet)
+    return folder
+
+
+def _kept_tables(tables: Sequence[UserTable]) -> Path:
+    """Write checked tables as CSV under `V8_HOME`, in a folder named by their content."""
+    texts = {table.settings.file: table.to_csv() for table in tables}
+    folder = home() / TABLES / digest_json(texts)[:16]
+    for file, text in texts.items():
+        if not (folder / file).exists():
+            write_text(folder / file, text)
+    return folder
+
+
+def _profile_file(profile: str | Path | Profile) -> str | Path:
+    if not isinstance(profile, Profile):
+        return profile
+    file = home() / "profiles" / f"{profile.digest[:16]}.yaml"
+    write_text(file, yaml.safe_dump(profile.model_dump(mode="json"), sort_keys=False))
+    return file

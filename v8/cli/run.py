@@ -100,26 +100,26 @@ def run(
 ) -> None:
     """Train, judge and save a model for every series; the same call again continues or skips."""
     given = {name: value for name, value in locals().items() if value is not None and name != "dry_run"}
-    prepared = RunOptions.model_validate(given).prepared()
+    prepared = RunOptions(**given, command=_words_to_continue()).prepared()
     if dry_run:
         _preview(prepared)
         return
-    summary = carry_out(prepared, _words_to_continue())
+    summary = carry_out(prepared)
     if summary.exit_code:
         raise typer.Exit(summary.exit_code)
 
 
-def carry_out(prepared: PreparedRun, words: str) -> Summary:
-    """Do what a run is asked for, and print what came of it; `words` is the command that continues."""
+def carry_out(prepared: PreparedRun) -> Summary:
+    """Do what a run is asked for, and print what came of it."""
     from v8.cli.printing import open_display, print_summary
 
     options, source, path = prepared.options, prepared.source, prepared.plan.path
     if options.publish:
         check_publishing(options.publish, source.name, is_publishable=source.is_publishable)
-    set_last_words(f"interrupted: {path} is saved. Continue with: {words}")
-    summary = prepared.carry_out(open_display, words)
+    set_last_words(f"interrupted: {path} is saved. Continue with: {options.command}")
+    summary = prepared.carry_out(open_display)
     print_summary(summary, path, summary.rows)
-    _print_next(prepared, summary, words)
+    _print_next(prepared, summary)
     if options.publish and summary.failures:
         partly = command("publish", str(path), "--repo", options.publish, "--partial")
         sys.stderr.write(f"not published, because some series failed. Publish the others with: {partly}\n")
@@ -168,14 +168,14 @@ def _preview(prepared: PreparedRun) -> None:
         raise typer.Exit((DataError if is_all else SeriesError).exit_code)
 
 
-def _print_next(prepared: PreparedRun, summary: Summary, words: str) -> None:
+def _print_next(prepared: PreparedRun, summary: Summary) -> None:
     """Print what can be done then, as commands to paste: newer candles, forecasts, publishing."""
     from v8.cli.printing import print_lines, print_newer
 
     options, plan = prepared.options, prepared.plan
     path, given = str(plan.path), {"--data-dir": options.data_dir, "--tables": options.tables}
     folders = [word for flag, place in given.items() if place for word in (flag, str(place))]
-    print_newer(summary.newer, command("update", path, *folders), f"{words} --fresh")
+    print_newer(summary.newer, command("update", path, *folders), f"{options.command} --fresh")
     failed = {failure.series for failure in summary.failures}
     if done := [str(one.series) for one in plan.series if one.series not in failed]:
         is_default = options.source == RunOptions.model_fields["source"].default

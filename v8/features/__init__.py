@@ -12,10 +12,10 @@ from typing import Any
 
 
 class _CallablePackage(ModuleType):
-    """This package, which is also the function `v8.api.features.features`."""
+    """This package, which is also the function `v8.api.forecaster.features`."""
 
     def __call__(self, *positional: Any, **named: Any) -> Any:
-        return import_module("v8.api.features").features(*positional, **named)
+        return import_module("v8.api.forecaster").features(*positional, **named)
 
 
 sys.modules[__name__].__class__ = _CallablePackage

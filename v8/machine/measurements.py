@@ -4,7 +4,8 @@ A measurement gets a fresh process (`v8.runs.measuring_process`), so that import
 peak memory are those of a process that did nothing else, and a crash in there is a sentence here. Lines of
 JSON go through the pipes. Down: one `Order`. Up: `ready` with the system's clock once the process could
 begin, `said` on the way, `measured` as soon as one measurement is done, `refused` with the sentence of an
-error of ours. A process whose standard input closes ends itself, because then nobody waits for it.
+error of ours; what else it prints is told as it is. A process whose standard input closes ends itself,
+because then nobody waits for it. `v8.train` has its runs made by such a process, too (`v8.train_process`).
 
 What is kept belongs to a processor, its GPUs, the versions installed and whatever else its key tells: with
 any other key it is taken anew. The files only save time: one that is lost or damaged is measured again.
@@ -12,6 +13,7 @@ any other key it is taken anew. The files only save time: one that is lost or da
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,14 +27,27 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
 
-from v8.errors import V8Error
+from v8 import errors
+from v8.errors import PARTS, V8Error
 from v8.hardware import identity
+from v8.machine.interruption import LEAVE_S
 from v8.profile import Profile
 from v8.storage import digest_json, home, write_cache
 from v8.user_files import read_given
 
-STOP_S: Final = 2.0
+STOP_S: Final = LEAVE_S + 1.0
 """How long a process may take to stop after its batch before it is killed."""
+
+_MARK: Final = "\x1e"
+"""Begins what a process sends, among the lines that it prints."""
+
+_INTERRUPT: Final = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGTERM)
+"""Obeyed as Ctrl-C is, also where that is ignored; Windows has a signal of its own for it."""
+
+# A group of its own: Ctrl-C reaches this process alone, which then tells the other to stop.
+_APART: dict[str, Any] = {"start_new_session": True}
+if sys.platform == "win32":
+    _APART = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
 
 KEPT_FORMAT: Final = 1
 _MAX_BYTES: Final = 1 << 20
@@ -42,6 +57,7 @@ Tell = Callable[[str], None]
 Wanted: TypeAlias = dict[str, Any]
 """One measurement to take: its name in `v8.runs.measuring.MEASURES` as "measure", and its options."""
 Found = TypeVar("Found")
+Asked = TypeVar("Asked", bound=BaseModel)
 
 
 class Order(BaseModel):
@@ -67,33 +83,41 @@ class Answer:
     """As the system tells it; 0 is none of a failure."""
     errors: str
     """What it wrote to standard error."""
+    error: V8Error | None = None
+    """The error of ours with which it gave up; None when it was none."""
 
 
 def ask(
-    orders: Sequence[Order], *, limit_s: float = threading.TIMEOUT_MAX, tell: Tell = lambda _: None
+    orders: Sequence[BaseModel],
+    *,
+    program: str = "v8.runs.measuring_process",
+    limit_s: float = threading.TIMEOUT_MAX,
+    tell: Tell = lambda _: None,
 ) -> list[Answer]:
     """Let a fresh process carry out each order, all at once; one that takes longer than the limit is ended.
 
-    What processes say on the way is told. When interrupted, they are stopped first.
+    It runs a module of ours that calls `serve`. What processes say and print on the way is told. When
+    interrupted, they are stopped first.
     """
     with ExitStack() as stack:
-        children = [stack.enter_context(closing(_Child(order, limit_s))) for order in orders]
+        children = [stack.enter_context(closing(_Child(order, program, limit_s))) for order in orders]
         return [child.answer(tell) for child in children]
 
 
-def serve(carry_out: Callable[[Order], Iterator[Any]]) -> None:
+def serve(kind: type[Asked], carry_out: Callable[[Asked], Iterator[Any]]) -> None:
     """Be the process at the other end of the pipes: say that it is ready, carry out one order, end.
 
     Measurements are taken one after another: dataclasses, or plain JSON values of them.
     """
     _send(ready=time.perf_counter())
-    order = Order.model_validate_json(sys.stdin.readline())
+    order = kind.model_validate_json(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         for found in carry_out(order):
             _send(measured=found)
     except V8Error as error:
-        _send(refused=str(error))
+        parts = {name: getattr(error, name) for name in PARTS}
+        _send(refused=str(error), error=[type(error).__name__, parts])
 
 
 def say(sentence: str) -> None:
@@ -104,18 +128,19 @@ def say(sentence: str) -> None:
 class _Child:
     """A measuring process, from its start until it is closed."""
 
-    def __init__(self, order: Order, limit_s: float) -> None:
+    def __init__(self, order: BaseModel, program: str, limit_s: float) -> None:
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - closed with the process
         self._started, self._limit_s = time.perf_counter(), limit_s
-        # A session of its own: Ctrl-C reaches this process alone, which then tells the other to stop.
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "v8.runs.measuring_process"],
-            env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ, **order.environment},
+        given = getattr(order, "environment", {})
+        self._process = subprocess.Popen(  # noqa: S603 - our own program
+            [sys.executable, "-m", program],
+            env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ, "PYTHONIOENCODING": "utf-8", **given},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            start_new_session=True,
+            encoding="utf-8",
+            **_APART,
         )
         self._limit = threading.Timer(limit_s, self._process.kill)
         self._limit.daemon = True
@@ -125,27 +150,29 @@ class _Child:
 
     def answer(self, tell: Tell) -> Answer:
         """Listen until the process ends."""
-        measured, refusal, start_s = [], None, 0.0
+        measured, refusal, error, start_s = [], None, None, 0.0
         for line in self._process.stdout or ():
-            content = json.loads(line) if line.startswith("{") else {}
+            content = json.loads(line.removeprefix(_MARK)) if line.startswith(_MARK) else {"said": line[:-1]}
             if "ready" in content:
                 start_s = content["ready"] - self._started
             elif "said" in content:
                 tell(content["said"])
             elif "measured" in content:
                 measured.append(content["measured"])
-            refusal = content.get("refused", refusal)
+            elif "refused" in content:
+                refusal, (kind, parts) = content["refused"], content["error"]
+                error = getattr(errors, kind, V8Error)(**parts)
         exit_code = self._process.wait()
         if exit_code and time.perf_counter() - self._started >= self._limit_s:
             refusal = f"a measuring process took more than {self._limit_s:g} s"
         self._errors.seek(0)
-        return Answer(tuple(measured), refusal, start_s, exit_code, self._errors.read())
+        return Answer(tuple(measured), refusal, start_s, exit_code, self._errors.read(), error)
 
     def close(self) -> None:
         """End the process, if it has not ended: after its batch, or else by force."""
         self._limit.cancel()
         with suppress(BrokenPipeError), self._errors, self._process:
-            self._process.terminate()
+            self._process.send_signal(_INTERRUPT)
             try:
                 self._process.wait(STOP_S)
             except subprocess.TimeoutExpired:
@@ -153,7 +180,7 @@ class _Child:
 
 
 def _send(**content: Any) -> None:
-    print(json.dumps(content, default=asdict), flush=True)  # noqa: T201 - to the process that asked
+    print(_MARK + json.dumps(content, default=asdict), flush=True)  # noqa: T201 - to the process that asked
 
 
 def _end_with_parent() -> None:

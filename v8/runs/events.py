@@ -7,7 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from v8.errors import DataError, V8Error
@@ -82,6 +82,7 @@ class Outcome:
         is_data_error: Whether candles, features or what is saved of it were at fault.
         trace: The full traceback of a failure.
         seconds: Wall time.
+        error: The error of ours that the reason is of; None for any other.
     """
 
     series: Series
@@ -89,6 +90,7 @@ class Outcome:
     is_data_error: bool = False
     trace: str = ""
     seconds: float = 0.0
+    error: V8Error | None = field(default=None, compare=False)
 
 
 Event = Note | SeriesStarted | StageStarted | Waiting | EpochEnded | Outcome
@@ -154,6 +156,7 @@ def isolated(series: Series, work: Callable[[], Made]) -> tuple[Made | None, Out
             is_data_error=isinstance(error, DataError),
             trace=traceback.format_exc(),
             seconds=time.perf_counter() - started,
+            error=error if isinstance(error, V8Error) else None,
         )
     return made, Outcome(series, seconds=time.perf_counter() - started)
 

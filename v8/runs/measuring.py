@@ -161,4 +161,4 @@ def _say(event: Event) -> None:
 def main() -> None:
     """Carry out the order that comes through the pipe."""
     has_gpu()  # looking for GPUs belongs to the start
-    serve(measure)
+    serve(Order, measure)

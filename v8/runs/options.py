@@ -55,6 +55,8 @@ class RunOptions(BaseModel):
     redo: tuple[str, ...] = ()
     track: tuple[str, ...] = ()
     publish: str | None = None
+    command: str = ""
+    """The command line that continues, for the run's record."""
 
     def budgeted(self) -> Profile:
         """Return the profile as it is trained; a smoke run fills in what was not given.
@@ -132,14 +134,14 @@ class PreparedRun:
                 found.append((str(series), str(error)))
         return found
 
-    def carry_out(self, show: Show, command: str) -> Summary:
-        """Check who follows, and run the plan; `command` continues it."""
+    def carry_out(self, show: Show) -> Summary:
+        """Check who follows, and run the plan."""
         from v8.runs.execution import run  # noqa: PLC0415 - see above
         from v8.runs.tracking import check_trackers  # noqa: PLC0415
 
-        trackers = self.options.track
+        words, trackers = self.options.command, self.options.track
         check_trackers(trackers)
-        return run(self.plan, self.source, self.train_all, show, command=command, trackers=trackers)
+        return run(self.plan, self.source, self.train_all, show, command=words, trackers=trackers)
 
 
 def take_tables(folder: Path | None) -> None:
