@@ -56,11 +56,7 @@ def moves_from_rolled(span: Span) -> PerTask:
 def moved_from_rolled(span: Span, task: str, moves: Floats) -> Floats:
     """Move roll-forward by so much, the inverse of `moves_from_rolled`.
 
-    Args:
-        moves: Shape (N, H, C), in returns.
-
-    Returns:
-        Shape (N, H, C), in the task's unit.
+    Moves are of shape (N, H, C), in returns; so is the forecast, in the task's unit.
     """
     return span.rolled[task] + moves * _unit(span, task)
 

@@ -1,28 +1,18 @@
-"""Baselines that know closes alone: nothing moves, or everything goes on as it used to.
+"""Every baseline a forecast is shown beside, in the order of the reports.
 
-Legend: N windows, H steps of the horizon, C columns of a task.
-
-Baselines that forecast how far prices will range from how far they did.
-
-All start from a variance of one bar's return, known at the window. What it means for a task:
+Some know closes alone: nothing moves, or everything goes on as it used to. Others forecast how far prices
+will range from how far they did. These start from a variance of one bar's return, known at the window. What
+it means for a task:
 
 * Open, high, low, close: a distance from the last close in proportion to its root.
 * Bands and volatility: their windows hold known closes and, k steps ahead, k points of a random walk. The
   variance expected of the twenty is that of roll-forward plus the bar's variance times `future_weights`.
 
 Whatever is fitted is fitted per step and column, on train windows, to the absolute error in returns, by
-which forecasts are judged.
+which forecasts are judged. `range_paths` forecasts the ranges of the coming bars, then lets prices walk that
+far (`v8.formulas.range_paths`); the profile of that name publishes it as a Keras file, in single precision.
 
-Legend: N windows, H steps of the horizon, C columns of a task, T terms of a regression.
-
-A baseline that forecasts the ranges of the coming bars, then lets prices walk that far.
-
-The formula is that of `v8.formulas.range_paths`. The profile `range_paths` publishes it as a Keras file; here
-it is fitted beside every model, and computed in double precision.
-
-Legend: N windows, H steps of the horizon, C open, high, low, close, P paths.
-
-Every baseline a forecast is shown beside, in the order of the reports.
+Legend: N windows, H steps of the horizon, Q levels, C columns of a task, T terms of a regression, P paths.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -9,7 +9,7 @@ Two models that are equally good win half of such contests each. That costs noth
 that knows the newer candles is as good a choice. What the rule keeps out is a challenger that is worse where
 it counts, however good it is elsewhere.
 
-Whether a model has become worse: its losses since, beside what its test span promised.
+Also whether a model has become worse (`decay_of`): its losses since, beside what its test span promised.
 """
 
 import math
@@ -42,16 +42,11 @@ _SAME: Final = 1e-9
 
 @dataclass(frozen=True)
 class Contest:
-    """How a challenger and a champion did on the same windows.
-
-    Args:
-        tests: Per task the test of the challenger's losses against the champion's; a mean difference below 0
-            means that the challenger is better.
-    """
+    """How a challenger and a champion did on the same windows."""
 
     judged: Judgement  # the challenger's judgement on them, beside every baseline
     champion: Mapping[str, float]  # per task the champion's mean absolute error in returns, unitless
-    tests: Mapping[str, Significance]
+    tests: Mapping[str, Significance]  # per task; a mean difference below 0: the challenger is better
 
     @property
     def challenger_multiples(self) -> dict[str, float]:
@@ -119,13 +114,9 @@ def compare_models(
     train: Span,
     scaling: Scaling,
 ) -> Contest:
-    """Judge two models on the same windows.
+    """Judge two models on the same windows, at least one, that neither was made from.
 
-    Args:
-        span: Windows that neither was made from, at least one.
-        challenger: Its forecasts of them, per task, shape (N, H, C), in the task's unit.
-
-    Raises `SeriesError` if a forecast is missing or has another shape than its truth.
+    Their forecasts are per task, shape (N, H, C), in the task's unit; baselines are fitted to `train`.
     """
     judged, losses = judge_span(span, challenger, train=train, scaling=scaling)
     errors, tests = {}, {}

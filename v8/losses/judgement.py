@@ -71,17 +71,11 @@ _FIX: Final = "Train this series again, or read it with the version of v8 that w
 
 @dataclass(frozen=True)
 class JudgedTask:
-    """How a model did on one task.
-
-    Args:
-        errors: Per forecaster (`MODEL` or a key of `BASELINES`): errors in both units.
-        significance: Per baseline: whether the model's mean absolute error in returns differs from the
-            baseline's by more than chance.
-    """
+    """How a model did on one task."""
 
     columns: tuple[str, ...]  # what is forecast
-    errors: Mapping[Word, TaskErrors]
-    significance: Mapping[Word, Significance]
+    errors: Mapping[Word, TaskErrors]  # per forecaster (`MODEL` or a key of `BASELINES`), in both units
+    significance: Mapping[Word, Significance]  # per baseline: of mean absolute errors in returns
 
 
 @dataclass(frozen=True)
@@ -166,14 +160,7 @@ class Judgement:
 
     @classmethod
     def from_json(cls, content: Any, *, where: str = "the judgement") -> Judgement:
-        """Read what `to_json` wrote, also before its format was raised.
-
-        Args:
-            content: The value, as `json` loads it.
-
-        Raises `ArtifactError` if a key is missing, a number is out of its range, or parts do not fit
-        together.
-        """
+        """Read what `to_json` wrote, also before its format was raised; `where` is named by errors."""
         check_format(content, (2, JUDGEMENT_FORMAT), what="judgement", where=where, fix=_FIX)
         judgement = checked(_JUDGEMENT, content, where=where, fix=_FIX, rule=_RULE)
         if faults := [*_faults(judgement)]:
@@ -192,10 +179,7 @@ def is_equal(ours: float, theirs: float) -> bool:
 def outcome_of(ours: float, theirs: float, p_value: float | None) -> Outcome:
     """Say how an error compares with another: the one rule that every verdict follows.
 
-    Args:
-        theirs: That of the other forecast, in the same unit.
-        p_value: Chance of a difference this large if both were as good, 0 to 1, corrected where several
-            series are judged at once; None where the windows are too few to test.
+    The p-value is corrected where several series are judged at once; None where windows are too few to test.
 
     >>> outcome_of(1.0, 1.0000001, None), outcome_of(1.0, 1.1, 0.01), outcome_of(1.2, 1.1, 0.01)
     ('equals', 'beats', 'loses to')
@@ -240,16 +224,10 @@ def judge_windows(data: SeriesData, model: Mapping[str, Floats]) -> tuple[Judgem
 def judge_span(
     span: Span, model: Mapping[str, Floats], *, train: Span, scaling: Scaling
 ) -> tuple[Judgement, Losses]:
-    """Measure a model and every baseline on some windows.
+    """Measure a model and every baseline, fitted to `train`, on some windows; return the losses, too.
 
-    Args:
-        model: The model's forecasts of them, per task, shape (N, H, C), in the task's unit.
-
-    Returns:
-        The judgement, tasks in the order of `v8.tasks.TASKS`; and the losses it was made from.
-
-    Raises `SeriesError` if a forecast is missing, or of another shape than its truth, or an error is too
-    large to be a number.
+    The model's forecasts are per task, shape (N, H, C), in the task's unit. Raises `SeriesError` if one is
+    missing, or of another shape than its truth, or an error is too large to be a number.
     """
     _check_tasks(span, model)
     tasks = [task for task in TASKS if task in span.profile.tasks]

@@ -91,10 +91,6 @@ class StepDirection:
 
     Windows whose truth ends exactly at the last close have no direction to hit, and forecasts within
     `FLAT_RETURN` of it name none. Neither is a hit or a miss; both are counted here instead.
-
-    Args:
-        num_effective: Independent windows that would tell as much as the counted ones, which overlap; at most
-            as many, 0 when none was counted.
     """
 
     step: Count  # bars ahead, from 1
@@ -103,7 +99,7 @@ class StepDirection:
     num_rises: Count  # windows among the counted whose truth rose: the hits of always saying "up"
     num_flat_truth: Count  # windows left out because the truth did not move
     num_flat_forecast: Count  # further windows left out because the forecast did not
-    num_effective: Number
+    num_effective: Number  # independent windows that would tell as much; at most as many, 0 when none counted
 
     @property
     def rate(self) -> float | None:
@@ -134,8 +130,7 @@ def measure_errors(span: Span, task: str, forecast: Floats) -> tuple[TaskErrors,
         returns over all steps and columns, shape (N,), float64, unitless: their mean is
         `TaskErrors.mae_return.overall`.
 
-    Raises `SeriesError` if the shape is not that of the truth, or an error is no number, or too large for
-    one.
+    Raises `SeriesError` if the shape is not that of the truth, or an error is no number or too large.
     """
     truth, where = span.truth[task], f"{span.table.series}, forecast of {task}"
     # NumPy would broadcast a truth of shape (N, 1, 4) against forecasts of shape (N, 4) without a word and
@@ -172,11 +167,7 @@ def in_returns(
 def measure_direction(span: Span, ohlc: Floats) -> tuple[StepDirection, ...]:
     """Count how often the model's close moved from the last close as the truth did.
 
-    Args:
-        ohlc: Forecasts of open, high, low and close, shape (N, H, 4), quote currency.
-
-    Returns:
-        One entry per step, first step first.
+    Forecasts are of open, high, low and close, shape (N, H, 4), quote currency. One entry per step, in order.
     """
     close = OHLC.index(CLOSE)
     last = span.last_close[:, None]
@@ -205,14 +196,7 @@ def wilson_interval(num_hits: float, num_trials: float) -> tuple[float, float]:
 
     It assumes independent trials. Windows of a test span overlap: beyond step 1, neighbours share most
     of the bars they forecast. Pass the number of independent windows that would tell as much, which need
-    not be whole; see `v8.losses.significance.num_effective`.
-
-    Args:
-        num_hits: Trials that succeeded, 0 to `num_trials`.
-        num_trials: Independent trials, at least 1.
-
-    Returns:
-        Lower and upper end, 0 to 1, unitless.
+    not be whole, at least 1; see `v8.losses.significance.num_effective`. Returns both ends, 0 to 1.
 
     >>> [round(end, 4) for end in wilson_interval(8, 10)]
     [0.4902, 0.9433]

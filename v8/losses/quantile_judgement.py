@@ -71,14 +71,10 @@ class QuantileErrors:
 
 @dataclass(frozen=True)
 class JudgedQuantiles:
-    """How the quantiles of one task did.
-
-    Args:
-        significance: Per baseline: whether the model's CRPS differs from its by more than chance.
-    """
+    """How the quantiles of one task did."""
 
     errors: Mapping[Word, QuantileErrors]  # per forecaster, `MODEL` or a baseline with quantiles
-    significance: Mapping[Word, Significance]
+    significance: Mapping[Word, Significance]  # per baseline: of the CRPS
 
     def multiple(self, baseline: str) -> float | None:
         """Return the model's CRPS as a multiple of a baseline's; None if that made no error."""
@@ -124,14 +120,7 @@ class QuantileJudgement:
 
     @classmethod
     def from_json(cls, content: Any, *, where: str) -> QuantileJudgement:
-        """Read what `to_json` wrote.
-
-        Args:
-            content: The value, as `json` loads it.
-
-        Raises `ArtifactError` if a key is missing, a number is out of its range, or parts do not fit
-        together.
-        """
+        """Read what `to_json` wrote; `where` is named by errors."""
         check_format(content, (QUANTILES_FORMAT,), what="judgement of quantiles", where=where, fix=_FIX)
         judgement = checked(_JUDGEMENT, content, where=where, fix=_FIX, rule=_RULE)
         if faults := [*_faults(judgement)]:
@@ -150,12 +139,9 @@ def judge_quantiles(data: SeriesData, model: Mapping[str, Floats]) -> QuantileJu
 def judge_span_quantiles(
     span: Span, model: Mapping[str, Floats], *, train: Span, scaling: Scaling
 ) -> QuantileJudgement:
-    """Measure quantiles on any windows.
+    """Measure quantiles on any windows, whose profile gives the levels, beside baselines fitted to `train`.
 
-    Args:
-        model: Per task, shape (N, H, Q, C), in the task's unit.
-
-    Raises `SeriesError` if a forecast has another shape than its truth and levels.
+    The model's are per task, shape (N, H, Q, C), in the task's unit.
     """
     levels = span.profile.quantiles
     fitted = {name: one.fit_quantiles for name, one in BASELINES.items() if one.fit_quantiles}

@@ -47,8 +47,7 @@ class Season:
 
     Args:
         closes_s: When each window's last known candle closed, seconds since the epoch, shape (N,), ascending.
-        losses: Per task and forecaster, the absolute error of each window in returns, mean over steps and
-            columns, shape (N,), float32.
+        losses: As in the table of losses (`v8.losses.table`), float32.
         held: Share of windows whose true close lay between the forecast low and high, by step, shape (H,).
     """
 
@@ -96,9 +95,7 @@ class Season:
 def season_of(data: SeriesData, forecasts: Mapping[str, Any], losses: Losses) -> Season:
     """Describe the test span of a judged series.
 
-    Args:
-        forecasts: The model's, per task, shape (N, H, C).
-        losses: Per task and forecaster, as `v8.losses.judgement.judge_windows` returns them.
+    The model's forecasts are per task, shape (N, H, C); the losses those of `judgement.judge_windows`.
     """
     test = data.spans["test"]
     truth, made = test.truth[TASK_OHLC][..., OHLC.index(CLOSE)], forecasts[TASK_OHLC]

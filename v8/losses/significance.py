@@ -50,15 +50,12 @@ MIN_WINDOWS_PER_LAG: Final = 3
 class Significance:
     """A Diebold-Mariano test of one forecaster against another.
 
-    Args:
-        mean_difference: Mean loss of the first minus that of the second, in returns; below 0 the first is
-            better.
-        standard_error: Of that mean, in returns: the root of the long-run variance over N. None when there
-            are too few windows or the two never differ in any other way than by a constant.
+    The standard error is the root of the long-run variance over N; None when there are too few windows or the
+    two never differ in any other way than by a constant.
     """
 
-    mean_difference: Number
-    standard_error: Annotated[Number, Field(gt=0)] | None
+    mean_difference: Number  # mean loss of the first minus that of the second, in returns
+    standard_error: Annotated[Number, Field(gt=0)] | None  # of that mean, in returns
     num_windows: Count  # N
     lag_bars: Count  # largest distance at which windows may depend on each other, in bars
 
@@ -117,14 +114,7 @@ def long_run_variance(
 
     Between bars k apart the weight is 1 - k / (lag + 1). The weighted sum equals the mean square of all
     sums over lag + 1 consecutive bars, with nothing where there is no window: cheap, and never negative.
-
-    Args:
-        deviations: Values less their mean, in the order of time, shape (N,).
-        lag_bars: Largest distance with a weight, in bars, 0 or above.
-        bar_numbers: As in `diebold_mariano`.
-
-    Returns:
-        0 or above, in the square of the values' unit.
+    Deviations are values less their mean, in the order of time, shape (N,); bars as in `diebold_mariano`.
     """
     bars = np.arange(len(deviations)) if bar_numbers is None else bar_numbers
     # Places on a line of bars: holes longer than the lag shrink to it, as they part all the same.
@@ -138,10 +128,7 @@ def long_run_variance(
 
 
 def small_sample_factor(num_windows: int, num_covariances: int) -> float:
-    """Return the correction of Harvey, Leybourne & Newbold (1997).
-
-    Returns:
-        The root of (N + 1 - 2h + h (h - 1) / N) / N, unitless, below 1.
+    """Return the correction of Harvey, Leybourne & Newbold (1997): root of (N + 1 - 2h + h (h - 1) / N) / N.
 
     >>> round(small_sample_factor(16, 4), 4)  # (16 + 1 - 8 + 12 / 16) / 16 = 0.609375
     0.7806
@@ -153,14 +140,12 @@ def small_sample_factor(num_windows: int, num_covariances: int) -> float:
 def num_effective(values: NDArray[np.float64], step: int, bar_numbers: NDArray[np.int64] | None) -> float:
     """Say of how many independent values the mean would be as uncertain as that of these.
 
-    Args:
-        values: In the order of time, shape (N,), N at least 1.
-        step: Bars ahead each value looks, from 1.
-        bar_numbers: As in `diebold_mariano`.
+    At most N: N times variance over long-run variance. Where the values never differ, or are too few for a
+    long-run variance, N / step: the windows that do not overlap. At least 1.
 
-    Returns:
-        At most N: N times variance over long-run variance. Where the values never differ, or are too few for
-        a long-run variance, N / step: the windows that do not overlap. At least 1.
+    Args:
+        values: In the order of time, shape (N,), N at least 1, each looking `step` bars ahead, from 1.
+        bar_numbers: As in `diebold_mariano`.
     """
     num_values = len(values)
     deviations = values - values.mean()
@@ -175,13 +160,8 @@ def num_effective(values: NDArray[np.float64], step: int, bar_numbers: NDArray[n
 def corrected_p_values(p_values: Sequence[float | None]) -> list[float | None]:
     """Correct p-values for the number of tests, after Benjamini & Hochberg (1995).
 
-    Calling those below a share significant makes at most that share of the calls wrong, on average.
-
-    Args:
-        p_values: One per test, 0 to 1; None where there was no test, which counts for nothing.
-
-    Returns:
-        In the same order: the smallest such share at which each is still called significant, 0 to 1.
+    Calling those below a share significant makes at most that share of the calls wrong, on average. Returned
+    is the smallest such share at which each is still called significant; None, no test, counts for nothing.
 
     >>> corrected_p_values([0.04, None, 0.01])
     [0.04, None, 0.02]
