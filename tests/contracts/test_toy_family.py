@@ -113,8 +113,12 @@ def test_what_is_wrong_in_its_file_is_told_by_its_own_keys(tmp_path: Path) -> No
             "'dense_larges' is no network family.*did you mean dense_larg",
         ),
         (
-            "{family: dense_largest, units: [5], slop: 0.1}",
+            "{family: dense_largest, units: [5]}",
             r"key network\.dense_largest\.slope: field required; got no such key",
+        ),
+        (
+            "{family: dense_largest, units: [5], slop: 0.1}",
+            r"key network\.dense_largest\.slop: .*Did you mean slope",
         ),
         (
             "{family: dense_largest, units: [5], slope: 0.1, unit: 3}",
