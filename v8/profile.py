@@ -444,15 +444,9 @@ class Profile(Settings):
         newest_bars: int | None = None,
         precision: str | None = None,
     ) -> Profile:
-        """Return this profile with another budget, checked again.
+        """Return this profile with another budget, checked again; what is None stays as it is.
 
-        Args:
-            epochs: Most epochs; None keeps the profile's, and a formula has none.
-            newest_bars: Candles per series; None keeps the profile's.
-            precision: One of `Precision`; None keeps the profile's.
-
-        Raises:
-            ProfileError: If a value is out of its range.
+        A formula has no epochs. A ProfileError tells of a value that is out of its range.
         """
         epochs = 0 if self.family.is_formula else epochs
         content, training = self.model_dump(), {"epochs": epochs, "precision": precision}
@@ -463,13 +457,9 @@ class Profile(Settings):
 
 
 def load_profile(name_or_path: str) -> Profile:
-    """Read a shipped profile by name, or any profile by the path of its file.
+    """Read a shipped profile by name, or any profile by the path of its file, `.yaml` or `.yml`.
 
-    Args:
-        name_or_path: "aligned", or a path that ends in `.yaml` or `.yml`.
-
-    Raises:
-        ProfileError: If there is no such file, or its content breaks a rule.
+    A ProfileError tells that there is no such file, or that its content breaks a rule.
     """
     path = Path(name_or_path)
     if path.suffix not in (".yaml", ".yml"):
@@ -497,11 +487,7 @@ def require_trainable(profile: Profile) -> None:
 
 
 def network_outputs(profile: Profile) -> NetworkOutputs:
-    """Return what makes the layers of a profile's network.
-
-    Raises:
-        ProfileError: If it has none, because it is a formula.
-    """
+    """Return what makes the layers of a profile's network; a ProfileError where it is a formula."""
     if profile.family.outputs is None:
         raise ProfileError(
             where=f"profile {profile.name}",
@@ -525,8 +511,7 @@ def config_path(name: str) -> Path:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping of plain values; see `_Loader` for what is refused. `5e-4` is a number.
 
-    Raises:
-        ProfileError: If the file cannot be read, is too long, is not such YAML, or is no mapping.
+    A ProfileError tells that a file cannot be read, is too long, is not such YAML, or is no mapping.
     """
     where = str(path)
     try:
@@ -613,20 +598,14 @@ def _configs() -> Path:
 
 
 def recorded_profile(content: Any, *, where: str) -> Profile:
-    """Read a profile from what a run or an artefact recorded of it as JSON.
-
-    Raises:
-        ProfileError: If it is none of this v8.
-    """
+    """Read a profile from what was recorded of it as JSON; a ProfileError if it is none of this v8."""
     return _validated(content if isinstance(content, dict) else {}, where=where, is_recorded=True)
 
 
 def is_digest_of(digest: str, content: Mapping[str, Any]) -> bool:
     """Tell whether a digest is that of a profile as a file recorded it, with the keys and format it had then.
 
-    Args:
-        digest: Of a profile, 64 hex digits.
-        content: The profile as JSON values, unchanged since they were read.
+    The content is the profile as JSON values, unchanged since they were read.
     """
     later = {
         name: one.default for name, one in TrainingSettings.model_fields.items() if not one.is_required()
@@ -644,11 +623,7 @@ def _digest(content: Mapping[str, Any], profile_format: int = PROFILE_FORMAT) ->
 
 
 def recorded_tables(content: Sequence[Any], *, where: str) -> tuple[TableSettings, ...]:
-    """Read the key `covariates` of a profile from what an artefact recorded of it as JSON.
-
-    Raises:
-        ProfileError: If these are no tables of this v8.
-    """
+    """Read the key `covariates` of a profile from what an artefact recorded of it as JSON."""
     try:
         return _TABLES.validate_python(_tuples([*content]))
     except ValidationError as error:

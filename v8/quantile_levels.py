@@ -44,12 +44,8 @@ def fault_of(levels: Sequence[float]) -> str | None:
 def pinball(xp: Any, beyond: Any, levels: Any) -> Any:
     """Return the pinball losses of quantiles (Koenker and Bassett 1978, doi:10.2307/1913643).
 
-    Twice that of the median is the absolute error.
-
-    Args:
-        xp: Array namespace, `numpy` or `keras.ops`.
-        beyond: Truth less quantile.
-        levels: Of the quantiles, broadcast against it.
+    Twice that of the median is the absolute error. `beyond` is truth less quantile, `xp` is `numpy` or
+    `keras.ops`.
 
     >>> pinball(np, np.array([2.0, -2.0]), 0.25).tolist()
     [0.5, 1.5]
@@ -67,15 +63,9 @@ def outer(levels: Sequence[float]) -> tuple[float, ...]:
 
 
 def apart(xp: Any, levels: Sequence[float], quantiles: Any) -> tuple[Any, Any]:
-    """Part quantiles into their median and how far the outer ones lie off it.
+    """Part quantiles, (N, H, Q, C), into their median, (N, H, C), and how far the outer ones lie off it.
 
-    Args:
-        xp: Array namespace, `numpy` or `keras.ops`.
-        levels: All of them, ascending, Q.
-        quantiles: Shape (N, H, Q, C).
-
-    Returns:
-        Shapes (N, H, C) and (N, H, L, C), L levels but the median.
+    Distances have the shape (N, H, L, C), L levels but the median; `xp` is `numpy` or `keras.ops`.
 
     >>> median, distances = apart(np, [0.1, 0.5, 0.9], np.array([[[[2.0], [5.0], [9.0]]]]))
     >>> median.tolist(), distances[0, 0, :, 0].tolist()
@@ -149,15 +139,9 @@ def nominal(interval: tuple[float, float]) -> float:
 
 
 def signed_sums(outer_levels: Sequence[float]) -> NDArray[np.float32]:
-    """Return the matrix that turns steps between neighbouring quantiles into distances from the median.
+    """Return the matrix, (L, L), that turns steps between quantiles into distances from the median.
 
     Where steps are not negative, distances ascend: quantiles made so never cross.
-
-    Args:
-        outer_levels: Ascending, without the median.
-
-    Returns:
-        Shape (L, L): distances are steps times it.
 
     >>> signed_sums([0.1, 0.4, 0.9]).tolist()
     [[-1.0, 0.0, 0.0], [-1.0, -1.0, 0.0], [0.0, 0.0, 1.0]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from v8.windows.per_task import LARGEST_KEPT_BYTES, PerTask
+from v8.windows.span import LARGEST_KEPT_BYTES, PerTask
 
 
 def test_what_is_small_is_computed_once_and_what_is_large_each_time() -> None:

@@ -14,9 +14,8 @@ from typing import TypeAlias
 import numpy as np
 
 from v8.tasks import TASKS
-from v8.windows.per_task import PerTask
 from v8.windows.scaling import Scaling
-from v8.windows.span import Floats, Span
+from v8.windows.span import Floats, PerTask, Span
 
 TaskForecasts: TypeAlias = Mapping[str, Floats]
 Forecast: TypeAlias = Callable[[Span], TaskForecasts]

@@ -33,11 +33,10 @@ LEAST_STEP: Final = 1e-4
 
 
 def first_steps(data: SeriesData) -> dict[str, NDArray[np.float32]]:
-    """Return what the biases of a network's quantile heads start at.
+    """Return what the biases of a network's quantile heads start at; nothing where it forecasts none.
 
-    Returns:
-        By `quantile_output` of each task, shape (H, L, C), what `softplus` turns into the steps from the
-        quantiles of the train span to their neighbours, in units; nothing where the network forecasts none.
+    By `quantile_output` of each task, shape (H, L, C), it is what `softplus` turns into the steps from the
+    quantiles of the train span to their neighbours, in units.
     """
     train, levels = data.spans["train"], data.profile.quantiles
     if not data.profile.shape.outer_levels:
@@ -66,12 +65,6 @@ def _in_units(
     return weighted_quantiles(beyond_WHC / unit_WHC, weights.astype(np.float64), levels)
 
 
-def from_median(quantiles: Floats, levels: Sequence[float]) -> Floats:
-    """Turn quantiles, shape (Q, ...), into distances of the outer ones from the median, shape (L, ...)."""
-    median = quantiles[list(levels).index(MEDIAN)]
-    return np.stack([one - median for one, level in zip(quantiles, levels, strict=True) if level != MEDIAN])
-
-
 def conformal_widths(
     levels: Sequence[float],
     truth: Mapping[str, NDArray[Any]],
@@ -80,14 +73,8 @@ def conformal_widths(
 ) -> dict[str, Floats]:
     """Return how many times as far each outer quantile must lie off to hold its share of the windows.
 
-    Args:
-        levels: All levels, ascending.
-        truth: Per task, shape (W, H, C).
-        points: Per task, the forecast median, likewise.
-        distances: Per task, how far the outer quantiles lie off a median, shape (W, H, L, C), same unit.
-
-    Returns:
-        Per task, shape (H, L, C), unitless.
+    Per task, truth and median forecasts are (W, H, C), distances of the outer quantiles off a median (W, H,
+    L, C), all in one unit; factors are (H, L, C). Levels are all, ascending.
     """
     factors = {}
     for task, truth_WHC in truth.items():

@@ -1,11 +1,9 @@
-"""The tasks: what can be forecast, one file each, in the order of every report."""
+"""The tasks: what can be forecast, in the order of every report. One of your own calls `TASKS.register`."""
 
 from typing import Final
 
 from v8.registry import Registry
-from v8.tasks.bands import BANDS_TASK
-from v8.tasks.ohlc import OHLC_TASK
+from v8.tasks.shipped import BANDS_TASK, OHLC_TASK, VOLATILITY_TASK
 from v8.tasks.task import Task
-from v8.tasks.volatility import VOLATILITY_TASK
 
 TASKS: Final[Registry[Task]] = Registry("task", [OHLC_TASK, BANDS_TASK, VOLATILITY_TASK])

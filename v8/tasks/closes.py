@@ -47,13 +47,8 @@ def standing_closes(xp: Any, history_close: Any, horizon_bars: int, *, has_windo
 
     Bands and volatility still move, because known closes leave their window and repeated last closes enter
     it. At step k it holds the newest 20 - k known closes and k times the last close, whose ratio minus one is
-    zero, so suffix sums of the known ratios are all that is needed.
-
-    Args:
-        xp: Array namespace.
-        history_close: Closes of the last 20 known rows, oldest first, shape (N, 20), quote currency.
-        horizon_bars: Steps ahead, at least 1.
-        has_window: Whether mean and deviation are wanted; without them fewer closes will do.
+    zero, so suffix sums of the known ratios are all that is needed. The history is the last 20 known closes,
+    oldest first, (N, 20), quote currency; fewer will do where mean and deviation are not wanted.
     """
     last = xp.take(history_close, [history_close.shape[1] - 1], axis=1)
     close = xp.ones((1, horizon_bars))
@@ -66,16 +61,9 @@ def standing_closes(xp: Any, history_close: Any, horizon_bars: int, *, has_windo
 def window_moments(xp: Any, known: Any, num_steps: int, path: Any = None) -> tuple[Any, Any]:
     """Mean and sample deviation of the twenty closes at each step, as ratios to the last close less one.
 
-    k steps ahead the window holds the newest 20 - k known closes and the first k of the path.
-
-    Args:
-        xp: Array namespace.
-        known: Ratios of the last 20 known closes to the last, less one, oldest first, shape (N, 20).
-        num_steps: Steps ahead.
-        path: Likewise of the coming closes, shape (N, P, H); None where they stay at the last close.
-
-    Returns:
-        Two arrays (N, P, H), or (N, H) without a path, unitless.
+    k steps ahead the window holds the newest 20 - k known closes, (N, 20), oldest first, and the first k of
+    the path, (N, P, H), all as such ratios; without a path they stay at the last close. Two arrays (N, P, H),
+    or (N, H), unitless.
     """
     total = suffix_sums(xp, known, num_steps)
     squares = suffix_sums(xp, xp.square(known), num_steps)
@@ -88,17 +76,9 @@ def window_moments(xp: Any, known: Any, num_steps: int, path: Any = None) -> tup
 
 
 def suffix_sums(xp: Any, values: Any, num_steps: int) -> Any:
-    """Sum what is left of values when the oldest 1, 2, ... have gone.
+    """Sum what is left of values, (N, K), oldest first, when the oldest 1, 2, ... have gone: (N, num_steps).
 
     A product with a triangular matrix would say the same, but rounds a row by how many rows there are.
-
-    Args:
-        xp: Array namespace.
-        values: Oldest first, shape (N, K).
-        num_steps: Steps ahead.
-
-    Returns:
-        Shape (N, num_steps); 0 from the step on at which none is left.
     """
     sums = xp.flip(xp.cumsum(xp.flip(values, axis=1), axis=1), axis=1)
     num_missing = num_steps + 1 - values.shape[1]
@@ -108,18 +88,12 @@ def suffix_sums(xp: Any, values: Any, num_steps: int) -> Any:
 
 
 def future_weights(horizon_bars: int) -> NDArray[np.float64]:
-    """Say how much each coming bar's variance adds to the variance of the closes of a band's window.
+    """Say how much each coming bar's variance adds to the variance of the closes of a band's window, (H,).
 
-    k steps ahead the window holds 20 - k known closes and the first k points of a random walk from the
-    last close. The sample variance of the twenty is expected to be that of the roll-forward forecast plus
-    the walk's variance per bar times (k (k + 1) / 2 - k (k + 1) (2k + 1) / 6 / 20) / 19: the trace of the
-    covariances min(i, j) of its points, less their sum over 20.
-
-    Args:
-        horizon_bars: Steps ahead, at most 20.
-
-    Returns:
-        Shape (H,), unitless.
+    k steps ahead, at most 20, the window holds 20 - k known closes and the first k points of a random walk
+    from the last close. The sample variance of the twenty is expected to be that of the roll-forward forecast
+    plus the walk's variance per bar times (k (k + 1) / 2 - k (k + 1) (2k + 1) / 6 / 20) / 19: the trace of
+    the covariances min(i, j) of its points, less their sum over 20.
 
     >>> [round(float(weight), 3) for weight in future_weights(3)]  # (1 - 1/20) / 19 = 0.05 first
     [0.05, 0.145, 0.279]
@@ -141,16 +115,11 @@ def moved_closes(horizon_bars: int) -> NDArray[np.float64]:
 
 
 def variance_weights(horizon_bars: int) -> NDArray[np.float64]:
-    """Say how much each coming bar's variance adds to the variance of the closes of a band's window.
+    """Say how much each coming bar adds to the variance of a band's window: by step, then by bar, (H, H).
 
-    k steps ahead bar j, at most k, has moved the newest n = k - j + 1 of the twenty closes alike, which adds
-    n (1 - n / 20) / 19 of its variance to their sample variance.
-
-    Args:
-        horizon_bars: Steps ahead, at most 20.
-
-    Returns:
-        Shape (H, H): by step, then by bar; rows add up to `future_weights`.
+    k steps ahead, at most 20, bar j, at most k, has moved the newest n = k - j + 1 of the twenty closes
+    alike, which adds n (1 - n / 20) / 19 of its variance to their sample variance. Rows add up to
+    `future_weights`.
 
     >>> [round(float(weight), 3) for weight in variance_weights(2)[1]]  # n = 2, then n = 1
     [0.095, 0.05]

@@ -98,29 +98,19 @@ class Task:
         return last_close * share if self.is_price else share
 
     def floored(self, xp: Any, values: Any, reference: Any, floor: Any) -> Any:
-        """Raise values to the smallest that has a logarithm worth learning.
+        """Raise values, (N, H, C), to the smallest that has a logarithm worth learning.
 
-        Args:
-            xp: Array namespace.
-            values: Shape (N, H, C).
-            reference: Roll-forward forecast of the same shape; its first column stands for the price level.
-            floor: The smallest value of a unitless task.
+        The first column of the reference, the roll-forward forecast, stands for the price level; `floor` is
+        the smallest value of a unitless task.
         """
         level = PRICE_FLOOR_SHARE * xp.take(reference, [0], axis=-1)
         return xp.maximum(values, level if self.is_price else floor)
 
 
 def roll_forward(xp: Any, tasks: Sequence[Task], history_close: Any, horizon_bars: int) -> dict[str, Any]:
-    """Forecast tasks as if the close stayed at the last close.
+    """Forecast tasks as if the close stayed at the last close: per task, shape (N, H, C), in its unit.
 
-    Args:
-        xp: Array namespace.
-        tasks: Which.
-        history_close: Closes of the last 20 known rows, oldest first, shape (N, 20), quote currency.
-        horizon_bars: Steps ahead, at least 1.
-
-    Returns:
-        Per task, shape (N, H, C); quote currency or unitless.
+    The history is as for `standing_closes`.
     """
     has_window = any(task.has_window for task in tasks)
     closes = standing_closes(xp, history_close, horizon_bars, has_window=has_window)

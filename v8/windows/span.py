@@ -1,6 +1,6 @@
 """A span: windows of one series, with all that is known at them and what followed.
 
-Everything is computed when first asked for, and kept, but for what is very large (`v8.windows.per_task`).
+Everything is computed when first asked for, and kept, but for what is very large (`PerTask`).
 What is named *known* at a window reads its last known row and earlier ones only; `truth` alone looks ahead.
 
 Legend: R rows of the table, W windows, T lookback, F features, H horizon, C columns of a task.
@@ -8,7 +8,7 @@ Legend: R rows of the table, W windows, T lookback, F features, H horizon, C col
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -22,9 +22,8 @@ from v8.features.formulas import DAY_S, WEEK_S
 from v8.features.table import FeatureTable
 from v8.profile import Profile
 from v8.tasks import TASKS
-from v8.tasks.bands import BANDS_TASK
 from v8.tasks.closes import RANGE_TO_VARIANCE, Closes, standing_closes
-from v8.windows.per_task import PerTask
+from v8.tasks.shipped import BANDS_TASK
 
 EWMA_DECAY: Final = 0.94
 """What is left of a bar's weight one bar later; RiskMetrics Technical Document (1996), section 5.3."""
@@ -36,6 +35,43 @@ what happened once is taken for what always happens then."""
 _PERIODS_S: Final = {"day": DAY_S, "week": WEEK_S}
 
 Floats = NDArray[np.float64]
+
+
+LARGEST_KEPT_BYTES: Final = 64 << 20
+"""Of one task: 200,000 windows of candles ten steps ahead."""
+
+
+class PerTask(Mapping[str, Floats]):
+    """Arrays per task, computed when asked for, and kept unless they are large.
+
+    What a span knows of a task is asked for again and again. Of a million windows ten steps ahead all of it
+    would be gigabytes, and a part is needed at a time: that is worked out again, to the same bits. Who keeps
+    this mapping must not be known to `compute`, or the two would hold on to each other, and to all memory of
+    both, for long.
+    """
+
+    def __init__(self, tasks: Iterable[str], compute: Callable[[str], Floats]) -> None:
+        self._tasks, self._compute = tuple(tasks), compute
+        self._kept: dict[str, Floats] = {}
+
+    def __getitem__(self, task: str) -> Floats:
+        if task in self._kept:
+            return self._kept[task]
+        if task not in self._tasks:
+            raise KeyError(task)
+        found = self._compute(task)
+        if found.nbytes <= LARGEST_KEPT_BYTES:
+            self._kept[task] = found
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tasks)
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __contains__(self, task: object) -> bool:
+        return task in self._tasks
 
 
 @dataclass(frozen=True, eq=False)
