@@ -1,6 +1,6 @@
 """Waiting for a network, whoever is asked: how long, how often again, who is told, and how it is left.
 
-The exchange's archive and API (`v8.market.sources.downloads`) and the Hub (`v8.hub.transport`) wait as it is
+The exchange's archive and API (`v8.market.sources.downloads`) and the Hub (`v8.hub.client`) wait as it is
 said here. What fails and may pass is a `PassingTroubleError`; `Patience` asks again after the time that the
 server names, or else after a pause that doubles and is spread at random, so that many clients do not return
 at once. Whoever shows things opens `told_of_waiting`; whoever waits calls `tell_waiting` from the thread that

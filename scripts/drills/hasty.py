@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import v8.hub.client
 from v8.cli.app import main
 
-HASTY = {"timeout_s": 3.0, "waits_s": (0.2, 0.4, 0.8, 1.6)}
+HASTY = {"timeout_s": 3.0, "first_s": 0.2}
 
 v8.hub.client.RetryPolicy = partial(v8.hub.client.RetryPolicy, **HASTY)  # type: ignore[misc]
 

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from v8.app import places
 from v8.cli.app import app
 from v8.errors import PublishError
-from v8.hub.space_files import NEEDED, pinned
+from v8.hub.space import NEEDED, pinned
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from v8.errors import PublishError
-from v8.hub.endpoint import hub_endpoint
+from v8.hub import hub_endpoint
 
 PASSWORD = "Tr0ub4dor"
 

@@ -14,14 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from v8.errors import ArtifactError
-from v8.hub.manifest import (
-    DataSpan,
-    ListedFile,
-    Manifest,
-    is_published_path,
-    list_files,
-    read_manifest,
-)
+from v8.hub.layout import DataSpan, ListedFile, Manifest, is_published_path, list_files, read_manifest
 
 SERIES = "BTCUSDT-15m"
 PATHS = (
@@ -224,7 +217,7 @@ def test_a_missing_and_a_cut_file_are_found(folder: Path) -> None:
 
 
 def test_reading_a_manifest_starts_no_tensorflow() -> None:
-    code = "import sys, v8.hub.manifest; print({'tensorflow', 'keras', 'jax'} & set(sys.modules))"
+    code = "import sys, v8.hub.layout; print({'tensorflow', 'keras', 'jax'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

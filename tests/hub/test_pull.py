@@ -17,10 +17,9 @@ import pytest
 
 from v8.errors import ArtifactError, PullError, V8Error
 from v8.hub.client import RetryPolicy
-from v8.hub.manifest import Manifest
+from v8.hub.layout import Choice, Manifest, stage_run
 from v8.hub.publish import publish
 from v8.hub.pull import Pulled, pull
-from v8.hub.staging import Choice, stage_run
 
 REPO, SERIES = "someone/fleet", "BTCUSDT-15m"
 FILES = ["README.md", "history.csv", "metadata.json", "model.keras"]
@@ -34,7 +33,7 @@ class Clock:
 
     @property
     def retries(self) -> RetryPolicy:
-        return RetryPolicy(timeout_s=5.0, waits_s=(1.0, 2.0), longest_wait_s=60.0, sleep=self.waits_s.append)
+        return RetryPolicy(timeout_s=5.0, num_tries=3, first_s=1.0, most_s=60.0, sleep=self.waits_s.append)
 
 
 def fetch(*series: str, clock: Clock | None = None, **options: Any) -> Pulled:
@@ -217,7 +216,7 @@ def test_a_pause_that_is_too_long_is_not_waited_for(published: Any) -> None:
 
 def test_a_hub_that_says_nothing_is_not_waited_for_without_end(published: Any) -> None:
     published.slow("resolve", 60.0, times=100)
-    retries = RetryPolicy(timeout_s=0.2, waits_s=(0.0,), sleep=lambda seconds: None)
+    retries = RetryPolicy(timeout_s=0.2, num_tries=2, first_s=0.0, sleep=lambda seconds: None)
     with pytest.raises(PullError, match=r"got no answer \(ReadTimeout\), 2 times in a row"):
         pull(REPO, [SERIES], retries=retries)
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from v8.errors import PublishError, PullError
-from v8.hub import transport
+from v8.hub import client
 from v8.hub.client import RetryPolicy
+from v8.hub.layout import Choice, Staged, stage_run
 from v8.hub.publish import Published, publish
 from v8.hub.pull import pull
-from v8.hub.staging import Choice, Staged, stage_run
 
 REPO = "someone/fleet"
 FOR_EVER = 10_000
@@ -26,15 +26,15 @@ FOR_EVER = 10_000
 
 def sent(staged: Staged, told: list[str] | None = None, **limits: Any) -> Published:
     tell = (lambda text: None) if told is None else told.append
-    retries = RetryPolicy(**{"timeout_s": 1.0, "waits_s": (0.0,), "tell": tell, **limits})
+    retries = RetryPolicy(**{"timeout_s": 1.0, "num_tries": 2, "first_s": 0.0, "tell": tell, **limits})
     return publish(staged, REPO, is_private=False, retries=retries)
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tell every second, and give what ends by itself a second only."""
-    monkeypatch.setattr(transport, "TOLD_EVERY_S", 1)
-    monkeypatch.setattr(transport, "_GRACE_S", 1.0)
+    monkeypatch.setattr(client, "TOLD_EVERY_S", 1)
+    monkeypatch.setattr(client, "_GRACE_S", 1.0)
 
 
 def test_uploads_that_stall_for_ever_end_together_and_the_next_call_continues(
@@ -59,7 +59,7 @@ def test_silence_is_counted_where_the_user_sees_it(hub: Any, staged: Staged) -> 
     hub.stall("lfs-put", times=FOR_EVER)
     told: list[str] = []
     with pytest.raises(PublishError, match="the Hub must answer"):
-        sent(staged, told, timeout_s=3.0, waits_s=())
+        sent(staged, told, timeout_s=3.0, num_tries=1)
     counted = [int(line.split()[5]) for line in told if f"{REPO}: no bytes moved for " in line]
     assert counted
     assert counted == sorted(set(counted))
@@ -85,9 +85,9 @@ def test_a_download_of_a_byte_now_and_then_ends(hub: Any, staged: Staged, route:
     error = PublishError if route in ("tree", "whoami") else PullError
     with pytest.raises(error, match="fewer than 1,000 bytes a second moved for 2 s"):
         if error is PublishError:
-            sent(staged, told, timeout_s=2.0, waits_s=())
+            sent(staged, told, timeout_s=2.0, num_tries=1)
         else:
-            pull(REPO, retries=RetryPolicy(timeout_s=2.0, waits_s=(), tell=told.append))
+            pull(REPO, retries=RetryPolicy(timeout_s=2.0, num_tries=1, tell=told.append))
     assert any(line.endswith(" s of at most 2 s") for line in told)
 
 
@@ -96,7 +96,7 @@ def test_trouble_that_lasts_ends_within_the_stated_time(hub: Any, staged: Staged
     hub.stall("lfs-put", times=FOR_EVER)
     ended = r"waits at most 9 s for the Hub; got no answer \(ReadTimeout\), (\d+) times in (\d+) s\."
     with pytest.raises(PublishError, match=ended) as caught:
-        sent(staged, timeout_s=1.0, waits_s=(0.0,) * 1_000, longest_wait_s=9.0)
+        sent(staged, timeout_s=1.0, num_tries=1_001, first_s=0.0, most_s=9.0)
     said = re.search(ended, str(caught.value))
     assert said is not None
     assert 3 <= int(said[1]) <= 10
@@ -109,7 +109,7 @@ def test_no_try_is_silent_beyond_the_stated_time(hub: Any, staged: Staged) -> No
     hub.stall("lfs-put", times=FOR_EVER)
     told: list[str] = []
     with pytest.raises(PublishError, match=r"waits at most 5 s for the Hub; got no answer \("):
-        sent(staged, told, timeout_s=10_000.0, waits_s=(0.0,) * 1_000, longest_wait_s=5.0)
+        sent(staged, told, timeout_s=10_000.0, num_tries=1_001, first_s=0.0, most_s=5.0)
     limits = [float(line.split()[-2]) for line in told if " s of at most " in line]
     assert limits
     assert max(limits) <= 4.0

@@ -15,8 +15,8 @@ from v8.invocation import command
 from v8.tables import Table
 
 if TYPE_CHECKING:
+    from v8.hub.layout import Choice, Staged
     from v8.hub.publish import Difference
-    from v8.hub.staging import Choice, Staged
 
 
 def publish(
@@ -57,7 +57,7 @@ def publish(
 ) -> None:
     """Publish a run's models with card, leaderboard and manifest; or the page that shows them."""
     from v8.cli.space import publish_page
-    from v8.hub.staging import Choice
+    from v8.hub.layout import Choice
 
     if (run is None) == (space is None):
         raise _one_of_two("neither" if run is None else "both")
@@ -98,8 +98,8 @@ def publish_run(
     """
     from v8.cli.printing import print_lines
     from v8.hub.client import RetryPolicy
+    from v8.hub.layout import Choice
     from v8.hub.publish import publish as send
-    from v8.hub.staging import Choice
 
     def announce(found: Difference) -> None:
         print_lines(f"Difference to what is in {repo}:", *_differences(found))
@@ -124,8 +124,8 @@ def check_publishing(repo: str, source: str, *, is_publishable: bool) -> None:
         PublishError: If the source is simulated, or the token cannot write the repository.
     """
     from v8.hub.client import RetryPolicy
+    from v8.hub.layout import check_source
     from v8.hub.publish import check_access
-    from v8.hub.staging import check_source
 
     check_source(source, is_publishable=is_publishable)
     check_access(repo, RetryPolicy(tell=_tell))
@@ -164,7 +164,7 @@ def _differences(found: Difference) -> list[str]:
 
 @contextmanager
 def _staged(run: Path, repo: str, choice: Choice) -> Iterator[Staged]:
-    from v8.hub.staging import stage_run
+    from v8.hub.layout import stage_run
     from v8.storage import passing_folder
 
     with passing_folder("v8-publish") as folder:

@@ -114,7 +114,7 @@ def update(
         check_publishing(publish, candle_source.name, is_publishable=candle_source.is_publishable)
     is_whole = _renew(renewal, chosen, train_all)
     if publish:
-        from v8.hub.staging import Choice
+        from v8.hub.layout import Choice
 
         publish_run(run, publish, Choice(is_partial=True))
     if not is_whole:

@@ -1,6 +1,52 @@
-"""The Hugging Face Hub: what lies in a repository, publishing a run in one commit, pulling one model."""
+"""The Hugging Face Hub: what lies in a repository, publishing a run in one commit, pulling one model.
 
-from v8.hub.endpoint import hub_endpoint
+`huggingface_hub` reads its address while it is imported, and a damaged one would break that import: so the
+address is checked here, before anything imports it.
+"""
 
-# The Hub's client reads this address while it is imported, and a damaged one would break the import.
+import os
+from typing import Final
+from urllib.parse import urlsplit
+
+from v8.errors import PublishError
+
+DEFAULT_ENDPOINT: Final = "https://huggingface.co"
+TOKEN_PAGE: Final = f"{DEFAULT_ENDPOINT}/settings/tokens"
+
+
+def hub_endpoint() -> str:
+    """Return the address of the Hub: `HF_ENDPOINT`, read now and not at import, or the public one.
+
+    Raises:
+        PublishError: If it is no address of a Hub. It is not quoted where it may hold a password.
+    """
+    address = os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT
+    if fault := _fault(address):
+        raise PublishError(
+            where="HF_ENDPOINT",
+            rule="is the address of a Hub: http or https, a host, and no password, query or blank",
+            got=fault,
+            fix=f"Unset it for {DEFAULT_ENDPOINT}, or write for example https://hub.example.org",
+        )
+    return address.rstrip("/")
+
+
+def _fault(address: str) -> str | None:
+    """Say what is wrong with an address, as a noun; None when nothing is."""
+    if not address.isprintable() or not address.isascii() or any(map(str.isspace, address)):
+        return "one with a blank, a control character or a letter that no address has"
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return "one whose host or port cannot be read"
+    if "@" in parts.netloc:
+        return "one with a user name or a password; HF_TOKEN is the place for a secret"
+    if parts.scheme not in ("http", "https"):
+        return f"one that begins with {parts.scheme}:" if parts.scheme else "one without http:// or https://"
+    if not host or port == 0:
+        return "one without a host"
+    return "one with a query" if parts.query or parts.fragment else None
+
+
 hub_endpoint()

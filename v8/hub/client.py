@@ -1,43 +1,79 @@
 """Asking the Hub: one repository, how long to insist, and errors that are sentences of ours.
 
-The errors of the Hub's client hold the request, which holds the token: ours are raised outside of them. How
-the client is kept from waiting for ever and from committing twice stands in `v8.hub.transport`.
+The errors of the Hub's client hold the request, which holds the token: ours are raised outside of them.
+
+The client is `huggingface_hub`, unmodified, but four of its habits are not wanted here.
+
+- It waits for ever. Here every request has a limit, and a call during which fewer than `SLOWEST_BYTES_S`
+  move for that long is given up; the user sees the silence counted.
+- It retries some requests and not others, and once the answer to a commit is lost it can commit twice. Here
+  it never retries: `v8.net.Patience` does, after looking at what is there.
+- It moves large files by xet where that is installed: a client in Rust that takes no limit, tells nothing and
+  cannot be interrupted. Here large files go by LFS and come by plain downloads, which every Hub offers; xet
+  saves traffic by deduplication, and models of a few megabytes share nothing.
+- Its uploads wait for their threads even when the user presses Ctrl-C. Here a call runs in a thread that can
+  be left, and so does every request of it: leaving ends all waiting, and no request is begun any more.
+
+It speaks `httpx` in its first major version and `httpx2` in its second, and neither is named here.
 """
 
-from __future__ import annotations
-
+import math
 import os
 import re
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
-from huggingface_hub import HfApi, constants, get_token
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    OfflineModeIsEnabled,
-    RemoteEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+import huggingface_hub as hub
+from huggingface_hub import constants, errors
 from huggingface_hub.hf_api import RepoFile
+from huggingface_hub.utils import _http
+from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
 from v8.errors import PublishError, V8Error
-from v8.hub.endpoint import hub_endpoint
-from v8.hub.transport import HTTP, PassingTroubleError, StuckError, Traffic
+from v8.hub import hub_endpoint
+from v8.net import PassingTroubleError, Patience, Refused, in_thread
 from v8.redaction import shown
 from v8.storage import digest_file, digest_git_blob
+
+SLOWEST_BYTES_S: Final = 1_000
+"""A transfer that is slower, in bytes a second, counts as silence as far as it is."""
+
+TOLD_EVERY_S: Final = 10
+"""Silence is told about every so many seconds."""
+
+_GRACE_S: Final = 3.0
+"""A request that ends by its own limit says more than a call that is left."""
+
+_SHORTEST_S: Final = 1.0
+"""Every try may be silent for this long, in seconds, however late it begins."""
+
+_TO_LEAVE_S: Final = 5.0
+"""A call that is left ends within this, in seconds, unless it waits for another process."""
+
+_PIECE_BYTES: Final = 1 << 16
+_RESET: Final = re.compile(r"\bt\s*=\s*(\d+)")
+_BUSY: Final = frozenset({408, 425, 429})
+_ONE_AT_A_TIME: Final = threading.Lock()
 
 _NAME_PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
 _REPO_NAME: Final = re.compile(f"{_NAME_PART}/{_NAME_PART}")
 _TOKEN: Final = re.compile(r"[!-~]+")
 _LFS_BATCH: Final = "/info/lfs/objects/batch"
+
+HTTP: Final = import_module(errors.HfHubHTTPError.__bases__[0].__module__)
+"""What the client speaks HTTP with."""
 
 _CLIENT_ERRORS: Final = (HTTP.HTTPError, HTTP.InvalidURL, OSError, RuntimeError, ValueError)
 _NO_ANSWER: Final = (HTTP.TransportError, ConnectionError, TimeoutError)
@@ -61,66 +97,243 @@ class UnreachableError(PublishError):
     """The trouble did not pass. Publishing ends with it; pulling looks into the cache."""
 
 
-@dataclass(frozen=True)
-class RetryPolicy:
-    """How long to wait for a Hub that has trouble.
+class StuckError(Exception):
+    """A call that was left and goes on: another process holds the file it wants."""
 
-    Args:
-        timeout_s: Longest silence of one request, in seconds.
-        waits_s: Pauses between tries when the Hub does not say how long, in seconds; as many as there
-            are, so often is tried again. A try that moved something starts the count anew.
-        longest_wait_s: So long after the last try that moved something all tries end that move nothing, in
-            seconds, and the Hub may ask for a pause up to this.
-        sleep: What waits, in seconds.
-        tell: What is told about each pause, and about silence.
-    """
 
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy(Patience):
+    """How long to wait for a Hub that has trouble; `tell` hears of each pause, and of silence."""
+
+    num_tries: int = 5
+    first_s: float = 2.0
+    longest_s: float = math.inf
+    least_share: float = 1.0
     timeout_s: float = 120.0
-    waits_s: tuple[float, ...] = (2.0, 4.0, 8.0, 16.0)
-    longest_wait_s: float = 300.0
-    sleep: Callable[[float], None] = time.sleep
+    """Longest silence of one request, in seconds."""
     tell: Callable[[str], None] = lambda text: None
 
-    def insist(
-        self, where: str, ask: Callable[[], Found], traffic: Traffic, progress: Callable[[], int]
-    ) -> Found:
-        """Call `ask`, which uses `traffic`, until it returns; a `PassingTroubleError` of it means once more.
+    def refused(self, where: str, refused: Refused) -> UnreachableError:
+        """Return the error for trouble with a repository that did not pass."""
+        text, asked_s = refused.trouble.text, refused.trouble.wait_s
+        rule, when = "the Hub must answer", "later"
+        got = f"{text}, {refused.num_tries} times in a row"
+        if refused.is_late:
+            rule = f"waits at most {self.most_s:g} s for the Hub"
+            got = f"{text}, {refused.num_tries} times in {refused.waited_s:.0f} s"
+            if asked_s is not None:
+                when, got = "after that time", f"{text} and the request to wait {asked_s:g} s"
+        fix = f"Nothing is lost; repeat the same command {when}, it sends only what is missing"
+        return UnreachableError(where=where, rule=rule, got=got, fix=fix)
 
-        Messages name `where`, the repository; `progress` counts what was moved for good so far.
+
+class Traffic:
+    """What moves between this process and the Hub, and for how long next to nothing did.
+
+    Attributes:
+        succeeded: Requests that succeeded by their method: each PUT has stored a large file.
+    """
+
+    def __init__(self, retries: RetryPolicy) -> None:
+        self.retries, self.succeeded = retries, Counter[str]()
+        self._call = _Call(retries.timeout_s)
+
+    def call(self, where: str, ask: Callable[[], Found], left_s: float = math.inf) -> Found:
+        """Return or raise what `ask` does in a thread of its own; one call at a time.
+
+        What is told about silence begins with `where`, the repository. A call with `left_s` seconds left must
+        not be silent beyond them.
 
         Raises:
-            UnreachableError: If the trouble does not pass, or the Hub asks for a longer pause than ours.
+            PassingTroubleError: If next to nothing moves for too long.
+            StuckError: If it cannot be left either.
         """
-        num_failed, moved, since = 0, progress(), time.monotonic()
-        while True:
-            try:
-                with traffic.ending_within(since + self.longest_wait_s - time.monotonic()):
-                    return ask()
-            except PassingTroubleError as error:
-                trouble = error
-            if progress() > moved:
-                num_failed, moved, since = 0, progress(), time.monotonic()
-            wait_s = self._next_wait_s(where, trouble, num_failed, time.monotonic() - since)
-            num_failed += 1
-            self.tell(f"{where}: {trouble.text}; trying again in {wait_s:g} s")
-            self.sleep(wait_s)
+        timeout_s = min(self.retries.timeout_s, max(_SHORTEST_S, left_s - _GRACE_S))
+        call = self._call = _Call(timeout_s)
+        answer = in_thread(ask)
+        try:
+            while not wait([answer], timeout=1).done:
+                if call.silent_s() >= timeout_s + _GRACE_S:
+                    call.leave()
+                    if not wait([answer], timeout=_TO_LEAVE_S).done:
+                        raise StuckError
+                    raise PassingTroubleError(f"{call.silence()} for {timeout_s:.3g} s")
+                if told := call.next_told():
+                    self.retries.tell(f"{where}: {call.silence()} for {told} s of at most {timeout_s:.3g} s")
+        finally:
+            call.leave()  # after an interruption nothing of it may go on
+        return answer.result()
 
-    def _next_wait_s(
-        self, where: str, trouble: PassingTroubleError, num_failed: int, waited_s: float
-    ) -> float:
-        if num_failed >= len(self.waits_s):
-            rule, when = "the Hub must answer", "later"
-            got = f"{trouble.text}, {num_failed + 1} times in a row"
+    def send(self, send: Callable[..., Any], request: Any, *, stream: bool = False, **options: Any) -> Any:
+        """Send a request in a thread of its own; raise instead of an answer that means to try again.
+
+        Raises:
+            PassingTroubleError: If there is no answer, or the Hub is busy, or the call was left.
+        """
+        call = self._call
+        call.check(is_beginning=True)
+        # Some calls of the Hub's client ask for no limit; there is one for them, too.
+        limits = dict.fromkeys(("connect", "read", "write", "pool"), call.timeout_s)
+        request.extensions = {**request.extensions, "timeout": limits}
+        request.stream = _Watched(request.stream, call)
+
+        def answered() -> Any:
+            response = send(request, stream=True, **options)
+            response.stream = _Watched(response.stream, call)
+            if _is_trouble(response) or call.is_left.done():
+                response.close()
+            elif not stream:
+                response.read()
+                call.moved(None)
+            return response
+
+        answer = in_thread(answered)
+        wait([answer, call.is_left], return_when=FIRST_COMPLETED)
+        call.check()
+        return self._checked(answer, call)
+
+    def _checked(self, answer: Future[Any], call: "_Call") -> Any:
+        try:
+            response = answer.result()
+        except HTTP.TransportError as error:
+            trouble = PassingTroubleError(f"no answer ({type(error).__name__})")
         else:
-            wait_s = self.waits_s[num_failed] if trouble.wait_s is None else trouble.wait_s
-            if waited_s + wait_s <= self.longest_wait_s:
-                return wait_s
-            rule, when = f"waits at most {self.longest_wait_s:g} s for the Hub", "after that time"
-            got = f"{trouble.text} and the request to wait {wait_s:g} s"
-            if trouble.wait_s is None:
-                when, got = "later", f"{trouble.text}, {num_failed + 1} times in {waited_s:.0f} s"
-        fix = f"Nothing is lost; repeat the same command {when}, it sends only what is missing"
-        raise UnreachableError(where=where, rule=rule, got=got, fix=fix)
+            if not _is_trouble(response):
+                self.succeeded[response.request.method] += response.is_success
+                return response
+            trouble = PassingTroubleError(f"status {response.status_code}", _asked_wait_s(response))
+        call.trouble = trouble
+        raise trouble  # outside of the handler, so that no request and no token hangs on it
+
+
+class _Call:
+    """One call: when something last moved, what failed of it, and whether it was left."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.is_left: Future[None] = Future()
+        self.trouble: PassingTroubleError | None = None
+        self._moved_at = self._heard_at = time.monotonic()
+        self._told_s = 0
+
+    def moved(self, num_bytes: int | None) -> None:
+        """Note that so many bytes moved; None for a whole request."""
+        self._heard_at = now = time.monotonic()
+        paid_s = self.silent_s() if num_bytes is None else num_bytes / SLOWEST_BYTES_S
+        self._moved_at = min(now, self._moved_at + paid_s)
+
+    def silent_s(self) -> float:
+        """Return for how long next to nothing moved, in seconds."""
+        return time.monotonic() - self._moved_at
+
+    def silence(self) -> str:
+        """Say how little moves."""
+        is_drip = self._heard_at > self._moved_at
+        return f"fewer than {SLOWEST_BYTES_S:,} bytes a second moved" if is_drip else "no bytes moved"
+
+    def next_told(self) -> int | None:
+        """Return the seconds of silence to tell now; None when they have been told, or are too few."""
+        whole_s = int(self.silent_s()) // TOLD_EVERY_S * TOLD_EVERY_S
+        is_new, self._told_s = whole_s > self._told_s, whole_s
+        return whole_s if is_new else None
+
+    def leave(self) -> None:
+        """End all waiting of this call, and let it begin nothing more."""
+        if not self.is_left.done():
+            self.is_left.set_result(None)
+
+    def check(self, *, is_beginning: bool = False) -> None:
+        """Raise PassingTroubleError when the call was left, or to begin a request after one that failed.
+
+        Of several requests at once any may be heard first, so each tells what happened.
+        """
+        if is_beginning and self.trouble:
+            raise PassingTroubleError(self.trouble.text, self.trouble.wait_s)
+        if self.is_left.done():
+            raise PassingTroubleError("the call was given up")
+
+
+class _Watched(HTTP.SyncByteStream):  # type: ignore[name-defined, misc]
+    """A body, whose every piece is noted."""
+
+    def __init__(self, body: Any, call: _Call) -> None:
+        self._body, self._call = body, call
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            for piece in self._body:
+                for start in range(0, len(piece), _PIECE_BYTES):
+                    self._call.check()
+                    yield piece[start : start + _PIECE_BYTES]
+                    self._call.moved(min(_PIECE_BYTES, len(piece) - start))
+        except HTTP.TimeoutException as error:
+            trouble = PassingTroubleError(f"no answer ({type(error).__name__})")
+        else:
+            return
+        raise trouble  # which the client does not retry
+
+    def close(self) -> None:
+        """Close the body, and the connection with it."""
+        if hasattr(self._body, "close"):
+            self._body.close()
+
+
+class _WatchedClient(HTTP.Client):  # type: ignore[name-defined, misc]
+    """A client whose requests go through another one, as `Traffic` sends them."""
+
+    def __init__(self, inner: Any, traffic: Traffic) -> None:
+        super().__init__()
+        self._inner, self._traffic = inner, traffic
+
+    def build_request(self, *words: Any, **options: Any) -> Any:
+        """Build a request as the other one does."""
+        return self._inner.build_request(*words, **options)
+
+    def send(self, request: Any, **options: Any) -> Any:
+        """Send a request through the other one, watched."""
+        return self._traffic.send(self._inner.send, request, **options)
+
+    def close(self) -> None:
+        """Close both."""
+        self._inner.close()
+        super().close()
+
+
+@contextmanager
+def strict_client(retries: RetryPolicy, *, shows_progress: bool = False) -> Iterator[Traffic]:
+    """Make the client behave as said at the top of this module, until the block ends.
+
+    The client is one for the whole process, so threads wait here for each other. It sends through the one
+    that the user's own factory makes, with its proxies and certificates; the next one is as before. Progress
+    bars are for terminals only.
+    """
+    with _ONE_AT_A_TIME:
+        factory, traffic = _http._GLOBAL_CLIENT_FACTORY, Traffic(retries)
+        had_bars, had_no_xet = not are_progress_bars_disabled(), constants.HF_HUB_DISABLE_XET
+        hub.set_client_factory(lambda: _WatchedClient(factory(), traffic))
+        constants.HF_HUB_DISABLE_XET = True
+        if not shows_progress:
+            disable_progress_bars()
+        try:
+            yield traffic
+        finally:
+            constants.HF_HUB_DISABLE_XET = had_no_xet
+            if had_bars:
+                enable_progress_bars()
+            hub.set_client_factory(factory)
+
+
+def _is_trouble(response: Any) -> bool:
+    return response.status_code in _BUSY or response.status_code >= 500
+
+
+def _asked_wait_s(response: Any) -> float | None:
+    """Return the pause the Hub asks for, from `Retry-After` or its rate limit header, in seconds."""
+    retry_after = response.headers.get("retry-after", "").strip()[:9]
+    if retry_after.isdecimal():
+        return float(retry_after)
+    reset = _RESET.search(response.headers.get("ratelimit", "")) if response.status_code == 429 else None
+    return float(reset[1]) if reset else None
 
 
 class HubRepo(ABC):
@@ -139,31 +352,49 @@ class HubRepo(ABC):
     flag: ClassVar[str] = "--repo"
     """The flag that names it, for messages."""
 
-    def __init__(self, name: str, retries: RetryPolicy, traffic: Traffic) -> None:
+    def __init__(self, name: str, traffic: Traffic) -> None:
         check_repo_name(name, self.flag)
         self.name, self.endpoint, self.cache = name, hub_endpoint(), cache_folder()
-        self._token, self._retries, self._traffic = get_token(), retries, traffic
+        self._token, self._traffic, self._end_s = hub.get_token(), traffic, math.inf
         if self._token and not _TOKEN.fullmatch(self._token):
             # A header with other characters makes the HTTP client quote the whole token in its error.
             raise self.refused(Refusal.TOKEN, "")
-        self._api = HfApi(endpoint=self.endpoint, token=self._token or False)
+        self._api = hub.HfApi(endpoint=self.endpoint, token=self._token or False)
 
     @abstractmethod
     def refused(self, refusal: Refusal, said: str) -> V8Error:
         """Return the error that the user reads; `said` is in the words of the Hub, without the token."""
 
     def insist(self, ask: Callable[[], Found]) -> Found:
-        """Call the client again and again as `RetryPolicy.insist` does."""
+        """Call the client again and again while trouble may pass."""
         return self.insist_on(lambda: self.ask(ask))
 
     def insist_on(self, work: Callable[[], Found], progress: Callable[[], int] = lambda: 0) -> Found:
-        """Do work that asks the Hub several times, again and again as `RetryPolicy.insist` does."""
-        return self._retries.insist(self.name, work, self._traffic, progress)
+        """Do work that asks the Hub several times, again and again while trouble may pass.
+
+        Args:
+            work: Raises `PassingTroubleError` to be done once more.
+            progress: Counts what was moved for good so far.
+
+        Raises:
+            UnreachableError: If the trouble does not pass, or the Hub asks for a longer pause than ours.
+        """
+        retries = self._traffic.retries
+
+        def within(left_s: float) -> Found:
+            self._end_s = time.monotonic() + left_s
+            return work()
+
+        def say(trouble: PassingTroubleError, pause_s: float) -> None:
+            retries.tell(f"{self.name}: {trouble.text}; trying again in {pause_s:g} s")
+
+        refuse = partial(retries.refused, self.name)
+        return retries.insist(within, refuse, before_pause=say, progress=progress)
 
     def ask(self, ask: Callable[[], Found]) -> Found:
         """Call the client once, and turn everything it can raise into an error of ours."""
         try:
-            return self._traffic.call(self.name, ask)
+            return self._traffic.call(self.name, ask, self._end_s - time.monotonic())
         except (V8Error, PassingTroubleError):
             raise
         except StuckError:
@@ -195,7 +426,7 @@ class HubRepo(ABC):
     def _waits_for_another(self) -> V8Error:
         return UnreachableError(
             where=self.name,
-            rule=f"waits at most {self._traffic.timeout_s:g} s for a file",
+            rule=f"waits at most {self._traffic.retries.timeout_s:g} s for a file",
             got="one that another process is downloading, too",
             fix="Repeat the same command when the other one has ended",
         )
@@ -207,17 +438,17 @@ class HubRepo(ABC):
         for cause in causes:
             if isinstance(cause, PassingTroubleError):
                 return cause
-            if isinstance(cause, HfHubHTTPError):
+            if isinstance(cause, errors.HfHubHTTPError):
                 return self._answered(cause)
         root = causes[-1]
-        if isinstance(root, OfflineModeIsEnabled):
+        if isinstance(root, errors.OfflineModeIsEnabled):
             return self.refused(Refusal.OFFLINE, "HF_HUB_OFFLINE is set")
         said = self._scrubbed(f"{type(root).__name__}: {root}")
         if isinstance(root, RuntimeError) or any(isinstance(cause, _NO_ANSWER) for cause in causes):
             return PassingTroubleError(said)
         return self.refused(Refusal.OTHER, said)
 
-    def _answered(self, error: HfHubHTTPError) -> V8Error | PassingTroubleError:
+    def _answered(self, error: errors.HfHubHTTPError) -> V8Error | PassingTroubleError:
         status = error.response.status_code
         if status == 412:
             return PassingTroubleError("another commit came in between")
@@ -232,14 +463,14 @@ class HubRepo(ABC):
         return shown(text.replace(self._token, "(token)") if self._token else text, 300)
 
 
-def _refusal(error: HfHubHTTPError, status: int) -> Refusal:
-    if isinstance(error, RevisionNotFoundError):
+def _refusal(error: errors.HfHubHTTPError, status: int) -> Refusal:
+    if isinstance(error, errors.RevisionNotFoundError):
         return Refusal.REVISION
-    if isinstance(error, RemoteEntryNotFoundError):
+    if isinstance(error, errors.RemoteEntryNotFoundError):
         return Refusal.FILE
-    if isinstance(error, GatedRepoError) or status == 403:
+    if isinstance(error, errors.GatedRepoError) or status == 403:
         return Refusal.FORBIDDEN
-    if isinstance(error, RepositoryNotFoundError) or status == 404:
+    if isinstance(error, errors.RepositoryNotFoundError) or status == 404:
         return Refusal.REPOSITORY
     return Refusal.TOKEN if status == 401 else Refusal.OTHER
 

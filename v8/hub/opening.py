@@ -18,7 +18,7 @@ from v8.artifacts.generations import served_folder
 from v8.artifacts.metadata import METADATA_FILE, read_metadata
 from v8.artifacts.shared_models import SharedModels
 from v8.errors import ArtifactError, PullError, listed
-from v8.hub.manifest import MODELS_FOLDER
+from v8.hub.layout import MODELS_FOLDER
 from v8.hub.pull import Pulled, published, pull
 from v8.invocation import command
 from v8.market.series import is_series_name, series_advice

@@ -1,7 +1,7 @@
 """Pulling models: the revision first, then its manifest, then only the files that are needed, all checked.
 
 1. One request resolves the revision to a commit; everything after it is asked of that commit.
-2. `manifest.json` is read as from a stranger: its names cannot leave the folder (`v8.hub.manifest`).
+2. `manifest.json` is read as from a stranger: its names cannot leave the folder (`v8.hub.layout`).
 3. The commit's own list of files is compared with the manifest before anything large travels.
 4. What is in the client's cache and has the manifest's sha256 is taken from there. The rest is
    downloaded and compared, because the client compares nothing; a file that arrives damaged is asked for
@@ -28,14 +28,13 @@ from huggingface_hub.hf_api import RepoFile
 from v8.artifacts.metadata import MODEL_FILE
 from v8.artifacts.model_file import MAX_TEXT_BYTES, MAX_UNPACKED_BYTES, check_keras_file, require_made_for
 from v8.errors import ArtifactError, PullError, V8Error, listed
-from v8.hub.client import HubRepo, Refusal, RetryPolicy, UnreachableError, is_listed
-from v8.hub.endpoint import TOKEN_PAGE
-from v8.hub.manifest import MANIFEST_FILE, ListedFile, Manifest, read_manifest, series_folder
-from v8.hub.transport import Traffic, strict_client
+from v8.hub import TOKEN_PAGE
+from v8.hub.client import HubRepo, Refusal, RetryPolicy, Traffic, UnreachableError, is_listed, strict_client
+from v8.hub.layout import MANIFEST_FILE, ListedFile, Manifest, read_manifest, series_folder
 from v8.market.series import series_advice
 from v8.storage import digest_file
 
-PULL_RETRIES: Final = RetryPolicy(timeout_s=30.0, waits_s=(1.0, 2.0, 4.0), longest_wait_s=60.0)
+PULL_RETRIES: Final = RetryPolicy(timeout_s=30.0, num_tries=4, first_s=1.0, most_s=60.0)
 """Somebody waits for the model, and there may be a copy of it in the cache."""
 
 MAX_MANIFEST_BYTES: Final = 8 << 20
@@ -49,14 +48,14 @@ _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class Pulled:
-    """Models that lie, whole and checked, in the client's cache.
+    """Models that lie, whole and checked, in the client's cache, in the folder of one commit.
 
     Args:
         repo: `user/name`.
-        revision: The commit they are of, 40 hex digits.
-        folder: Where the files of that commit lie.
+        revision: The commit, 40 hex digits.
+        folder: Of that commit's files.
         manifest: What was published.
-        series: Names of the series that were pulled.
+        series: What was pulled of it.
         num_downloaded: Files that this call downloaded.
         why_cached: Why the Hub was not asked, or what it answered; None when it confirmed the revision.
     """
@@ -90,7 +89,7 @@ def pull(
         revision: Branch, tag or commit; the newest commit of `main` when None. A commit that is in the
             cache needs no request.
         is_offline: Whether to use the cache only, as HF_HUB_OFFLINE=1 does.
-        retries: How often to try again.
+        retries: How long to insist.
 
     Raises:
         PullError: If there is no such repository, revision or series, the token does not open it, or the
@@ -120,8 +119,8 @@ def _brought(
 ) -> Pulled:
     """Bring some series into the cache; all that are published when None."""
     is_offline = is_offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
-    with strict_client(retries.timeout_s, retries.tell) as traffic:
-        source = ReadableRevision(repo, revision or "main", retries, traffic)
+    with strict_client(retries) as traffic:
+        source = ReadableRevision(repo, revision or "main", traffic)
         return _pulled_from_cache(source, series) if is_offline else _pulled(source, series)
 
 
@@ -246,8 +245,8 @@ def _fetch(source: ReadableRevision, file: ListedFile, commit: str, folder: Path
 class ReadableRevision(HubRepo):
     """One revision of one repository: a branch, a tag or a commit."""
 
-    def __init__(self, repo: str, revision: str, retries: RetryPolicy, traffic: Traffic) -> None:
-        super().__init__(repo, retries, traffic)
+    def __init__(self, repo: str, revision: str, traffic: Traffic) -> None:
+        super().__init__(repo, traffic)
         self.revision = revision
 
     def require_manifest(self) -> None:

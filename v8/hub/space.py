@@ -1,25 +1,109 @@
 """Publishing a Space: the page of published models, in one commit or none.
 
+    README.md           what the Hub reads, and people
+    Dockerfile          this Python, the pinned packages, the page
+    requirements.txt    every package the page needs, at the version that is installed here
+    app.py              starts the page
+    v8/...              the package, because it is on no public index
+
+The same v8 in the same environment gives the same bytes: nothing here takes the time of day.
+
 A Space that holds anything but what the Hub's own page makes, or what we published before, is refused. What
 we published before and is not wanted any more is removed in the same commit: below `v8/` every file is ours.
 """
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Final
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from v8.errors import PublishError, listed
-from v8.hub.client import RetryPolicy, is_listed
-from v8.hub.endpoint import hub_endpoint
-from v8.hub.publish import PUBLISH_RETRIES, Difference, Published, SingleCommit
+from v8.hub import hub_endpoint
+from v8.hub.client import RetryPolicy, strict_client
+from v8.hub.publish import (
+    PUBLISH_RETRIES,
+    Announce,
+    Difference,
+    Published,
+    PublishedRepo,
+    RemoteState,
+    SingleCommit,
+    WritableRepo,
+)
 from v8.hub.pull import published
-from v8.hub.remote import PublishedRepo, RemoteState, WritableRepo
-from v8.hub.space_files import PACKAGE_FOLDER, stage_space
-from v8.hub.transport import strict_client
+from v8.profile import config_path
+from v8.storage import write_bytes, write_text
+from v8.version import VERSION
+
+PORT: Final = 7860
+"""Where a Space listens."""
+
+SOURCE: Final = "live"
+"""Where a Space takes its candles from."""
+
+PACKAGE_FOLDER: Final = "v8"
+"""Everything below it is ours."""
+
+NEEDED: Final = (
+    *("filelock", "huggingface_hub", "keras", "matplotlib", "numpy", "packaging", "pandas", "plotly"),
+    *("psutil", "pyarrow", "pydantic", "pyyaml", "requests", "rich", "scipy", "starlette", "ta"),
+    *("tensorflow", "typer", "urllib3", "uvicorn"),
+)
+"""What setup.cfg asks for, with the extra `app`; a test compares."""
+
+_LINUX: Final = {
+    "os_name": "posix",
+    "sys_platform": "linux",
+    "platform_system": "Linux",
+    "platform_machine": "x86_64",
+}
+"""What a Space is, wherever it is published from."""
+
+_ENTRY: Final = '''"""The page of the models in {repo}; words behind it go to `python -m v8 app`."""
+
+import sys
+
+from v8.cli.app import main
+
+if __name__ == "__main__":
+    words = ["app", "--repo", "{repo}", "--source", "{source}", "--host", "0.0.0.0", "--port", "{port}"]
+    main([*words, *sys.argv[1:]])
+'''
+
+_DOCKERFILE: Final = """FROM python:{python}-slim
+RUN useradd --create-home --uid 1000 user
+USER user
+WORKDIR /home/user/app
+ENV PYTHONUNBUFFERED=1 PATH=/home/user/.local/bin:$PATH
+COPY --chown=user requirements.txt .
+RUN pip install --no-cache-dir --user --requirement requirements.txt
+COPY --chown=user . .
+EXPOSE {port}
+CMD ["python", "app.py"]
+"""
+
+_README: Final = """---
+title: {title}
+emoji: 📈
+colorFrom: blue
+colorTo: gray
+sdk: docker
+app_port: {port}
+models:
+- {repo}
+---
+
+Forecasts of the present by the models in [{repo}]({page}), made anew when a candle closes: per series the
+newest candles and the forecast, the errors beside baselines that need no training, and what each model was
+trained on. `/openapi.json` describes the JSON API. Made by v8 {version}, whose source lies in `v8/`. No
+advice to trade.
+"""
 
 _OURS: Final = f"{PACKAGE_FOLDER}/app/__init__.py"
 """Lies in every Space that was published here."""
@@ -30,25 +114,20 @@ _MADE_BY_THE_HUB: Final = frozenset({".gitattributes", "README.md", "LICENSE"})
 class PublishedSpace(PublishedRepo):
     """A Space to compare with."""
 
-    kind: ClassVar[str] = "space"
-    flag: ClassVar[str] = "--space"
+    kind, flag = "space", "--space"
 
 
 class WritableSpace(WritableRepo):
     """A Space to publish into."""
 
-    kind: ClassVar[str] = "space"
-    flag: ClassVar[str] = "--space"
+    kind, flag = "space", "--space"
 
 
 @dataclass(frozen=True)
 class StagedSpace:
-    """The files of a Space.
+    """The files of a Space in a folder, by relative names with forward slashes, ascending.
 
-    Args:
-        folder: Where they lie.
-        paths: Their names, relative with forward slashes, ascending.
-        repo: The models it shows, `user/name`.
+    It shows the models of `repo`.
     """
 
     folder: Path
@@ -58,9 +137,9 @@ class StagedSpace:
     def difference(self, seen: RemoteState) -> Difference:
         """Compare it with what a Space holds, by content."""
         files = {path: self.folder / path for path in self.paths}
-        additions = {path: file for path, file in files.items() if not is_listed(file, seen.files.get(path))}
-        gone = (path for path in seen.files if path.startswith(f"{PACKAGE_FOLDER}/") and path not in files)
-        return Difference(additions, tuple(sorted(gone)), frozenset(seen.files))
+        return Difference.of(
+            files, seen, (path for path in seen.files if path.startswith(f"{PACKAGE_FOLDER}/"))
+        )
 
 
 def stage(folder: Path, space: str, repo: str) -> StagedSpace:
@@ -71,7 +150,7 @@ def stage(folder: Path, space: str, repo: str) -> StagedSpace:
         PullError: If nothing is published in `repo` that this user may read.
     """
     published(repo)
-    return StagedSpace(folder, stage_space(folder, space, repo, hub_endpoint()), repo)
+    return StagedSpace(folder, _staged_files(folder, space, repo, hub_endpoint()), repo)
 
 
 def publish_space(
@@ -80,20 +159,19 @@ def publish_space(
     *,
     is_private: bool,
     retries: RetryPolicy = PUBLISH_RETRIES,
-    announce: Callable[[Difference], None] = lambda found: None,
+    announce: Announce = lambda found: None,
 ) -> Published:
     """Make a Space hold what is staged, in one commit, or in none when it does already.
 
-    The Space is made when it does not exist; with `is_private` strangers must not see it. `announce` gets the
-    difference before it is sent.
+    The Space is made when it does not exist; with `is_private` strangers must not see it.
 
     Raises:
         PublishError: If it cannot be, in one sentence; then nothing half done is left.
     """
-    with strict_client(retries.timeout_s, retries.tell, shows_progress=sys.stderr.isatty()) as traffic:
-        remote = WritableSpace(space, retries, traffic)
+    with strict_client(retries, shows_progress=sys.stderr.isatty()) as traffic:
+        remote = WritableSpace(space, traffic)
         commit = SpaceCommit(remote, announce, staged)
-        revision = commit.carry_out(lambda: traffic.succeeded["PUT"], is_private=is_private)
+        revision = commit.carry_out(traffic, is_private=is_private)
         return Published(f"{remote.endpoint}/spaces/{space}", revision, commit.sent)
 
 
@@ -108,8 +186,8 @@ def preview_space(
     Raises:
         PublishError: If publishing would be refused, or the Hub does not answer.
     """
-    with strict_client(retries.timeout_s, retries.tell) as traffic:
-        remote = PublishedSpace(space, retries, traffic)
+    with strict_client(retries) as traffic:
+        remote = PublishedSpace(space, traffic)
         if not remote.exists():
             return None
         seen = remote.insist_on(remote.look)
@@ -143,3 +221,70 @@ def _require_ours(remote: PublishedRepo, seen: RemoteState) -> None:
             got=f"one with other files: {listed(strange)}",
             fix="Choose another name in --space",
         )
+
+
+def _staged_files(folder: Path, space: str, repo: str, endpoint: str) -> tuple[str, ...]:
+    """Lay out a Space that shows the models of `repo`, with links to `endpoint`; return all paths, ascending.
+
+    Raises:
+        PublishError: If a package that the page needs is not installed here: nobody knows its version.
+    """
+    python = ".".join(map(str, sys.version_info[:2]))
+    names = {"repo": repo, "port": PORT, "source": SOURCE, "python": python, "version": VERSION}
+    names |= {"title": space.partition("/")[2], "page": f"{endpoint}/{repo}"}
+    texts = {"app.py": _ENTRY, "Dockerfile": _DOCKERFILE, "README.md": _README}
+    for name, text in texts.items():
+        write_text(folder / name, text.format(**names))
+    write_text(folder / "requirements.txt", "\n".join(pinned(NEEDED)) + "\n")
+    _stage_package(folder / PACKAGE_FOLDER)
+    return tuple(sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()))
+
+
+def pinned(names: Iterable[str]) -> list[str]:
+    """Pin packages and all that they need on Linux at the versions that are installed here, by name.
+
+    Raises:
+        PublishError: If one of `names` is not installed.
+    """
+    found: dict[str, str] = {}
+    wanted: list[tuple[str, str]] = [(canonicalize_name(name), "") for name in names]
+    direct = {name for name, _ in wanted}
+    seen = set()
+    while wanted:
+        name, extra = wanted.pop()
+        if (name, extra) in seen:
+            continue
+        seen.add((name, extra))
+        try:
+            about = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            if name in direct:
+                raise _unknown(name) from None
+            continue  # it is for Linux only and this is not: pip chooses a version
+        found[name] = Version(about.version).public
+        wanted += _needed(about.requires or (), extra)
+    return [f"{name}=={found[name]}" for name in sorted(found)]
+
+
+def _needed(lines: Iterable[str], extra: str) -> Iterator[tuple[str, str]]:
+    """List what a package needs, and again for each extra of it."""
+    for needed in map(Requirement, lines):
+        if needed.marker is None or needed.marker.evaluate({**_LINUX, "extra": extra}):
+            yield from ((canonicalize_name(needed.name), each) for each in ("", *needed.extras))
+
+
+def _stage_package(folder: Path) -> None:
+    package = Path(__file__).parents[1]
+    for file in sorted(package.rglob("*.py")):
+        write_bytes(folder / file.relative_to(package), file.read_bytes())
+    for file in sorted(config_path("universe").parent.glob("*.yaml")):
+        write_bytes(folder / "configs" / file.name, file.read_bytes())
+
+
+def _unknown(name: str) -> PublishError:
+    return PublishError(
+        where="--space",
+        rule="pins what the page needs at the versions that are installed here",
+        got=f"no package {name}",
+        fix="Install v8 with its extra app: python -m pip install '/path/to/checkout[app]'",
+    )

@@ -1,4 +1,12 @@
-"""Staging: the files of a run as they will lie in a repository, checked, described and complete.
+"""What lies in a published repository: a manifest, and a run laid out as it says, checked and complete.
+
+    README.md                                          the model card
+    leaderboard.csv
+    manifest.json                                      sha256 and size of every other file
+    models/BTCUSDT-15m/{model.keras, metadata.json, history.csv, README.md}
+
+A manifest is read from strangers: only names of this layout are accepted, so no file of it can land
+outside the folder it is downloaded to. The client that downloads checks no content; `is_whole_in` does.
 
 Everything that is said about a model is read from its `metadata.json`; nothing here takes the time of
 day. Staging the same run twice gives the same bytes, so publishing it twice changes nothing.
@@ -6,16 +14,22 @@ day. Staging the same run twice gives the same bytes, so publishing it twice cha
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final
 
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
+
+from v8 import records
 from v8.artifacts.generations import Decision, read_serving
 from v8.artifacts.metadata import (
     HISTORY_FILE,
     METADATA_FILE,
     MODEL_FILE,
+    CandlesAbout,
     Metadata,
     read_metadata,
     redo_offered,
@@ -25,25 +39,211 @@ from v8.artifacts.model_file import MAX_UNPACKED_BYTES, check_keras_file, requir
 from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import README_FILE, artifact_readme
 from v8.errors import ArtifactError, PublishError, listed
-from v8.hub.manifest import (
-    CARD_FILE,
-    MANIFEST_FILE,
-    DataSpan,
-    ListedFile,
-    Manifest,
-    list_files,
-    read_manifest,
-    series_folder,
-)
+from v8.invocation import command
 from v8.losses.leaderboard import (
     LEADERBOARD_FILE,
     rank_results,
     read_history,
     write_leaderboard_csv,
 )
-from v8.records import MAX_FILE_BYTES, read_plain
-from v8.storage import write_bytes, write_text
+from v8.market.series import by_series, is_series_name
+from v8.records import Count, Sha256, Text
+from v8.redaction import shown
+from v8.storage import digest_file, write_bytes, write_text
 from v8.views.card import distinct_versions, model_card
+
+MANIFEST_FORMAT: Final = 1
+"""Version of the keys of `manifest.json`."""
+
+MANIFEST_FILE: Final = "manifest.json"
+CARD_FILE: Final = "README.md"
+MODELS_FOLDER: Final = "models"
+
+ROOT_FILES: Final = (CARD_FILE, LEADERBOARD_FILE)
+SERIES_FILES: Final = (README_FILE, HISTORY_FILE, METADATA_FILE, MODEL_FILE)
+
+MAX_LINE: Final = 200
+"""Letters of a text in a manifest."""
+
+_FIX: Final = f"Publish the run again with `{command('publish')}`, or pull another revision"
+
+
+def is_published_path(path: str) -> bool:
+    """Tell whether a published run can hold a file of this name; nothing outside its folder can.
+
+    >>> is_published_path("models/BTCUSDT-15m/model.keras"), is_published_path("models/../model.keras")
+    (True, False)
+    """
+    if path in ROOT_FILES:
+        return True
+    folder, _, rest = path.partition("/")
+    series, _, name = rest.partition("/")
+    return folder == MODELS_FOLDER and is_series_name(series) and name in SERIES_FILES
+
+
+def series_folder(series: str) -> str:
+    """Return the folder of a series inside a repository.
+
+    >>> series_folder("BTCUSDT-15m")
+    'models/BTCUSDT-15m'
+    """
+    return f"{MODELS_FOLDER}/{series}"
+
+
+def series_of(path: str) -> str | None:
+    """Return the series that a file of a published run belongs to; None for any other file.
+
+    >>> series_of("models/BTCUSDT-15m/model.keras"), series_of("README.md"), series_of("models/../a/b")
+    ('BTCUSDT-15m', None, None)
+    """
+    return path.split("/")[1] if is_published_path(path) and path not in ROOT_FILES else None
+
+
+def _published_path(path: str) -> str:
+    if not is_published_path(path):
+        raise ValueError(
+            f"names {', '.join(ROOT_FILES)} or {MODELS_FOLDER}/<SERIES>/ with {', '.join(SERIES_FILES)}"
+        )
+    return path
+
+
+def _one_line(text: str) -> str:
+    if shown(text, MAX_LINE) != text:
+        raise ValueError(f"is one line of at most {MAX_LINE} letters that can be printed")
+    return text
+
+
+Line = Annotated[Text, AfterValidator(_one_line)]
+"""A text that can be shown as it is."""
+
+
+@dataclass(frozen=True)
+class ListedFile:
+    """One file of a published run, by its relative name with forward slashes."""
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+    path: Annotated[str, AfterValidator(_published_path)]
+    sha256: Sha256
+    size_bytes: Count
+
+    @classmethod
+    def read(cls, folder: Path, path: str) -> ListedFile:
+        """Describe a file as it lies in a folder now."""
+        return cls(path, digest_file(folder / path), (folder / path).stat().st_size)
+
+    def is_whole_in(self, folder: Path) -> bool:
+        """Tell whether the file lies in a folder with the content that was published."""
+        path = folder / self.path
+        return path.is_file() and path.stat().st_size == self.size_bytes and digest_file(path) == self.sha256
+
+
+@dataclass(frozen=True)
+class DataSpan:
+    """Which candles a model has seen, by open times in ISO 8601, UTC; the last one is the data cut-off."""
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+    source: Line
+    first_open: Line
+    last_open: Line
+    num_bars: Count
+
+    @classmethod
+    def of(cls, candles: CandlesAbout) -> DataSpan:
+        """Pick what is published of the candles that `metadata.json` describes."""
+        return cls(candles.source, candles.first_open, candles.last_open, candles.num_bars)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The content of `manifest.json`.
+
+    Args:
+        profile_name: Name of the profile, for example "aligned".
+        profile_digest: Its sha256; all models are of it.
+        created_at: When the newest model of it was saved, ISO 8601 in UTC.
+        versions: Of what can change a result; several of one thing when models of several runs lie there.
+        data: Per series, the candles its model has seen; its keys are the series published.
+        files: Every file but the manifest, ascending by path.
+    """
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+    profile_name: Line
+    profile_digest: Sha256
+    created_at: Line
+    versions: Mapping[Line, Line]
+    data: Annotated[Mapping[str, DataSpan], Field(min_length=1), BeforeValidator(by_series)]
+    files: tuple[ListedFile, ...]
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """Names of the series whose models are published."""
+        return tuple(self.data)
+
+    def files_of(self, series: str) -> tuple[ListedFile, ...]:
+        """Return the files of one series' artefact.
+
+        Raises:
+            ArtifactError: If the series is not published.
+        """
+        if series not in self.data:
+            raise ArtifactError(
+                where=MANIFEST_FILE,
+                rule="a series is one of those that were published",
+                got=series,
+                fix=f"Choose one of {listed(self.series)}",
+            )
+        folder = series_folder(series)
+        return tuple(file for file in self.files if file.path.startswith(f"{folder}/"))
+
+    def to_text(self) -> str:
+        """Return the content of the file; the same manifest gives the same bytes."""
+        content = {"format": MANIFEST_FORMAT, **_MANIFEST.dump_python(self, mode="json")}
+        return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, content: Any, *, where: str = MANIFEST_FILE) -> Manifest:
+        """Check what the file `where` holds.
+
+        Raises:
+            ArtifactError: If it is of an unknown format, incomplete, or names a file that no published
+                run holds.
+        """
+        records.check_format(
+            content, (MANIFEST_FORMAT,), what="manifest", where=where, fix="Use the v8 that published it"
+        )
+        keys = {name: value for name, value in content.items() if name != "format"}
+        manifest = records.checked(_MANIFEST, keys, where=where, fix=_FIX)
+        names, expected = [file.path for file in manifest.files], {*ROOT_FILES}
+        for series in manifest.series:
+            expected.update(f"{series_folder(series)}/{name}" for name in SERIES_FILES)
+        if strange := sorted(expected.symmetric_difference(names)):
+            rule = f"lists {', '.join(ROOT_FILES)} and {len(SERIES_FILES)} files of every series in data"
+            raise ArtifactError(where=where, rule=rule, got=f"a difference in {listed(strange)}", fix=_FIX)
+        if names != sorted(set(names)):
+            rule = "lists each file once, ascending by path"
+            raise ArtifactError(where=where, rule=rule, got="another order or a repetition", fix=_FIX)
+        return manifest
+
+
+_MANIFEST: Final = TypeAdapter(Manifest)
+
+
+def read_manifest(file: Path) -> Manifest:
+    """Read a manifest from disk.
+
+    Raises:
+        ArtifactError: If it is missing, damaged, of an unknown format, or names what it must not.
+    """
+    return Manifest.from_json(records.read_json_object(file, fix=_FIX), where=str(file))
+
+
+def list_files(folder: Path) -> tuple[ListedFile, ...]:
+    """List every file below `folder` but the manifest, ascending by path."""
+    paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return tuple(ListedFile.read(folder, path) for path in paths if path != MANIFEST_FILE)
 
 
 @dataclass(frozen=True)
@@ -64,12 +264,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Kept:
-    """Models of a repository that a run does not have and that stay there.
-
-    Args:
-        manifest: What is published there.
-        metadata: Per series that stays, its `metadata.json`.
-    """
+    """Models of a repository that a run does not have and that stay there, by series."""
 
     manifest: Manifest
     metadata: Mapping[str, Metadata]
@@ -82,13 +277,13 @@ class Kept:
 
 @dataclass(frozen=True)
 class StagedRun:
-    """The models of a run that are published, laid out in a folder.
+    """The models of a run that are published, laid out in a folder as they will lie in the repository.
 
     Args:
-        folder: Where the files lie, as they will in the repository.
+        folder: Where.
         repo: Where to, `user/name`.
         record: What the run is.
-        metadata: Per series that is published, its `metadata.json`.
+        metadata: Per series that is published.
         held_back: Per series that is not published: why, as a clause.
         changes: Per series that is not served by the run's first model: the decision that made it so.
     """
@@ -155,13 +350,7 @@ class StagedRun:
 
 @dataclass(frozen=True)
 class Staged:
-    """A staged run, described together with the models that stay in its repository.
-
-    Args:
-        run: What lies in the folder.
-        manifest: What the repository will hold.
-        kept: Models that stay in the repository; None without any.
-    """
+    """A staged run and the manifest that describes it together with the models that stay, if any."""
 
     run: StagedRun
     manifest: Manifest
@@ -265,8 +454,8 @@ def _stage_artifact(source: Path, target: Path, about: Metadata) -> None:
     target.mkdir(parents=True)
     fix = "Restore the file or train the series again"
     for name in (MODEL_FILE, METADATA_FILE, HISTORY_FILE):
-        most = MAX_UNPACKED_BYTES if name == MODEL_FILE else MAX_FILE_BYTES
-        write_bytes(target / name, read_plain(source / name, fix=fix, most_bytes=most))
+        most = MAX_UNPACKED_BYTES if name == MODEL_FILE else records.MAX_FILE_BYTES
+        write_bytes(target / name, records.read_plain(source / name, fix=fix, most_bytes=most))
     read_history(target / HISTORY_FILE)
     check_keras_file(file := verify_model_file(target, about))
     require_made_for(file, about.series)
