@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -25,7 +25,6 @@ from v8.market.sources.source import CandleSource
 from v8.user_files import open_given
 
 if TYPE_CHECKING:  # it comes with TensorFlow
-    from v8.artifacts.forecaster import Forecaster
     from v8.live.issuing import Issued
 
 HUB_LOOK_S: Final = 900.0
@@ -117,7 +116,6 @@ class FleetForecasts:
         from v8.artifacts.shared_models import SharedModels  # noqa: PLC0415 - it comes with TensorFlow
 
         self._source = source
-        self._loaded: dict[Series, tuple[str, Forecaster]] = {}
         self._models = SharedModels()
 
     def __call__(self, fleet: Fleet, series: Series) -> Issued:
@@ -130,11 +128,9 @@ class FleetForecasts:
         from v8.artifacts.forecaster import Forecaster  # noqa: PLC0415 - it comes with TensorFlow
         from v8.live.issuing import issue  # noqa: PLC0415
 
-        if series not in self._loaded or self._loaded[series][0] != fleet.digest(series):
-            folder = fleet.folders[series]
-            loaded = Forecaster.load(folder, revision=fleet.revision, models=self._models)
-            self._loaded[series] = loaded.about.model_sha256, loaded
-        return issue(self._loaded[series][1], self._source, fleet.label)
+        load = partial(Forecaster.load, fleet.folders[series], revision=fleet.revision, models=self._models)
+        forecaster = self._models.serving(str(series), fleet.digest(series), load)
+        return issue(forecaster, self._source, fleet.label)
 
 
 class LedgerReader:

@@ -35,15 +35,11 @@ _FIX: Final = "Restore the file, or start another back-test with --out"
 
 @dataclass(frozen=True)
 class Fold:
-    """One fold.
+    """One fold."""
 
-    Args:
-        number: From 1, in the order of time.
-        newest_s: Per series that takes part, the latest open time of its candles, seconds, UTC.
-    """
-
-    number: Positive
+    number: Positive  # from 1, in the order of time
     newest_s: Mapping[SeriesName, OpenTime]
+    """Per series that takes part, the latest open time of its candles, seconds, UTC."""
 
     @property
     def folder(self) -> str:
@@ -58,35 +54,21 @@ class Fold:
 
 @dataclass(frozen=True)
 class BacktestPlan:
-    """The content of `plan.json`.
+    """The content of `plan.json`."""
 
-    Args:
-        format: `BACKTEST_FORMAT`.
-        profile: What is trained in each fold.
-        profile_digest: Its digest.
-        source: Name of the candle source.
-        is_publishable: False for the demo market.
-        series: Which were asked for.
-        num_folds: How many were asked for.
-        history_bars: Newest candles of each series that the folds lie in; None for all there are.
-        command: The command line.
-        created_at: When, ISO 8601 in UTC.
-        folds: In the order of time.
-        missing: Why series have no candles.
-    """
-
-    format: int
-    profile: dict[str, Any]
-    profile_digest: str
-    source: str
-    is_publishable: bool
-    series: tuple[SeriesName, ...]
-    num_folds: Positive
+    format: int  # `BACKTEST_FORMAT`
+    profile: dict[str, Any]  # what is trained in each fold
+    profile_digest: str  # its digest
+    source: str  # name of the candle source
+    is_publishable: bool  # false for the demo market
+    series: tuple[SeriesName, ...]  # which were asked for
+    num_folds: Positive  # how many were asked for
     history_bars: Positive | None
-    command: str
-    created_at: str
-    folds: tuple[Fold, ...] = ()
-    missing: Mapping[SeriesName, str] | None = None
+    """Newest candles of each series that the folds lie in; None for all there are."""
+    command: str  # the command line
+    created_at: str  # when, ISO 8601 in UTC
+    folds: tuple[Fold, ...] = ()  # in the order of time
+    missing: Mapping[SeriesName, str] | None = None  # why series have no candles
 
     def contradiction(self) -> tuple[str, str] | None:
         """Return a key that no back-test has as it is, and how it is; None if there is none."""

@@ -68,33 +68,24 @@ Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 
 @dataclass(frozen=True)
 class Sureness:
-    """How good the quantiles of a model were on the judged candles.
+    """How good the quantiles of a model were on the judged candles."""
 
-    Args:
-        crps: Twice the mean pinball loss, as a multiple of the naive forecast's mean absolute error.
-        coverage: Shares of the truths that lay in its central intervals, by name, such as "90 %".
-    """
-
-    crps: Number
+    crps: Number  # twice the mean pinball loss, as a multiple of the naive forecast's mean absolute error
     coverage: Mapping[Plain, Share]
+    """Shares of the truths that lay in its central intervals, by name, such as "90 %"."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A model that stood for service.
+    """A model that stood for service."""
 
-    Args:
-        generation: Where it lies.
-        trained_until: Open time of the newest candle it was made from, ISO 8601; None where that is unknown.
-        multiples: Per task its mean absolute error on the judged candles, as a multiple of the naive
-            forecast's; empty where it was not judged.
-        quantiles: Per task how good its quantiles were; empty where it has none. They decide nothing.
-    """
-
-    generation: GenerationName
+    generation: GenerationName  # where it lies
     trained_until: Moment | None
+    """Open time of the newest candle it was made from, ISO 8601; None where that is unknown."""
     multiples: Mapping[Word, Number] = field(default_factory=dict)
+    """Per task its mean absolute error there as a multiple of naive's; empty where it was not judged."""
     quantiles: Mapping[Word, Sureness] = field(default_factory=dict)
+    """Per task how good its quantiles were; empty where it has none. They decide nothing."""
 
 
 @dataclass(frozen=True)
@@ -107,35 +98,21 @@ class Opponent:
 
 @dataclass(frozen=True)
 class Decision:
-    """Which of two models serves a series from now on, and why.
+    """Which of two models serves a series from now on, and why."""
 
-    Args:
-        series: Which one.
-        decided_at: When, ISO 8601.
-        stale: Why the champion was challenged.
-        champion: The model that served until then.
-        challenger: The newer one.
-        num_windows: Windows that both were judged on, and neither was made from.
-        judged_from: When the first forecast of them was issued, ISO 8601; None without any.
-        judged_until: When the last forecast bar of them closed, ISO 8601; None without any.
-        baselines: Per task the best baseline of the same windows.
-        p_values: Per task the chance of so large a difference between the two if both were as good.
-        verdict: `replaced`: the challenger serves. `kept`: the champion does.
-        why: The reason, a clause.
-    """
-
-    series: SeriesName
-    decided_at: Moment
-    stale: Plain
-    champion: Contender
-    challenger: Contender
-    num_windows: Count
-    judged_from: Moment | None
-    judged_until: Moment | None
-    baselines: Mapping[Word, Opponent]
+    series: SeriesName  # which one
+    decided_at: Moment  # when, ISO 8601
+    stale: Plain  # why the champion was challenged
+    champion: Contender  # the model that served until then
+    challenger: Contender  # the newer one
+    num_windows: Count  # windows that both were judged on, and neither was made from
+    judged_from: Moment | None  # when the first forecast of them was issued, ISO 8601; None without any
+    judged_until: Moment | None  # when the last forecast bar of them closed, ISO 8601; None without any
+    baselines: Mapping[Word, Opponent]  # per task the best baseline of the same windows
     p_values: Mapping[Word, Share | None]
-    verdict: Literal["replaced", "kept"]
-    why: Plain
+    """Per task the chance of so large a difference between the two if both were as good."""
+    verdict: Literal["replaced", "kept"]  # `replaced`: the challenger serves. `kept`: the champion does
+    why: Plain  # the reason, a clause
 
     @property
     def is_replaced(self) -> bool:
@@ -156,17 +133,12 @@ _RECORD: Final = TypeAdapter(_Record)
 
 @dataclass(frozen=True)
 class Serving:
-    """Which generation serves each series of a run.
+    """Which generation serves each series of a run."""
 
-    Args:
-        run: The run folder.
-        generations: Per series that a later generation serves: which.
-        decisions: What was decided, oldest first; the newest `MOST_DECISIONS` of each series.
-    """
-
-    run: Path
-    generations: Mapping[str, str]
+    run: Path  # the run folder
+    generations: Mapping[str, str]  # per series that a later generation serves: which
     decisions: tuple[Decision, ...]
+    """What was decided, oldest first; the newest `MOST_DECISIONS` of each series."""
 
     def generation_of(self, series: str) -> str:
         """Return the generation that serves a series."""

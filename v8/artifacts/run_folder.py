@@ -68,19 +68,12 @@ Loops = Literal["stepwise", "whole", "whole_of_16"]
 
 @dataclass(frozen=True)
 class CandlePin:
-    """Which candles a series of this run was started with.
+    """Which candles a series of this run was started with."""
 
-    Args:
-        first_open: Open time of the oldest candle, ISO 8601 in UTC.
-        last_open: Open time of the newest candle, ISO 8601 in UTC; continuing never reads past it.
-        num_bars: Number of candles.
-        digest: Sha256 of the candles, 64 hex digits.
-    """
-
-    first_open: str
-    last_open: str
-    num_bars: int
-    digest: str
+    first_open: str  # open time of the oldest candle, ISO 8601 in UTC
+    last_open: str  # open time of the newest candle, ISO 8601 in UTC; continuing never reads past it
+    num_bars: int  # number of candles
+    digest: str  # sha256 of the candles, 64 hex digits
 
     @property
     def last_open_s(self) -> int:
@@ -94,19 +87,12 @@ class CandlePin:
 
 @dataclass(frozen=True)
 class SeriesState:
-    """How far one series is.
+    """How far one series is."""
 
-    Args:
-        status: `pending`, `running`, `done` or `failed`.
-        reason: Why it failed, one sentence; None otherwise.
-        candles: The candles it is pinned to; None before they were first read.
-        seconds: Wall time of the series from features to saving; None before it is done.
-    """
-
-    status: Status = "pending"
-    reason: str | None = None
-    candles: CandlePin | None = None
-    seconds: float | None = None
+    status: Status = "pending"  # `pending`, `running`, `done` or `failed`
+    reason: str | None = None  # why it failed, one sentence; None otherwise
+    candles: CandlePin | None = None  # the candles it is pinned to; None before they were first read
+    seconds: float | None = None  # wall time of the series from features to saving; None before it is done
 
     def __post_init__(self) -> None:
         if self.status == "failed" and not self.reason:

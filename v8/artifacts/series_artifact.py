@@ -83,38 +83,24 @@ _EXPONENTIAL = {
 
 @dataclass(frozen=True)
 class IssuedForecast:
-    """One forecast of the bars after a known one.
+    """One forecast of the bars after a known one."""
 
-    Args:
-        last_known: Number of the row it was issued after, within the sample.
-        values: Per task, H rows of its columns for the rows after `last_known`.
-        quantiles: Per task, such rows for each level of the sample; empty without.
-    """
-
-    last_known: Count
-    values: Mapping[str, Rows]
+    last_known: Count  # number of the row it was issued after, within the sample
+    values: Mapping[str, Rows]  # per task, H rows of its columns for the rows after `last_known`
     quantiles: Mapping[str, tuple[Rows, ...]] = field(default_factory=dict)
+    """Per task, such rows for each level of the sample; empty without."""
 
 
 @dataclass(frozen=True)
 class ForecastSample:
-    """The end of a test span and forecasts of it.
+    """The end of a test span and forecasts of it."""
 
-    Args:
-        series: Its name, "BTCUSDT-15m".
-        bar_s: Length of a bar in seconds.
-        open_time_s: Open time of each of N rows, UTC seconds since the epoch, ascending.
-        truth: Per task, N rows of its columns.
-        issued: Forecasts, oldest first.
-        levels: Of their quantiles, ascending; none where they have none.
-    """
-
-    series: Text
-    bar_s: Count
-    open_time_s: tuple[OpenTime, ...]
-    truth: Mapping[str, Rows]
-    issued: Annotated[tuple[IssuedForecast, ...], Field(alias="forecasts")]
-    levels: tuple[Number, ...] = ()
+    series: Text  # its name, "BTCUSDT-15m"
+    bar_s: Count  # length of a bar in seconds
+    open_time_s: tuple[OpenTime, ...]  # open time of each of N rows, UTC seconds since the epoch, ascending
+    truth: Mapping[str, Rows]  # per task, N rows of its columns
+    issued: Annotated[tuple[IssuedForecast, ...], Field(alias="forecasts")]  # forecasts, oldest first
+    levels: tuple[Number, ...] = ()  # of their quantiles, ascending; none where they have none
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain JSON values."""
@@ -219,37 +205,21 @@ def _has_levels(sample: ForecastSample, one: IssuedForecast) -> bool:
 
 @dataclass(frozen=True)
 class Finished:
-    """A trained and judged series, ready to be saved.
+    """A trained and judged series, ready to be saved."""
 
-    Args:
-        data: The prepared series.
-        candles: What it was prepared from.
-        is_publishable: False for the demo market.
-        seed: Seed of weights, order and dropout.
-        precision: Keras dtype policy it was trained in.
-        num_parts: Batches that made one optimiser step.
-        num_parameters: Trainable numbers of the network.
-        result: Its training.
-        judgement: Its errors on the test span.
-        quantiles: How its quantiles did there; None where it has none.
-        sample: A few of its forecasts of the test span, to look at.
-        shares: What its calibration folded into the model; None without one.
-        seconds: Wall time per stage.
-    """
-
-    data: SeriesData
-    candles: Candles
-    is_publishable: bool
-    seed: int
-    precision: str
-    num_parts: int
-    num_parameters: int
-    result: TrainingResult
-    judgement: Judgement
-    quantiles: QuantileJudgement | None
-    sample: ForecastSample
-    shares: Shares | None
-    seconds: dict[str, float]
+    data: SeriesData  # the prepared series
+    candles: Candles  # what it was prepared from
+    is_publishable: bool  # false for the demo market
+    seed: int  # seed of weights, order and dropout
+    precision: str  # keras dtype policy it was trained in
+    num_parts: int  # batches that made one optimiser step
+    num_parameters: int  # trainable numbers of the network
+    result: TrainingResult  # its training
+    judgement: Judgement  # its errors on the test span
+    quantiles: QuantileJudgement | None  # how its quantiles did there; None where it has none
+    sample: ForecastSample  # A few of its forecasts of the test span, to look at
+    shares: Shares | None  # what its calibration folded into the model; None without one
+    seconds: dict[str, float]  # wall time per stage
 
 
 def save_description(folder: Path, finished: Finished) -> None:

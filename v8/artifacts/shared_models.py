@@ -6,29 +6,50 @@ weights are read, into the graph that is there, after the same checks; before ea
 weights of the series that is asked. The same operations on the same numbers give the same bits as a model
 that was loaded alone.
 
+Which array of a file each variable is, Keras finds out anew for every file: most of the time that a small
+model takes to load. Of files of one description it is the same, so it is found out once, by having Keras load
+a file whose arrays hold their own numbers. What is read that way is then compared with what Keras reads.
+
 Shape legend: B batch, T lookback, F features.
 """
 
 from __future__ import annotations
 
+import io
 import threading
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.artifacts.model_file import load_keras_model, one_fault, read_description, require_enough_weights
-from v8.artifacts.weight_places import Places, find_places, read_weights
-from v8.storage import digest_bytes
+from v8.artifacts import model_file
+from v8.artifacts.model_file import MAX_WEIGHT_OBJECTS, WEIGHTS_MEMBER
+from v8.storage import digest_bytes, passing_folder
+
+Found = TypeVar("Found")
+
+Places = tuple[str | None, ...]
+"""Per variable of a model, the name of its array in the weights file; None of seeds, which no file holds."""
 
 
 class SharedModels:
-    """Loads models of checked Keras files; those of one description share a graph as long as this lives."""
+    """The models in memory: those of one description share a graph, and what serves is opened once."""
 
     def __init__(self) -> None:
+        self._serving: dict[str, tuple[str, Any]] = {}
         self._graphs: dict[str, _Graph] = {}
         self._loading = threading.Lock()
+
+    def serving(self, series: str, mark: str, load: Callable[[], Found]) -> Found:
+        """Return what `load` made for a series; it is made anew when its mark is another."""
+        if series not in self._serving or self._serving[series][0] != mark:
+            self._serving[series] = mark, load()
+        found: Found = self._serving[series][1]
+        return found
 
     def load(self, file: Path) -> SharedModel:
         """Load a model of a checked file, in safe mode, as `load_keras_model` does.
@@ -37,21 +58,16 @@ class SharedModels:
             ArtifactError: If its layers do not fit together or to its weights, or would need too much memory.
         """
         with self._loading:
-            description = digest_bytes(read_description(file))
+            description = digest_bytes(model_file.read_description(file))
             if description not in self._graphs:
-                graph = self._graphs[description] = _Graph(load_keras_model(file))
+                graph = self._graphs[description] = _Graph(model_file.load_keras_model(file))
                 return SharedModel(graph, graph.weights())
             graph = self._graphs[description]
             return SharedModel(graph, graph.read(file))
 
 
 class SharedModel:
-    """One model in a graph that others use, too; it takes what a Keras model takes and gives what it gives.
-
-    Args:
-        graph: What computes.
-        weights: This model's, in the order of the graph's variables.
-    """
+    """One model in a graph that others use, too; it takes and gives what a Keras model does."""
 
     def __init__(self, graph: _Graph, weights: list[NDArray[Any]]) -> None:
         self._graph, self._weights = graph, weights
@@ -91,12 +107,12 @@ class _Graph:
         Raises:
             ArtifactError: If they do not fit.
         """
-        require_enough_weights(file, self.model)
-        with self._using, one_fault(file, "must hold layers and weights that fit together"):
+        model_file.require_enough_weights(file, self.model)
+        with self._using, model_file.one_fault(file, "must hold layers and weights that fit together"):
             if not self._is_searched:
                 self._held = None
-                self._places, self._is_searched = find_places(self.model, file), True
-            weights = read_weights(self.model, file, self._places) if self._places else None
+                self._places, self._is_searched = _find_places(self.model, file), True
+            weights = _read_weights(self.model, file, self._places) if self._places else None
             return self._read_by_keras(file) if weights is None else weights
 
     def _read_by_keras(self, file: Path) -> list[NDArray[Any]]:
@@ -118,3 +134,78 @@ class _Graph:
                     variable.assign(value)
                 self._held = weights
             return self.model.predict_on_batch(batch_BTF)
+
+
+def _find_places(model: Any, file: Path) -> Places | None:
+    """Find out which array of a checked file each variable is; the model holds some weights afterwards.
+
+    None where what is read that way is not what Keras reads, so that only Keras can read such files.
+    """
+    with zipfile.ZipFile(file) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    names, members[WEIGHTS_MEMBER] = _numbered(members[WEIGHTS_MEMBER])
+    with passing_folder("weights") as folder:
+        with zipfile.ZipFile(folder / "numbered.keras", "w") as archive:
+            for name, content in members.items():
+                archive.writestr(name, content)
+        model.load_weights(str(folder / "numbered.keras"))
+    numbers = [_number_of(variable.numpy()) for variable in model.variables]
+    model.load_weights(str(file))
+    if sorted(number for number in numbers if number is not None) != [*range(len(names))]:
+        return None
+    places = tuple(None if number is None else names[number] for number in numbers)
+    return places if _is_what_keras_reads(model, file, places) else None
+
+
+def _read_weights(model: Any, file: Path, places: Places) -> list[NDArray[Any]] | None:
+    """Read an array per variable from a checked file of the same description.
+
+    None if the file has other arrays, or of other shapes.
+    """
+    with zipfile.ZipFile(file) as archive:
+        content = io.BytesIO(archive.read(WEIGHTS_MEMBER))
+    with h5py.File(content, "r") as weights:
+        if set(_array_names(weights)) != set(places) - {None}:
+            return None
+        variables = zip(model.variables, places, strict=True)
+        values = [
+            variable.numpy() if name is None else np.asarray(weights[name][()], variable.dtype)
+            for variable, name in variables
+        ]
+    fits = (
+        value.shape == tuple(variable.shape) for variable, value in zip(model.variables, values, strict=True)
+    )
+    return values if all(fits) else None
+
+
+def _is_what_keras_reads(model: Any, file: Path, places: Places) -> bool:
+    read = _read_weights(model, file, places)
+    if read is None:
+        return False
+    pairs = zip(model.variables, read, strict=True)
+    return all(variable.numpy().tobytes() == value.tobytes() for variable, value in pairs)
+
+
+def _number_of(value: NDArray[Any]) -> int | None:
+    """Return the number that an array is full of, -1 if it is full of none; None for seeds."""
+    if not np.issubdtype(value.dtype, np.floating):
+        return None
+    number = value.flat[0] if value.size else -1.0
+    is_full = bool((value == number).all()) and 0 <= number < MAX_WEIGHT_OBJECTS
+    return int(number) if is_full and number == int(number) else -1
+
+
+def _numbered(content: bytes) -> tuple[list[str], bytes]:
+    """Return the names of all arrays of a weights file, and the file with each array full of its number."""
+    changed = io.BytesIO(content)
+    with h5py.File(changed, "r+") as weights:
+        names = _array_names(weights)
+        for number, name in enumerate(names):
+            weights[name][...] = number
+    return names, changed.getvalue()
+
+
+def _array_names(weights: h5py.File) -> list[str]:
+    names: list[str] = []
+    weights.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+    return names

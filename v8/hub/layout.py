@@ -157,25 +157,18 @@ class DataSpan:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of `manifest.json`.
-
-    Args:
-        profile_name: Name of the profile, for example "aligned".
-        profile_digest: Its sha256; all models are of it.
-        created_at: When the newest model of it was saved, ISO 8601 in UTC.
-        versions: Of what can change a result; several of one thing when models of several runs lie there.
-        data: Per series, the candles its model has seen; its keys are the series published.
-        files: Every file but the manifest, ascending by path.
-    """
+    """The content of `manifest.json`."""
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
-    profile_name: Line
-    profile_digest: Sha256
-    created_at: Line
+    profile_name: Line  # name of the profile, for example "aligned"
+    profile_digest: Sha256  # its sha256; all models are of it
+    created_at: Line  # when the newest model of it was saved, ISO 8601 in UTC
     versions: Mapping[Line, Line]
+    """Of what can change a result; several of one thing when models of several runs lie there."""
     data: Annotated[Mapping[str, DataSpan], Field(min_length=1), BeforeValidator(by_series)]
-    files: tuple[ListedFile, ...]
+    """Per series, the candles its model has seen; its keys are the series published."""
+    files: tuple[ListedFile, ...]  # every file but the manifest, ascending by path
 
     @property
     def series(self) -> tuple[str, ...]:
@@ -248,18 +241,13 @@ def list_files(folder: Path) -> tuple[ListedFile, ...]:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which models of a run to publish.
+    """Which models of a run to publish."""
 
-    Args:
-        is_partial: Whether a run with failed or unfinished series may be published.
-        is_only_skilled: Whether models that lose to the naive forecast in any task, by more than chance,
-            are held back; those that only a better baseline beats are published, and labelled.
-        series: Names of those that are meant; all of the run when empty.
-    """
-
-    is_partial: bool = False
+    is_partial: bool = False  # whether a run with failed or unfinished series may be published
     is_only_skilled: bool = False
-    series: tuple[str, ...] = ()
+    """Whether models that lose to the naive forecast in any task, by more than chance, are held back; those that
+    only a better baseline beats are published, and labelled."""
+    series: tuple[str, ...] = ()  # names of those that are meant; all of the run when empty
 
 
 @dataclass(frozen=True)
@@ -277,23 +265,15 @@ class Kept:
 
 @dataclass(frozen=True)
 class StagedRun:
-    """The models of a run that are published, laid out in a folder as they will lie in the repository.
+    """The models of a run that are published, laid out in a folder as they will lie in the repository."""
 
-    Args:
-        folder: Where.
-        repo: Where to, `user/name`.
-        record: What the run is.
-        metadata: Per series that is published.
-        held_back: Per series that is not published: why, as a clause.
-        changes: Per series that is not served by the run's first model: the decision that made it so.
-    """
-
-    folder: Path
-    repo: str
-    record: RunRecord
-    metadata: Mapping[str, Metadata]
-    held_back: Mapping[str, str]
+    folder: Path  # where
+    repo: str  # where to, `user/name`
+    record: RunRecord  # what the run is
+    metadata: Mapping[str, Metadata]  # per series that is published
+    held_back: Mapping[str, str]  # per series that is not published: why, as a clause
     changes: Mapping[str, Decision] = field(default_factory=dict)
+    """Per series that is not served by the run's first model: the decision that made it so."""
 
     def beside(self, kept: Kept | None) -> Staged:
         """Write leaderboard, card and manifest, of the run's models and those that stay.

@@ -27,15 +27,10 @@ _REPO = re.compile(r"[^/\\\s]+/[^/\\\s]+")
 
 
 class ModelPlace(ABC):
-    """Where models are.
+    """Where models are, by the name that the user gave the place."""
 
-    Args:
-        name: The place as the user named it.
-        kind: What to make of a model.
-    """
-
-    def __init__(self, name: str, kind: type[Forecaster]) -> None:
-        self.name, self._kind, self._models = name, kind, SharedModels()
+    def __init__(self, name: str, kind: type[Forecaster], models: SharedModels) -> None:
+        self.name, self._kind, self._models = name, kind, models
 
     @property
     @abstractmethod
@@ -77,6 +72,10 @@ class ModelPlace(ABC):
             )
         return forecaster
 
+    def serving(self, series: str) -> Forecaster:
+        """Return the model that serves a series, opened once as long as it does; see `open`."""
+        return self._models.serving(series, self.present(series), lambda: self.open(series))
+
     @abstractmethod
     def present(self, series: str) -> str:
         """Return what changes when another model serves a series: its folder and file, or a commit.
@@ -94,8 +93,8 @@ class ModelPlace(ABC):
 class _Folder(ModelPlace):
     """A run, the models of a downloaded repository, or the folder of one series."""
 
-    def __init__(self, name: str, kind: type[Forecaster]) -> None:
-        super().__init__(name, kind)
+    def __init__(self, name: str, kind: type[Forecaster], models: SharedModels) -> None:
+        super().__init__(name, kind, models)
         self._path = Path(name)
 
     @property
@@ -145,8 +144,10 @@ class _Folder(ModelPlace):
 class _Repository(ModelPlace):
     """`user/name` on the Hub, at one commit."""
 
-    def __init__(self, name: str, kind: type[Forecaster], revision: str | None, is_offline: bool) -> None:
-        super().__init__(name, kind)
+    def __init__(
+        self, name: str, kind: type[Forecaster], models: SharedModels, revision: str | None, is_offline: bool
+    ) -> None:
+        super().__init__(name, kind, models)
         self._revision, self._is_offline = revision, is_offline
         self._commit: str | None = None
 
@@ -191,6 +192,7 @@ def open_place(
     revision: str | None = None,
     is_offline: bool = False,
     kind: type[Forecaster] = Forecaster,
+    models: SharedModels | None = None,
 ) -> ModelPlace:
     """Open a place that holds models; nothing is asked of the Hub yet.
 
@@ -199,13 +201,15 @@ def open_place(
         revision: Branch, tag or commit on the Hub; None for the newest, and for folders.
         is_offline: Whether to use only what of the Hub is in the cache.
         kind: What to make of a model.
+        models: Those in memory; places that share them open each once.
 
     Raises:
         ArtifactError: If it is neither, or a revision is given for a folder.
     """
+    models = models or SharedModels()
     if Path(source).is_dir():
         _require_no_revision(source, revision)
-        return _Folder(str(source), kind)
+        return _Folder(str(source), kind, models)
     if not isinstance(source, str) or not _REPO.fullmatch(source):
         raise ArtifactError(
             where=str(source),
@@ -213,7 +217,7 @@ def open_place(
             got="no such folder",
             fix="Check the path",
         )
-    return _Repository(source, kind, revision, is_offline)
+    return _Repository(source, kind, models, revision, is_offline)
 
 
 def open_forecaster(

@@ -65,17 +65,11 @@ class RemoteState:
 
 @dataclass(frozen=True)
 class Difference:
-    """What publishing changes in a repository.
+    """What publishing changes in a repository."""
 
-    Args:
-        additions: Local file per path that is new or has other content.
-        deletions: Paths that go.
-        held: Every path that the repository holds now.
-    """
-
-    additions: Mapping[str, Path]
-    deletions: tuple[str, ...]
-    held: frozenset[str]
+    additions: Mapping[str, Path]  # local file per path that is new or has other content
+    deletions: tuple[str, ...]  # paths that go
+    held: frozenset[str]  # every path that the repository holds now
 
     @classmethod
     def of(cls, wanted: Mapping[str, Path], seen: RemoteState, deletions: Iterable[str]) -> "Difference":

@@ -48,25 +48,16 @@ _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class Pulled:
-    """Models that lie, whole and checked, in the client's cache, in the folder of one commit.
+    """Models that lie, whole and checked, in the client's cache, in the folder of one commit."""
 
-    Args:
-        repo: `user/name`.
-        revision: The commit, 40 hex digits.
-        folder: Of that commit's files.
-        manifest: What was published.
-        series: What was pulled of it.
-        num_downloaded: Files that this call downloaded.
-        why_cached: Why the Hub was not asked, or what it answered; None when it confirmed the revision.
-    """
-
-    repo: str
-    revision: str
-    folder: Path
-    manifest: Manifest
-    series: tuple[str, ...]
-    num_downloaded: int = 0
+    repo: str  # `user/name`
+    revision: str  # the commit, 40 hex digits
+    folder: Path  # of that commit's files
+    manifest: Manifest  # what was published
+    series: tuple[str, ...]  # what was pulled of it
+    num_downloaded: int = 0  # files that this call downloaded
     why_cached: str | None = None
+    """Why the Hub was not asked, or what it answered; None when it confirmed the revision."""
 
     def artifact(self, series: str) -> Path:
         """Return the folder of one series' artefact."""

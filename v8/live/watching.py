@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from v8.artifacts.forecaster import Forecaster
+from v8.artifacts.shared_models import SharedModels
 from v8.errors import ArtifactError, DataError, V8Error, listed
 from v8.features.formulas import DAY_S
 from v8.hub.opening import open_place
@@ -70,14 +71,16 @@ class ServingModels:
     wanted: Sequence[str] | None = None  # names of the series that are meant; all of the place when None
     revision: str | None = field(default=None, kw_only=True)  # of the Hub, instead of the newest
     is_offline: bool = field(default=False, kw_only=True)  # uses only what of the Hub is in the cache
-    _opened: dict[str, tuple[str, Forecaster]] = field(default_factory=dict, init=False)
+    _models: SharedModels = field(default_factory=SharedModels, init=False)
 
     def __post_init__(self) -> None:
         self.look()
 
     def look(self) -> None:
         """Look at the place anew: which series it has, and which commit is the newest."""
-        place = open_place(self.source, revision=self.revision, is_offline=self.is_offline)
+        place = open_place(
+            self.source, revision=self.revision, is_offline=self.is_offline, models=self._models
+        )
         found = place.series
         missing = [name for name in self.wanted or () if name not in found]
         if missing or not found:
@@ -91,10 +94,7 @@ class ServingModels:
 
     def forecaster(self, series: str) -> Forecaster:
         """Return the model that serves a series."""
-        present = self._place.present(series)
-        if series not in self._opened or self._opened[series][0] != present:
-            self._opened[series] = present, self._place.open(series)
-        return self._opened[series][1]
+        return self._place.serving(series)
 
 
 @dataclass
