@@ -245,8 +245,8 @@ class Choice:
 
     is_partial: bool = False  # whether a run with failed or unfinished series may be published
     is_only_skilled: bool = False
-    """Whether models that lose to the naive forecast in any task, by more than chance, are held back; those that
-    only a better baseline beats are published, and labelled."""
+    """Whether models that lose to the naive forecast in any task, by more than chance, are held back; those
+    that only a better baseline beats are published, and labelled."""
     series: tuple[str, ...] = ()  # names of those that are meant; all of the run when empty
 
 
