@@ -18,6 +18,7 @@ from v8.artifacts.run_folder import RunRecord
 from v8.artifacts.series_artifact import ForecastSample
 from v8.losses.judgement import Judgement
 from v8.losses.leaderboard import History, read_results
+from v8.profile import load_profile
 from v8.storage import write_text
 from v8.tasks import TASKS
 from v8.views.page import run_page, series_section
@@ -148,12 +149,13 @@ def _split() -> dict[str, Any]:
 def _run(
     done: tuple[str, ...] = ("BTCUSDT-15m",), failed: dict[str, str] | None = None, *, source: str = "vision"
 ) -> dict[str, Any]:
+    profile = load_profile("aligned")
     states = {name: {"status": "done", "reason": None} for name in done}
     states |= {name: {"status": "failed", "reason": reason} for name, reason in (failed or {}).items()}
     return {
         "format": 1,
-        "profile": {"name": "aligned"},
-        "profile_digest": "ab" * 32,
+        "profile": profile.model_dump(mode="json"),
+        "profile_digest": profile.digest,
         "source": source,
         "is_publishable": source != "demo",
         "command": "python -m v8.run --profile aligned",
