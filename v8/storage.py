@@ -40,6 +40,9 @@ ABANDONED_S: Final = 86_400
 _log = logging.getLogger(__name__)
 _told: set[str] = set()
 _telling = threading.Lock()
+FEW_SERIES: Final = 40  # up to so many series, those of the default universe, everything is written at once
+LARGEST_SHARE: Final = 1 / 20
+"""Of the time of a run of more: what writing one file again and again may take of it."""
 
 
 def home() -> Path:
@@ -221,11 +224,6 @@ def digest_json(content: Any) -> str:
     """Return the sha256 of `content` in canonical JSON (sorted keys, no spaces)."""
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return digest_bytes(canonical.encode("utf-8"))
-
-
-FEW_SERIES: Final = 40  # up to so many series, those of the default universe, everything is written at once
-LARGEST_SHARE: Final = 1 / 20
-"""Of the time of a run of more: what writing one file again and again may take of it."""
 
 
 class Pace:

@@ -68,6 +68,32 @@ most across a hole of 56 days; LUNA came back at +12.05, and a token split of 1 
 
 _MOST_DECIMALS = 12
 _FEWEST_STEPS_TO_JUDGE = 10
+_FAULTS = (
+    ("num_unreadable", "values that are missing, no numbers or beyond 1e18"),
+    ("num_non_positive", "prices not above zero or volume below zero"),
+    ("num_inconsistent", "low <= open, close <= high broken"),
+    ("num_off_grid", "opens between two bars of this timeframe"),
+)
+"""Counts of the report, and what each means."""
+
+SWAPPED_SHARE: Final = 0.5
+"""If the step from open to next close has less than this share of the step from close to next open, the two
+are swapped. Rightly named candles have 1.9 times
+at least, mostly above 10, in any month of 20 coins."""
+
+MOST_CHANCE: Final = 5.0
+"""Standard deviations by which it must be so bar by bar, too, which takes 25 bars: a few bars of a price that
+jumps between two ticks may look like anything. Of 5,320 windows of 80 bars none is refused, and 5,285 are if
+their open and close are swapped."""
+
+_LATEST_CLOSE_US: Final = US_PER_S
+"""Exchanges write the close of a bar a second, a millisecond or a microsecond before the next one opens."""
+
+_HOUR_S: Final = 3_600
+_MOST_FILLED: Final = 0.05
+"""Share of the rounds in which a closed hour may be traded all the same: special sessions."""
+
+_FEWEST_SLOTS: Final = 6  # slots of a round: with fewer, one lost candle would be a large part of it
 
 
 def check_candles(frame: pd.DataFrame, series: Series, *, source: str, now_s: int | None = None) -> Candles:
@@ -199,15 +225,6 @@ def _require_readable(column: pd.Series, is_readable: NDArray[np.bool_], where: 
             got=f"{num_unreadable} of {len(column)} others: {', '.join(unreadable)}",
             fix="Mend the time column; a row without its time cannot be placed",
         )
-
-
-_FAULTS = (
-    ("num_unreadable", "values that are missing, no numbers or beyond 1e18"),
-    ("num_non_positive", "prices not above zero or volume below zero"),
-    ("num_inconsistent", "low <= open, close <= high broken"),
-    ("num_off_grid", "opens between two bars of this timeframe"),
-)
-"""Counts of the report, and what each means."""
 
 
 def _without_faults(rows: _Rows) -> _Rows:
@@ -353,20 +370,6 @@ def _newest_life(rows: _Rows) -> _Rows:
     return rows.at(slice(first, None), num_older_life=first, relisted_at=relisted_at)
 
 
-SWAPPED_SHARE: Final = 0.5
-"""If the step from open to next close has less than this share of the step from close to next open, the two
-are swapped. Rightly named candles have 1.9 times
-at least, mostly above 10, in any month of 20 coins."""
-
-MOST_CHANCE: Final = 5.0
-"""Standard deviations by which it must be so bar by bar, too, which takes 25 bars: a few bars of a price that
-jumps between two ticks may look like anything. Of 5,320 windows of 80 bars none is refused, and 5,285 are if
-their open and close are swapped."""
-
-_LATEST_CLOSE_US: Final = US_PER_S
-"""Exchanges write the close of a bar a second, a millisecond or a microsecond before the next one opens."""
-
-
 def require_opens(open_us: NDArray[np.int64], bar_s: int, where: str) -> None:
     """Refuse times at which no bar opens: candles would be placed a bar late, or beside the minute.
 
@@ -416,11 +419,6 @@ def require_continuity(
         )
 
 
-_HOUR_S: Final = 3_600
-_MOST_FILLED: Final = 0.05
-"""Share of the rounds in which a closed hour may be traded all the same: special sessions."""
-
-
 @dataclass(frozen=True)
 class _Cycle:
     """A span after which opening hours repeat."""
@@ -432,7 +430,6 @@ class _Cycle:
 
 
 _CYCLES: Final = (_Cycle("week", WEEK_S, 3, 24 * _HOUR_S), _Cycle("day", 24 * _HOUR_S, 4, 3 * _HOUR_S))
-_FEWEST_SLOTS: Final = 6  # slots of a round: with fewer, one lost candle would be a large part of it
 
 
 def closed_hours(open_time_s: NDArray[np.int64], bar_s: int) -> str | None:

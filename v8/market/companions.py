@@ -47,6 +47,7 @@ _SEPARATORS: Final = ",;\t|"
 _ZONED: Final = re.compile(r"(?:Z|UTC|[+-]\d\d:?\d\d)$", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"\d+(?:\.\d*)?")
 _MEND_TIMES: Final = "Write times in UTC as 2024-01-31T16:00:00Z, or in seconds since the epoch"
+Column = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,9 +212,6 @@ def _first(column: pd.Series, is_wrong: NDArray[np.bool_]) -> str:
         return ""
     others = f" ({len(rows)} such rows)" if len(rows) > 1 else ""
     return f"{shown(repr(column.iloc[rows[0]]), 60)} in row {rows[0] + 1}{others}"
-
-
-Column = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

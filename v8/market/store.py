@@ -68,6 +68,14 @@ OTHER = tuple(f"other_{name}" for name in OHLCV)
 REVISION_COLUMNS: Final = ("open_time_s", "seen_s", *SERVED, "served_from", *OTHER, "other_from")
 """Of a revision: open time and when it was seen, seconds since the epoch; both versions, and who said so."""
 
+LAYOUT: Final = 1
+MOST_LOCKED_S: Final = 10.0  # whoever reads and writes a file needs far less than a second
+_KEY: Final = "v8_candles"
+_MAX_BYTES: Final = 1 << 32
+_TEXTS: Final = ("served_from", "other_from")
+_BROKEN: Final = (OSError, ValueError, KeyError, TypeError, pa.ArrowException)
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, eq=False)
 class History:
@@ -236,16 +244,6 @@ def without_known(found: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
     seen = set(map(tuple, known[said].fillna(-1.0).to_numpy(np.float64).tolist()))
     rows = map(tuple, found[said].fillna(-1.0).to_numpy(np.float64).tolist())
     return found[np.array([row not in seen for row in rows], dtype=np.bool_)]
-
-
-LAYOUT: Final = 1
-MOST_LOCKED_S: Final = 10.0  # whoever reads and writes a file needs far less than a second
-_KEY: Final = "v8_candles"
-_MAX_BYTES: Final = 1 << 32
-_TEXTS: Final = ("served_from", "other_from")
-_BROKEN: Final = (OSError, ValueError, KeyError, TypeError, pa.ArrowException)
-
-_log = logging.getLogger(__name__)
 
 
 class _DamagedError(Exception):

@@ -43,6 +43,15 @@ _PLAIN: Final = (
 )
 _FEATHER_START: Final = b"ARROW1\0\0"
 _BATCH: Final = "record batch"
+MAX_FILE_BYTES: Final = 2**30  # ten years of minutes have 600 MB as the archive writes them
+MAX_JSON_BYTES: Final = 2**28  # in memory a row of JSON takes five times what it takes in the file
+TableReader: TypeAlias = Callable[[bytes, Series, str], pd.DataFrame]
+"""Turns a whole file into the columns that `check_candles` wants; the text names the file in errors."""
+
+_PACKING_FAULTS: Final = (
+    *(zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, ValueError, NotImplementedError),
+    RuntimeError,  # what zipfile raises for an encrypted member
+)
 
 
 @contextmanager
@@ -173,12 +182,6 @@ def _require_short(texts: Iterable[Any], where: str) -> None:
         raise unlike_a_table(where, f"a text of {longest:,} bytes where a number or a time belongs")
 
 
-MAX_FILE_BYTES: Final = 2**30  # ten years of minutes have 600 MB as the archive writes them
-MAX_JSON_BYTES: Final = 2**28  # in memory a row of JSON takes five times what it takes in the file
-TableReader: TypeAlias = Callable[[bytes, Series, str], pd.DataFrame]
-"""Turns a whole file into the columns that `check_candles` wants; the text names the file in errors."""
-
-
 def read_json_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
     """Read JSON: a list of rows as ccxt and freqtrade write them, of objects, or columns by name."""
     if len(content) > MAX_JSON_BYTES:
@@ -227,11 +230,6 @@ def _unpack_zip(content: bytes) -> bytes:
 
 _PACKINGS: Final[dict[str, Callable[[bytes], bytes]]] = {".gz": _unpack_gzip, ".zip": _unpack_zip}
 """What unpacks a file whose name has this behind its ending."""
-
-_PACKING_FAULTS: Final = (
-    *(zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, ValueError, NotImplementedError),
-    RuntimeError,  # what zipfile raises for an encrypted member
-)
 
 
 def split_ending(name: str) -> tuple[str, str] | None:

@@ -39,6 +39,9 @@ _QUOTES: Final = re.compile(
 """Currencies in which pairs are quoted: behind one of these words the base stands before."""
 
 _MOST_LETTERS: Final = 255
+MAX_ENTRIES: Final = 50_000  # files and folders that are looked through; a system's root has millions
+_ENDINGS: Final = " or ".join([", ".join([*FILE_KINDS][:-1]), [*FILE_KINDS][-1]])
+_RENAME: Final = "Rename them like BTCUSDT-15m.csv, BTC_USDT-1h.json or BRK.B-1d.parquet"
 
 
 def named_series(stem: str) -> tuple[Series, ...]:
@@ -98,11 +101,6 @@ def _series(symbol: str, timeframe: str) -> Series | None:
         return Series(plain_symbol(symbol), timeframe)
     except ProfileError:
         return None
-
-
-MAX_ENTRIES: Final = 50_000  # files and folders that are looked through; a system's root has millions
-_ENDINGS: Final = " or ".join([", ".join([*FILE_KINDS][:-1]), [*FILE_KINDS][-1]])
-_RENAME: Final = "Rename them like BTCUSDT-15m.csv, BTC_USDT-1h.json or BRK.B-1d.parquet"
 
 
 @dataclass(frozen=True)

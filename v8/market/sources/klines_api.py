@@ -64,6 +64,33 @@ LEAST_JUMP: Final = 0.05
 
 NUM_TYPICAL: Final = 12.0  # a jump goes so many times as far as the median candle does
 _CLOSE: Final = OHLCV.index(CLOSE)
+MOST_ROWS: Final = 1_000  # candles of one answer, set by the exchange
+MAX_ANSWER_BYTES: Final = 1 << 20  # a row has about 150 bytes
+NUM_FIELDS: Final = 12
+_CLOSE_TIME: Final = 6
+_DECIMAL: Final = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20})?")
+FIRST_TIME_S, LAST_TIME_S = 1_500_000_000, 4_102_444_800
+"""2017-07-14, when the exchange opened, and the year 2100: its time lies between."""
+
+URL_VARIABLE: Final = "V8_REST_URL"
+DEFAULT_URLS: Final = "https://api.binance.com,https://data-api.binance.vision"
+"""The exchange's main host, and the one that serves market data only, to everyone."""
+
+NEAR_WEIGHT: Final = 5_400
+"""Of the weight of 6,000 that a minute allows, as much is used; the rest is for others behind one router."""
+
+PATIENCE_OF_API: Final = replace(PATIENCE, num_tries=3)
+LIMITS_OF_API: Final = TimeLimits(connect_s=5.0, silence_s=10.0, try_s=30.0)
+_NUM_READS: Final = 2  # how often a host may answer wrongly before the next is asked
+_NUM_AGREEING: Final = 4  # how often what is missing or doubted is asked for until two answers agree
+_MOST_TROUBLE: Final = 320  # letters for the reasons of all hosts together; each host shall be named
+_MINUTE_S: Final = 60
+_TOO_MANY: Final = frozenset({418, 429})
+_INVALID_SYMBOL: Final = -1121
+_WEIGHT_HEADER: Final = "X-MBX-USED-WEIGHT-1M"
+Answer = TypeVar("Answer")
+Read = Callable[[bytes, str], Answer]
+"""Turns the body of an answer of a host into what it says, or refuses it."""
 
 
 def distances(values: NDArray[np.float64], reference: Any) -> NDArray[np.float64]:
@@ -107,16 +134,6 @@ def are_doubted(values: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 def _from_close_before(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return distances(values[1:], values[:-1, _CLOSE])
-
-
-MOST_ROWS: Final = 1_000  # candles of one answer, set by the exchange
-MAX_ANSWER_BYTES: Final = 1 << 20  # a row has about 150 bytes
-NUM_FIELDS: Final = 12
-_CLOSE_TIME: Final = 6
-_DECIMAL: Final = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20})?")
-
-FIRST_TIME_S, LAST_TIME_S = 1_500_000_000, 4_102_444_800
-"""2017-07-14, when the exchange opened, and the year 2100: its time lies between."""
 
 
 @dataclass(frozen=True)
@@ -246,28 +263,6 @@ def _written(open_ms: np.ndarray, is_chosen: np.ndarray) -> str:
 
 def _refuse(where: str, rule: str, got: str) -> NoReturn:
     raise DataError(where=where, rule=rule, got=got, fix="Try again later, or ask another address of the API")
-
-
-URL_VARIABLE: Final = "V8_REST_URL"
-DEFAULT_URLS: Final = "https://api.binance.com,https://data-api.binance.vision"
-"""The exchange's main host, and the one that serves market data only, to everyone."""
-
-NEAR_WEIGHT: Final = 5_400
-"""Of the weight of 6,000 that a minute allows, as much is used; the rest is for others behind one router."""
-
-PATIENCE_OF_API: Final = replace(PATIENCE, num_tries=3)
-LIMITS_OF_API: Final = TimeLimits(connect_s=5.0, silence_s=10.0, try_s=30.0)
-_NUM_READS: Final = 2  # how often a host may answer wrongly before the next is asked
-_NUM_AGREEING: Final = 4  # how often what is missing or doubted is asked for until two answers agree
-_MOST_TROUBLE: Final = 320  # letters for the reasons of all hosts together; each host shall be named
-_MINUTE_S: Final = 60
-_TOO_MANY: Final = frozenset({418, 429})
-_INVALID_SYMBOL: Final = -1121
-_WEIGHT_HEADER: Final = "X-MBX-USED-WEIGHT-1M"
-
-Answer = TypeVar("Answer")
-Read = Callable[[bytes, str], Answer]
-"""Turns the body of an answer of a host into what it says, or refuses it."""
 
 
 class RefusedRequestError(DataError):

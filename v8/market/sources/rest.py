@@ -31,6 +31,12 @@ REFUSED_S: Final = 30.0
 MOST_DRIFT_S: Final = 2.0
 """A machine that slept, or whose clock was set, is one whose two clocks disagree by more than this."""
 
+MOST_APART_S: Final = 60.0
+"""The exchange's time and this machine's may differ by so much; beyond it a candle is asked."""
+
+_FAR_S: Final = 20 * 365 * 86_400
+"""Both clocks may be behind: up to so long after them the newest candle is looked for."""
+
 
 class ExchangeClock:
     """Keeps the exchange's time, never ahead of it: what it said, and what has passed since it was heard.
@@ -84,13 +90,6 @@ class ExchangeClock:
         age_s = self._monotonic() - self._heard_s
         passed_s = self._wall() - self._wall_s
         return self._is_set and age_s < self._most_age_s and abs(passed_s - age_s) <= MOST_DRIFT_S
-
-
-MOST_APART_S: Final = 60.0
-"""The exchange's time and this machine's may differ by so much; beyond it a candle is asked."""
-
-_FAR_S: Final = 20 * 365 * 86_400
-"""Both clocks may be behind: up to so long after them the newest candle is looked for."""
 
 
 class RestSource:

@@ -25,6 +25,32 @@ from v8.market.frames import TIME_NAMES, flat_names, plain_name, wanted_columns
 from v8.market.open_times import read_open_times
 from v8.market.series import Series
 
+ARCHIVE_COLUMNS = (
+    *(OPEN_TIME, *OHLCV, "close_time", "quote_volume", "count"),
+    *("taker_buy_volume", "taker_buy_quote_volume", "ignore"),
+)
+"""Order of the exchange archive; see lineage "Sources they used" and the headers of its futures files."""
+
+_TRADES_COLUMNS: Final = (*ARCHIVE_COLUMNS[:6], "count")
+_HEADERLESS: Final = {len(names): names for names in (ARCHIVE_COLUMNS[:6], _TRADES_COLUMNS, ARCHIVE_COLUMNS)}
+"""Names of the columns of rows without a header, by how many there are."""
+
+_EXACT_NUMBERS: dict[str, Any] = (
+    {} if tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1) else {"float_precision": "round_trip"}
+)
+"""Before 3.1 the usual number parser of pandas was off by one in the last bit, which changes digests;
+from 3.1 it is exact and the argument is deprecated."""
+
+_SEPARATORS: Final[str] = ",;\t|"
+_MOST_LINES_TO_HEADER: Final = 5
+"""A `sep=` line, the address of a site, an empty line, the header; or its levels and the name of times."""
+
+_MAX_LINE: Final = 65_536
+_LEVELS: Final = ("price", "ticker", "attributes", "symbols", "")
+"""What stands before the names of a level of a header."""
+
+_LONGEST_TICKER: Final = 2  # letters of a name of the time that is also a ticker: T
+
 
 def require_closed_quotes(text: str, separator: str, where: str) -> None:
     """Refuse a CSV with a quote that does not close on its line, as one around a whole value does."""
@@ -68,28 +94,6 @@ def _require_closed(line: str, separator: str, number: int, where: str) -> None:
             got=f"{error} in line {number:,}",
             fix="Close or remove the quote: the rows behind it would be lost",
         ) from error
-
-
-ARCHIVE_COLUMNS = (
-    *(OPEN_TIME, *OHLCV, "close_time", "quote_volume", "count"),
-    *("taker_buy_volume", "taker_buy_quote_volume", "ignore"),
-)
-"""Order of the exchange archive; see lineage "Sources they used" and the headers of its futures files."""
-
-_TRADES_COLUMNS: Final = (*ARCHIVE_COLUMNS[:6], "count")
-_HEADERLESS: Final = {len(names): names for names in (ARCHIVE_COLUMNS[:6], _TRADES_COLUMNS, ARCHIVE_COLUMNS)}
-"""Names of the columns of rows without a header, by how many there are."""
-
-_EXACT_NUMBERS: dict[str, Any] = (
-    {} if tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1) else {"float_precision": "round_trip"}
-)
-"""Before 3.1 the usual number parser of pandas was off by one in the last bit, which changes digests;
-from 3.1 it is exact and the argument is deprecated."""
-
-_SEPARATORS: Final[str] = ",;\t|"
-_MOST_LINES_TO_HEADER: Final = 5
-"""A `sep=` line, the address of a site, an empty line, the header; or its levels and the name of times."""
-_MAX_LINE: Final = 65_536
 
 
 def read_csv_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
@@ -154,13 +158,6 @@ def _open_table(text: str, series: Series, where: str) -> tuple[io.StringIO, str
         if len(best) > 1 and not above:
             break
     raise unlike_a_table(where, f"{len(best)} columns that begin {listed(best)}")
-
-
-_LEVELS: Final = ("price", "ticker", "attributes", "symbols", "")
-"""What stands before the names of a level of a header."""
-
-
-_LONGEST_TICKER: Final = 2  # letters of a name of the time that is also a ticker: T
 
 
 def _is_header(names: Sequence[str]) -> bool:
