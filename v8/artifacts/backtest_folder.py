@@ -8,8 +8,6 @@ The plan is written before anything is trained and never changes: where the fold
 newest candle when a back-test is continued. One process at a time writes the folder.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -88,7 +86,7 @@ class BacktestPlan:
             ends_s |= dict(fold.ends)
         return None
 
-    def difference(self, other: BacktestPlan) -> list[str]:
+    def difference(self, other: "BacktestPlan") -> list[str]:
         """Name what was asked for otherwise."""
         asked = ("profile_digest", "source", "series", "num_folds", "history_bars")
         return [name for name in asked if getattr(self, name) != getattr(other, name)]
@@ -108,9 +106,8 @@ class BacktestLock(WriterLock):
 def read_plan(path: Path) -> BacktestPlan:
     """Read and check the plan of a back-test.
 
-    Raises:
-        ArtifactError: If there is none, it is damaged or of an unknown format, its profile is not that of its
-            digest, or its folds are not those of one back-test, each once and in the order of time.
+    Raises `ArtifactError` if there is none, it is damaged or of an unknown format, its profile is not
+    that of its digest, or its folds are not those of one back-test, each once and in the order of time.
     """
     require_own_files(path)
     file = path / PLAN_FILE
@@ -142,8 +139,7 @@ def begin_plan(path: Path, plan: BacktestPlan) -> None:
 def require_same(path: Path, begun: BacktestPlan, asked: BacktestPlan) -> None:
     """Refuse to continue a back-test with other wishes than it was begun with.
 
-    Raises:
-        ArtifactError: If they differ.
+    Raises `ArtifactError` if they differ.
     """
     if other := begun.difference(asked):
         told = [

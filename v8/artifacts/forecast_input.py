@@ -36,9 +36,8 @@ def checked_candles(candles: Candles | GivenCandles, series: Series, now_s: int 
         now_s: The present, seconds since the epoch, UTC; None for this machine's clock. Only a frame's
             running bar depends on it.
 
-    Raises:
-        DataError: If they are of another series or timeframe, cannot be repaired without guessing, or their
-            newest row that has closed cannot be used.
+    Raises `DataError` if they are of another series or timeframe, cannot be repaired without guessing, or
+    their newest row that has closed cannot be used.
     """
     checked = _checked(candles, series, now_s)
     require_newest(checked)
@@ -60,8 +59,7 @@ def _checked(candles: Candles | GivenCandles, series: Series, now_s: int | None)
 def require_unbroken(candles: Candles, lookback_bars: int, warmup_bars: int) -> None:
     """Refuse candles that break off before a window and its warm-up are complete.
 
-    Raises:
-        DataError: If fewer than `lookback_bars` + `warmup_bars` candles end without a hole.
+    Raises `DataError` if fewer than `lookback_bars` + `warmup_bars` candles end without a hole.
     """
     needed = lookback_bars + warmup_bars
     unbroken = int(np.count_nonzero(candles.segment == candles.segment[-1]))
@@ -79,9 +77,8 @@ def require_unbroken(candles: Candles, lookback_bars: int, warmup_bars: int) -> 
 def require_recent(candles: Candles, max_age_bars: int, now_s: int | None = None) -> None:
     """Refuse candles after which too many bars have closed.
 
-    Raises:
-        DataError: If more than `max_age_bars` bars have closed since the newest candle closed, at `now_s`
-            (seconds since the epoch, UTC; None for this machine's clock).
+    Raises `DataError` if more than `max_age_bars` bars have closed since the newest candle closed, at
+    `now_s` (seconds since the epoch, UTC; None for this machine's clock).
     """
     series, now_s = candles.series, present_s(now_s)
     closed_s = int(candles.open_time_s[-1]) + series.bar_s

@@ -85,9 +85,8 @@ class Forecaster:
         where: Where the metadata came from, for errors.
         revision: Commit of the Hub it was downloaded from, 40 hex digits; None for a local one.
 
-    Raises:
-        ArtifactError: If the metadata is not as v8 wrote it, or is of features that this v8 computes
-            otherwise.
+    Raises `ArtifactError` if the metadata is not as v8 wrote it, or is of features that this v8 computes
+    otherwise.
     """
 
     _stacklevel = 3
@@ -222,9 +221,8 @@ class Forecaster:
             One row a bar ahead, index `open_time` (UTC), one float64 column per forecast column, in
             quote currency (volatility unitless); then one for each quantile of it, such as `close_q5`.
 
-        Raises:
-            DataError: If the candles are of another series or timeframe, too old, or too few of them are
-                unbroken at the end; or a price or band would not be above zero.
+        Raises `DataError` if the candles are of another series or timeframe, too old, or too few of
+        them are unbroken at the end; or a price or band would not be above zero.
         """
         known = self.joined(candles, covariates, now_s)
         require_unbroken(known, self.lookback_bars, self.warmup_bars)
@@ -295,8 +293,7 @@ class Forecaster:
         Args:
             given: As the covariates of `predict`.
 
-        Raises:
-            ProfileError: If the metadata tell of tables that cannot be.
+        Raises `ProfileError` if the metadata tell of tables that cannot be.
         """
         return Companions(needed_beside(self.features), self.about.tables, given)
 
@@ -316,8 +313,7 @@ class Forecaster:
             now_s: As for `predict`.
             reaches: Whether nothing may lack beside the newest candle.
 
-        Raises:
-            DataError: If they cannot be used, or something lacks.
+        Raises `DataError` if they cannot be used, or something lacks.
         """
         own, companions = checked_candles(candles, self.series, now_s), self.companions(covariates)
         if own.beside or not companions:
@@ -420,8 +416,7 @@ class Forecaster:
 def seconds_of(moment: str | datetime | None, default: int) -> int:
     """Return a moment in seconds since the epoch; without a zone it is UTC.
 
-    Raises:
-        DataError: If it is none, or before 1678 or after 2261.
+    Raises `DataError` if it is none, or before 1678 or after 2261.
     """
     if moment is None:
         return default

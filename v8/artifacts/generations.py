@@ -147,8 +147,7 @@ class Serving:
     def folder(self, series: str) -> Path:
         """Return the folder of the model that serves a series; that of the run itself need not exist.
 
-        Raises:
-            ArtifactError: If the generation that serves is not there, or holds links.
+        Raises `ArtifactError` if the generation that serves is not there, or holds links.
         """
         name = self.generation_of(series)
         folder = artifact_folder(self.run, name, series)
@@ -190,8 +189,7 @@ class Serving:
     def save(self) -> None:
         """Write `serving.json`, whole or not at all.
 
-        Raises:
-            StorageError: If it cannot be written.
+        Raises `StorageError` if it cannot be written.
         """
         record = _Record(self.generations, self.decisions)
         _RECORD.validate_python(asdict(record))  # what is written must be what reading accepts
@@ -201,8 +199,7 @@ class Serving:
 def read_serving(run: Path) -> Serving:
     """Read and check which generations serve the series of a run; without a file its own models do.
 
-    Raises:
-        ArtifactError: If the file is damaged, of an unknown format, or names what no run holds.
+    Raises `ArtifactError` if the file is damaged, of an unknown format, or names what no run holds.
     """
     file = run / SERVING_FILE
     if not file.exists() and not file.is_symlink():
@@ -217,8 +214,7 @@ def read_serving(run: Path) -> Serving:
 def served_folder(run: Path, series: str) -> Path:
     """Return the folder of the model that serves a series of a run, see `Serving.folder`.
 
-    Raises:
-        ArtifactError: If `serving.json` is damaged, or the generation that it names is not there.
+    Raises `ArtifactError` if `serving.json` is damaged, or the generation that it names is not there.
     """
     return read_serving(run).folder(series)
 
@@ -226,8 +222,7 @@ def served_folder(run: Path, series: str) -> Path:
 def artifact_folder(run: Path, generation: str, series: str) -> Path:
     """Return where the model of a series lies in a generation; it need not exist.
 
-    Raises:
-        ArtifactError: If one of the folders on the way holds links.
+    Raises `ArtifactError` if one of the folders on the way holds links.
     """
     if generation == FIRST:
         return run / series
@@ -245,8 +240,7 @@ def generation_folder(run: Path, generation: str) -> Path:
 def list_generations(run: Path) -> list[str]:
     """List the generations that are begun beside a run's own, oldest first.
 
-    Raises:
-        ArtifactError: If their folder holds links.
+    Raises `ArtifactError` if their folder holds links.
     """
     require_own_files(run)
     require_own_files(run / GENERATIONS_FOLDER)

@@ -172,8 +172,7 @@ class Metadata:
     def tables(self) -> tuple[TableSettings, ...]:
         """The user's own tables that the model reads.
 
-        Raises:
-            ProfileError: If the metadata tell of tables that cannot be.
+        Raises `ProfileError` if the metadata tell of tables that cannot be.
         """
         return recorded_tables(self.profile.covariates, where=self._key("profile.covariates"))
 
@@ -186,8 +185,7 @@ class Metadata:
     def trained_profile(self) -> Profile:
         """The whole profile.
 
-        Raises:
-            ProfileError: If it is none of this v8.
+        Raises `ProfileError` if it is none of this v8.
         """
         return recorded_profile(self.content["profile"], where=f"metadata of {self.series}")
 
@@ -195,8 +193,7 @@ class Metadata:
     def scaling(self) -> Scaling:
         """How the inputs were scaled.
 
-        Raises:
-            ArtifactError: If it is missing or damaged.
+        Raises `ArtifactError` if it is missing or damaged.
         """
         found, where = self.content.get("scaling"), self._key("scaling")
         return records.checked(_SCALING, found, where=where, fix=_FIX, rule=AS_WRITTEN)
@@ -205,8 +202,7 @@ class Metadata:
     def judgement(self) -> Judgement:
         """Errors on the test span beside the baselines'.
 
-        Raises:
-            ArtifactError: If it is missing or damaged.
+        Raises `ArtifactError` if it is missing or damaged.
         """
         return Judgement.from_json(self.content.get("judgement"), where=self._key("judgement"))
 
@@ -214,8 +210,7 @@ class Metadata:
     def quantiles(self) -> QuantileJudgement | None:
         """How its quantiles did there; None where it has none.
 
-        Raises:
-            ArtifactError: If it is damaged.
+        Raises `ArtifactError` if it is damaged.
         """
         told = self.content.get("quantiles")
         return QuantileJudgement.from_json(told, where=self._key("quantiles")) if told is not None else None
@@ -224,8 +219,7 @@ class Metadata:
     def result(self) -> SeriesResult:
         """What reports show of it.
 
-        Raises:
-            ArtifactError: If any of that is missing or damaged.
+        Raises `ArtifactError` if any of that is missing or damaged.
         """
         return read_results([self.content])[0]
 
@@ -239,8 +233,7 @@ _METADATA: Final = TypeAdapter(Metadata)
 def read_metadata(folder: Path, *, series: str | None = None) -> Metadata:
     """Read `metadata.json` of an artefact, which must be of `series` unless that is None.
 
-    Raises:
-        ArtifactError: If it is missing, damaged, of an unknown format or of another series.
+    Raises `ArtifactError` if it is missing, damaged, of an unknown format or of another series.
     """
     file = folder / METADATA_FILE
     content = records.read_json_object(file, fix=_FIX)
@@ -275,8 +268,7 @@ def checked_metadata(content: Mapping[str, Any], *, where: str = METADATA_FILE) 
 def verify_model_file(folder: Path, metadata: Metadata) -> Path:
     """Return the model file after comparing it with the digest its metadata records.
 
-    Raises:
-        ArtifactError: If it is missing or not the file that was recorded.
+    Raises `ArtifactError` if it is missing or not the file that was recorded.
     """
     file, recorded = folder / MODEL_FILE, metadata.model_sha256
     found = digest_file(file) if file.is_file() else None

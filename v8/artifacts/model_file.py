@@ -118,9 +118,8 @@ _VALUES = frozenset({"__keras_tensor__", "__numpy__", "__tensor__", "__slice__",
 def check_keras_file(file: Path) -> None:
     """Refuse a file, however named, that is not a native Keras file of stock layers; nothing in it is run.
 
-    Raises:
-        ArtifactError: If it is missing, of another kind, too large, damaged, or holds anything but
-            stock Keras objects and plain numbers.
+    Raises `ArtifactError` if it is missing, of another kind, too large, damaged, or holds anything but
+    stock Keras objects and plain numbers.
     """
     try:
         with open_given(file) as stream:
@@ -145,8 +144,7 @@ def check_keras_file(file: Path) -> None:
 def require_made_for(file: Path, series: str) -> None:
     """Refuse a checked file that says it was made for another series; older files name none.
 
-    Raises:
-        ArtifactError: If so.
+    Raises `ArtifactError` if so.
     """
     try:
         about = json.loads(_read_member(file, DATE_MEMBER))
@@ -165,8 +163,7 @@ def require_made_for(file: Path, series: str) -> None:
 def load_keras_model(file: Path) -> Any:
     """Load a checked Keras file in safe mode; no code in it can run, and it takes no more than its size.
 
-    Raises:
-        ArtifactError: If its layers do not fit together or to its weights, or would need more memory.
+    Raises `ArtifactError` if its layers do not fit together or to its weights, or would need more memory.
     """
     import keras  # noqa: PLC0415 - seconds of start-up, paid only by those who forecast
 
@@ -188,8 +185,7 @@ def _read_member(file: Path, name: str) -> bytes:
 def require_enough_weights(file: Path, model: Any) -> None:
     """Refuse a network with more weights than its checked file holds.
 
-    Raises:
-        ArtifactError: If it has.
+    Raises `ArtifactError` if it has.
     """
     with zipfile.ZipFile(file) as archive:
         most = archive.getinfo(WEIGHTS_MEMBER).file_size // BYTES_PER_WEIGHT
@@ -201,8 +197,7 @@ def require_enough_weights(file: Path, model: Any) -> None:
 def one_fault(file: Path | str, rule: str) -> Iterator[None]:
     """Turn whatever Keras raises about a stranger's network into one error of ours.
 
-    Raises:
-        ArtifactError: If anything is raised.
+    Raises `ArtifactError` if anything is raised.
     """
     try:
         yield

@@ -200,8 +200,7 @@ class RunFolder(FolderLock):
     def require_writable(self) -> None:
         """Refuse a place that cannot be written.
 
-        Raises:
-            StorageError: If this is one.
+        Raises `StorageError` if this is one.
         """
         if self._refusal:
             raise self._refusal
@@ -276,8 +275,7 @@ class RunFolder(FolderLock):
     def pin(self, series: Series, candles: CandlePin) -> None:
         """Pin a series to its candles, or check that they are the ones it is pinned to.
 
-        Raises:
-            DataError: If the run was started with other candles.
+        Raises `DataError` if the run was started with other candles.
         """
         pinned = self.state(series).candles
         if pinned is None:
@@ -360,9 +358,8 @@ def require_empty(path: Path, *, rule: str, fix: str) -> None:
 def read_run(path: Path) -> RunRecord:
     """Read and check `run.json` of a run folder, without holding the folder.
 
-    Raises:
-        ArtifactError: If there is none, it is damaged, of an unknown format, or names what no run holds, or
-            a file of the folder lies elsewhere, or its profile is not that of its digest.
+    Raises `ArtifactError` if there is none, it is damaged, of an unknown format, or names what no run
+    holds, or a file of the folder lies elsewhere, or its profile is not that of its digest.
     """
     require_own_files(path)
     _require_one_run(path)
@@ -395,8 +392,7 @@ def _require_one_run(path: Path) -> None:
 def require_own_profile(file: Path, *, fix: str) -> None:
     """Refuse a checked record whose profile was edited under its old digest, by which runs are told apart.
 
-    Raises:
-        ArtifactError: If so.
+    Raises `ArtifactError` if so.
     """
     content = json.loads(read_plain(file, fix=fix))  # digests are of texts as they are, not as they are shown
     digest = str(content["profile_digest"])
@@ -412,8 +408,7 @@ def require_own_profile(file: Path, *, fix: str) -> None:
 def require_own_files(folder: Path) -> None:
     """Refuse a folder of a run, or of a series in it, that holds links: what they lead to is not the run's.
 
-    Raises:
-        ArtifactError: If so. The run folder itself may be a link, because the user named it.
+    Raises `ArtifactError` if so. The run folder itself may be a link, because the user named it.
     """
     if not folder.is_dir():
         return

@@ -155,8 +155,7 @@ def sample_forecasts(
 def read_sample(file: Path) -> ForecastSample | None:
     """Read `forecasts.json`; None when there is none, as beside models of an older v8.
 
-    Raises:
-        ArtifactError: If it is damaged.
+    Raises `ArtifactError` if it is damaged.
     """
     if not file.exists():
         return None

@@ -104,8 +104,7 @@ class _Graph:
     def read(self, file: Path) -> list[NDArray[Any]]:
         """Read the weights of a file of the same description.
 
-        Raises:
-            ArtifactError: If they do not fit.
+        Raises `ArtifactError` if they do not fit.
         """
         model_file.require_enough_weights(file, self.model)
         with self._using, model_file.one_fault(file, "must hold layers and weights that fit together"):

@@ -17,8 +17,7 @@ TOKEN_PAGE: Final = f"{DEFAULT_ENDPOINT}/settings/tokens"
 def hub_endpoint() -> str:
     """Return the address of the Hub: `HF_ENDPOINT`, read now and not at import, or the public one.
 
-    Raises:
-        PublishError: If it is no address of a Hub. It is not quoted where it may hold a password.
+    Raises `PublishError` if it is no address of a Hub. It is not quoted where it may hold a password.
     """
     address = os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT
     if fault := _fault(address):

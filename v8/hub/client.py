@@ -167,8 +167,7 @@ class Traffic:
     def send(self, send: Callable[..., Any], request: Any, *, stream: bool = False, **options: Any) -> Any:
         """Send a request in a thread of its own; raise instead of an answer that means to try again.
 
-        Raises:
-            PassingTroubleError: If there is no answer, or the Hub is busy, or the call was left.
+        Raises `PassingTroubleError` if there is no answer, or the Hub is busy, or the call was left.
         """
         call = self._call
         call.check(is_beginning=True)
@@ -487,8 +486,7 @@ def is_listed(path: Path, entry: RepoFile | None) -> bool:
 def check_repo_name(name: str, flag: str = "--repo") -> None:
     """Refuse what cannot be the name of a repository.
 
-    Raises:
-        PublishError: If it is no `user/name` that the Hub allows.
+    Raises `PublishError` if it is no `user/name` that the Hub allows.
     """
     is_allowed = len(name) <= 96 and not name.endswith(".git")
     if not is_allowed or not _REPO_NAME.fullmatch(name) or "--" in name or ".." in name:

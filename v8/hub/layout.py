@@ -178,8 +178,7 @@ class Manifest:
     def files_of(self, series: str) -> tuple[ListedFile, ...]:
         """Return the files of one series' artefact.
 
-        Raises:
-            ArtifactError: If the series is not published.
+        Raises `ArtifactError` if the series is not published.
         """
         if series not in self.data:
             raise ArtifactError(
@@ -200,9 +199,8 @@ class Manifest:
     def from_json(cls, content: Any, *, where: str = MANIFEST_FILE) -> Manifest:
         """Check what the file `where` holds.
 
-        Raises:
-            ArtifactError: If it is of an unknown format, incomplete, or names a file that no published
-                run holds.
+        Raises `ArtifactError` if it is of an unknown format, incomplete, or names a file that no
+        published run holds.
         """
         records.check_format(
             content, (MANIFEST_FORMAT,), what="manifest", where=where, fix="Use the v8 that published it"
@@ -227,8 +225,7 @@ _MANIFEST: Final = TypeAdapter(Manifest)
 def read_manifest(file: Path) -> Manifest:
     """Read a manifest from disk.
 
-    Raises:
-        ArtifactError: If it is missing, damaged, of an unknown format, or names what it must not.
+    Raises `ArtifactError` if it is missing, damaged, of an unknown format, or names what it must not.
     """
     return Manifest.from_json(records.read_json_object(file, fix=_FIX), where=str(file))
 

@@ -47,8 +47,7 @@ class ModelPlace(ABC):
 
         A file that cannot be trusted is not told here: opening its model will.
 
-        Raises:
-            PullError: If the Hub does not hand them out.
+        Raises `PullError` if the Hub does not hand them out.
         """
 
     def open(self, series: str | None = None) -> Forecaster:
@@ -203,8 +202,7 @@ def open_place(
         kind: What to make of a model.
         models: Those in memory; places that share them open each once.
 
-    Raises:
-        ArtifactError: If it is neither, or a revision is given for a folder.
+    Raises `ArtifactError` if it is neither, or a revision is given for a folder.
     """
     models = models or SharedModels()
     if Path(source).is_dir():

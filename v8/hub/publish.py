@@ -146,8 +146,7 @@ class PublishedRepo(HubRepo):
     def beside_kept(self, staged: Staged, seen: RemoteState, *, is_pruning: bool) -> Staged:
         """Return what the repository is to hold: the staged run, beside the models that stay.
 
-        Raises:
-            PublishError: If it holds another project, or models that stay cannot be told of.
+        Raises `PublishError` if it holds another project, or models that stay cannot be told of.
         """
         strange = sorted(path for path in seen.files if path not in _ORDINARY)
         if strange and MANIFEST_FILE not in seen.files:  # no card is written over somebody's other project
@@ -239,8 +238,7 @@ class PublishedRepo(HubRepo):
 class WritableRepo(PublishedRepo):
     """A repository to publish into.
 
-    Raises:
-        PublishError: If there is no token, or it has a form no token has.
+    Raises `PublishError` if there is no token, or it has a form no token has.
     """
 
     def __init__(self, name: str, traffic: Traffic) -> None:
@@ -256,8 +254,7 @@ class WritableRepo(PublishedRepo):
     def check_access(self) -> None:
         """Refuse a token that is wrong, may not write, or belongs to somebody else.
 
-        Raises:
-            PublishError: If so, or if the Hub does not answer.
+        Raises `PublishError` if so, or if the Hub does not answer.
         """
         about = self.insist(self._api.whoami)
         role = about.get("auth", {}).get("accessToken", {}).get("role")
@@ -270,8 +267,7 @@ class WritableRepo(PublishedRepo):
     def create(self, *, is_private: bool) -> None:
         """Make the repository when it does not exist.
 
-        Raises:
-            PublishError: If it may not be made.
+        Raises `PublishError` if it may not be made.
         """
         sdk = SPACE_SDK if self.kind == "space" else None
         self.insist(
@@ -385,8 +381,7 @@ class RunCommit(SingleCommit):
 def check_access(repo: str, retries: RetryPolicy = PUBLISH_RETRIES) -> None:
     """Refuse early what publishing would refuse late: no token, a wrong one, or one that may not write.
 
-    Raises:
-        PublishError: If publishing cannot work.
+    Raises `PublishError` if publishing cannot work.
     """
     with strict_client(retries) as traffic:
         WritableRepo(repo, traffic).check_access()
@@ -406,8 +401,7 @@ def publish(
     The repository is made when it does not exist; with `is_private` strangers must not see it. Models that
     the run does not have stay, or go with `is_pruning`.
 
-    Raises:
-        PublishError: If it cannot be, in one sentence; then nothing half done is left.
+    Raises `PublishError` if it cannot be, in one sentence; then nothing half done is left.
     """
     with strict_client(retries, shows_progress=sys.stderr.isatty()) as traffic:
         remote = WritableRepo(repo, traffic)
@@ -430,8 +424,7 @@ def preview(
         What would be published, beside the models that stay, and the difference; None when there is no such
         repository yet that this user may see.
 
-    Raises:
-        PublishError: If publishing would be refused, or the Hub does not answer.
+    Raises `PublishError` if publishing would be refused, or the Hub does not answer.
     """
     with strict_client(retries) as traffic:
         remote = PublishedRepo(repo, traffic)

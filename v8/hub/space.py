@@ -165,8 +165,7 @@ def publish_space(
 
     The Space is made when it does not exist; with `is_private` strangers must not see it.
 
-    Raises:
-        PublishError: If it cannot be, in one sentence; then nothing half done is left.
+    Raises `PublishError` if it cannot be, in one sentence; then nothing half done is left.
     """
     with strict_client(retries, shows_progress=sys.stderr.isatty()) as traffic:
         remote = WritableSpace(space, traffic)
@@ -183,8 +182,7 @@ def preview_space(
     Returns:
         The difference; None when there is no such Space yet that this user may see.
 
-    Raises:
-        PublishError: If publishing would be refused, or the Hub does not answer.
+    Raises `PublishError` if publishing would be refused, or the Hub does not answer.
     """
     with strict_client(retries) as traffic:
         remote = PublishedSpace(space, traffic)
@@ -243,8 +241,7 @@ def _staged_files(folder: Path, space: str, repo: str, endpoint: str) -> tuple[s
 def pinned(names: Iterable[str]) -> list[str]:
     """Pin packages and all that they need on Linux at the versions that are installed here, by name.
 
-    Raises:
-        PublishError: If one of `names` is not installed.
+    Raises `PublishError` if one of `names` is not installed.
     """
     found: dict[str, str] = {}
     wanted: list[tuple[str, str]] = [(canonicalize_name(name), "") for name in names]
