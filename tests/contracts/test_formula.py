@@ -37,7 +37,7 @@ def test_the_formula_goes_from_its_profile_to_the_leaderboard_and_equals_itself(
     [
         ({"training": {"epochs": 3}}, "training.epochs must be 0 with family range_paths"),
         ({"training": {"precision": "auto"}}, "training.precision must be float32"),
-        ({"calibration": "shrink"}, "calibration must be none"),
+        ({"calibration": "ensemble"}, "calibration must be none"),
         ({"tasks": {"ohlc": {"weight": 1.0, "loss": "mse"}}}, "tasks.ohlc.loss must be mae"),
         ({"lookback_bars": 239}, "lookback_bars must be at least 240"),
     ],
