@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
+from v8.profile import load_profile
 from v8.storage import write_json
+from v8.tasks import TASKS
 
 REPOSITORY = Path(__file__).parents[2]
 CANDLE = ((100.0, 102.0, 99.0, 101.0),)
@@ -25,11 +27,33 @@ SAMPLE = ForecastSample(
 )
 
 
+def whole(content: dict[str, Any]) -> dict[str, Any]:
+    """Add what a report does not show, but every model's metadata holds."""
+    moment, profile = "2024-09-06T00:00:00+00:00", load_profile("aligned")
+    content["candles"] |= {"first_open": moment, "last_open": moment, "num_bars": 8_000, "digest": "ab" * 32}
+    content["training"] |= {"precision": "float32", "device": "CPU:0"}
+    tasks = content["judgement"]["tasks"]
+    return content | {
+        "created_at": moment,
+        "profile": profile.model_dump(mode="json"),
+        "profile_digest": profile.digest,
+        "features": [{"name": "close", "definition": "close: the last price"}],
+        "lookback_bars": profile.lookback_bars,
+        "horizon_bars": 3,
+        "bar_s": 900,
+        "tasks": {task: {"columns": list(TASKS[task].columns), "unit": "price"} for task in tasks},
+        "num_parameters": 1_000,
+        "model_sha256": "ab" * 32,
+        "versions": {"python": "3.11.9", "keras": "3.12.0", "v8": "0.1.0"},
+        "machine": {"cpu": "some cores", "num_cores": 2, "memory_bytes": 8_000_000_000},
+    }
+
+
 @pytest.fixture
 def run(tmp_path: Path, make_run: Callable[..., Any], make_metadata: Callable[..., Any]) -> Path:
     folder = tmp_path / "aligned"
     write_json(folder / "run.json", make_run())
-    write_json(folder / "BTCUSDT-15m" / "metadata.json", make_metadata(best_epoch=1, epochs_run=1))
+    write_json(folder / "BTCUSDT-15m" / "metadata.json", whole(make_metadata(best_epoch=1, epochs_run=1)))
     write_json(folder / "BTCUSDT-15m" / "forecasts.json", SAMPLE.to_json())
     (folder / "BTCUSDT-15m" / "history.csv").write_text("epoch,train_loss,validation_loss\n1,0.5,0.6\n")
     return folder
