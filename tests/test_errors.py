@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
@@ -78,3 +81,18 @@ def test_a_parameter_is_written_as_the_door_takes_it() -> None:
     assert str(error) == "--data-dir x: is one; got none. Drop --bars."
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
     assert errors.with_parameters(error.where, errors.as_argument) == "data_dir= x"
+
+
+def test_below_the_doors_no_error_knows_how_a_door_writes_its_parameters() -> None:
+    """A part of an error, or what becomes one; commands to paste are whole command lines, and may."""
+    package, options = Path(errors.__file__).parent, Path(__file__).parent / "cli/surface.txt"
+    surface = options.read_text("utf-8")
+    for file in sorted(package.rglob("*.py")):
+        text = file.read_text("utf-8")
+        for name in re.findall(r"param:([a-z_]+)", text):
+            assert f"--{name.replace('_', '-')}" in surface, (file, name)
+        if not {"cli", "api"} & {*file.relative_to(package).parts}:
+            parts = [one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.keyword)]
+            told = [ast.unparse(one.value) for one in parts if one.arg in errors.PARTS]
+            flags = (re.sub(r"command\([^()]*(\([^()]*\)[^()]*)*\)|ray start \S+", "", one) for one in told)
+            assert not [one for one in flags if re.search(r"(?<![\w-])--[a-z]", one)], file

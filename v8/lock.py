@@ -69,7 +69,7 @@ class FolderLock(_Lock):
 
     def __init__(self, folder: Path) -> None:
         rule = "one run at a time writes a run folder"
-        fix = "Wait until it ends, or start another run beside it with --fresh"
+        fix = "Wait until it ends, or start another run beside it with param:fresh"
         super().__init__(folder, folder / LOCK_NAME, folder / HOLDER_NAME, rule=rule, fix=fix)
 
 

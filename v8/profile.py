@@ -465,7 +465,7 @@ def load_profile(name_or_path: str) -> Profile:
     if path.suffix not in (".yaml", ".yml"):
         if name_or_path not in (names := profile_names()):
             raise ProfileError(
-                where=f"--profile {name_or_path}",
+                where=f"param:profile {name_or_path}",
                 rule=f"a shipped profile is one of {', '.join(names)}",
                 got=repr(name_or_path),
                 fix=advice(name_or_path, names, "Choose one of these")

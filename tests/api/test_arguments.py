@@ -42,7 +42,10 @@ def calls(trained_run: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any
         "v8.features": (v8.features, {**candles, "profile": profile, "series": series, "covariates": None}),
         "v8.Run": (v8.Run, {"path": trained_run.path}),
         "v8.Run.publish": (run.publish, {"repo": "a/b", "private": False}),
-        "v8.Forecaster": (v8.Forecaster, {"metadata": {}, "model": None, "where": "x", "revision": None}),
+        "v8.Forecaster": (
+            v8.Forecaster,
+            {"about": forecaster.about, "model": None, "where": "x", "revision": None},
+        ),
         "v8.Forecaster.load": (v8.Forecaster.load, {"folder": trained_run.folder, "revision": None}),
         "v8.Forecaster.from_pretrained": (
             v8.Forecaster.from_pretrained,

@@ -1,15 +1,14 @@
 """What a call from Python is given: checked by the annotations of the function, and told in words of Python.
 
 A function of the API says by its annotations what it takes. `in_python` refuses everything else before the
-function sees it, in one sentence that names the argument, and turns the flags that errors from further down
-name into arguments. So there is one check for all of them, and none in the functions themselves.
+function sees it, in one sentence that names the argument, and writes the parameters of errors from further
+down as arguments. So there is one check for all of them, and none in the functions themselves.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
-import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -33,7 +32,7 @@ import numpy as np
 import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
-from v8.errors import ArgumentError, StorageError, V8Error, as_argument, listed, with_parameters
+from v8.errors import PARTS, ArgumentError, StorageError, V8Error, as_argument, listed, with_parameters
 from v8.invocation import command
 from v8.profile import config_path, key_places
 from v8.records import first_fault
@@ -44,7 +43,6 @@ MOST_LETTERS: Final = 4_096
 """Of a text; no path is longer."""
 
 _LARGEST_SHOWN: Final = 10**30
-_FLAG: Final = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
 _WORDS: Final[Mapping[Any, str]] = {
     **{str: "a text", Path: "a path", type(None): "None", bool: "True or False", int: "a whole number"},
     **{float: "a number", datetime: "a time", pd.DataFrame: "a frame", np.ndarray: "an array"},
@@ -85,22 +83,8 @@ def name_of(function: Callable[..., Any]) -> str:
     return f"v8.{function.__qualname__.removesuffix('.__init__')}"
 
 
-def argument_of(text: str) -> str:
-    """Turn every flag of a text into the argument of that name, but for command lines, between backticks.
-
-    >>> argument_of("Add --data-dir FOLDER, or start a new run beside it with --fresh")
-    'Add data_dir= FOLDER, or start a new run beside it with fresh='
-    """
-    parts = text.split("`")
-    parts[::2] = [_FLAG.sub(lambda found: found[1].replace("-", "_") + "=", part) for part in parts[::2]]
-    return "`".join(parts)
-
-
 def _translated(error: V8Error, called: str) -> V8Error:
-    names = ("where", "rule", "got", "fix")
-    parts: dict[str, Any] = {
-        name: argument_of(with_parameters(getattr(error, name), as_argument)) for name in names
-    }
+    parts: dict[str, Any] = {name: with_parameters(getattr(error, name), as_argument) for name in PARTS}
     if parts["where"] in (command(), command("run")):
         parts["where"] = called
     return type(error)(**parts)

@@ -145,10 +145,10 @@ def listening(host: str, port: int, tell: Tell = lambda text: None) -> Listener:
     except (OSError, OverflowError) as error:
         got = getattr(error, "strerror", None) or type(error).__name__
         raise ProfileError(
-            where=f"--host {host} --port {port}",
+            where=f"param:host {host} param:port {port}",
             rule="is an address of this machine and a port that is free",
             got=got,
-            fix="Stop what listens there, or choose another --port; 0 takes any that is free",
+            fix="Stop what listens there, or choose another param:port; 0 takes any that is free",
         ) from error
 
 

@@ -28,7 +28,7 @@ BACKTEST_FORMAT: Final = 1
 
 PLAN_FILE: Final = "plan.json"
 
-_FIX: Final = "Restore the file, or start another back-test with --out"
+_FIX: Final = "Restore the file, or start another back-test with param:out"
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class BacktestLock(WriterLock):
 
     def __init__(self, path: Path) -> None:
         rule = "one back-test at a time writes its folder"
-        super().__init__(path / PLAN_FILE, rule=rule, fix="Wait until it ends, or choose another --out")
+        super().__init__(path / PLAN_FILE, rule=rule, fix="Wait until it ends, or choose another param:out")
 
 
 def read_plan(path: Path) -> BacktestPlan:
@@ -131,7 +131,7 @@ def begin_plan(path: Path, plan: BacktestPlan) -> None:
     require_empty(
         path,
         rule=f"a back-test begins in a folder of its own; {PLAN_FILE} would tell whose these are",
-        fix=f"Restore {PLAN_FILE} to continue, or choose another --out",
+        fix=f"Restore {PLAN_FILE} to continue, or choose another param:out",
     )
     write_json(path / PLAN_FILE, asdict(plan))
 
@@ -149,7 +149,7 @@ def require_same(path: Path, begun: BacktestPlan, asked: BacktestPlan) -> None:
             where=str(path),
             rule="a back-test is continued with what it was begun with",
             got=f"other values: {listed(told)}",
-            fix="Undo the change, or start another with --out",
+            fix="Undo the change, or start another with param:out",
         )
 
 

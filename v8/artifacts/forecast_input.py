@@ -88,7 +88,8 @@ def require_recent(candles: Candles, max_age_bars: int, now_s: int | None = None
             where=str(series),
             rule=f"at most {max_age_bars} bars may have closed after the newest candle",
             got=f"{age_bars:,} bars between its close at {iso(closed_s)} and now, {iso(now_s)}",
-            fix="Take newer ones (--source live), or allow old (--allow-old; in Python max_age_bars=None)",
+            fix="Take newer ones (param:source live), or allow old (param:allow_old; "
+            "in Python max_age_bars=None)",
         )
 
 

@@ -277,7 +277,7 @@ def verify_model_file(folder: Path, metadata: Metadata) -> Path:
             where=str(file),
             rule=f"must be the file whose sha256 {METADATA_FILE} records ({recorded[:12]})",
             got="no such file" if found is None else f"a file with sha256 {found[:12]}",
-            fix="Restore the artefact's folder, or start a new run with --fresh",
+            fix="Restore the artefact's folder, or start a new run with param:fresh",
         )
     return file
 
@@ -289,7 +289,9 @@ def redo_offered(folder: Path) -> Iterator[None]:
         yield
     except ArtifactError as error:
         series = folder.name
-        fix = f"Restore it, or repeat the command of the run with --redo {series} to train this series anew"
+        fix = (
+            f"Restore it, or repeat the command of the run with param:redo {series} to train this series anew"
+        )
         if folder.parent.parent.name == GENERATIONS_FOLDER:
             fix = f"Restore it, or take {series} out of serving.json, so that its first model serves again"
         raise ArtifactError(where=error.where, rule=error.rule, got=error.got, fix=fix) from error

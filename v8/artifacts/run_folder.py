@@ -292,7 +292,7 @@ class RunFolder(FolderLock):
             require_empty(
                 self.path,
                 rule=f"a run starts in a folder of its own; without {RUN_FILE} nobody knows whose these are",
-                fix=f"Restore {RUN_FILE} to continue, or start a new run beside it with --fresh",
+                fix=f"Restore {RUN_FILE} to continue, or start a new run beside it with param:fresh",
             )
             self._save()
             return
@@ -333,14 +333,14 @@ class RunFolder(FolderLock):
                 where=str(self.path),
                 rule="a run is continued with the profile and budget it was started with",
                 got=f"other values: {listed(changes)}" if changes else "a profile of another format",
-                fix="Undo the change, or start a new run beside it with --fresh",
+                fix="Undo the change, or start a new run beside it with param:fresh",
             )
         if record.source != begun.source:
             return ArtifactError(
                 where=str(self.path),
-                rule=f"the run was started with --source {record.source} and is continued with it",
-                got=f"--source {begun.source}",
-                fix="Use the same source, or start a new run beside it with --fresh",
+                rule=f"the run was started with param:source {record.source} and is continued with it",
+                got=f"param:source {begun.source}",
+                fix="Use the same source, or start a new run beside it with param:fresh",
             )
         return None
 
@@ -363,10 +363,10 @@ def read_run(path: Path) -> RunRecord:
     """
     require_own_files(path)
     _require_one_run(path)
-    file, fix = path / RUN_FILE, "Use the v8 that wrote it, or start a new run beside it with --fresh"
-    content = read_json_object(file, fix="Start a new run beside it with --fresh")
+    file, fix = path / RUN_FILE, "Use the v8 that wrote it, or start a new run beside it with param:fresh"
+    content = read_json_object(file, fix="Start a new run beside it with param:fresh")
     check_format(content, (RUN_FORMAT,), what="run", where=str(file), fix=fix)
-    fix = "Restore the file, or start a new run beside it with --fresh"
+    fix = "Restore the file, or start a new run beside it with param:fresh"
     record = checked(_RECORD, content, where=str(file), fix=fix, rule=AS_WRITTEN)
     checked(_NAMES, content, where=str(file), fix=fix)
     require_own_profile(file, fix=fix)
@@ -449,7 +449,7 @@ def changed_candles(series: Series, pinned: CandlePin, found: CandlePin, folder:
         where=str(series),
         rule=f"{folder} was started with {pinned}",
         got=str(found),
-        fix="Bring back the same candles, or start a new run beside it with --fresh",
+        fix="Bring back the same candles, or start a new run beside it with param:fresh",
     )
 
 

@@ -149,7 +149,7 @@ def valid_rows(candles: Candles, columns: Sequence[str]) -> list[slice]:
             rule=f"needs at least {warmup + 1} candles without a gap ({warmup} warm-up + 1)",
             got=f"{len(candles)} candles, at most {longest} of them without a gap"
             + "".join(f"; {count:,} bars lack {name}" for name, count in candles.report.lacking.items()),
-            fix="Fetch a longer history with --bars",
+            fix="Fetch a longer history with param:bars",
         )
     return rows
 

@@ -348,7 +348,7 @@ class HubRepo(ABC):
     kind: ClassVar[str] = "model"
     """What the Hub calls its kind."""
 
-    flag: ClassVar[str] = "--repo"
+    flag: ClassVar[str] = "param:repo"
     """The flag that names it, for messages."""
 
     def __init__(self, name: str, traffic: Traffic) -> None:
@@ -483,7 +483,7 @@ def is_listed(path: Path, entry: RepoFile | None) -> bool:
     return digest_git_blob(path.read_bytes()) == entry.blob_id
 
 
-def check_repo_name(name: str, flag: str = "--repo") -> None:
+def check_repo_name(name: str, flag: str = "param:repo") -> None:
     """Refuse what cannot be the name of a repository.
 
     Raises `PublishError` if it is no `user/name` that the Hub allows.

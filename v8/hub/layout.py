@@ -321,7 +321,8 @@ class StagedRun:
                 where=self.repo,
                 rule=f"{rule} (digest {digest[:12]})",
                 got=f"{len(others)} of another: {listed(others)}",
-                fix="Choose another --repo, or remove all models that the run does not have with --prune",
+                fix="Choose another param:repo, or remove all models that the run does not have with "
+                "param:prune",
             )
 
 
@@ -392,7 +393,7 @@ def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
             where=str(run),
             rule="publishing needs at least one model",
             got=f"none: {listed(reasons)}" if reasons else "a run without series",
-            fix="Train further, or publish without --only-skilled",
+            fix="Train further, or publish without param:only_skilled",
         )
     changes = {name: one for name in metadata if (one := serving.renewal_of(name))}
     return StagedRun(folder, repo, record, metadata, held_back, changes).beside(None)
@@ -402,10 +403,10 @@ def check_source(source: str, *, is_publishable: bool) -> None:
     """Refuse a simulated market with a `PublishError`."""
     if not is_publishable:
         raise PublishError(
-            where=f"--source {source}",
+            where=f"param:source {source}",
             rule="only models of real markets are published",
             got="a simulated market, about which a forecast says nothing",
-            fix="Train on --source vision or files",
+            fix="Train on param:source vision or files",
         )
 
 
@@ -421,7 +422,7 @@ def _unfinished(run: Path, record: RunRecord, choice: Choice) -> dict[str, str]:
             where=str(run),
             rule="a run is published when all its series are done",
             got=f"{len(found)} of {len(record.series)} that are not: {listed(list(found))}",
-            fix="Continue the run, or publish what there is with --partial",
+            fix="Continue the run, or publish what there is with param:partial",
         )
     return found
 

@@ -129,7 +129,7 @@ class _Folder(ModelPlace):
         return {}
 
     def _missing(self, series: str | None, finished: Sequence[str]) -> ArtifactError:
-        fix = "Choose one of them with --series" if finished else f"Train one with `{command('run')}`"
+        fix = "Choose one of them with param:series" if finished else f"Train one with `{command('run')}`"
         if finished and series is not None:
             fix = series_advice(series, finished, "Choose one of them")
         return ArtifactError(

@@ -138,9 +138,9 @@ class PublishedRepo(HubRepo):
         if not seen.is_private:
             raise PublishError(
                 where=self.name,
-                rule="with --private the repository must be private",
+                rule="with param:private the repository must be private",
                 got="a public one that exists already",
-                fix="Make it private in its settings on the Hub, choose another name, or drop --private",
+                fix="Make it private in its settings on the Hub, choose another name, or drop param:private",
             )
 
     def beside_kept(self, staged: Staged, seen: RemoteState, *, is_pruning: bool) -> Staged:
@@ -154,7 +154,7 @@ class PublishedRepo(HubRepo):
                 where=self.name,
                 rule="a run goes into a new repository, or one that holds a published run",
                 got=f"one with other files: {listed(strange)}",
-                fix="Choose another name in --repo",
+                fix="Choose another name in param:repo",
             )
         if is_pruning or not {*map(series_of, seen.files)} - {None, *staged.run.metadata}:
             return staged.beside(None)
@@ -165,7 +165,7 @@ class PublishedRepo(HubRepo):
                 where=error.where,
                 rule=f"a model that the run does not have stays as it was published: {error.rule}",
                 got=error.got,
-                fix="Publish the run it is of again, or remove what this run lacks with --prune",
+                fix="Publish the run it is of again, or remove what this run lacks with param:prune",
             ) from error
 
     def _kept(self, seen: RemoteState, mine: Container[str]) -> Kept | None:

@@ -186,7 +186,7 @@ def _pulled_from_cache(source: ReadableRevision, series: Sequence[str] | None) -
             where=f"{source.name}, revision {source.revision}",
             rule="without the Hub, a model must be in the cache",
             got=f"none of this revision in {source.cache}",
-            fix="Pull it once with the Hub in reach: without --offline and HF_HUB_OFFLINE",
+            fix="Pull it once with the Hub in reach: without param:offline and HF_HUB_OFFLINE",
         )
     folder, commit = manifest_file.parent, manifest_file.parent.name
     manifest = read_manifest(manifest_file)
@@ -196,7 +196,7 @@ def _pulled_from_cache(source: ReadableRevision, series: Sequence[str] | None) -
             where=f"{source.name} at {commit[:12]} in the cache",
             rule="every file that the manifest lists must be there, with its sha256",
             got=f"missing or damaged {listed([file.path for file in missing])}",
-            fix="Pull it again with the Hub in reach: without --offline and HF_HUB_OFFLINE",
+            fix="Pull it again with the Hub in reach: without param:offline and HF_HUB_OFFLINE",
         )
     return Pulled(source.name, commit, folder, manifest, names, why_cached="the Hub was not asked")
 

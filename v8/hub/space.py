@@ -114,13 +114,13 @@ _MADE_BY_THE_HUB: Final = frozenset({".gitattributes", "README.md", "LICENSE"})
 class PublishedSpace(PublishedRepo):
     """A Space to compare with."""
 
-    kind, flag = "space", "--space"
+    kind, flag = "space", "param:space"
 
 
 class WritableSpace(WritableRepo):
     """A Space to publish into."""
 
-    kind, flag = "space", "--space"
+    kind, flag = "space", "param:space"
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ def _require_ours(remote: PublishedRepo, seen: RemoteState) -> None:
             where=remote.name,
             rule="a page goes into a new Space, or one that v8 published",
             got=f"one with other files: {listed(strange)}",
-            fix="Choose another name in --space",
+            fix="Choose another name in param:space",
         )
 
 
@@ -280,7 +280,7 @@ def _stage_package(folder: Path) -> None:
 
 def _unknown(name: str) -> PublishError:
     return PublishError(
-        where="--space",
+        where="param:space",
         rule="pins what the page needs at the versions that are installed here",
         got=f"no package {name}",
         fix="Install v8 with its extra app: python -m pip install '/path/to/checkout[app]'",

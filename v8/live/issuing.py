@@ -249,7 +249,7 @@ def _require_same_market(forecaster: Forecaster, source: CandleSource) -> None:
             where=str(forecaster.series),
             rule="a model of the demo market forecasts the demo market only",
             got=f"candles from {source.name}",
-            fix="Use --source demo, or a model that was trained on real candles",
+            fix="Use param:source demo, or a model that was trained on real candles",
         )
 
 
@@ -261,7 +261,7 @@ def _require_past(forecaster: Forecaster, now_s: int) -> None:
             where=str(forecaster.series),
             rule="a model was trained before it forecasts the present",
             got=f"{iso(now_s)} as the present, and a model that has seen candles until {seen}",
-            fix="Check the clock of this machine and of the source; --allow-old forecasts the past",
+            fix="Check the clock of this machine and of the source; param:allow_old forecasts the past",
         )
 
 

@@ -49,7 +49,7 @@ _TIMES: Final = TypeAdapter(tuple[OpenTime, OpenTime, Sha256])
 _BESIDE: Final = ("-wal", "-shm", "-journal")
 """What SQLite opens beside a database."""
 
-_FIX: Final = "Restore the file from a copy, or begin another ledger with --ledger"
+_FIX: Final = "Restore the file from a copy, or begin another ledger with param:ledger"
 _OF_THE_PLACE: Final = {
     getattr(sqlite3, f"SQLITE_{name}")
     for name in ("FULL", "READONLY", "IOERR", "CANTOPEN", "PERM", "BUSY", "LOCKED")
@@ -223,7 +223,7 @@ class Ledger:
     @classmethod
     def open_to_write(cls, path: Path) -> Self:
         """Open a ledger to add to it, made where there is no such file; `ArtifactError` if another writes."""
-        rule, fix = "one process at a time writes a ledger", "Wait until it ends, or use another --ledger"
+        rule, fix = "one process at a time writes a ledger", "Wait until it ends, or use another param:ledger"
         lock = WriterLock(path, rule=rule, fix=fix)
         try:
             if not os.path.lexists(path):
@@ -480,7 +480,8 @@ def _mode(path: Path, *, is_writer: bool) -> str:
                 where=str(path),
                 rule="must be a ledger",
                 got="no such file" if not os.path.lexists(path) else "a folder, pipe or device",
-                fix=f"Begin one with `{command('forecast', 'runs/aligned')}`, or name another with --ledger",
+                fix=f"Begin one with `{command('forecast', 'runs/aligned')}`, or name "
+                f"another with param:ledger",
             )
         for ending in _BESIDE:
             require_replaceable(path.with_name(path.name + ending))
@@ -514,7 +515,7 @@ def _set_up(connection: sqlite3.Connection, path: Path, *, is_writer: bool) -> N
             where=str(path),
             rule=f"must be a ledger of schema {SCHEMA_VERSION}",
             got=found,
-            fix="Name another file with --ledger, or use the v8 that wrote this one; it is left as it is",
+            fix="Name another file with param:ledger, or use the v8 that wrote this one; it is left as it is",
         )
     # A power cut must not lose what was said to be written.
     connection.execute("PRAGMA synchronous = FULL" if is_writer else "PRAGMA query_only = ON")
@@ -533,7 +534,7 @@ def _spoken(path: Path) -> Iterator[None]:
             where=str(path),
             rule="must be written and read",
             got=str(error),
-            fix="Make room or choose another place with --ledger, and repeat the same command; what was "
+            fix="Make room or choose another place with param:ledger, and repeat the same command; what was "
             "written is kept",
         ) from error
 

@@ -341,8 +341,8 @@ class Renewal:
         if begun.source != self.source.name:
             raise ArtifactError(
                 where=str(generation_folder(self.run, generation)),
-                rule=f"was begun with --source {begun.source} and is finished with it",
-                got=f"--source {self.source.name}",
+                rule=f"was begun with param:source {begun.source} and is finished with it",
+                got=f"param:source {self.source.name}",
                 fix="Use the same source, or remove this folder, which serves nothing yet",
             )
 

@@ -30,6 +30,7 @@ import numpy as np
 from pydantic import Field, TypeAdapter
 
 from v8.artifacts.run_folder import Loops
+from v8.errors import with_parameters
 from v8.hardware import available_bytes as free_bytes
 from v8.machine.measurements import Order, Tell, ask, kept
 from v8.machine.placement import AUTO, SINGLE_THREADED
@@ -116,7 +117,7 @@ def choose_precision(profile: Profile, *, may_have_gpu: bool, tell: Tell) -> str
         others = [f"{name} {speed / base:.2f}" for name, speed in speeds.items() if name != FORMATS[0]]
         shown = ", ".join(others) or "no other format works"
         why = f"measured here, as multiples of float32's speed: {shown}"
-    tell(f"Precision: {chosen}; {why} (--precision sets another).")
+    tell(with_parameters(f"Precision: {chosen}; {why} (param:precision sets another)."))
     return chosen
 
 

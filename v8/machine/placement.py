@@ -79,8 +79,8 @@ def choose_shares(workers: str, fleet_size: str, device: str, address: str | Non
     >>> choose_shares("2", "auto", "cpu", None)
     Placement(num_workers=2, fleet_size=None, is_measured=False, gpus=(), device='cpu', address=None)
     """
-    num_workers = _number("--workers", workers, "processes")
-    size = _number("--fleet-size", fleet_size, "series")
+    num_workers = _number("param:workers", workers, "processes")
+    size = _number("param:fleet_size", fleet_size, "series")
     return Placement(num_workers or _MOST, size, num_workers is None, device=device, address=address)
 
 
@@ -112,16 +112,16 @@ def choose_placement(
     >>> choose_placement("auto", "auto", may_have_gpu=True, num_cores=8, gpus=["0", "1"])
     Placement(num_workers=2, fleet_size=None, is_measured=False, gpus=('0', '1'), device='auto', address=None)
     """
-    wanted_workers = _number("--workers", workers, "processes")
-    wanted_size = _number("--fleet-size", fleet_size, "series")
+    wanted_workers = _number("param:workers", workers, "processes")
+    wanted_size = _number("param:fleet_size", fleet_size, "series")
     if 1 < (num_processes := wanted_workers or len(gpus)) <= len(gpus):
         return Placement(num_processes, wanted_size, gpus=tuple(gpus[:num_processes]))
     if wanted_size is not None and wanted_size > 1:
         if wanted_workers is not None and wanted_workers > 1:
             raise ProfileError(
-                where="--fleet-size",
+                where="param:fleet_size",
                 rule="above 1 trains in one process",
-                got=f"{wanted_size} with --workers {wanted_workers}",
+                got=f"{wanted_size} with param:workers {wanted_workers}",
                 fix="Leave one of them out",
             )
         return Placement(1, wanted_size)

@@ -100,7 +100,7 @@ def read_user_table(settings: TableSettings) -> UserTable:
             where=where,
             rule="must be a CSV that can be read",
             got="no such file" if isinstance(error, FileNotFoundError) else got,
-            fix=f"Name the folder that holds it with --tables FOLDER or by {TABLES_PLACE}, or give "
+            fix=f"Name the folder that holds it with param:tables FOLDER or by {TABLES_PLACE}, or give "
             f'covariates={{"{settings.file}": table}} in Python',
         ) from error
     return user_table(_frame(text, settings, where), settings, where)
@@ -321,7 +321,7 @@ class Companions:
             rule=f"a forecast needs {listed([*self._until_s])} at its newest candle, too, which "
             f"opened at {iso(own.open_time_s[-1])}",
             got=listed(until),
-            fix="Try again when it has come, or give newer candles or a newer table (--tables FOLDER)",
+            fix="Try again when it has come, or give newer candles or a newer table (param:tables FOLDER)",
         )
 
     def _of_neighbours(self, own: Candles, source: CandleSource | None) -> Iterator[_Beside]:
@@ -388,5 +388,6 @@ def _never_together(own: Candles, lacking: Sequence[_Beside]) -> DataError:
         where=str(own.series),
         rule=f"needs candles that have {listed([one.name for one in lacking])} beside them",
         got=f"none of {len(own)}, {_span(*own.open_time_s[[0, -1]])}; {there}",
-        fix="Give a table (--tables FOLDER) and candles of the same time, or raise max_age_s of the table",
+        fix="Give a table (param:tables FOLDER) and candles of the same time, or "
+        "raise max_age_s of the table",
     )

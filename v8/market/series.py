@@ -64,7 +64,7 @@ class Series:
         symbol, dash, timeframe = text.rpartition("-")
         if not dash:
             raise ProfileError(
-                where="--series",
+                where="param:series",
                 rule="a series is SYMBOL-TIMEFRAME",
                 got=repr(text),
                 fix="Write for example BTCUSDT-15m",

@@ -190,7 +190,7 @@ def _driver() -> _Driver:
 
 def _without_ray() -> SeriesError:
     return SeriesError(
-        where="--engine ray",
+        where="param:engine ray",
         rule="needs Ray to live until every series is made",
         got="the end of one of its processes: GCS, raylet or an agent of it",
         fix="Repeat the same command; it goes on from what is saved",
@@ -357,10 +357,10 @@ def _share(resources: dict[str, float], placement: Placement, *, is_formula: boo
     has_any = resources.get("GPU", 0) >= 1
     if placement.device == "gpu" and not has_any:
         raise ProfileError(
-            where="--device gpu",
+            where="param:device gpu",
             rule="needs a GPU among the resources of the Ray cluster",
             got="none",
-            fix="Start Ray on a machine with a GPU, or use --device auto",
+            fix="Start Ray on a machine with a GPU, or use param:device auto",
         )
     ours = SINGLE_THREADED.items()  # which a driver without a GPU has set for itself
     told = {name: value for name, value in os.environ.items() - ours if name.startswith(_INHERITED)}
@@ -374,7 +374,7 @@ def _share(resources: dict[str, float], placement: Placement, *, is_formula: boo
 def _unfit(error: BaseException) -> V8Error:
     (*_, told) = str(error).strip().splitlines() or [type(error).__name__]
     return V8Error(
-        where="--engine ray",
+        where="param:engine ray",
         rule="needs v8 on every machine of the cluster, in the Python that Ray was started with",
         got=shown(told, 300),
         fix="Install there what is installed here, and start Ray there from that Python",
@@ -410,7 +410,7 @@ def _join(ray: Any, address: str) -> None:
     except (OSError, RuntimeError, ValueError, AssertionError) as error:
         told = shown(" ".join(str(error).split()), 150) or type(error).__name__
         raise ProfileError(
-            where="--address",
+            where="param:address",
             rule="is auto or HOST:PORT of a Ray cluster that this machine is in, with its Ray and Python",
             got=f"{address} ({told})",
             fix="Run here: ray start --address=HOST:PORT; if it asks for a token, set RAY_AUTH_MODE=token",
@@ -541,7 +541,7 @@ def _refusal(wanted: dict[str, str], sign: Path) -> V8Error | None:
             where=f"Ray worker on {host}",
             rule=f"must see the run folder {sign.parent}, on a file system that all machines share",
             got="none there, or another one",
-            fix="Name with --runs (or --out) a folder that is at the same path on every machine",
+            fix="Name with param:runs (or param:out) a folder that is at the same path on every machine",
         )
     return None
 

@@ -92,17 +92,17 @@ def _check_names(names: Sequence[str], baseline: str) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
         raise ProfileError(
-            where="--profiles",
+            where="param:profiles",
             rule="compares profiles of different names",
             got=f"{twice} {names.count(twice)} times",
             fix="Give each file its own name: key",
         )
     if baseline not in names:
         raise ProfileError(
-            where="--baseline-profile",
+            where="param:baseline_profile",
             rule=f"is one of the compared profiles ({', '.join(names)})",
             got=repr(baseline),
-            fix="Add it to --profiles or choose another",
+            fix="Add it to param:profiles or choose another",
         )
 
 

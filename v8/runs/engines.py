@@ -15,7 +15,7 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
 from v8 import hardware as machine
-from v8.errors import ProfileError
+from v8.errors import ProfileError, with_parameters
 from v8.hardware import has_gpu
 from v8.machine.choices import measured_workers
 from v8.machine.placement import SINGLE_THREADED, Placement, choose_placement, choose_shares
@@ -85,7 +85,8 @@ def _num_workers(placement: Placement, num_jobs: int, listen: Listener) -> int:
     if not placement.is_measured or bound == 1:
         return bound
     chosen = measured_workers(placement.num_workers, bound)
-    listen(Note(f"Workers: {chosen} of at most {bound}, measured (--workers sets another number)."))
+    told = f"Workers: {chosen} of at most {bound}, measured (param:workers sets another number)."
+    listen(Note(with_parameters(told)))
     return chosen
 
 

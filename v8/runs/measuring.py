@@ -75,10 +75,10 @@ def measure_training(
     """
     if needs_gpu and not has_gpu():
         raise ProfileError(
-            where="--device gpu",
+            where="param:device gpu",
             rule="needs a GPU that the Keras backend can compute on",
             got="none visible",
-            fix="Install the GPU's driver and tensorflow[and-cuda], or use --device auto",
+            fix="Install the GPU's driver and tensorflow[and-cuda], or use param:device auto",
         )
     candles = open_source(source, data_dir=Path(data_dir) if data_dir else None)
     chosen = {Series.parse(name): CandlePin(**pin) for name, pin in pins.items()}

@@ -32,6 +32,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from v8.errors import with_parameters
 from v8.hardware import has_gpu
 from v8.machine.interruption import deferred_interrupts
 from v8.machine.starting import quiet_start
@@ -97,9 +98,9 @@ class JobQueue:
 def _lost(job: Job, cause: str) -> Outcome:
     reason = (
         f"{job.series}: its worker must live until the artefact is saved; got {cause} {TRIES} times. "
-        "Lower --workers if memory ran out, or look into the system's log."
+        "Lower param:workers if memory ran out, or look into the system's log."
     )
-    return Outcome(job.series, reason=reason, trace=reason + "\n")
+    return Outcome(job.series, reason=with_parameters(reason), trace=reason + "\n")
 
 
 POLL_S = 0.2

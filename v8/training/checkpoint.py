@@ -137,7 +137,7 @@ class Checkpoint:
                 where=str(path),
                 rule=f"must belong to {identity}",
                 got=str(note["identity"]),
-                fix="Start a new run beside this one with --fresh",
+                fix="Start a new run beside this one with param:fresh",
             )
         best_weights = part.pop("best_weights")
         return cls(identity, FleetState(**part), best_weights, progress)

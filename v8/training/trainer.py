@@ -512,5 +512,5 @@ def _divergence(running: _Running) -> DivergedError | None:
         where=str(running.member.data.series),
         rule=f"the {stage} loss must be a finite number",
         got=f"{loss} in epoch {last.epoch}",
-        fix="Lower learning_rate, set clip_norm, or train with --precision float32",
+        fix="Lower learning_rate, set clip_norm, or train with param:precision float32",
     )

@@ -197,7 +197,9 @@ def model_card(
     Raises:
         ArtifactError: If a key is missing or damaged.
     """
-    told = checked(_TOLD, vars(run), where=RUN_FILE, fix="Restore the file, or start a new run with --fresh")
+    told = checked(
+        _TOLD, vars(run), where=RUN_FILE, fix="Restore the file, or start a new run with param:fresh"
+    )
     results, first = [about.result for about in metadata], metadata[0]
     rows, tasks = rank_results(results), [first.tasks[task] for task in TASKS if task in first.tasks]
     lines = "".join(f"- {series}: {reason}\n" for series, reason in sorted(held_back.items()))

@@ -114,7 +114,7 @@ def draw_forecast(candles: Candles, forecast: pd.DataFrame, file: Path, *, notes
             where=str(file),
             rule="must be a file that can be written",
             got=error.strerror or "an output error",
-            fix="Choose another place for --plot",
+            fix="Choose another place for param:plot",
         ) from error
 
 

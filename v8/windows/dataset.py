@@ -138,7 +138,7 @@ def _span(table: FeatureTable, split: Split, name: str, profile: Profile) -> Spa
             rule=f"the {name} span needs an unbroken stretch of "
             f"{profile.lookback_bars + profile.horizon_bars} bars",
             got="holes in the candles that leave none",
-            fix=f"Fetch a longer history with --bars (at least {rows_needed(profile)} unbroken rows)",
+            fix=f"Fetch a longer history with param:bars (at least {rows_needed(profile)} unbroken rows)",
         )
     return Span(table, profile, found)
 

@@ -48,7 +48,7 @@ def split_rows(num_rows: int, profile: Profile, *, where: str) -> Split:
             rule=f"needs at least {rows_needed(profile)} rows after the indicators' warm-up, so that train, "
             f"validation and test each hold one window of {window_bars} bars",
             got=str(num_rows),
-            fix="Fetch a longer history with --bars, or lower lookback_bars in the profile",
+            fix="Fetch a longer history with param:bars, or lower lookback_bars in the profile",
         )
     validation_start = num_train + profile.embargo_bars
     test_start = validation_start + num_validation + profile.embargo_bars

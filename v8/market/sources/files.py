@@ -123,7 +123,7 @@ class FilesSource:
         if not found:
             there = [str(path.relative_to(self.folder)) for path, _, _ in self._tables]
             raise DataError(
-                where=f"--data-dir {self.folder}",
+                where=f"param:data_dir {self.folder}",
                 rule=f"needs files ({_ENDINGS}) whose names tell series and timeframe",
                 got=listed(there) if there else "no candle file at all",
                 fix=_RENAME,
@@ -157,7 +157,7 @@ class FilesSource:
         others = (path for path in self._everything if split_ending(path.name) is None and path.is_file())
         near = sorted(path.name for path in others if names_series(path.name, series))
         told = {str(each): each for those in self._told for each in those}
-        fix = "Rename the file or choose another --data-dir"
+        fix = "Rename the file or choose another param:data_dir"
         if near:
             fix = f"Save {near[0]} as one of these; a spreadsheet, for instance, can be saved as CSV"
         elif told:
@@ -187,7 +187,7 @@ class FilesSource:
         there = list(islice(self.folder.rglob("*"), MAX_ENTRIES + 1))
         if len(there) > MAX_ENTRIES:
             raise DataError(
-                where=f"--data-dir {self.folder}",
+                where=f"param:data_dir {self.folder}",
                 rule="is the folder of the candle files",
                 got=f"one with more than {MAX_ENTRIES:,} files and folders in it",
                 fix="Name the folder further down that holds the candles",
@@ -199,10 +199,10 @@ def open_folder(data_dir: Path | None) -> FilesSource:
     """Open the folder that `--data-dir` names."""
     if data_dir is None or not data_dir.is_dir():
         raise ProfileError(
-            where="--source files",
+            where="param:source files",
             rule="needs the folder that holds the candle files",
-            got="no --data-dir" if data_dir is None else f"{data_dir}, which is no folder",
-            fix="Add --data-dir FOLDER",
+            got="no param:data_dir" if data_dir is None else f"{data_dir}, which is no folder",
+            fix="Add param:data_dir FOLDER",
         )
     return FilesSource(data_dir)
 

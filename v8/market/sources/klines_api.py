@@ -420,7 +420,7 @@ class KlinesApi:
             rule=f"must be answered by one of the hosts of {URL_VARIABLE}",
             got="; ".join(shown(trouble, _MOST_TROUBLE // len(troubles)) for trouble in troubles),
             fix=f"Check the connection, set {URL_VARIABLE} to other hosts, or take what the archive has with "
-            "--source vision",
+            "param:source vision",
         )
 
     def _answer(self, address: Address, words: str, name: str, read: Read[Answer]) -> Answer:

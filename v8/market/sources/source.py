@@ -158,21 +158,21 @@ def open_source(name: str, *, data_dir: Path | None = None) -> CandleSource:
     """
     if name not in SOURCES and Path(name).is_dir():
         raise ProfileError(
-            where=f"--source {name}",
+            where=f"param:source {name}",
             rule=f"a source is one of {', '.join(SOURCES)}",
             got="a folder",
-            fix=f"Write --source files --data-dir {shlex.quote(name)}",
+            fix=f"Write param:source files param:data_dir {shlex.quote(name)}",
         )
-    kind = SOURCES.find(name, where=f"--source {name}")
+    kind = SOURCES.find(name, where=f"param:source {name}")
     if kind.reads_folder:
         return kind.open(data_dir)
     if data_dir is not None:
         readers = " or ".join(each.name for each in SOURCES.values() if each.reads_folder)
         raise ProfileError(
-            where=f"--data-dir {data_dir}",
+            where=f"param:data_dir {data_dir}",
             rule=f"only the source {readers} reads a folder",
-            got=f"--source {name}",
-            fix=f"Add --source {readers} or leave --data-dir out",
+            got=f"param:source {name}",
+            fix=f"Add param:source {readers} or leave param:data_dir out",
         )
     return kind.open()
 
@@ -218,5 +218,5 @@ def require_listed(series: Series, source: str) -> None:
             where=f"{series} from {source}",
             rule="the exchange's symbols are letters and digits, such as BTCUSDT",
             got=series.symbol,
-            fix="Write it as the exchange does, or give files of your own with --source files",
+            fix="Write it as the exchange does, or give files of your own with param:source files",
         )

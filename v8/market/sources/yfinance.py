@@ -119,7 +119,7 @@ def open_yahoo() -> YahooSource:
         package = import_module(PACKAGE)
     except ModuleNotFoundError as error:
         raise ProfileError(
-            where=f"--source {YahooSource.name}",
+            where=f"param:source {YahooSource.name}",
             rule=f"needs the package {PACKAGE}, an extra of v8",
             got=f"no module {error.name}",
             fix=f"Install it with `pip install {PACKAGE}`",

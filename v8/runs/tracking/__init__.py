@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from v8.errors import ArtifactError
+from v8.errors import ArtifactError, with_parameters
 from v8.market.series import Series
 from v8.registry import Registry, later, require_package
 from v8.runs.events import EpochEnded, Event, Listener, Note, Outcome
@@ -109,10 +109,10 @@ def check_trackers(names: Sequence[str]) -> None:
         ProfileError: If a name is unknown, its package is not installed, or the tracker itself refuses.
     """
     for name in names:
-        kind = TRACKERS.find(name, where=f"--track {name}")
+        kind = TRACKERS.find(name, where=f"param:track {name}")
         if kind.package:
             rule = f"needs the package {kind.package}"
-            require_package(kind.package, where=f"--track {name}", rule=rule)
+            require_package(kind.package, where=f"param:track {name}", rule=rule)
         if kind.check:
             kind.check()
 
@@ -197,7 +197,8 @@ class Follower:
             work()
         except (TrackerError, OSError, ArtifactError) as error:
             self._is_well = False
-            self._listen(Note(f"--track {self._name} stopped, the run goes on: {error}"))
+            told = f"param:track {self._name} stopped, the run goes on: {error}"
+            self._listen(Note(with_parameters(told)))
 
 
 def _results(artifact: Path) -> dict[str, float]:

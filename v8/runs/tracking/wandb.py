@@ -73,7 +73,7 @@ def check() -> None:
     is_online = os.environ.get("WANDB_MODE", "online") not in {"offline", "disabled", "dryrun"}
     if is_online and not wandb.login(prompt=False):
         raise ProfileError(
-            where="--track wandb",
+            where="param:track wandb",
             rule="needs a login, or WANDB_MODE=offline to keep everything on this machine",
             got="neither",
             fix="Run: wandb login",
