@@ -3,8 +3,6 @@
 The package can be called, because `v8.features(candles, profile)` is what a notebook asks for.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from types import ModuleType

@@ -1,7 +1,5 @@
 """What a feature is: a named column with its kind, its meaning and the formula that computes it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum

@@ -15,8 +15,6 @@ Rules of this module:
 The formulas are those of the lineage (V7, V8_STABLE, V8_ALIGNED).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache, reduce
 from typing import Final

@@ -11,8 +11,6 @@ forget: their warm-up lasts until everything at or before the first row of the p
 history to that share.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
 from typing import Final

@@ -5,8 +5,6 @@ An output is a public method of an indicator's class, such as `adx_pos` of `ADXI
 what the package takes anyway, are not part of the one way to write a name.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Mapping

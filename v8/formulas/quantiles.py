@@ -11,8 +11,6 @@
 Shape legend: W windows, H horizon, Q levels, L levels but the median, C columns of a task.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 

@@ -34,8 +34,6 @@ Legend: W windows, H steps of the horizon, L terms of a log range, R terms of a 
 Q levels, C columns of a task, M members.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -14,8 +14,6 @@ The baseline `range_paths` computes it with `numpy`, the published file of the p
 Legend: N windows, H steps of the horizon, C open, high, low, close, T terms, P paths, K the 20 known closes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -7,8 +7,6 @@ which every Keras can save.
 Legend: N windows, H steps of the horizon, P paths.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Final
 

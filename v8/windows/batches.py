@@ -10,8 +10,6 @@ Under the JAX backend without TensorFlow installed the same batches are gathered
 Shape legend: N rows, S batches, B batch, M model, T lookback, F features, H horizon, C columns of a task.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -6,8 +6,6 @@ A window is never copied out of the table before its batch is made: memory grows
 Shape legend: N rows, W windows, T lookback, F features, H horizon, C columns of a task.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime

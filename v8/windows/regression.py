@@ -3,8 +3,6 @@
 Legend: N rows or values, P terms, M targets.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Final
 

@@ -18,8 +18,6 @@ Whatever the way, an untrained network is the strongest constant forecast: `star
 Shape legend: N rows, W windows, F features, H horizon, C columns of a task.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum

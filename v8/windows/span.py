@@ -6,8 +6,6 @@ What is named *known* at a window reads its last known row and earlier ones only
 Legend: R rows of the table, W windows, T lookback, F features, H horizon, C columns of a task.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -5,8 +5,6 @@ A window counts only when all its rows lie in one span and in one unbroken segme
 across a hole in the candles, and none shares a row with another span.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -18,8 +18,6 @@ Functions take their array namespace first, `numpy` or `keras.ops`.
 Legend: N windows, H steps of the horizon, C columns of a task.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
