@@ -18,8 +18,8 @@ from keras import ops
 from training_bench.series import arrays_of, demo_series, load_sized_profile
 from training_bench.turn import Stopwatch, Stretch, Turn
 from v8.hardware import device_of, has_gpu, memory_of
-from v8.training.epoch_record import EpochRecord
 from v8.training.probe import CPU_MATMUL_SIZE, GPU_MATMUL_SIZE, median_rate, stock_network
+from v8.training.progress import EpochRecord
 from v8.training.step import FleetState
 from v8.training.trainer import Member, Trainer
 from v8.windows.batches import Batch, FleetWindows

@@ -18,8 +18,7 @@ from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.model_file import load_keras_model
 from v8.artifacts.shared_models import SharedModels
 from v8.errors import ArtifactError
-from v8.networks.forecasting import FORECAST_BATCH, forecast_windows
-from v8.networks.portable import save_portable
+from v8.networks.published import FORECAST_BATCH, forecast_windows, save_portable
 
 
 def small_network(seed: int, units: int = 5) -> keras.Model:

@@ -15,7 +15,7 @@ from v8.losses.leaderboard import Against, LeaderboardRow, TaskScore
 from v8.market.series import Series
 from v8.runs.events import EpochEnded, Event, Note, Outcome, SeriesStarted, StageStarted, Waiting
 from v8.runs.plan import Plan, PlannedSeries
-from v8.training.epoch_record import EpochRecord
+from v8.training.progress import EpochRecord
 
 ONE, TWO, THREE, FOUR = (Series(name, "1h") for name in ("BTCUSDT", "ETHUSDT", "XRPUSDT", "ADAUSDT"))
 

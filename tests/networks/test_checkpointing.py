@@ -16,8 +16,7 @@ import pytest
 from keras import ops
 
 from v8.families import FAMILIES
-from v8.networks.checkpointing import checkpointed
-from v8.networks.gradients import gradients_of
+from v8.networks.gradients import checkpointed, gradients_of
 from v8.networks.networks import TRUTH, WINDOW, build_network
 from v8.networks.stacking import stack
 from v8.profile import Profile
@@ -27,7 +26,7 @@ from v8.training.step import compiled_step, flattened, initial_state, unflattene
 MEMORY = """
 import json, jax, keras
 from keras import layers, ops
-from v8.networks.checkpointing import checkpointed
+from v8.networks.gradients import checkpointed
 from v8.networks.gradients import gradients_of
 
 x = first = keras.Input((64,))

@@ -12,10 +12,9 @@ from keras_3_10 import unknown_keys
 
 from v8.artifacts.model_file import check_keras_file
 from v8.formulas.baselines import RANGE_PATHS
-from v8.networks.forecasting import forecast_windows
-from v8.networks.formula import FormulaModel, num_fitted
+from v8.networks.published import forecast_windows
 from v8.profile import Profile, load_profile
-from v8.training.formula import FormulaTrainer
+from v8.training.formula import FormulaModel, FormulaTrainer, num_fitted
 from v8.training.trainer import Member
 from v8.windows.dataset import SeriesData
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from v8.networks.losses import fleet_loss
 from v8.profile import TaskSettings
+from v8.training.step import fleet_loss
 
 
 def loss(

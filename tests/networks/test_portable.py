@@ -19,7 +19,7 @@ from network_profiles import network_profiles
 
 from v8.artifacts.model_file import check_keras_file
 from v8.networks.networks import build_network
-from v8.networks.portable import ABOUT_MEMBER, NO_DATE, save_portable
+from v8.networks.published import ABOUT_MEMBER, NO_DATE, save_portable
 from v8.networks.serving import ServingGraph, ServingModel
 from v8.profile import load_profile
 from v8.windows.dataset import SeriesData

@@ -15,15 +15,15 @@ from keras_3_10 import unknown_keys
 from v8.artifacts.model_file import check_keras_file
 from v8.formulas.quantiles import first_steps
 from v8.formulas.range_ensemble import fit_ensemble
-from v8.networks.forecasting import forecast_windows, split_outputs
-from v8.networks.losses import fleet_loss
 from v8.networks.networks import build_network
+from v8.networks.published import forecast_windows, split_outputs
 from v8.networks.serving import ServingGraph, ServingModel
 from v8.networks.stacking import stack
 from v8.profile import Profile
 from v8.quantile_levels import outer, signed_sums
 from v8.runs.calibration import calibrate
 from v8.tasks import TASKS
+from v8.training.step import fleet_loss
 from v8.windows.batches import FleetWindows
 from v8.windows.dataset import SeriesData
 

@@ -20,7 +20,7 @@ from v8.profile import Profile
 from v8.runs.events import Event, Note, Outcome
 from v8.runs.local import CHECKPOINT, train_all
 from v8.runs.plan import Job
-from v8.training.epoch_record import EpochRecord
+from v8.training.progress import EpochRecord
 from v8.training.trainer import Member, Trainer, TrainingResult
 
 NAMES = ("BTCUSDT-15m", "ETHUSDT-15m", "XRPUSDT-1h")

@@ -12,7 +12,7 @@ import pytest
 from v8.errors import DivergedError
 from v8.networks.networks import build_network
 from v8.profile import Profile
-from v8.training.epoch_record import EpochRecord
+from v8.training.progress import EpochRecord
 from v8.training.trainer import Member, Trainer, TrainingResult
 from v8.windows.batches import Batch, FleetWindows
 from v8.windows.dataset import SeriesData

@@ -30,7 +30,7 @@ from conftest import demo_table, tiny_profile
 from v8.windows.dataset import prepare_series
 from v8.windows.span import Span
 from v8.networks.gradients import gradients_of
-from v8.networks.losses import fleet_loss
+from v8.training.step import fleet_loss
 from v8.training.trainer import Member, Trainer
 
 class SameStart(Trainer):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from v8.profile import load_profile
-from v8.training.patience import LossPatience
+from v8.training.progress import LossPatience
 
 TRAINING = load_profile("aligned").training.model_copy(
     update={"early_stopping_patience_epochs": 4, "reduce_lr_patience_epochs": 2}

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from v8.networks.cost import ceiling_pct, training_flop_per_window
-from v8.networks.losses import fleet_loss
 from v8.profile import Profile, load_profile
 from v8.quantile_levels import quantile_output
 from v8.training import probe
+from v8.training.step import fleet_loss
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from v8.profile import TrainingSettings, load_profile
-from v8.training.patience import LossPatience
-from v8.training.schedule import SCHEDULES, rate_at
+from v8.training.progress import SCHEDULES, LossPatience, rate_at
 
 STEPS = 7
 RATE = 0.01

@@ -20,8 +20,7 @@ from v8.features.table import FeatureTable
 from v8.formulas.range_ensemble import fit_ensemble
 from v8.profile import Profile
 from v8.training.checkpoint import Checkpoint, Progress
-from v8.training.epoch_record import EpochRecord
-from v8.training.patience import LossPatience
+from v8.training.progress import EpochRecord, LossPatience
 from v8.training.step import FleetState
 from v8.training.trainer import Member, Trainer, TrainingResult
 from v8.windows.dataset import SeriesData, prepare_series

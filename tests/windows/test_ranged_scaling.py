@@ -10,8 +10,8 @@ import pytest
 from v8.errors import SeriesError
 from v8.features.table import FeatureTable
 from v8.market.series import Series
-from v8.networks.losses import fleet_loss
 from v8.profile import Profile
+from v8.training.step import fleet_loss
 from v8.windows.dataset import SeriesData, prepare_series
 from v8.windows.scaling import Scaling, TargetForm, fit_scaling
 from v8.windows.span import Span

@@ -51,7 +51,7 @@ from v8.market.companions import Companions
 from v8.market.frames import GivenCandles
 from v8.market.open_times import iso
 from v8.market.series import Series
-from v8.networks.forecasting import FORECAST_BATCH, Forecasts, forecast_windows, split_outputs
+from v8.networks.published import FORECAST_BATCH, Forecasts, forecast_windows, split_outputs
 from v8.quantile_levels import MEDIAN, fault_of, quantile_column, quantile_output
 from v8.records import Count, OpenTime, Positive
 from v8.tasks import TASKS

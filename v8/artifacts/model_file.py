@@ -38,7 +38,7 @@ from typing import Any, Final
 import h5py
 
 from v8.errors import ArtifactError, V8Error, listed
-from v8.networks.forecasting import FORECAST_BATCH
+from v8.networks.published import FORECAST_BATCH
 from v8.redaction import shown
 from v8.user_files import open_given
 

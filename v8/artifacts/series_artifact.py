@@ -50,7 +50,7 @@ from v8.records import Count, Number, OpenTime, Text, checked, read_json_object
 from v8.storage import digest_file, write_json, write_text
 from v8.tables import Table
 from v8.tasks import TASKS
-from v8.training.epoch_record import EpochRecord
+from v8.training.progress import EpochRecord
 from v8.windows.dataset import SeriesData
 from v8.wording import number, plural
 

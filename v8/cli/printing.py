@@ -83,8 +83,8 @@ def print_plan(plan: Plan, source: CandleSource) -> None:
     profile, work = plan.profile, estimate_work(plan.profile)
     cost = known_cost(profile)
     with quiet_start():
-        from v8.networks.formula import num_fitted
         from v8.networks.networks import build_network, num_parameters
+        from v8.training.formula import num_fitted
 
         is_formula = profile.family.is_formula
         parameters = num_fitted(profile) if is_formula else num_parameters(build_network(profile, seed=0))

@@ -93,17 +93,11 @@ def encoded(
 
 
 class RecurrentDecoder:
-    """Cells as large as the encoder's layers, which go on from where those ended, bar after bar.
+    """Cells, "GRU" or "LSTM", as large as the encoder's layers, which go on from where those ended.
 
     While a network is taught every candle is known before the first step, so layers with the weights of the
-    cells read them all: a loop that compiles in a third of the time of steps that are written out.
-
-    Args:
-        layers: Makes cells and what drops channels between them.
-        kind: "GRU" or "LSTM".
-        states: Of each cell, for the next bar.
-        dropout: Share of channels dropped.
-        look: Maps states of the last cell, (B, 1 or H, U), to channels, (B, 1 or H, D).
+    cells read them all: a loop that compiles in a third of the time of steps that are written out. `look`
+    maps states of the last cell, (B, 1 or H, U), to channels, (B, 1 or H, D).
     """
 
     def __init__(
@@ -168,11 +162,9 @@ class Attention:
     def make(
         cls, layers: Layers, width: int, num_heads: int, name: str, *, num_queries: int, num_keys: int
     ) -> Attention:
-        """Make the layers: `width` channels in and out, a multiple of `num_heads`.
+        """Make the layers for so many steps that attend in one `read` and so many keys of one `memory`.
 
-        Args:
-            num_queries: Steps that attend in one `read`.
-            num_keys: Steps of one `memory`.
+        `width` channels go in and out, a multiple of `num_heads`.
         """
 
         def part(role: str, equation: str, output_shape: tuple[int, ...], bias_axes: str) -> Any:

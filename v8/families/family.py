@@ -68,13 +68,10 @@ class TaughtSettings(NetworkSettings):
 
 @dataclass(frozen=True)
 class Family:
-    """One kind of network.
+    """One kind of network, with a sentence for people and who described it.
 
     Args:
         name: Its key in profiles.
-        sentence: What it is, for people.
-        source: Who described it.
-        settings: What a profile says of it.
         outputs: Maps settings, a Keras tensor (B, T, F), scaled, and the maker of common layers to what each
             task's head returns, (B, H, C), scaled. Every layer needs a stacked twin. None for a formula,
             which is fitted (`v8.training.formula`) and never trained.
@@ -106,7 +103,6 @@ class Layers:
 
     Args:
         keras: The module: profiles are read without it, so it is handed to those who make layers.
-        shape: What goes in and comes out.
         precision: Keras dtype policy of all layers but the heads.
         seeds: Every draw takes the next one.
         truth_BHC: Keras tensor of the candles to come, scaled, while a network is taught; None otherwise, and
@@ -129,13 +125,7 @@ class Layers:
         is_bidirectional: bool = False,
         is_sequence: bool = False,
     ) -> Any:
-        """Apply layers of LSTMs, each normalised over channels of which some are dropped.
-
-        Args:
-            name: What the names of the layers begin with.
-            units: Units of each layer per direction.
-            is_sequence: Return every step, not only the last.
-        """
+        """Apply layers of LSTMs, so many units per direction, each normalised and some channels dropped."""
         for number, each in enumerate(units, 1):
             layer, has_steps = f"{name}_{number}", is_sequence or number < len(units)
             make = self._both_ways if is_bidirectional else self.loop

@@ -92,13 +92,10 @@ class Findings:
 
 
 def examine(profile: Profile, seconds: float, count_workers: Callable[[], int]) -> Findings:
-    """Measure everything.
+    """Measure everything, for so many seconds each, without start and compilation.
 
-    Args:
-        profile: Whose network is measured.
-        seconds: Time of each measurement, without start and compilation.
-        count_workers: Returns the training processes that the product would start on a CPU, and sets what
-            keeps each of them on one thread.
+    `count_workers` returns the training processes that the product would start on a CPU, and sets what keeps
+    each of them on one thread.
     """
     findings = Findings(ask_driver(), num_workers=1)
     busy, num_cores = load()

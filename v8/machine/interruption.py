@@ -14,8 +14,6 @@ SIGINT ignored wants it to live on when Ctrl-C is pressed for something else (a 
 there Ctrl-C does nothing at any time, and SIGTERM ends the command.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import select
@@ -100,15 +98,10 @@ def _await_signal(seen: socket.socket) -> None:
 def deferred_interrupts(
     said: str = "stopping after this batch; once more stops at once\n",
 ) -> Iterator[Callable[[], None]]:
-    """Hold back Ctrl-C and SIGTERM; a second one ends the process where it stands.
+    """Hold back Ctrl-C and SIGTERM, and say so; a second one ends the process where it stands.
 
-    That is safe too, because every file is whole or absent, only less tidy.
-
-    Args:
-        said: Written to standard error when a signal is held back.
-
-    Yields:
-        A function to call at safe moments: it raises KeyboardInterrupt when one was held back.
+    That is safe too, because every file is whole or absent, only less tidy. Yields a function to call at safe
+    moments: it raises KeyboardInterrupt when one was held back.
     """
     held: list[int] = []
 

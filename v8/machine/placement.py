@@ -10,8 +10,6 @@ measured before training (`v8.machine.choices`, `v8.training.probe.measured_flee
 runs out, the fleet is halved.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -65,16 +63,7 @@ class Placement:
 
 
 def choose_shares(workers: str, fleet_size: str, device: str, address: str | None) -> Placement:
-    """Turn the same flags into a placement on machines that are only known later.
-
-    Args:
-        workers: "auto" takes as many as there will be.
-        fleet_size: "auto" or a number.
-        device: What computes.
-        address: Where the machines are found.
-
-    Raises:
-        ProfileError: If one is no number.
+    """Turn the same flags into a placement on machines that are only known later, or raise ProfileError.
 
     >>> choose_shares("2", "auto", "cpu", None)
     Placement(num_workers=2, fleet_size=None, is_measured=False, gpus=(), device='cpu', address=None)
@@ -87,21 +76,10 @@ def choose_shares(workers: str, fleet_size: str, device: str, address: str | Non
 def choose_placement(
     workers: str, fleet_size: str, *, may_have_gpu: bool, num_cores: int, gpus: Sequence[str] = ()
 ) -> Placement:
-    """Turn `--workers` and `--fleet-size` into numbers.
+    """Turn `--workers` and `--fleet-size`, numbers or "auto", into a placement, or raise ProfileError.
 
-    Args:
-        workers: "auto" or a number.
-        fleet_size: "auto" or a number.
-        may_have_gpu: Whether a GPU may be what computes; without one, auto means fleets of one.
-        num_cores: Cores that may be used.
-        gpus: Those that processes may be given.
-
-    Returns:
-        A fleet in this process, a process with fleets for each of several GPUs, or worker processes that
-        train one series at a time.
-
-    Raises:
-        ProfileError: If one is no number, or both are wanted at once.
+    That is a fleet in this process, a process with fleets for each of several GPUs, or worker processes that
+    train one series at a time. Where no GPU may be what computes, auto means fleets of one.
 
     >>> choose_placement("auto", "auto", may_have_gpu=False, num_cores=8)
     Placement(num_workers=8, fleet_size=1, is_measured=True, gpus=(), device='auto', address=None)

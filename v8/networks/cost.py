@@ -1,7 +1,5 @@
 """What training a network costs: floating-point operations by formula, without building it."""
 
-from __future__ import annotations
-
 from v8.profile import Profile
 
 TRAINING_TO_FORWARD_FLOP = 3

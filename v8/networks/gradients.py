@@ -1,9 +1,22 @@
-"""Gradients of a function of arrays, by either backend."""
+"""Gradients by either backend, and activation checkpointing: a network in segments that keep what is read.
 
-from __future__ import annotations
+Backward, each segment is worked out once more from what it read (Chen et al. 2016, arXiv:1604.06174): one
+forward pass more, and in memory at any time the arrays between the segments and those inside one of them. Any
+functional network can be cut, so families know nothing of it, and neither does what is published: weights,
+draws and results are those of the network itself.
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+Keras' own `RematScope` wraps single layers, and on JAX hands `training` over as an array that layers cannot
+branch on. Here a segment is a function of arrays alone, the same for both backends.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, cast
+
+import keras
+from keras import ops
 
 from v8.hardware import backend, backend_name
 
@@ -13,14 +26,9 @@ Tensor: TypeAlias = Any
 def gradients_of(
     loss_of: Callable[[Sequence[Tensor]], tuple[Tensor, Any]], arrays: Sequence[Tensor]
 ) -> tuple[list[Tensor], Any]:
-    """Differentiate a loss with respect to arrays.
+    """Differentiate a scalar loss, beside which anything may be handed on, by floating arrays.
 
-    Args:
-        loss_of: Maps the arrays to a scalar and anything else that is to be handed on.
-        arrays: Floating.
-
-    Returns:
-        One gradient an array, zeros where the loss does not depend on it, and what was handed on.
+    Returns one gradient an array, zeros where the loss does not depend on it, and what was handed on.
     """
     if backend_name() == "jax":
         return backend().grad(loss_of, has_aux=True)(list(arrays))
@@ -29,3 +37,194 @@ def gradients_of(
         tape.watch(arrays)
         loss, extra = loss_of(arrays)
     return tape.gradient(loss, arrays, unconnected_gradients=tensorflow.UnconnectedGradients.ZERO), extra
+
+
+Node: TypeAlias = Any
+"""One call of a layer or operation as Keras notes it, with `input_tensors` and `output_tensors`."""
+Call: TypeAlias = Callable[[Sequence[Tensor], Sequence[Tensor], Any], tuple[Any, Sequence[Tensor]]]
+"""Maps trainable arrays, other arrays and inputs to outputs and other arrays, as `stateless_call` does."""
+
+MOST_SEGMENTS: Final = 32
+"""Numbers of segments that are tried; the square root of the number of calls is near the best."""
+
+WITHOUT_GRADIENT: Final = frozenset({"Greater", "OnesLike", "StopGradient", "ZerosLike"})
+"""Operations of `keras.ops` whose inputs learn nothing from them."""
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """A piece of a network: its calls, what it reads, and what it gives, of which the first ones learn."""
+
+    nodes: Sequence[Node]
+    reads: Sequence[Tensor]
+    gives: Sequence[Tensor]
+    num_learning: int
+
+
+def checkpointed(network: keras.Model) -> Call:
+    """Return what `stateless_call` in training does, in less memory where it is differentiated."""
+    segments = _cut(network)
+    calls = [_places_and_call(network, segment) for segment in segments]
+
+    def call(weights: Sequence[Tensor], constants: Sequence[Tensor], inputs: Any) -> Any:
+        known = _by_id(network.inputs, keras.tree.flatten(inputs))
+        constants = list(constants)
+        for segment, (own_weights, own_constants, own_call) in zip(segments, calls, strict=True):
+            given, changed = own_call(
+                [weights[place] for place in own_weights],
+                [constants[place] for place in own_constants],
+                [known[id(tensor)] for tensor in segment.reads],
+            )
+            known |= _by_id(segment.gives, given)
+            for place, array in zip(own_constants, changed, strict=True):
+                constants[place] = array
+        outputs = [known[id(tensor)] for tensor in network.outputs]
+        return keras.tree.pack_sequence_as(network.output, outputs), constants
+
+    return call
+
+
+def _cut(network: keras.Model) -> list[_Segment]:
+    """Cut the calls where least is in memory: what lies between segments, and inside the largest of them."""
+    by_depth = network._nodes_by_depth  # in the order in which Keras takes the calls
+    nodes = [
+        node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth] if not node.is_input
+    ]
+    learning = _learning(network, nodes)
+    sizes = {id(node): _num_kept(node, learning) for node in nodes}
+    total = sum(sizes.values())
+    tried = (_filled(nodes, sizes, math.ceil(total / number)) for number in range(1, MOST_SEGMENTS + 1))
+    return min((_segments(network, pieces, learning) for pieces in tried), key=lambda cut: _most(cut, sizes))
+
+
+def _learning(network: keras.Model, nodes: Sequence[Node]) -> set[int]:
+    """Return which tensors, by id, the outputs hand a gradient back to."""
+    learning = {id(tensor) for tensor in network.outputs}
+    for node in reversed(nodes):
+        is_learning = any(id(tensor) in learning for tensor in node.output_tensors)
+        if is_learning and type(node.operation).__name__ not in WITHOUT_GRADIENT:
+            learning |= set(map(id, node.input_tensors))
+    return learning
+
+
+def _num_kept(node: Node, learning: set[int]) -> int:
+    """Return the numbers that one call keeps for its gradient, for one window."""
+    if not any(id(tensor) in learning for tensor in node.output_tensors):
+        return 0
+    inside = getattr(node.operation, "num_kept_inside", lambda inputs: 0)
+    return sum(map(_size, node.output_tensors)) + int(inside(node.input_tensors))
+
+
+def _most(segments: Sequence[_Segment], sizes: Mapping[int, int]) -> int:
+    """Return about how many numbers are in memory at most, for one window."""
+    between = {id(tensor): tensor for segment in segments for tensor in segment.gives}
+    inside = (sum(sizes[id(node)] for node in segment.nodes) for segment in segments)
+    return sum(map(_size, between.values())) + max(inside)
+
+
+def _filled(nodes: Sequence[Node], sizes: Mapping[int, int], most: int) -> list[list[Node]]:
+    """Fill pieces, one after another, with calls that keep about `most` numbers."""
+    pieces, left = [list[Node]()], most
+    for node in nodes:
+        if sizes[id(node)] > left and pieces[-1]:
+            pieces.append([])
+            left = most
+        pieces[-1].append(node)
+        left -= sizes[id(node)]
+    return pieces
+
+
+def _segments(network: keras.Model, pieces: Sequence[Sequence[Node]], learning: set[int]) -> list[_Segment]:
+    """Find what each piece reads and gives."""
+    wanted, segments = {id(tensor) for tensor in network.outputs}, []
+    for nodes in reversed(pieces):
+        made = {id(one): one for node in nodes for one in node.output_tensors}
+        reads = {id(one): one for node in nodes for one in node.input_tensors if id(one) not in made}
+        gives = [key for key in made if key in wanted]
+        first = [made[key] for key in gives if key in learning]
+        rest = [made[key] for key in gives if key not in learning]
+        segments.append(_Segment(nodes, list(reads.values()), [*first, *rest], len(first)))
+        wanted |= set(reads)
+    return segments[::-1]
+
+
+def _size(tensor: Tensor) -> int:
+    """Return the numbers of a tensor for one window."""
+    return math.prod(size for size in tensor.shape if size is not None)
+
+
+def _by_id(tensors: Sequence[Tensor], arrays: Sequence[Tensor]) -> dict[int, Tensor]:
+    return {id(tensor): array for tensor, array in zip(tensors, arrays, strict=True)}
+
+
+def _places_and_call(network: keras.Model, segment: _Segment) -> tuple[list[int], list[int], Call]:
+    """Return where a segment's arrays stand among those of the network, and what works it out."""
+    layers = {id(node.operation): node.operation for node in segment.nodes}
+    own = {id(variable) for layer in layers.values() for variable in getattr(layer, "variables", ())}
+    weights, constants = (
+        {place: variable for place, variable in enumerate(variables) if id(variable) in own}
+        for variables in (network.trainable_variables, network.non_trainable_variables)
+    )
+
+    def call(weight_arrays: Sequence[Tensor], constant_arrays: Sequence[Tensor], inputs: Any) -> Any:
+        variables = (*weights.values(), *constants.values())
+        values = zip(variables, (*weight_arrays, *constant_arrays), strict=True)
+        with keras.StatelessScope(state_mapping=list(values)) as scope:
+            known = _by_id(segment.reads, inputs)
+            for node in segment.nodes:
+                known |= _by_id(node.output_tensors, _called(node, known))
+        changed = [scope.get_current_value(variable) for variable in constants.values()]
+        return [known[id(tensor)] for tensor in segment.gives], changed
+
+    return list(weights), list(constants), _recomputed(call, segment.num_learning)
+
+
+def _called(node: Node, known: Mapping[int, Tensor]) -> list[Tensor]:
+    """Take one call again, in training, with the arrays that stand for its tensors."""
+    args, kwargs = node.arguments.fill_in(known)
+    if "training" in inspect.signature(node.operation.call).parameters:
+        kwargs["training"] = True
+    return list(keras.tree.flatten(node.operation(*args, **kwargs)))
+
+
+def _recomputed(call: Call, num_learning: int) -> Call:
+    """Return the function with a gradient that works it out again from its inputs.
+
+    XLA would take the second time for the first one and keep all of it, if both read the same arrays. (On a
+    CPU it does not heed what `jax.checkpoint` does against that.) So the second reads what only the gradient
+    of later segments lets it know: the inputs plus zeros made of that.
+    """
+    if not num_learning:
+        return call
+
+    def outer(weights: Sequence[Tensor], constants: Sequence[Tensor], inputs: Sequence[Tensor]) -> Any:
+        num_weights, num_constants = len(weights), len(constants)
+
+        def inner(*arrays: Tensor) -> Any:
+            constants, floats = arrays[:num_constants], arrays[num_constants:]
+
+            def gradient(*args: Tensor, upstream: Tensor | None = None) -> tuple[Tensor | None, ...]:
+                # JAX hands over the gradients of the results as one structure, TensorFlow as arguments.
+                later = keras.tree.flatten(args if upstream is None else upstream)[:num_learning]
+
+                def loss_of(floats: Sequence[Tensor]) -> tuple[Tensor, None]:
+                    again, _ = call(floats[:num_weights], constants, floats[num_weights:])
+                    products = [one * each for one, each in zip(again, later, strict=False)]
+                    return sum(ops.sum(ops.cast(product, "float32")) for product in products), None
+
+                inputs = [_after(array, later[0]) for array in floats[num_weights:]]
+                found, _ = gradients_of(loss_of, [*floats[:num_weights], *inputs])
+                return (None,) * num_constants + tuple(found)
+
+            return call(floats[:num_weights], constants, floats[num_weights:]), gradient
+
+        differentiated = cast(Callable[..., Any], ops.custom_gradient(inner))
+        return differentiated(*constants, *weights, *inputs)
+
+    return outer
+
+
+def _after(array: Tensor, later: Tensor) -> Tensor:
+    """Return the array, which is not known before `later` is; whatever that is, infinite or no number."""
+    first = ops.reshape(later, (-1,))[0]
+    return array + ops.cast(ops.where(ops.isfinite(first), first * 0, 0), array.dtype)

@@ -3,8 +3,6 @@
 Shape legend: B batch, T lookback, F features, H horizon, C columns of a task.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import count
@@ -34,20 +32,15 @@ def build_network(
 ) -> keras.Model:
     """Build the network of a profile.
 
-    The input is named `window`, shape (B, T, F), float32, scaled; the output is a dict, task to
-    (B, H, C), float32, scaled. Head biases start at `start` and head kernels (in
-    `dense_newest`, what they multiply) at zero, so that the untrained network is a constant forecast.
+    The input is named `window`, shape (B, T, F), float32, scaled; the output is a dict, task to (B, H, C),
+    float32, scaled. Head biases start at `start`, per task, (H, C), scaled, and head kernels (in
+    `dense_newest`, what they multiply) at zero, so that the untrained network is a constant forecast. Heads
+    are float32 whatever the policy of the other layers, `precision`. Every first weight and every dropout
+    draw follows from the seed.
 
     A network of `TaughtSettings` reads its own forecasts. With `is_taught` it is built as it is trained: the
     same layers, a second input `truth`, the scaled candles to come, (B, H, 4), and one layer more that draws
     when to read those. Its inputs are a dict then.
-
-    Args:
-        profile: Gives family, sizes, tasks, lookback and horizon.
-        seed: Seed of every initial weight and every dropout draw.
-        start: Constant forecast per task, shape (H, C), scaled; zeros when None.
-        precision: Keras dtype policy of all layers but the heads, which stay float32.
-        is_taught: Build it as it is trained; nothing changes where nothing is taught.
 
     Raises:
         ProfileError: If the profile is a formula, which has no network.

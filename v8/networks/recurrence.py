@@ -17,8 +17,6 @@ A dot stands for `M, B` or, with one model, `B`: z_T.G has shape (T, M, B, G) or
 In names the dot is left out: z_TG.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -62,18 +60,14 @@ def recurrent(
 
     Args:
         cell: `LSTM`, or `GRU`, which resets after the matmul.
-        x_BMTF: Inputs, shape (B, M, T, F), floating; its dtype is the dtype of all the arithmetic.
-        kernel_MFG: Shape (M, F, G).
-        recurrent_kernel_MUG: Shape (M, U, G).
+        x_BMTF: Inputs, floating; its dtype is the dtype of all the arithmetic.
         bias: Shape (M, G); a GRU's input bias and recurrent bias, (M, 2, G).
         go_backwards: Read time from its end. Outputs keep the order of the inputs.
-        return_sequences: Return every step's state, else that of the last step read.
-        return_cell: Return an LSTM's cell of the last step read, too.
         first: The state that it begins with, shape (B, M, U), and an LSTM's cell; zeros when there is none.
 
     Returns:
-        Shape (B, M, T, U) with `return_sequences`, else (B, M, U), dtype of `x_BMTF`; with `return_cell` a
-        pair of that and (B, M, U).
+        Every step's state, (B, M, T, U), or that of the last step read, (B, M, U), dtype of `x_BMTF`; with
+        `return_cell` a pair of that and an LSTM's last cell, (B, M, U).
     """
     is_single = x_BMTF.shape[1] == 1
     x_TF = ops.transpose(x_BMTF[:, 0], (1, 0, 2)) if is_single else ops.transpose(x_BMTF, (2, 1, 0, 3))
@@ -311,17 +305,10 @@ def _scan(
     outputs_like: tuple[Tensor, ...],
     is_reversed: bool,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Run `step(carry, inputs at t) -> (carry, outputs at t)` over the first axis.
+    """Run `step(carry, inputs at t) -> (carry, outputs at t)` over the first axis, or from its end.
 
-    Args:
-        step: One step; its carry keeps shape and dtype.
-        carry: First carry.
-        inputs: Arrays with time first.
-        outputs_like: One array per output with the shape and dtype of one step's output.
-        is_reversed: Go from the last step to the first.
-
-    Returns:
-        The last carry, and the outputs, time first, each at the index of its inputs.
+    `outputs_like` has the shape and dtype of each of one step's outputs. Returns the last carry, and the
+    outputs, time first, each at the index of its inputs.
     """
     if keras.backend.backend() != "tensorflow":
         carry, outputs = ops.scan(step, carry, inputs, reverse=is_reversed)

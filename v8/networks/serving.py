@@ -6,7 +6,7 @@ up, so that models of one structure differ in weights alone: `load_scaling` make
 next series, without another graph to build and trace. Plain Keras loads the file in safe mode.
 
 Under `calibration: ensemble` two formulas that read the window themselves come in last
-(`v8.networks.serving_ensemble`).
+(`v8.networks.serving_parts`).
 
 Outputs are coherent by construction: low <= open, close <= high; bb_lower <= bb_upper;
 volatility > 0.
@@ -15,10 +15,7 @@ Shape legend: B batch, T lookback, F features, G features of a group, H horizon,
 K constants, P the 20 band bars.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -34,11 +31,9 @@ from v8.columns import (
     parted,
 )
 from v8.formulas.range_ensemble import RangeEnsemble
-from v8.networks import serving_ensemble
-from v8.networks.forecasting import Forecasts, forecast_windows, split_outputs
-from v8.networks.portable import save_portable
-from v8.networks.raw_window import columns_of
-from v8.networks.serving_quantiles import Market, about_points, network_distances
+from v8.networks import serving_parts as parts
+from v8.networks.published import PublishedModel
+from v8.networks.serving_parts import columns_of
 from v8.profile import Profile
 from v8.tasks import TASKS
 from v8.tasks.task import roll_forward
@@ -55,10 +50,7 @@ LEAST_VOLATILITY_SHARE = 1e-3
 class ServingGraph:
     """A published model that many series share: to build and trace one takes over a second.
 
-    Args:
-        profile: What it was built for.
-        scaling: Any of its structure.
-        network: An untrained float32 network of the profile; it becomes part of the model.
+    The scaling is any of its structure; the network, untrained and float32, becomes part of the model.
     """
 
     def __init__(self, profile: Profile, scaling: Scaling, network: keras.Model) -> None:
@@ -68,16 +60,11 @@ class ServingGraph:
         """The series it holds at present; all earlier ones refuse to be used."""
 
 
-class ServingModel:
-    """The published model of one series, uncalibrated at first.
+class ServingModel(PublishedModel):
+    """The published model of one series, uncalibrated at first; weights are in the network's order.
 
-    It takes the shared graph over. A model that lost it to another series refuses, so that none can
-    speak in another's name.
-
-    Args:
-        graph: What it puts its numbers into.
-        scaling: Constants of the series.
-        weights: Trainable arrays in the network's order.
+    It takes the shared graph over. A model that lost it to another series refuses, so that none can speak in
+    another's name.
     """
 
     def __init__(self, graph: ServingGraph, scaling: Scaling, weights: Sequence[NDArray[np.float32]]) -> None:
@@ -87,25 +74,20 @@ class ServingModel:
         load_scaling(graph.model, scaling)
         graph.holder = self
 
-    def forecast(self, windows_NTF: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
-        """Forecast raw windows, per task, shape (N, H, C), in the task's unit."""
-        return self.forecast_all(windows_NTF).points
-
-    def forecast_all(self, windows_NTF: NDArray[np.float32]) -> Forecasts:
-        """Forecast raw windows, quantiles too."""
-        return split_outputs(forecast_windows(self._model, windows_NTF))
-
     def fold_ensemble(self, ensemble: RangeEnsemble, shares: Mapping[str, Floats]) -> None:
         """Make it mix its network's forecasts with those of formulas: shares per task, shape (M, H)."""
-        serving_ensemble.fold_ensemble(self._model, ensemble, shares)
+        model, floor = self._model, ensemble.floor
+        model.get_layer(parts.LIMITS).set_weights([np.array([[floor, np.log(floor), ensemble.most]])])
+        model.get_layer(parts.RANGES).set_weights([ensemble.path_LH[1:], ensemble.path_LH[0]])
+        model.get_layer(parts.PATHS).set_weights([ensemble.lent_PHC])
+        for task, moves_HRC in ensemble.moves.items():
+            model.get_layer(parts.MOVES_PREFIX + task).set_weights([moves_HRC])
+            model.get_layer(parts.SHARES_PREFIX + task).set_weights([shares[task]])
 
     def fold_widths(self, factors: Mapping[str, Floats]) -> None:
         """Make its quantiles lie so many times as far off as those of its paths: shape (H, L, C)."""
-        serving_ensemble.fold_widths(self._model, factors)
-
-    def save(self, file: Path, series: str | None = None) -> None:
-        """Write the Keras file, which every Keras from 3.10 on loads, and which names the series."""
-        save_portable(self._model, file, series)
+        for task, factor_HLC in factors.items():
+            self._model.get_layer(parts.WIDTHS_PREFIX + task).set_weights([factor_HLC])
 
     @property
     def _model(self) -> keras.Model:
@@ -115,12 +97,7 @@ class ServingModel:
 
 
 def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> keras.Model:
-    """Wrap a trained float32 network into the published model.
-
-    Args:
-        profile: The network's profile.
-        scaling: Constants fitted with it; `load_scaling` puts those of another series in their place.
-        network: Scaled window (B, T, F) to dict of scaled targets (B, H, C).
+    """Wrap a float32 network of the profile into the published model.
 
     Returns:
         Model from `window` (B, T, F), raw features in the profile's order, float32, to a dict, task
@@ -151,35 +128,30 @@ def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> k
     distances: dict[str, Any] = {}
     if profile.calibration == "ensemble":
         closes_BP = _newest_closes(profile, close_BT1)
-        points, distances = serving_ensemble.add_formulas(profile, window_BTF, closes_BP, points)
+        points, distances = parts.add_formulas(profile, window_BTF, closes_BP, points)
     outputs = {
         name: TASKS[name].coherent(ops, values, last_B11, constants("least volatility"))
         for name, values in points.items()
     }
     if profile.shape.outer_levels:
-        market = Market(
+        market = parts.Market(
             closes_BP=_newest_closes(profile, close_BT1),
             last_B11=last_B11,
             range_B11=range_B11,
             scales={name: constants(f"{name} scale") for name in profile.tasks},
         )
-        distances = network_distances(profile, market, scaled)
-    outputs |= about_points(profile, outputs, distances, last_B11, constants("least volatility"))
+        distances = parts.network_distances(profile, market, scaled)
+    outputs |= parts.about_points(profile, outputs, distances, last_B11, constants("least volatility"))
     model = keras.Model(window_BTF, outputs, name=f"{profile.name}_forecaster")
     load_scaling(model, scaling)
     return model
 
 
 def load_scaling(model: keras.Model, scaling: Scaling) -> None:
-    """Make a published model that of another series, but for its network's weights; no formula is mixed in.
-
-    Args:
-        model: Made by `build_serving` from a scaling of the same structure.
-        scaling: Constants of the other series.
-    """
+    """Make a published model that of another series of its structure, but for weights; unfold all."""
     row_K = np.concatenate(list(_numbers(scaling).values()))
     model.get_layer(CONSTANTS).set_weights([row_K[None]])
-    serving_ensemble.reset(model)
+    parts.reset(model)
 
 
 def _numbers(scaling: Scaling) -> dict[str, NDArray[np.float32]]:
@@ -198,17 +170,13 @@ def _numbers(scaling: Scaling) -> dict[str, NDArray[np.float32]]:
 def _looked_up(scaling: Scaling, last_B11: Any) -> Callable[..., Any]:
     """Let every window look up row 0, whatever prices it holds; `load_scaling` writes the row.
 
-    Returns:
-        Maps the name of constants, and which of them if not all, to their tensor, shape (B, 1, how many).
+    Returns what maps the name of constants, and which of them if not all, to their tensor, (B, 1, how many).
     """
     places, end = {}, 0
     for name, values in _numbers(scaling).items():
         places[name] = range(end, end + len(values))
         end += len(values)
-    table = keras.layers.Embedding(
-        1, end, embeddings_initializer="zeros", trainable=False, dtype="float32", name=CONSTANTS
-    )
-    row_B1K = table(ops.zeros_like(ops.squeeze(last_B11, axis=-1), dtype="int32"))
+    row_B1K = parts.looked_up(ops.squeeze(last_B11, axis=-1), end, CONSTANTS)
 
     def constants(name: str, numbers: Sequence[int] | None = None) -> Any:
         wanted = places[name] if numbers is None else [places[name][number] for number in numbers]

@@ -9,8 +9,6 @@ Shape legend: B batch, M model, T time, F features, D channels, U units, G gates
 further axes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias, TypeVar
@@ -47,12 +45,7 @@ def twin_of(kind: type[Layer]) -> Callable[[Make], Make]:
 
 
 class StackedLayer(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no types
-    """Base of all twins: the stock layer's weights for each model, zero until `load`.
-
-    Args:
-        stock: The layer of one model, built.
-        num_models: Length of the model axis, which follows the batch axis.
-    """
+    """Base of all twins: the built stock layer's weights for each model, zero until `load`."""
 
     taken: ClassVar[tuple[str, ...]] = ()
     """Attributes that are those of the stock layer."""
@@ -431,17 +424,10 @@ def stacked_equation(equation: str) -> str:
 
 
 def uniform_by_model(seeds_M: Tensor, draws_M: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Draw numbers that depend only on a model's seed, its count of draws and the position.
+    """Draw numbers that depend only on a model's seed, its draws so far, both (M,), int32, and the position.
 
-    The hash is Chris Wellons' lowbias32 (hash-prospector, public domain), applied twice over a key.
-
-    Args:
-        seeds_M: One seed a model, shape (M,), int32.
-        draws_M: Draws so far, shape (M,), int32.
-        shape: Shape per model, batch first.
-
-    Returns:
-        Uniform in [0, 1), shape (shape[0], M, *shape[1:]), float32.
+    The hash is Chris Wellons' lowbias32 (hash-prospector, public domain), applied twice over a key. Uniform
+    in [0, 1), float32; `shape` is that of a model, batch first, and M follows the batch.
     """
     key_M = _mixed(_unsigned(seeds_M) ^ _mixed(_unsigned(draws_M) + _constant(0x9E3779B9)))
     num_positions = int(np.prod(shape))
@@ -487,13 +473,10 @@ def _on_rows(
     y: Tensor,
     weight: Tensor,
 ) -> Tensor:
-    """Apply a weight to every row; the gradient of one that all rows share is summed by `_sum_of_rows`.
+    """Apply a weight (M, ., D) to every row of (B, M, ., D).
 
-    Args:
-        apply: Maps rows and weight to rows.
-        slopes: Maps the gradient of the result, rows and weight to those of rows and weight, row by row.
-        y: Rows, (B, M, ., D).
-        weight: Shape (M, ., D).
+    `slopes` maps the gradient of the result, rows and weight to those of rows and weight, row by row; that of
+    a weight that all rows share is summed by `_sum_of_rows`.
     """
     weight = _aligned(weight, y)
     if math.prod(weight.shape[:-1]) > 1:

@@ -5,8 +5,6 @@ The fleet is a functional Keras model with inputs (B, M, ...) and outputs (B, M,
 model. A layer without a twin is refused by name; nothing is run one by one behind one's back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,15 +38,11 @@ AXIS_OPERATIONS = frozenset({"Concatenate", "ExpandDims", "Max", "Mean", "Softma
 
 
 def stack(networks: Sequence[keras.Model], *, are_directions_merged: bool = False) -> keras.Model:
-    """Build one fleet out of networks of the same architecture.
+    """Build one fleet out of networks of the same architecture: functional, of stock layers, built.
 
-    Args:
-        networks: Functional models of stock layers, built and not compiled.
-        are_directions_merged: Run both directions of bidirectional layers in one loop (GPU).
-
-    Returns:
-        Functional model with the inputs and outputs of one network and a model axis after the batch
-        axis, holding a copy of every weight. Dropout seeds are those of the networks' layers.
+    It has the inputs and outputs of one network and a model axis after the batch axis, a copy of every
+    weight, and the dropout seeds of the networks' layers. Both directions of bidirectional layers may run in
+    one loop (GPU).
 
     Raises:
         ValueError: If a layer has no twin, or the networks differ in architecture.
@@ -90,13 +84,7 @@ def load(fleet: keras.Model, networks: Sequence[keras.Model]) -> None:
 
 
 def unstack(fleet: keras.Model, index: int, network: keras.Model) -> list[NDArray[Any]]:
-    """Return the weights of one model, in the order of `network.get_weights()`.
-
-    Args:
-        fleet: What `stack` built.
-        index: Place on the model axis.
-        network: Any network of the same architecture; gives the order and is not changed.
-    """
+    """Return the weights of one model, in the order of `network.get_weights()`, which is not changed."""
     arrays = {
         id(weight): ops.convert_to_numpy(variable)[index]
         for layer, twin in zip(_layers(network), _twins(fleet), strict=True)

@@ -15,7 +15,7 @@ from v8.market.series import Series
 from v8.redaction import shown
 
 if TYPE_CHECKING:
-    from v8.training.epoch_record import EpochRecord
+    from v8.training.progress import EpochRecord
 
 
 STAGES = ("candles", "features", "windows", "train", "judge", "save")

@@ -37,8 +37,8 @@ from v8.runs.calibration import calibrate
 from v8.runs.events import EpochEnded, Listener, Note, Outcome, SeriesStarted, StageStarted, isolated
 from v8.runs.plan import Job
 from v8.storage import write_with
-from v8.training.epoch_record import EpochRecord
 from v8.training.formula import FormulaTrainer
+from v8.training.progress import EpochRecord
 from v8.training.trainer import Member, Trainer, TrainingResult
 from v8.windows.dataset import prepare_series, table_columns
 

@@ -4,16 +4,14 @@ It only saves time. Behind its end stand 32 bytes more, the sha256 of all before
 damaged file is ever taken apart.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
 import zipfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import count, takewhile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import keras
 import numpy as np
@@ -21,10 +19,8 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from v8.errors import ArtifactError
-from v8.profile import TrainingSettings
 from v8.storage import write_with
-from v8.training.epoch_record import EpochRecord
-from v8.training.patience import LossPatience
+from v8.training.progress import Progress
 from v8.training.step import FleetState
 from v8.user_files import read_given
 
@@ -40,38 +36,6 @@ MAX_BYTES: Final = 1 << 30
 """A larger file is none of ours; the network would have 60 million parameters."""
 
 _DIGEST_BYTES: Final = 32
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far the training of one model is.
-
-    Args:
-        untrained_loss: Validation loss of the constant forecast the network starts as.
-        patience: How long it still waits for a smaller one.
-        history: One record an epoch.
-    """
-
-    untrained_loss: float
-    patience: LossPatience
-    history: tuple[EpochRecord, ...] = ()
-
-    @property
-    def epoch(self) -> int:
-        """Last finished epoch; 0 before the first."""
-        return len(self.history)
-
-    def after(self, record: EpochRecord, settings: TrainingSettings) -> Progress:
-        """Return the progress after one more epoch; whether that is the best is found here."""
-        patience = self.patience
-        if record.is_finite:
-            patience = patience.after(record.epoch, record.validation_loss, settings)
-        judged = replace(record, is_best=patience.best_epoch == record.epoch)
-        return replace(self, patience=patience, history=(*self.history, judged))
-
-    def is_over(self, settings: TrainingSettings) -> bool:
-        """Say whether the last epoch has been, or the last one that patience allows."""
-        return self.epoch >= settings.epochs or self.patience.is_out(settings)
 
 
 @dataclass(frozen=True)
@@ -110,12 +74,8 @@ class Checkpoint:
         write_with(path, lambda aside: aside.write_bytes(content + hashlib.sha256(content).digest()))
 
     @classmethod
-    def load(cls, path: Path, identity: dict[str, Any]) -> Checkpoint:
-        """Read a checkpoint and make sure that it belongs here.
-
-        Raises:
-            ArtifactError: If the file is damaged or of another profile, data set or seed.
-        """
+    def load(cls, path: Path, identity: dict[str, Any]) -> Self:
+        """Read a checkpoint of this profile, data set and seed, or raise ArtifactError."""
         try:
             with np.load(io.BytesIO(_whole(path)), allow_pickle=False) as stored:
                 content = {name: stored[name] for name in stored.files}
@@ -143,14 +103,7 @@ class Checkpoint:
         return cls(identity, FleetState(**part), best_weights, progress)
 
     def require_fit(self, state: FleetState) -> None:
-        """Check that the arrays can take the place of a model's own.
-
-        Args:
-            state: The model's part of an untrained fleet's state.
-
-        Raises:
-            ArtifactError: If one is of another shape or type.
-        """
+        """Check that it can take the place of an untrained model's state, or raise ArtifactError."""
         ours = (_layout(self.state), _layout(self.best_weights))
         if ours != (_layout(state), _layout(state.weights)):
             raise ArtifactError(

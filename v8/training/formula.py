@@ -1,31 +1,99 @@
-"""Fits formulas: what `v8.training.trainer` is for networks, for profiles without one."""
+"""A formula in place of a network: its published model, and what fits it.
 
-from __future__ import annotations
+The published model takes raw candles in and gives price units out, with stock Keras operations inside. No
+network and no scaling: the window tells the ranges behind, a dense layer the ranges ahead, and one
+multiplication with the bars that past windows lent makes the paths of `v8.formulas.range_paths`. What was
+fitted are weights, so models of one profile differ in weights alone.
+
+Shape legend: B batch, T lookback, H horizon, C open, high, low, close, P paths, R ranges behind.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
+import keras
 import numpy as np
+from keras import ops
 from numpy.typing import NDArray
 
+from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OHLC, RANGE_BARS
 from v8.errors import DivergedError
-from v8.formulas.range_paths import fit_range_paths
+from v8.formulas.range_paths import NUM_PATHS, RangePaths, fit_range_paths, path_medians
 from v8.hardware import device_of, memory_of
-from v8.networks.formula import FormulaModel, build_formula, formula_weights, num_fitted
+from v8.networks.published import PublishedModel
 from v8.networks.serving import LEAST_VOLATILITY_SHARE
+from v8.networks.serving_parts import candle_deviations, dense_ahead, limits, untrained
 from v8.profile import Profile
 from v8.training.trainer import Member, TrainingResult
 from v8.windows.dataset import SeriesData
 
+FLOORS: Final = "floors"
+"""Name of the layer that holds the smallest deviation and the smallest volatility told apart."""
+RANGE_AHEAD: Final = "range_ahead"
+"""Name of the layer that forecasts the log range of each coming bar."""
+PATHS: Final = "paths"
+"""Name of the layer that holds the bars which past windows lent."""
+
+Weights = Sequence[NDArray[np.float32]]
+
+
+class FormulaModel(PublishedModel):
+    """The published model of one series: a graph that several may share, and its own `formula_weights`."""
+
+    def __init__(self, model: keras.Model, weights: Weights) -> None:
+        self._shared, self._weights = model, weights
+
+    @property
+    def _model(self) -> keras.Model:
+        """The shared model with this series' weights."""
+        floors, *ahead, lent = self._weights
+        for name, weights in {FLOORS: [floors], RANGE_AHEAD: ahead, PATHS: [lent]}.items():
+            self._shared.get_layer(name).set_weights(weights)
+        return self._shared
+
+
+def build_formula(profile: Profile) -> keras.Model:
+    """Build the model of a profile of family `range_paths`, without its numbers.
+
+    It maps `window` (B, T, F), raw features in the profile's order, float32, to a dict, task to (B, H, C),
+    float32, quote currency (volatility unitless).
+    """
+    window_BTF = keras.Input((profile.lookback_bars, profile.num_features), name="window")
+    column_BT = {name: ops.take(window_BTF, profile.features.index(name), axis=2) for name in OHLC}
+    floor_B1, least_B1 = limits(ops.take(column_BT[CLOSE], 0, axis=1), 2, FLOORS)
+    ahead = dense_ahead(profile, RANGE_AHEAD)
+    paths = untrained("bh,phc->bphc", (NUM_PATHS, profile.horizon_bars, len(OHLC)), PATHS)
+    deviations_BR = candle_deviations(column_BT[HIGH], column_BT[LOW], RANGE_BARS)
+    moved_BPHC = paths(ops.exp(ahead(ops.log(ops.maximum(deviations_BR, floor_B1)))))
+    num_bars = profile.lookback_bars
+    known = [*range(num_bars - BAND_PERIOD_BARS, num_bars)]
+    history_BK = ops.take(column_BT[CLOSE], known, axis=1)
+    tasks = profile.shape.tasks
+    made = path_medians(ops, tasks, history_BK, moved_BPHC)
+    last_B11 = ops.expand_dims(ops.take(history_BK, [BAND_PERIOD_BARS - 1], axis=1), -1)
+    least_B11 = ops.expand_dims(least_B1, -1)
+    outputs = {task.name: task.coherent(ops, made[task.name], last_B11, least_B11) for task in tasks}
+    return keras.Model(window_BTF, outputs, name=f"{profile.name}_forecaster")
+
+
+def formula_weights(fitted: RangePaths, least_volatility: float) -> list[NDArray[np.float32]]:
+    """List what `FormulaModel` puts into its layers; no volatility below the least, unitless, is forecast."""
+    constant_H, coefficients_RH = fitted.coefficients_TH[0], fitted.coefficients_TH[1:]
+    floors = [[fitted.floor, least_volatility]]
+    return [np.array(one, np.float32) for one in (floors, coefficients_RH, constant_H, fitted.lent_PHC)]
+
+
+def num_fitted(profile: Profile) -> int:
+    """Count the fitted numbers; the mirror images of paths are none of their own."""
+    per_step = len(RANGE_BARS) + 1 + NUM_PATHS // 2 * len(OHLC)
+    return profile.horizon_bars * per_step + 1
+
 
 class FormulaTrainer:
-    """Fits the formula of a profile to series.
+    """Fits the formula of a profile to series, as `v8.training.trainer` trains networks.
 
-    Args:
-        profile: Of a family that is a formula.
-        precision: Number format of what it publishes; there is but "float32".
-        check: Called before every fit; may raise to stop there.
-        num_parts: Of no meaning here: there are no steps.
+    It publishes float32 only, has no parts of steps, and calls `check` before every fit, which may raise.
     """
 
     def __init__(
@@ -45,11 +113,7 @@ class FormulaTrainer:
         return num_fitted(self.profile)
 
     def fit_fleet(self, members: Sequence[Member]) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
-        """Fit the train span of each series.
-
-        Yields:
-            Place in `members` and result, as each one is fitted.
-        """
+        """Fit the train span of each series; yield place in `members` and result, as each one is fitted."""
         for place, member in enumerate(members):
             self._check()
             yield place, self._fitted(member.data)

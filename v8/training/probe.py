@@ -7,8 +7,6 @@ medians over short stretches of work, which other programs disturb less than a m
 Shape legend: B batch, M model, T lookback, F features, H horizon, C columns of a task.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections import Counter
@@ -52,15 +50,7 @@ FLEET_PROBE_S = 0.1
 
 @dataclass(frozen=True)
 class BackendReport:
-    """The active Keras backend and what it can see.
-
-    Args:
-        backend: Its name.
-        versions: Of Keras and the backend.
-        cuda: CUDA it was built for or brings along; None without.
-        cudnn: Likewise.
-        gpus: GPUs it can compute on, by name.
-    """
+    """The active Keras backend, its GPUs, and CUDA and cuDNN it was built for or brings along, if any."""
 
     backend: str
     versions: dict[str, str]
@@ -73,11 +63,7 @@ class BackendReport:
 class MatmulSpeed:
     """Single-precision multiplication of square matrices, as the backend does it by default.
 
-    Args:
-        gflop_per_s: Speed; an NVIDIA GPU may round the factors to TF32 on the way.
-        size: Rows and columns, unitless.
-        milliseconds: Time of one product.
-        device: Where the result lies: the proof of placement.
+    An NVIDIA GPU may round the factors to TF32 on the way. Where the result lies is the proof of placement.
     """
 
     gflop_per_s: float
@@ -140,12 +126,7 @@ def describe_backend() -> BackendReport:
 
 
 def matmul_speed(seconds: float, *, size: int | None = None) -> MatmulSpeed:
-    """Measure the single-precision matmul rate of the device, with this process' threads.
-
-    Args:
-        seconds: About how long to measure.
-        size: Rows and columns; None takes what suits the device.
-    """
+    """Measure the device's single-precision matmul rate for about so long, with this process' threads."""
     size = size or (GPU_MATMUL_SIZE if has_gpu() else CPU_MATMUL_SIZE)
     draws = np.random.default_rng(0)
     # A reflection is orthogonal: it neither grows nor shrinks what it is applied to, however often.
@@ -167,16 +148,10 @@ def step_speed(
     num_models: int = 1,
     is_short: bool = False,
 ) -> StepSpeed:
-    """Measure training steps on one batch.
+    """Measure training steps on one batch for about so long, after compiling.
 
-    Args:
-        path: "stock" for `train_on_batch` of the profile's network in stock Keras, "ours" for the trainer's
-            compiled step of a fleet.
-        profile: Network, losses and batch size.
-        precision: Keras dtype policy.
-        seconds: About how long to measure, after compiling.
-        num_models: Size of the fleet; stock Keras trains one.
-        is_short: Take the small network of `shortened`.
+    The path is "stock" for `train_on_batch` of the profile's network in stock Keras, which trains one, or
+    "ours" for the trainer's compiled step of a fleet.
     """
     profile = shortened(profile) if is_short else profile
     work, how = {"stock": _stock_steps, "ours": _our_steps}[path](profile, precision, num_models)
@@ -199,18 +174,10 @@ def format_speeds(
     is_short: bool,
     is_of_processor: bool = False,
 ) -> dict[str, float]:
-    """Compare the number formats of our training step, in turns.
+    """Compare the number formats of our training step, in turns of about so many seconds each.
 
-    Args:
-        profile: Network, losses and batch size.
-        formats: Keras dtype policies.
-        seconds: About how long to measure each, each time.
-        num_models: Size of the fleet.
-        is_short: Take the small network of `shortened`.
-        is_of_processor: Count seconds of the processor, which other programs hardly lengthen.
-
-    Returns:
-        Windows/s by format: the best of some rounds, because other programs only slow.
+    `is_of_processor` counts seconds of the processor, which other programs hardly lengthen. Returns windows/s
+    by format: the best of some rounds, because other programs only slow.
     """
     clock = time.process_time if is_of_processor else time.perf_counter
     profile = shortened(profile) if is_short else profile
@@ -255,18 +222,10 @@ def _our_steps(profile: Profile, precision: str, num_models: int) -> tuple[Work,
 def measured_fleet_size(
     profile: Profile, num_series: int, *, speed_of: Callable[[int], float] | None = None
 ) -> int:
-    """Choose how many series share one program, by what its recurrent loop is made of.
+    """Choose how many series share one program: the smallest size tried within 5 % of the best.
 
-    A step of the loop multiplies, for every model, (batch, units) by (units, 4 units). How many models'
-    products a device does per second tells where larger fleets stop to gain.
-
-    Args:
-        profile: Batch size and units of the network.
-        num_series: Most series.
-        speed_of: Products per second of a fleet size, of all its models; None measures.
-
-    Returns:
-        Between 1 and `num_series`: the smallest size tried within 5 % of the best.
+    A step of the recurrent loop multiplies, for every model, (batch, units) by (units, 4 units). How many
+    models' products a device does per second tells where larger fleets stop to gain; None measures it.
     """
     sizes = [size for size in (1, 2, 4, 8, 16, 32, 64, 128) if size < num_series] + [num_series]
     speed_of = speed_of or (lambda size: _products_per_s(profile, size))
@@ -337,13 +296,7 @@ def random_batch(
 
 
 def median_rate(work: Work, seconds: float, *, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Return repetitions per second: the median over stretches of about `seconds` in all.
-
-    Args:
-        work: What is repeated.
-        seconds: About how long to measure.
-        clock: Seconds that only grow.
-    """
+    """Return repetitions per second: the median over stretches of about `seconds` in all."""
     num_repetitions, rates = 1, list[float]()
     end = clock() + seconds
     while not rates or clock() < end:

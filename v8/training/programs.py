@@ -86,12 +86,7 @@ def keep_new_programs() -> None:
 
 
 class _Programs:
-    """The programs of one machine.
-
-    Args:
-        kept: Where they stay; each file is a digest and what TensorFlow wrote.
-        passing: Where TensorFlow reads and writes them.
-    """
+    """The programs of one machine: kept as a digest and what TensorFlow wrote, passed on as it wants them."""
 
     def __init__(self, kept: Path, passing: Path) -> None:
         self._kept, self._passing = kept, passing

@@ -14,7 +14,7 @@ Shape legend: B batch, M model, T lookback, F features, H horizon, C columns of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -25,11 +25,10 @@ from numpy.typing import NDArray
 
 from v8.columns import TASK_OHLC
 from v8.hardware import backend, backend_name, has_gpu
-from v8.networks.checkpointing import checkpointed
-from v8.networks.gradients import gradients_of
-from v8.networks.losses import fleet_loss
+from v8.networks.gradients import checkpointed, gradients_of
 from v8.networks.networks import TRUTH, WINDOW
-from v8.profile import Profile, TrainingSettings
+from v8.profile import HUBER_TURN, Profile, TaskSettings, TrainingSettings
+from v8.quantile_levels import pinball, quantile_output, signed_sums
 
 BETA_1 = 0.9
 BETA_2 = 0.999
@@ -96,12 +95,7 @@ class FleetState(NamedTuple):
 
 
 def initial_state(fleet: keras.Model, precision: str) -> FleetState:
-    """Return the state of an untrained fleet, as NumPy arrays.
-
-    Args:
-        fleet: What `stack` built.
-        precision: Under `mixed_float16` the losses are scaled.
-    """
+    """Return the state of an untrained fleet, as NumPy arrays; under `mixed_float16` losses are scaled."""
     is_scaled = precision == "mixed_float16"
     weights_MP = ops.convert_to_numpy(flattened(fleet.trainable_variables))
     num_models = len(weights_MP)
@@ -124,12 +118,7 @@ def flattened(arrays: Sequence[Tensor]) -> Tensor:
 
 
 def unflattened(fleet: keras.Model, weights_MP: Tensor) -> list[Tensor]:
-    """Take weights that `flattened` laid one after another apart, in the order of `fleet`'s own.
-
-    Args:
-        fleet: Gives the shapes.
-        weights_MP: Of all its models or of others, shape (M, P).
-    """
+    """Take weights (M, P) that `flattened` laid apart, in the shapes and order of `fleet`'s own."""
     arrays, first = [], 0
     for weight in fleet.trainable_variables:
         shape = tuple(weight.shape[1:])
@@ -144,18 +133,10 @@ def compiled_step(
 ) -> Callable[..., FleetState]:
     """Compile `step(state, learning_rate_M, is_active_M, x_BMTF, y, weight_BM) -> state`.
 
-    The fleet lends its structure only; weights live in the state.
-
-    Args:
-        fleet: What `stack` built.
-        profile: Gives losses, their weights, the optimiser and how each model's gradient is bounded.
-        precision: Under `mixed_float16` losses are scaled, and a model skips a step that overflows.
-        num_parts: In how many parts a batch is gathered; None as the profile says for a GPU.
-
-    Returns:
-        A function of the state; learning rates (M,), float32; which models take this step (M,), bool;
-        windows (B, M, T, F); targets, task to (B, M, H, C); and window weights (B, M), 0 for padding.
-        A model without any weight in the batch does not take the step either.
+    The fleet lends its structure only; weights live in the state. Learning rates are float32, active models
+    bool; targets `y` are by task (B, M, H, C); window weights are 0 for padding, and a model without any does
+    not take the step. Under `mixed_float16` losses are scaled, and a model skips a step that overflows. A
+    batch is gathered in `num_parts`; None as the profile says for a GPU.
     """
     is_scaled, settings = precision == "mixed_float16", profile.training
     parts = num_parts or settings.num_parts(is_on_gpu=True)
@@ -207,15 +188,10 @@ def compiled_step(
 def compiled_loss(
     fleet: keras.Model, profile: Profile, trained: keras.Model, places: Sequence[int]
 ) -> Callable[..., Any]:
-    """Compile `loss(weights_MP, x_BMTF, y, weight_BM) -> (loss sums, window sums)`, dropout off.
+    """Compile `loss(weights_MP, x_BMTF, y, weight_BM) -> (loss sums, window sums)`, dropout off, each (M,).
 
-    Both results have shape (M,), float32.
-
-    Args:
-        fleet: What is judged.
-        profile: Gives losses and their weights.
-        trained: The fleet whose state the weights are of.
-        places: Where each trainable array of `fleet` stands among those of `trained`.
+    The weights are of the state of `trained`; `places` tells where each trainable array of the judged fleet
+    stands there.
     """
     outer_levels = profile.shape.outer_levels
     constants = [ops.convert_to_numpy(constant) for constant in fleet.non_trainable_variables]
@@ -241,11 +217,7 @@ def _in_parts(
 ) -> Any:
     """Gather the gradients of a batch, part after part, as means over its windows.
 
-    Args:
-        gathered: Maps a part and the fleet's constants to gradients and (loss_M, constants).
-        state: The fleet's state.
-        batch: Windows, targets and window weights (B, M).
-        num_parts: How many parts there are; one is the ordinary case.
+    `gathered` maps a part and the fleet's constants to gradients and (loss_M, constants).
     """
     if num_parts == 1:
         return gathered(batch, state.constants)
@@ -361,3 +333,63 @@ class _Compiled:
         specs = map(backend().TensorSpec.from_tensor, arrays)
         traced = function(calling, autograph=False).get_concrete_function(*specs)
         return traced, keras.tree.map_structure(lambda tensor: 0, results.pop())
+
+
+def fleet_loss(
+    tasks: Mapping[str, TaskSettings],
+    truth: Mapping[str, Any],
+    forecast: Mapping[str, Any],
+    weight_BM: Any,
+    outer_levels: Sequence[float] = (),
+) -> Any:
+    """Return each model's loss, (M,), float32, unitless: weighted means over windows and tasks.
+
+    Args:
+        tasks: Loss and weight per task.
+        truth: Scaled targets per task, shape (B, M, H, C); and the units of `quantile_output`, same shapes.
+        forecast: Scaled outputs per task, same shapes; and those of `quantile_output`, (B, M, H, L, C).
+        weight_BM: Weight of each window; 0 leaves it out, whatever it holds. Equal to Keras' reduction
+            "mean_with_sample_weight".
+        outer_levels: Levels of quantiles other than the median, ascending. To a task's error is added twice
+            the mean of their pinball losses, which at the median would be that very error.
+
+    Raises:
+        ValueError: If a truth and its forecast differ in shape. Subtracting (N, 1, 4) from (N, 4)
+            would broadcast, and the optimum would be the mean of the batch.
+    """
+    total_M = ops.zeros_like(weight_BM[0])
+    window_sum_M = ops.sum(weight_BM, axis=0)
+    divisor_M = ops.where(window_sum_M > 0, window_sum_M, 1.0)
+    for task, settings in tasks.items():
+        if tuple(truth[task].shape) != tuple(forecast[task].shape):
+            raise ValueError(
+                f"{task}: truth and forecast need one shape; "
+                f"got {tuple(truth[task].shape)} and {tuple(forecast[task].shape)}"
+            )
+        residual = ops.cast(truth[task], "float32") - ops.cast(forecast[task], "float32")
+        # Masking the error instead would let NaN in filling reach the gradient, as 0 * NaN.
+        residual = ops.where(weight_BM[:, :, None, None] > 0, residual, 0.0)
+        error_BM = ops.mean(_elementwise(settings.loss, residual), axis=(2, 3))
+        if outer_levels:
+            name = quantile_output(task)
+            steps = forecast[name] * ops.expand_dims(truth[name], 3)
+            error_BM = error_BM + 2.0 * _mean_pinball(residual, steps, outer_levels)
+        total_M = total_M + settings.weight * ops.sum(error_BM * weight_BM, axis=0) / divisor_M
+    return total_M
+
+
+def _mean_pinball(residual: Any, steps: Any, outer_levels: Sequence[float]) -> Any:
+    """Return the mean loss of quantiles that lie by sums of steps off the median, shape (B, M)."""
+    distance = ops.einsum("bmhlc,lk->bmhkc", ops.cast(steps, "float32"), signed_sums(outer_levels))
+    levels_L1 = np.array(outer_levels, np.float32)[:, None]
+    return ops.mean(pinball(ops, ops.expand_dims(residual, 3) - distance, levels_L1), axis=(2, 3, 4))
+
+
+def _elementwise(loss: str, residual: Any) -> Any:
+    if loss == "mse":
+        return ops.square(residual)
+    size = ops.abs(residual)
+    if loss == "mae":
+        return size
+    turned = HUBER_TURN * (size - 0.5 * HUBER_TURN)
+    return ops.where(size <= HUBER_TURN, 0.5 * ops.square(residual), turned)

@@ -9,8 +9,6 @@ When half of the members have finished, the rest move into a smaller program if 
 compilation.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 import time
@@ -33,11 +31,9 @@ from v8.networks.serving import ServingGraph, ServingModel
 from v8.networks.stacking import load, stack, unstack
 from v8.profile import Profile
 from v8.redaction import shown
-from v8.training.checkpoint import Checkpoint, Progress
-from v8.training.epoch_record import EpochRecord
-from v8.training.patience import LossPatience
+from v8.training.checkpoint import Checkpoint
 from v8.training.programs import keep_new_programs
-from v8.training.schedule import rate_at
+from v8.training.progress import EpochRecord, LossPatience, Progress, rate_at
 from v8.training.step import FleetState, compiled_loss, compiled_step, initial_state, unflattened
 from v8.windows.batches import Batch, FleetWindows, num_batches
 from v8.windows.dataset import SeriesData
@@ -91,13 +87,10 @@ class TrainingResult:
 
 @dataclass(frozen=True)
 class Member:
-    """One series of a fleet.
+    """One series of a fleet, with the seed of its weights, order and dropout.
 
     Args:
-        data: The series.
-        seed: Seed of weights, order and dropout.
         checkpoint: File to continue from and to write; None keeps nothing.
-        on_epoch: Called after each epoch.
         tell: Told what is wrong with the checkpoint, one sentence; training goes on without.
     """
 
@@ -121,7 +114,6 @@ class Trainer:
     """The compiled programs of a profile, one per fleet size.
 
     Args:
-        profile: What is trained.
         precision: Keras dtype policy, see `choose_precision`.
         check: Called before every batch; may raise to stop there.
         num_parts: Batches that make one optimiser step; None as the profile says for a GPU.
@@ -163,8 +155,7 @@ class Trainer:
     ) -> TrainingResult:
         """Train one series, or go on where its checkpoint stands; one that is damaged or foreign is dropped.
 
-        Raises:
-            DivergedError: If a loss is no number.
+        Raises DivergedError if a loss is no number.
         """
         ((_, result),) = self.fit_fleet([Member(data, seed, checkpoint, on_epoch)])
         if isinstance(result, DivergedError):
@@ -172,24 +163,13 @@ class Trainer:
         return result
 
     def fit_fleet(self, members: Sequence[Member]) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
-        """Train several series as one program.
-
-        Args:
-            members: Series of this trainer's profile.
-
-        Yields:
-            Place in `members` and result, as each one ends.
-        """
+        """Train several series as one program; yield place in `members` and result, as each one ends."""
         return _FleetFit(self, members).run()
 
     def serving_model(self, data: SeriesData, weights: list[NDArray[np.float32]]) -> ServingModel:
         """Return the published model of a series: raw window in, price units out, always float32.
 
         All series of a structure share one graph: the model of the series before can no longer be used.
-
-        Args:
-            data: The series.
-            weights: Trainable arrays in the network's order.
         """
         structure = data.scaling.structure
         if structure not in self._serving:
@@ -214,14 +194,7 @@ class Trainer:
         return initial_state(fleet, self.precision)
 
     def train_batch(self, state: FleetState, learning_rates: Any, is_active: Any, batch: Batch) -> FleetState:
-        """Take one optimiser step of the active models.
-
-        Args:
-            state: The fleet's state.
-            learning_rates: Per model, shape (M,), float32.
-            is_active: Which models step, shape (M,), bool.
-            batch: Windows of every model.
-        """
+        """Take one optimiser step of the active models, (M,), bool, at learning rates (M,), float32."""
         self.check()
         step = self.program(len(learning_rates)).step
         return step(state, learning_rates, is_active, batch.x_BMTF, batch.y_BMHC, batch.weight_BM)
