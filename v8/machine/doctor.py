@@ -50,7 +50,6 @@ class Findings:
         matmul: MatmulSpeeds by where: `all threads`, `one thread`.
         steps: StepSpeeds in order, with their `threads`.
         workers: StepSpeeds of our float32 step in processes running at once.
-        notes: What failed, or was done in short.
     """
 
     driver: dict[str, Any]

@@ -192,11 +192,7 @@ def _end_with_parent() -> None:
 def kept(kind: TypeAdapter[Found], name: str, key: Mapping[str, Any], measure: Callable[[], Found]) -> Found:
     """Return a measurement of this machine, from an earlier call or taken now.
 
-    Args:
-        kind: What is measured, as JSON.
-        name: What it is called, fit for a file.
-        key: What it depends on beside the machine, plain JSON values.
-        measure: Takes it.
+    Its name is fit for a file; the key, plain JSON values, is what it depends on beside the machine.
     """
     found = recall(kind, name, key)
     if found is None:

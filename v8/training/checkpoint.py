@@ -46,7 +46,6 @@ class Checkpoint:
         identity: Profile, data and seed this belongs to; a checkpoint of anything else is refused.
         state: The model's part of its fleet's state.
         best_weights: Trainable arrays of its best epoch, one after another as in the state, shape (P,).
-        progress: How far it is.
     """
 
     identity: dict[str, Any]

@@ -78,8 +78,6 @@ class StepSpeed:
 
     Args:
         path: "stock" or "ours".
-        precision: Keras dtype policy.
-        num_models: Models that train at once.
         is_short: Measured on the small network of `shortened`.
         windows_per_s: Of all models together.
         gflop_per_s: Useful work by `training_flop_per_window`.
@@ -280,7 +278,7 @@ def random_batch(
 ) -> tuple[NDArray[np.float32], dict[str, NDArray[np.float32]]]:
     """Draw one batch of windows (B, M, T, F) and targets, task to (B, M, H, C), standard normal.
 
-    Where a network forecasts quantiles, their units follow the targets, by `quantile_output`: all 1.
+    Where a network forecasts quantiles, their units follow by `quantile_output`, all 1.
     """
     draws = np.random.default_rng(0)
     first = (profile.training.windows_per_step, num_models)

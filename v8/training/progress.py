@@ -18,16 +18,13 @@ from v8.profile import Schedule, TrainingSettings
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """What one epoch did.
+    """What one epoch did, counted from 1.
 
     Args:
-        epoch: From 1.
         train_loss: Mean over the epoch's windows, scaled units, dropout on.
         validation_loss: Mean over the validation windows, scaled units, dropout off.
-        learning_rate: Step size of this epoch, unitless.
         seconds: Training and validating; the whole fleet's time.
         windows_per_s: Train windows over training time; this member's share of the fleet's.
-        is_best: Whether these weights are the best so far.
     """
 
     epoch: int

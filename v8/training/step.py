@@ -45,19 +45,16 @@ Tensor: TypeAlias = Any
 class FleetState(NamedTuple):
     """Everything a step changes; a tuple, because both backends compile functions of tuples.
 
-    The weights stand in one array, and so do Adam's moments: a call hands every array in and out, which costs
-    as much as much arithmetic, and one loop over all is what Adam is.
+    The weights stand in one array, (M, P), as `flattened` lays them, and so do Adam's moments: a call hands
+    every array in and out, which costs as much as much arithmetic, and one loop over all is what Adam is. All
+    others but the constants have shape (M,).
 
     Args:
-        weights: Trainable arrays, one after another as `flattened` lays them, shape (M, P).
         constants: Dropout seeds and draws.
-        means: Adam's first moments, like the weights.
-        squares: Adam's second moments, like the weights.
-        num_steps: Steps each model has taken, shape (M,).
-        loss_scale: Factor of each model's loss under float16, shape (M,).
-        num_good_steps: Since the scale last changed, shape (M,).
-        loss_sum: Of the epoch's windows, shape (M,), scaled units.
-        window_sum: Weight of the epoch's windows, shape (M,).
+        loss_scale: Factor of each model's loss under float16.
+        num_good_steps: Since the scale last changed.
+        loss_sum: Of the epoch's windows, scaled units.
+        window_sum: Weight of the epoch's windows.
     """
 
     weights: Tensor
