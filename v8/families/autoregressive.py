@@ -146,8 +146,6 @@ LSTM_ATTENTION: Final = Family(
     outputs=_lstm_attention,
     forward_flop=_lstm_flop,
 )
-
-
 LONGEST_WAVE: Final = 10_000.0
 """Ratio of the longest wave of the positions to the shortest (Vaswani et al. 2017)."""
 

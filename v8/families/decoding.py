@@ -29,7 +29,6 @@ TEACHER: Final = "teacher"
 HEAD_EQUATION: Final = "bhd,dc->bhc"
 MASKED: Final = -1e9
 """Added to a score, leaves nothing of it after the softmax."""
-
 States = list[list[Any]]
 """The states of each recurrent layer, (B, U); an LSTM has two."""
 

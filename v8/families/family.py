@@ -20,7 +20,6 @@ from v8.records import Settings
 from v8.tasks.task import Task
 
 HEAD_PREFIX = "head_"
-
 Size = Annotated[int, Field(ge=1, le=4096)]
 Units = Annotated[tuple[Size, ...], Field(min_length=1, max_length=64)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]

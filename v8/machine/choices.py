@@ -40,14 +40,12 @@ from v8.records import Count
 
 LIMIT_S: Final = 300.0
 """A process that measures for longer is given up."""
-
 FORMATS: Final = ("float32", "mixed_bfloat16", "mixed_float16")
 GAIN_TO_CHANGE: Final = 1.1
 """A 16-bit format must be so many times as fast as float32 to be worth its rounding."""
 FORMAT_S: Final = 0.3
 FLEET_ON_GPU: Final = 16
 """Models of one program where a GPU may compute: alone, a small network shows nothing but launches."""
-
 STEPWISE: Final = SINGLE_THREADED["XLA_FLAGS"]
 """Each operation a task: what XLA does by itself."""
 
@@ -79,7 +77,6 @@ LOOPS_GAIN: Final = 1.05
 LOOPS_S: Final = 1.5
 WORTHWHILE_FLOP: Final = 2e13
 """Work of about two minutes of a core on one series; less is done before it is known how."""
-
 STRETCH_S: Final = 0.2
 """Time of one measurement of workers."""
 WORTHWHILE_GAIN: Final = 1.1
@@ -90,7 +87,6 @@ NUM_TRIES: Final = 3
 """Measurements before more processes are given up: another program may disturb one of them."""
 _NUM_NUMBERS: Final = 1 << 16
 """Numbers a thread works on at a time: they stay in a core's own cache, so that cores do not share."""
-
 _BY_FORMAT: Final = TypeAdapter(dict[str, float])
 _BY_FLAGS: Final = TypeAdapter(Annotated[list[float], Field(min_length=len(FLAGS), max_length=len(FLAGS))])
 _COUNT: Final = TypeAdapter(Count)

@@ -20,21 +20,15 @@ from v8.profile import Profile
 
 PROBE_LIMIT_S = 900
 """A measuring process that takes longer hangs."""
-
 SMI_LIMIT_S = 20
 """Likewise for nvidia-smi, which hangs when the driver does."""
-
 MOST_PROBED_WORKERS = 8
 """Worker processes measured at once; more cores than that are extrapolated, and the report says so."""
-
 LARGE_FLEET = 40
 """Models of the fleet that is measured on a GPU: the default universe."""
-
 BUSY_SHARE = 0.5
 """Load per core from which other programs disturb a measurement."""
-
 ALL_THREADS, ONE_THREAD = "all threads", "one thread"
-
 Line: TypeAlias = dict[str, Any]
 """One measurement as JSON values, see `v8.training.probe`."""
 

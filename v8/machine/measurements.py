@@ -52,7 +52,6 @@ if sys.platform == "win32":
 KEPT_FORMAT: Final = 1
 _MAX_BYTES: Final = 1 << 20
 """A larger file is none of ours."""
-
 Tell = Callable[[str], None]
 Wanted: TypeAlias = dict[str, Any]
 """One measurement to take: its name in `v8.runs.measuring.MEASURES` as "measure", and its options."""

@@ -17,10 +17,8 @@ from typing import Final
 from v8.errors import ProfileError
 
 AUTO = "auto"
-
 _MOST: Final = 10_000
 """Processes and series of one program are fewer on any machine."""
-
 _SIGNS_OF_FULL_MEMORY = (
     "resource_exhausted",
     "resourceexhausted",
@@ -29,8 +27,6 @@ _SIGNS_OF_FULL_MEMORY = (
     "memoryerror",
 )
 """What TensorFlow, XLA, JAX and Python say, in small letters."""
-
-
 SINGLE_THREADED: Final = {
     "TF_NUM_INTRAOP_THREADS": "1",
     "TF_NUM_INTEROP_THREADS": "1",

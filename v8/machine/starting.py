@@ -27,7 +27,6 @@ LEFT_OUT: Final = {
     "IPython": ("keras",),
 }
 """Each package, and during whose import it is not found."""
-
 _CHATTER: Final = re.compile(
     rb"^(WARNING: All log messages before absl::InitializeLog"
     rb"|([IW]\d{4} .* |\d{4}-\d\d-\d\d [\d:.]+: [IW] )\S+\.(cc|h):\d+\] "
@@ -36,18 +35,15 @@ _CHATTER: Final = re.compile(
 )
 """What TensorFlow and XLA, of any supported version, say for information or as a warning, and their errors
 about missing CUDA and the processor: they ignore TensorFlow's own log level, and some come late."""
-
 _FALSE_ALARM: Final = re.compile(
     rb"^\S+ .*?(\S*\bcpu_aot_loader\.cc:"
     rb"|\S+\.cc:\d+\] Error parsing text-format tensorflow\.XlaSerializedCacheEntry)"
 )
 """Of a kept program (`v8.training.programs`) XLA says that the processor lacks units that are only XLA's own
 settings, and TensorFlow that it is no text. Both are untrue, and nobody shall read them."""
-
 _LEVEL: Final = "TF_CPP_MIN_LOG_LEVEL"
 _TALKATIVE: Final = ("0", "1")
 """Levels of whoever wants to read information or warnings; higher ones ask for less, and get it."""
-
 _for_good: Final = ExitStack()
 atexit.register(_for_good.close)
 

@@ -43,10 +43,8 @@ Node: TypeAlias = Any
 """One call of a layer or operation as Keras notes it, with `input_tensors` and `output_tensors`."""
 Call: TypeAlias = Callable[[Sequence[Tensor], Sequence[Tensor], Any], tuple[Any, Sequence[Tensor]]]
 """Maps trainable arrays, other arrays and inputs to outputs and other arrays, as `stateless_call` does."""
-
 MOST_SEGMENTS: Final = 32
 """Numbers of segments that are tried; the square root of the number of calls is near the best."""
-
 WITHOUT_GRADIENT: Final = frozenset({"Greater", "OnesLike", "StopGradient", "ZerosLike"})
 """Operations of `keras.ops` whose inputs learn nothing from them."""
 

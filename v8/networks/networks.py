@@ -16,7 +16,6 @@ from v8.profile import Profile, network_outputs
 
 SEEDS_A_NETWORK = 1_000
 """Room for the draws of one network, so that neighbouring seeds share none."""
-
 WINDOW: Final = "window"
 TRUTH: Final = "truth"
 """Names of inputs; a taught network alone has the second."""

@@ -31,19 +31,14 @@ from v8.tasks import TASKS
 
 CONFIG_MEMBER: Final = "config.json"
 """Member of a Keras file that describes the network."""
-
 ABOUT_MEMBER: Final = "metadata.json"
 """Member that tells which Keras wrote the file, and when."""
-
 NO_DATE: Final = "1980-01-01@00:00:00"
 """In place of when: the first moment that a zip can tell."""
-
 KEPT_KEYS: Final = ("module", "class_name", "config", "registered_name", "name", "inbound_nodes")
 """Of an object: what it is and what it is connected to. Models are built again by their connections."""
-
 TRAINING_ONLY: Final = ("_initializer", "_regularizer", "_constraint")
 """Ends of the names of arguments that forecasts do not depend on."""
-
 OPERATIONS: Final = "keras.src.ops."
 """Where operations live. Keras up to 3.10 names them itself and takes no name."""
 

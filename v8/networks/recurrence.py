@@ -25,7 +25,6 @@ from keras import ops
 
 Tensor: TypeAlias = Any
 Step: TypeAlias = Callable[[tuple[Tensor, ...], tuple[Tensor, ...]], tuple[Any, Any]]
-
 LSTM_GATES = 4
 """Input, forget, candidate, output: the order of Keras."""
 GRU_GATES = 3

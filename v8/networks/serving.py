@@ -42,7 +42,6 @@ from v8.windows.span import Floats
 
 CONSTANTS = "constants"
 """Name of the layer that holds the constants of the scaling."""
-
 LEAST_VOLATILITY_SHARE = 1e-3
 """No volatility below this share of the scaling's floor is forecast."""
 

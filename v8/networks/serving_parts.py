@@ -137,7 +137,6 @@ MOVES_PREFIX: Final = "ensemble_moves_"
 SHARES_PREFIX: Final = "ensemble_shares_"
 WIDTHS_PREFIX: Final = "ensemble_widths_"
 """Of the layers that widen or narrow the quantiles of the paths."""
-
 UNFITTED_FLOOR: Final = 1e-9
 
 

@@ -25,7 +25,6 @@ SHAPELESS = (
     keras.layers.Subtract,
 )
 """Layers that work element by element and so need no twin."""
-
 SHAPELESS_OPERATIONS = frozenset(
     {
         *("Add", "Divide", "Greater", "Matmul", "Maximum", "Minimum", "Multiply", "Negative", "OnesLike"),

@@ -34,7 +34,6 @@ RANGE_AHEAD: Final = "range_ahead"
 """Name of the layer that forecasts the log range of each coming bar."""
 PATHS: Final = "paths"
 """Name of the layer that holds the bars which past windows lent."""
-
 Weights = Sequence[NDArray[np.float32]]
 
 

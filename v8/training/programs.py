@@ -32,16 +32,12 @@ from v8.storage import digest_bytes, digest_json, home, passing_folder, write_ca
 from v8.user_files import read_given
 
 PROGRAMS_FORMAT: Final = 1
-
 FIRST_VERSION: Final = Version("2.21")
 """The oldest TensorFlow that was seen to read the programs of a CPU back."""
-
 MOST_PROGRAMS: Final = 24
 """Programs kept of one machine and its settings, the newest; one of `aligned` has 4 MB."""
-
 FREE_BYTES: Final = 1 << 30
 """With less room for passing files than that, TensorFlow only reads: a full disk would end the training."""
-
 _FLAGS: Final = "TF_XLA_FLAGS"
 _DIRECTORY: Final = "--tf_xla_persistent_cache_directory"
 _SETTINGS: Final = (
@@ -49,14 +45,11 @@ _SETTINGS: Final = (
     *("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"),
 )
 """Variables that change what is compiled."""
-
 _NAME: Final = re.compile(r"[A-Za-z0-9_]{1,200}\.pb")
 _PLAIN: Final = re.compile(r"[\w./:+@-]+")
 """What a path may hold: TensorFlow takes its flags apart at blanks."""
-
 _DIGEST_BYTES: Final = 64
 _MAX_BYTES: Final = 1 << 30
-
 _open: list[_Programs] = []
 _until_exit: Final = ExitStack()
 atexit.register(_until_exit.close)

@@ -34,11 +34,9 @@ BETA_1 = 0.9
 BETA_2 = 0.999
 EPSILON = 1e-7
 """Adam's constants: the defaults of keras.optimizers.Adam."""
-
 FIRST_LOSS_SCALE = 2.0**15
 GOOD_STEPS_TO_DOUBLE = 2_000
 """Loss scaling of mixed float16: the defaults of keras.optimizers.LossScaleOptimizer."""
-
 Tensor: TypeAlias = Any
 
 

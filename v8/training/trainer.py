@@ -40,12 +40,9 @@ from v8.windows.dataset import SeriesData
 
 VALIDATION_BATCH = 64
 """Windows a batch when no gradient is needed; the mean over windows does not depend on it."""
-
 LARGE_BYTES = 64 << 20
 """Tables of a fleet from here on are not left to whenever garbage is next collected."""
-
 _DROPPED = "It is dropped, and the series trains from its first epoch"
-
 CHECKPOINT_SHARE = 0.05
 """Most of the time that may go into writing checkpoints; a resumed run repeats what was not written."""
 
