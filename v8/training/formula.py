@@ -10,7 +10,7 @@ Shape legend: B batch, T lookback, H horizon, C open, high, low, close, P paths,
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import keras
 import numpy as np
@@ -23,7 +23,7 @@ from v8.formulas.range_paths import NUM_PATHS, RangePaths, fit_range_paths, path
 from v8.hardware import device_of, memory_of
 from v8.networks.published import PublishedModel
 from v8.networks.serving import LEAST_VOLATILITY_SHARE
-from v8.networks.serving_parts import candle_deviations, dense_ahead, limits, untrained
+from v8.networks.serving_parts import candle_deviations, dense_ahead, untrained
 from v8.profile import Profile
 from v8.training.trainer import Member, TrainingResult
 from v8.windows.dataset import SeriesData
@@ -60,7 +60,7 @@ def build_formula(profile: Profile) -> keras.Model:
     """
     window_BTF = keras.Input((profile.lookback_bars, profile.num_features), name="window")
     column_BT = {name: ops.take(window_BTF, profile.features.index(name), axis=2) for name in OHLC}
-    floor_B1, least_B1 = limits(ops.take(column_BT[CLOSE], 0, axis=1), 2, FLOORS)
+    floor_B1, least_B1 = _floors(column_BT[CLOSE])
     ahead = dense_ahead(profile, RANGE_AHEAD)
     paths = untrained("bh,phc->bphc", (NUM_PATHS, profile.horizon_bars, len(OHLC)), PATHS)
     deviations_BR = candle_deviations(column_BT[HIGH], column_BT[LOW], RANGE_BARS)
@@ -87,6 +87,13 @@ def num_fitted(profile: Profile) -> int:
     """Count the fitted numbers; the mirror images of paths are none of their own."""
     per_step = len(RANGE_BARS) + 1 + NUM_PATHS // 2 * len(OHLC)
     return profile.horizon_bars * per_step + 1
+
+
+def _floors(close_BT: Any) -> list[Any]:
+    """Let every window look up row 0, whatever prices it holds; each of shape (B, 1)."""
+    table = keras.layers.Embedding(1, 2, trainable=False, dtype="float32", name=FLOORS)
+    row_BT = ops.zeros_like(ops.take(close_BT, 0, axis=1), dtype="int32")
+    return [ops.take(table(row_BT), [place], axis=1) for place in range(2)]
 
 
 class FormulaTrainer:
