@@ -127,7 +127,7 @@ def rule_on(champion: Path, challenger: Path, candles: Candles, profile: Profile
         return Ruling(True, "the files of the champion are damaged")
     abouts = ("series", "features", "lookback_bars", "horizon_bars", "quantiles")
     is_same = all(getattr(old, about) == getattr(new, about) for about in abouts)
-    if not is_same or old.metadata["tasks"].keys() != new.metadata["tasks"].keys():
+    if not is_same or old.about.tasks.keys() != new.about.tasks.keys():
         return Ruling(True, "the champion forecasts something else than the profile says")
     data = prepare_series(FeatureStore(num_remembered=0).table(candles, table_columns(profile)), profile)
     span = unseen(data.spans["test"], old.seen_until_s)
