@@ -53,7 +53,7 @@ def made(
 ) -> SimpleNamespace:
     """A run of one series with quantiles, and candles before and after its forecasts."""
     home, series = tmp_path_factory.mktemp("quantiles"), Series.parse("BTCUSDT-15m")
-    profile = make_ranged_profile(quantiles=LEVELS, calibration="ensemble", training={"epochs": 1})
+    profile = make_ranged_profile(quantiles=LEVELS, training={"epochs": 1})
     every = open_source("demo").candles(series, profile.newest_bars + LATER)
     (home / "candles").mkdir()
     every.to_frame()[:-LATER].to_csv(home / "candles" / f"{series}.csv")
