@@ -1,7 +1,5 @@
 """`python -m v8`, and the console script `v8`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from v8.invocation import explained_start

@@ -3,8 +3,6 @@
 Columns are only ever picked by name. `v8.features.indicators` lists every column there is.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from functools import lru_cache

@@ -4,8 +4,6 @@ A quantile of level 0.05 is what the truth stays below in 5 of 100 cases. The me
 every set of levels holds 0.5; the others are called its outer levels here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Final

@@ -5,8 +5,6 @@ function sees it, in one sentence that names the argument, and writes the parame
 down as arguments. So there is one check for all of them, and none in the functions themselves.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import types

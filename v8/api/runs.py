@@ -4,8 +4,6 @@ Frames lie as Parquet under `V8_HOME` while they are trained on, by their conten
 an interrupted run.
 """
 
-from __future__ import annotations
-
 import html
 import io
 import sys

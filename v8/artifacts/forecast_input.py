@@ -5,8 +5,6 @@ hole in the rows that a forecast needs is never filled in, the bar that is still
 newest candle that has closed and cannot be used is not left out in silence.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Final
 

@@ -11,8 +11,6 @@ versions. Other batch sizes may round differently, by a few units in the last pl
 Shape legend: N windows, B batch, T lookback, F features, H horizon, Q levels, C columns of a task.
 """
 
-from __future__ import annotations
-
 import logging
 import warnings
 from collections.abc import Mapping

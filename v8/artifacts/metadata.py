@@ -7,8 +7,6 @@ so a folder that has it is complete. It may be a stranger's: texts that are publ
 large sections are checked when they are asked for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -21,8 +21,6 @@ The file is loaded by plain Keras in safe mode all the same. Whatever Keras says
 fit together, at loading or at the first window, is one `ArtifactError`.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import math

@@ -1,7 +1,5 @@
 """Flags that several commands share, and how their words become our nouns."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Annotated, Final

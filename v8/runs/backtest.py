@@ -4,8 +4,6 @@ A fold goes through `v8.runs.execution` like every run, on a source that shows n
 So it resumes, isolates failures and locks as a run does, and its folder is read by whatever reads runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

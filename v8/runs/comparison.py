@@ -5,8 +5,6 @@ each profile runs once per repeat in a process of its own (`v8.machine.measureme
 each repeat starts with another profile. A profile that fails is named and the others go on.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace

@@ -7,8 +7,6 @@ are left as they are. What shows results is drawn anew after each series; a page
 a note.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager

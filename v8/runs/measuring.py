@@ -4,8 +4,6 @@ Speeds are those of `v8.training.probe`; `training` makes whole artefacts the wa
 the candles to saving, and measures every stage.
 """
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 import timeit

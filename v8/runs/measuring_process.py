@@ -6,8 +6,6 @@
 It starts TensorFlow as all of ours do, which must be prepared before `v8.runs.measuring` imports it.
 """
 
-from __future__ import annotations
-
 from v8.machine.starting import light_start
 
 if __name__ == "__main__":

@@ -17,8 +17,6 @@ Through the pipe go, up: `Ready` once when the worker can begin, then events, ea
 down: a list of `Job`s for the ready sign and for the last outcome of each list, until the pipe closes.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

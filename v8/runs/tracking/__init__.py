@@ -5,8 +5,6 @@ the process that listens to the run, never in a worker, so it needs no TensorFlo
 wherever it trains. Its package is imported only when it is asked for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ Events are written by the `tensorboard` package, record by record: its own file 
 TensorFlow only to open a file, and this process may have none.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ sync`. Only the curves, the profile, the names of series, source and run folder,
 and wandb are given away: no code, no console output, no list of packages, no name or load of the machine.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
