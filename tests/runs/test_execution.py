@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -83,15 +84,39 @@ def hollow_metadata(job: Job, model_sha256: str) -> dict[str, Any]:
         history_close=np.ones((3, 20)),
         offsets={"ohlc": np.zeros((1, 4))},
     )
+    first, last = (
+        datetime.fromtimestamp(int(open_s), UTC).isoformat() for open_s in job.candles.open_time_s[[0, -1]]
+    )
+    span = {"rows": [0, 3], "first_open": first, "last_open": last, "num_windows": 3}
+    profile = job.profile
     return {
         "format": 1,
         "series": str(job.series),
+        "created_at": last,
         "is_demo_market": False,
-        "model_sha256": model_sha256,
-        "candles": {"source": "market", "is_publishable": True, "report": job.candles.report.to_json()},
-        "split": {},
-        "training": {"best_epoch": 1, "epochs_run": 1},
+        "candles": {
+            "source": "market",
+            "is_publishable": True,
+            "first_open": first,
+            "last_open": last,
+            "num_bars": len(job.candles),
+            "digest": job.candles.digest,
+            "report": job.candles.report.to_json(),
+        },
+        "profile": profile.model_dump(mode="json"),
+        "profile_digest": profile.digest,
+        "features": [{"name": name, "definition": "hollow"} for name in profile.features],
+        "lookback_bars": profile.lookback_bars,
+        "horizon_bars": profile.horizon_bars,
+        "bar_s": job.series.bar_s,
+        "tasks": {"ohlc": {"columns": ["open", "high", "low", "close"], "unit": "price"}},
+        "split": {"train": span, "validation": span, "test": span},
+        "num_parameters": 0,
+        "training": {"precision": "float32", "device": "CPU:0", "best_epoch": 1, "epochs_run": 1},
         "seconds": {"train": 1.0},
+        "versions": {"v8": "1", "keras": "3"},
+        "machine": {"cpu": "hollow", "num_cores": 1},
+        "model_sha256": model_sha256,
         "judgement": judgement.to_json(),
     }
 
