@@ -33,7 +33,7 @@ from json import loads
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPOSITORY), str(Path(__file__).parent)]
+sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests/parts"), str(Path(__file__).parent)]
 
 from fuzzing.cases import MAKERS, SERIES
 from fuzzing.targets import Verdict, serve

@@ -8,41 +8,19 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Final
 
-import numpy as np
+from ledger_entries import ISSUER, made_entry, made_score
 
 from v8.app.places import LedgerReader
-from v8.live.entries import Entry, Issuer, Score
 from v8.live.ledger import Ledger
 from v8.live.record import live_record
 
 LEDGER: Final = "ledger.sqlite"
 
-_ISSUER: Final = Issuer(
-    place="./tiny",
-    series="BTCUSDT-15m",
-    model_sha256="0" * 64,
-    revision=None,
-    seen_until_s=1_690_000_000,
-    profile="tiny",
-    profile_digest="1" * 64,
-    source="live",
-    bar_s=900,
-    horizon_bars=2,
-    tasks={"ohlc": ("open", "high", "low", "close"), "volatility": ("volatility",)},
-    forecasters=("model", "roll_forward", "har"),
-)
-
-
-def _entry(number: int) -> Entry:
-    issued_for_s = 1_700_006_400 + number * _ISSUER.bar_s
-    values = np.full((len(_ISSUER.forecasters), _ISSUER.num_values), 100.0 + number, np.float32)
-    return Entry(_ISSUER, issued_for_s, issued_for_s + 5, "2" * 64, values)
-
 
 def _add_score(ledger: Ledger) -> None:
-    for number, entry in [*ledger.pending(_ISSUER.place, _ISSUER.series).items()][:3]:
-        losses = np.ones((len(_ISSUER.forecasters), len(_ISSUER.tasks)))
-        ledger.add_score(number, Score(entry.due_s, "3" * 64, entry.values[0], losses))
+    for number, entry in [*ledger.pending(ISSUER.place, ISSUER.series).items()][:3]:
+        losses = [[1.0] * len(ISSUER.tasks)] * len(ISSUER.forecasters)
+        ledger.add_score(number, made_score(losses, entry))
 
 
 @functools.cache
@@ -51,7 +29,7 @@ def _sound() -> bytes:
         path = Path(folder) / LEDGER
         with Ledger.open_to_write(path) as ledger:
             for number in range(4):
-                ledger.add(_entry(number))
+                ledger.add(made_entry(number))
             _add_score(ledger)
         return path.read_bytes()
 
@@ -70,15 +48,15 @@ def changed_ledger(random: Random) -> bytes:
 
 def use_ledger(path: Path) -> None:
     """Read all that a ledger tells, as reports, pages and the live record do, and add to it."""
-    place = _ISSUER.place
+    place = ISSUER.place
     LedgerReader(path, place)()
     with Ledger.open(path) as ledger:
         ledger.places()
         for series in ledger.series(place):
             ledger.newest(place, series), ledger.pending(place, series), ledger.tally(place, series)
             ledger.issued_since(place, series, 0), ledger.scored(place, series)
-            ledger.newest_truths(place, series, 9), ledger.entry(place, series, _entry(1).issued_for_s)
+            ledger.newest_truths(place, series, 9), ledger.entry(place, series, made_entry(1).issued_for_s)
         live_record(ledger, place)
     with Ledger.open_to_write(path) as ledger:
-        ledger.add(_entry(9))
+        ledger.add(made_entry(9))
         _add_score(ledger)
