@@ -14,10 +14,9 @@ from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import read_metadata
 from v8.artifacts.run_folder import CandlePin, RunFolder, RunRecord, SeriesState, locate_run, read_run
 from v8.errors import ArtifactError, DataError, ProfileError, StorageError
-from v8.lock import FolderLock
 from v8.market.series import Series
 from v8.profile import Profile
-from v8.storage import digest_file, write_json
+from v8.storage import FolderLock, digest_file, write_json
 
 BTC = Series("BTCUSDT", "15m")
 PIN = CandlePin("2024-01-01T00:00:00+00:00", "2024-01-01T02:30:00+00:00", 11, "a" * 64)

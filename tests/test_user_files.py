@@ -20,12 +20,11 @@ from v8.errors import V8Error
 from v8.features.store import FeatureStore
 from v8.features.table import compute_table
 from v8.live.ledger import Ledger
-from v8.lock import FolderLock, WriterLock
 from v8.machine.measurements import kept
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.market.store import CandleStore
-from v8.storage import digest_file, write_text
+from v8.storage import FolderLock, WriterLock, digest_file, write_text
 from v8.training.checkpoint import Checkpoint
 from v8.user_files import open_given, read_given
 

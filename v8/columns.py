@@ -1,4 +1,7 @@
-"""The names of columns that several rooms speak of, and the numbers in them.
+"""Names that several rooms speak of: symbols of what is traded, and columns with the numbers in them.
+
+A symbol is of capital letters only, because it is also the name of folders and some systems do not tell
+letters apart by size, digits, and single dots between them; no name that Windows keeps for a device.
 
 Columns are only ever picked by name. `v8.features.indicators` lists every column there is.
 """
@@ -7,8 +10,6 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
-
-from v8.symbols import SYMBOL_PATTERN, is_symbol
 
 OPEN_TIME: Final = "open_time"
 OPEN: Final = "open"
@@ -81,8 +82,39 @@ MOST_NEIGHBOURS: Final = 20
 MOST_WORDS: Final = 300
 """Letters that a published definition may have."""
 
+MAX_SYMBOL: Final = 30
+SYMBOL_PATTERN: Final = r"[A-Z0-9](?:\.?[A-Z0-9])*"
+SYMBOL_RULE: Final = (
+    f"a symbol is 1 to {MAX_SYMBOL} capital letters and digits, perhaps with single dots "
+    "between them, and no name of a device"
+)
+
+_SYMBOL: Final = re.compile(SYMBOL_PATTERN)
+_DEVICE: Final = re.compile(r"(CON|PRN|AUX|NUL|COM\d|LPT\d)(\..*)?")
+"""Windows opens a device under these names, whatever follows a dot."""
+
+_BETWEEN_ASSETS: Final = re.compile(r"[-/_]")
+
 _OF_NEIGHBOUR: Final = re.compile(rf"({SYMBOL_PATTERN})\.([a-z].*)")
 _OF_USER: Final = re.compile(rf"{USER}\.({COLUMN_PATTERN})")
+
+
+def is_symbol(text: str) -> bool:
+    """Tell whether a text is the one way to write a symbol.
+
+    >>> [is_symbol(text) for text in ("BTCUSDT", "BRK.B", "btcusdt", "CON", "")]
+    [True, True, False, False, False]
+    """
+    return len(text) <= MAX_SYMBOL and bool(_SYMBOL.fullmatch(text)) and not _DEVICE.fullmatch(text)
+
+
+def plain_symbol(text: str) -> str:
+    """Write a symbol as a Series does: the pair without what parts it, or settles it, in capital letters.
+
+    >>> [plain_symbol(text) for text in ("BTC/USDT", "btc-usdt", "BTC/USDT:USDT", "BRK.B")]
+    ['BTCUSDT', 'BTCUSDT', 'BTCUSDT', 'BRK.B']
+    """
+    return _BETWEEN_ASSETS.sub("", text.partition(":")[0]).upper()
 
 
 @lru_cache(4_096)

@@ -1,8 +1,6 @@
-"""Files that are either whole or absent: write aside, then rename; digests that identify content; pacing.
+"""Files that are either whole or absent: write aside, then rename; digests, pacing, and one writer at a time.
 
-A record of 40 series is written in a hundredth of a second, after each thing that happens. One of 4,000 takes
-a hundred times as long, a hundred times as often: `Pace` says when a record is written that grows with the
-number of series, so that it costs no run much. Who needs it whole at some moment says so.
+A lock is one that the system releases when its process ends, however it ends.
 """
 
 import hashlib
@@ -20,11 +18,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import psutil
+from filelock import FileLock, Timeout
 
-from v8.errors import StorageError
+from v8.errors import ArtifactError, StorageError
 from v8.redaction import shown
 from v8.user_files import open_given, read_given, require_replaceable
 
@@ -37,12 +36,18 @@ _ASIDE: Final = re.compile(rf"\..+\.{_MAKER}\.[0-9a-f]{{8}}(\.[^.]+)?")
 ABANDONED_S: Final = 86_400
 """What a process has not finished in a day it never will, whoever has its number by now."""
 
-_log = logging.getLogger(__name__)
-_told: set[str] = set()
-_telling = threading.Lock()
 FEW_SERIES: Final = 40  # up to so many series, those of the default universe, everything is written at once
 LARGEST_SHARE: Final = 1 / 20
 """Of the time of a run of more: what writing one file again and again may take of it."""
+
+LOCK_NAME: Final = ".lock"
+HOLDER_NAME: Final = ".lock-holder"
+"""Names the process that holds the lock; Windows lets nobody read the locked file itself."""
+
+_MAX_HOLDER_BYTES: Final = 20
+_log = logging.getLogger(__name__)
+_told: set[str] = set()
+_telling = threading.Lock()
 
 
 def home() -> Path:
@@ -70,7 +75,11 @@ def write_with(path: Path, write: Callable[[Path], object]) -> None:
         if os.name == "posix":
             _keep(path.parent)
     except Exception as error:
-        if refusal := _refusal_behind(error):
+        refusal: BaseException | None = error
+        # Keras and zipfile raise errors of other kinds over what the system refused, such as a full disk.
+        while refusal and not isinstance(refusal, OSError):
+            refusal = refusal.__cause__ or refusal.__context__
+        if isinstance(refusal, OSError):
             raise StorageError.of(path, refusal) from error
         raise
 
@@ -94,13 +103,6 @@ def _machine() -> str:
     return digest_bytes("\n".join(told).encode())[:6]
 
 
-def _refusal_behind(error: BaseException | None) -> OSError | None:
-    """Find what the system refused; Keras and zipfile raise errors of other kinds over a full disk."""
-    while error and not isinstance(error, OSError):
-        error = error.__cause__ or error.__context__
-    return error if isinstance(error, OSError) else None
-
-
 def _keep(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk itself."""
     number = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
@@ -112,14 +114,10 @@ def _keep(path: Path) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write `content` to `path` atomically; what is there already is left, so that it may be read-only."""
-    if not _is_there(path, content):
-        write_with(path, lambda aside: aside.write_bytes(content))
-
-
-def _is_there(path: Path, content: bytes) -> bool:
     with suppress(OSError):  # what cannot be read is written anew
-        return read_given(path, len(content)) == content
-    return False
+        if read_given(path, len(content)) == content:
+            return
+    write_with(path, lambda aside: aside.write_bytes(content))
 
 
 def write_cache(path: Path, content: bytes) -> None:
@@ -129,15 +127,12 @@ def write_cache(path: Path, content: bytes) -> None:
         write_bytes(path, content)
     except StorageError as error:
         place = home() if path.is_relative_to(home()) else path.parent
-        _warn_once(f"Nothing is kept in the cache {place}: {error.got}. All goes on without it, only slower.")
-
-
-def _warn_once(sentence: str) -> None:
-    with _telling:  # many threads fill a cache
-        is_new = sentence not in _told
-        _told.add(sentence)
-    if is_new:
-        _log.warning("%s", shown(sentence, 300))
+        told = f"Nothing is kept in the cache {place}: {error.got}. All goes on without it, only slower."
+        with _telling:  # many threads fill a cache
+            is_new = told not in _told
+            _told.add(told)
+        if is_new:
+            _log.warning("%s", shown(told, 300))
 
 
 def sweep(folder: Path) -> None:
@@ -227,7 +222,11 @@ def digest_json(content: Any) -> str:
 
 
 class Pace:
-    """Tells whether it is time to write again."""
+    """Tells whether it is time to write a record again that grows with the number of series.
+
+    One of 40 is written in a hundredth of a second, after each thing that happens; one of 4,000 takes a
+    hundred times as long, a hundred times as often. Who needs it whole at some moment says so.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._next_s = clock, -1.0
@@ -245,3 +244,86 @@ class Pace:
         finally:
             ended_s = self._clock()
             self._next_s = ended_s + (ended_s - started_s) / LARGEST_SHARE
+
+
+class WriterLock:
+    """Hold a file or folder for this process, which alone may write it; the lock is a hidden neighbour.
+
+    Args:
+        place: What to hold, which need not be there yet.
+        rule: Who may hold it, as a clause.
+        fix: What a second process can do.
+        beside: What the names of the lock's files begin with, by default those of the place and a dot.
+    """
+
+    def __init__(self, place: Path, *, rule: str, fix: str, beside: str | None = None) -> None:
+        beside = str(place.with_name(f".{place.name}")) if beside is None else beside
+        lock, holder = Path(beside + LOCK_NAME), Path(beside + HOLDER_NAME)
+        self._lock = FileLock(lock, timeout=0, thread_local=False)
+        try:
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            require_replaceable(lock)
+            self._lock.acquire()
+            require_replaceable(holder)
+            holder.write_text(f"{os.getpid()}\n", "ascii")
+        except Timeout as error:
+            got = f"{_named(holder)} at work in it"
+            raise ArtifactError(where=str(place), rule=rule, got=got, fix=fix) from error
+        except OSError as error:
+            self.release()
+            raise StorageError.of(error.filename or place, error) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Let it go; on a Unix the lock's file stays, because removing it would race with one who waits."""
+        self._lock.release()
+
+
+def _named(holder: Path) -> str:
+    """Name the process that holds a lock, as far as its file can be read: it may be another user's, or go."""
+    with suppress(OSError, UnicodeDecodeError):
+        if (pid := read_given(holder, _MAX_HOLDER_BYTES).decode("ascii").strip()).isdecimal():
+            return f"process {pid}"
+    return "another process"
+
+
+class FolderLock(WriterLock):
+    """Hold a run folder for this process."""
+
+    def __init__(self, folder: Path) -> None:
+        rule = "one run at a time writes a run folder"
+        fix = "Wait until it ends, or start another run beside it with param:fresh"
+        super().__init__(folder, rule=rule, fix=fix, beside=f"{folder}{os.sep}")
+
+
+@contextmanager
+def waited_lock(path: Path, most_s: float) -> Iterator[bool]:
+    """Hold a lock for the time of a block, and wait for it.
+
+    Args:
+        most_s: Longest wait, in seconds.
+
+    Yields:
+        False if somebody else held it all the time. True, too, where the place cannot be written or knows no
+        locks: who writes there will be told, and what is renamed into place is whole in any case.
+    """
+    lock = FileLock(path, timeout=most_s, thread_local=False)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        require_replaceable(path)
+        lock.acquire()
+    except Timeout:
+        yield False
+        return
+    except (OSError, NotImplementedError):
+        yield True
+        return
+    try:
+        yield True
+    finally:
+        lock.release()

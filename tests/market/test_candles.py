@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from v8.errors import DataError
 from v8.market.candles import require_newest
 from v8.market.checks import check_candles
-from v8.market.open_times import iso
-from v8.market.series import Series
+from v8.market.series import Series, iso
 
 START_S = 1_704_067_200
 """2024-01-01T00:00:00Z, where generated frames begin."""

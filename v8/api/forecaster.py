@@ -29,9 +29,8 @@ from v8.losses.quantile_judgement import QuantileJudgement
 from v8.machine.starting import quiet_start
 from v8.market.candles import Candles
 from v8.market.companions import Companions
-from v8.market.frames import GivenCandles, candle_table
-from v8.market.open_times import US_PER_S, iso, read_open_times
-from v8.market.series import TIMEFRAME_S, Series
+from v8.market.frames import GivenCandles, candle_table, read_open_times
+from v8.market.series import TIMEFRAME_S, US_PER_S, Series, iso
 from v8.profile import Profile, load_profile
 from v8.storage import passing_folder
 from v8.windows.dataset import table_columns

@@ -16,8 +16,7 @@ from v8.app import answers
 from v8.app.drawing import Picture, draw
 from v8.app.places import Fleet
 from v8.columns import CLOSE, OHLC
-from v8.market.open_times import iso
-from v8.market.series import Series
+from v8.market.series import Series, iso
 from v8.quantile_levels import intervals, quantile_column
 from v8.tables import Table
 from v8.tasks import TASKS

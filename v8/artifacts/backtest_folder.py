@@ -17,10 +17,9 @@ from pydantic import TypeAdapter
 
 from v8.artifacts.run_folder import SeriesName, require_empty, require_own_files, require_own_profile
 from v8.errors import ArtifactError, listed
-from v8.lock import WriterLock
 from v8.market.series import Series
 from v8.records import AS_WRITTEN, OpenTime, Positive, check_format, checked, read_json_object, under_key
-from v8.storage import write_json
+from v8.storage import WriterLock, write_json
 from v8.wording import plural
 
 BACKTEST_FORMAT: Final = 1

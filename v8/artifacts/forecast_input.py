@@ -15,9 +15,8 @@ from v8.columns import OPEN_TIME
 from v8.errors import DataError
 from v8.market.candles import Candles, require_newest, require_one_unit
 from v8.market.checks import check_candles
-from v8.market.frames import GivenCandles, candle_table, of_another_series
-from v8.market.open_times import US_PER_S, iso, read_open_times
-from v8.market.series import TIMEFRAME_S, Series
+from v8.market.frames import GivenCandles, candle_table, of_another_series, read_open_times
+from v8.market.series import TIMEFRAME_S, US_PER_S, Series, iso
 
 FRAME: Final = "a frame"
 """Name of the source of candles that were given as a table in memory."""
@@ -28,7 +27,7 @@ def checked_candles(candles: Candles | GivenCandles, series: Series, now_s: int 
 
     Args:
         candles: Checked candles, or a table of raw ones as `v8.market.frames` reads it: a frame, rows of an
-            exchange library, columns by name; open times in any unit that `v8.market.open_times` reads
+            exchange library, columns by name; open times in any unit that `v8.market.frames` reads
             (without a zone: UTC), any row order. What names symbol, timeframe or series must agree.
         series: What they must be of.
         now_s: The present, seconds since the epoch, UTC; None for this machine's clock. Only a frame's

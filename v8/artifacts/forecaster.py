@@ -47,8 +47,7 @@ from v8.invocation import command
 from v8.market.candles import Candles
 from v8.market.companions import Companions
 from v8.market.frames import GivenCandles
-from v8.market.open_times import iso
-from v8.market.series import Series
+from v8.market.series import Series, iso
 from v8.networks.published import FORECAST_BATCH, Forecasts, forecast_windows, split_outputs
 from v8.quantile_levels import MEDIAN, fault_of, quantile_column, quantile_output
 from v8.records import Count, OpenTime, Positive

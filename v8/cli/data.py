@@ -133,7 +133,7 @@ def _row(one: Updated) -> tuple[str, ...] | None:
     if isinstance(one.found, DataError):
         return None
 
-    from v8.market.open_times import iso
+    from v8.market.series import iso
 
     found, history = one.found, one.found.history
     counts = (found.num_added, found.num_revised, len(found.revisions), history.num_missing)

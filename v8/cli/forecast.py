@@ -127,13 +127,13 @@ def _require_present(source: CandleSource) -> None:
 def _report(woken: Wake, watch: Watch) -> None:
     """Print one line for a wake that did something."""
     from v8.cli.printing import print_lines
-    from v8.market.open_times import iso
+    from v8.market.series import iso
 
     print_lines(f"{_done(woken)}; next at {iso(watch.next_close_s(woken.now_s))}")
 
 
 def _done(woken: Wake) -> str:
-    from v8.market.open_times import iso
+    from v8.market.series import iso
 
     late = f" ({woken.num_late} late)" if woken.num_late else ""
     failed = f", {len(woken.failures)} series failed" if woken.failures else ""

@@ -61,7 +61,7 @@ PRINTERS: Final[dict[str, Callable[..., None]]] = {
 
 def _print_bars(one: Issued) -> None:
     from v8.cli.printing import print_lines, print_table
-    from v8.market.open_times import iso
+    from v8.market.series import iso
 
     shown = (map("{:.7g}".format, values) for values in one.points().to_numpy())
     rows = [(time, *values) for time, values in zip(one.opens(), shown, strict=True)]
@@ -75,7 +75,7 @@ def _print_bars(one: Issued) -> None:
 
 def _print_rows(issued: Sequence[Issued]) -> None:
     from v8.cli.printing import print_lines, print_table
-    from v8.market.open_times import iso
+    from v8.market.series import iso
 
     first, last = issued[0], max(one.issued_at_s for one in issued)
     header = ("series", "first bar", "bars", "last close", "low", "high", "close", "change", "× best", "age")

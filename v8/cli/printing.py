@@ -21,8 +21,7 @@ from v8.artifacts.run_folder import ERROR_FILE
 from v8.losses.leaderboard import Against, LeaderboardRow, TaskSummary, summarise
 from v8.losses.significance import ALPHA
 from v8.machine.starting import quiet_start
-from v8.market.open_times import iso
-from v8.market.series import Series
+from v8.market.series import Series, iso
 from v8.market.sources.source import CandleSource
 from v8.runs import events
 from v8.runs.execution import NewerCandles, Summary

@@ -143,7 +143,7 @@ def _interval_cells(tasks: Mapping[str, LiveTask], names: Mapping[str, Sequence[
 def _print_generations(record: Record) -> None:
     """Print each model by itself, where a series was forecast by more than one."""
     from v8.cli.printing import print_table
-    from v8.market.open_times import iso
+    from v8.market.series import iso
 
     rows: list[list[object]] = []
     for one in record.series:

@@ -156,8 +156,8 @@ def _newest_of(source: str) -> str:
 def _renew(renewal: Renewal, chosen: Sequence[Series], train_all: TrainAll) -> bool:
     """Renew what is stale, and say whether every series could be looked at and trained."""
     from v8.cli.printing import open_display, print_leaderboard
-    from v8.lock import FolderLock
     from v8.runs.outputs import write_outputs
+    from v8.storage import FolderLock
 
     set_last_words(f"interrupted: what served in {renewal.run} serves on. Go on with: {renewal.words}")
     with FolderLock(renewal.run):

@@ -23,7 +23,9 @@ from v8.columns import (
     beside,
     is_covariate,
     is_given,
+    is_symbol,
     parted,
+    plain_symbol,
 )
 from v8.errors import DataError, listed
 from v8.features import formulas
@@ -32,7 +34,6 @@ from v8.features.ta_features import is_package_name, one_way, package_feature
 from v8.features.ta_outputs import RefusedError, suggestion
 from v8.registry import Registry, nearest
 from v8.storage import digest_json
-from v8.symbols import is_symbol, plain_symbol
 
 HISTORY_WEIGHT: Final = 1e-6
 """Share of a recursive indicator that rows before the warm-up may still have, unitless."""

@@ -30,8 +30,7 @@ from v8.formulas.baselines import NAIVE
 from v8.losses.judgement import MODEL
 from v8.losses.metrics import in_returns
 from v8.market.candles import Candles
-from v8.market.open_times import iso
-from v8.market.series import Series, is_series_name
+from v8.market.series import Series, is_series_name, iso
 from v8.profile import ProfileName
 from v8.quantile_levels import MEDIAN, pinball, quantile_column
 from v8.records import Count, OpenTime, Positive, Sha256, Word

@@ -23,7 +23,7 @@ from v8.formulas.baselines import called
 from v8.hub.opening import ModelPlace
 from v8.losses.judgement import Judgement
 from v8.market.candles import Candles
-from v8.market.open_times import iso
+from v8.market.series import iso
 from v8.market.sources.source import BringsMany, CandleSource, present_of
 from v8.quantile_levels import interval_names, intervals, quantile_column
 from v8.tasks import TASKS

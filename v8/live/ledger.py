@@ -31,10 +31,9 @@ from pydantic import TypeAdapter
 from v8.errors import ArtifactError, ProfileError, StorageError, V8Error
 from v8.invocation import command
 from v8.live.entries import Entry, Issuer, Known, Score, Scored, Tally
-from v8.lock import WriterLock
 from v8.market.series import Series
 from v8.records import AS_WRITTEN, OpenTime, Sha256, checked
-from v8.storage import write_with
+from v8.storage import WriterLock, write_with
 from v8.user_files import require_replaceable
 
 Numbers = TypeVar("Numbers", bound=NDArray[Any])

@@ -25,7 +25,7 @@ from v8.formulas.baselines import BASELINES
 from v8.live.entries import Entry, Issuer, quantile_forecaster
 from v8.losses.judgement import MODEL
 from v8.market.candles import Candles
-from v8.market.open_times import iso
+from v8.market.series import iso
 from v8.profile import Profile
 from v8.quantile_levels import outer, quantile_column
 from v8.tasks import TASKS

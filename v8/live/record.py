@@ -35,7 +35,7 @@ from v8.live.ledger import Ledger
 from v8.losses.judgement import MODEL, is_equal
 from v8.losses.leaderboard import Against, TaskScore, with_corrected
 from v8.losses.table import Losses, best_of
-from v8.market.open_times import iso
+from v8.market.series import iso
 from v8.quantile_levels import MEDIAN, intervals, nominal, percent_of
 from v8.tasks import TASKS
 

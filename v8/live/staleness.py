@@ -34,8 +34,7 @@ from v8.losses.judgement import MODEL
 from v8.losses.metrics import measure_errors
 from v8.losses.table import Losses
 from v8.market.candles import Candles
-from v8.market.open_times import iso
-from v8.market.series import Series
+from v8.market.series import Series, iso
 from v8.windows.dataset import table_columns
 from v8.windows.span import Span
 from v8.windows.splits import window_anchors

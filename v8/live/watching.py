@@ -35,8 +35,7 @@ from v8.live.making import (
 )
 from v8.market.candles import Candles
 from v8.market.companions import Companions
-from v8.market.open_times import iso
-from v8.market.series import Series, series_advice
+from v8.market.series import Series, iso, series_advice
 from v8.market.sources.source import BringsMany, CandleSource, present_of
 from v8.storage import digest_bytes
 

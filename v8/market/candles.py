@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from v8.columns import CLOSE, OHLCV, OPEN, OPEN_TIME, VOLUME
 from v8.errors import DataError
-from v8.market.open_times import iso
-from v8.market.series import Series
+from v8.market.series import Series, iso
 from v8.storage import digest_bytes
 
 MAX_VALUE = 1e18

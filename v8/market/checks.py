@@ -43,9 +43,8 @@ from numpy.typing import NDArray
 from v8.columns import CLOSE, OHLC, OHLCV, OPEN_TIME, VOLUME
 from v8.errors import MAX_LISTED, DataError, listed
 from v8.market.candles import MAX_VALUE, CandleReport, Candles, LostRow, assembled
-from v8.market.frames import is_coarse, require_named, too_coarse
-from v8.market.open_times import US_PER_S, is_real, iso, read_open_times
-from v8.market.series import WEEK_S, Series
+from v8.market.frames import is_coarse, is_real, read_open_times, require_named, too_coarse
+from v8.market.series import US_PER_S, WEEK_S, Series, iso
 from v8.redaction import shown
 
 MAX_DROPPED_SHARE = 0.05

@@ -33,9 +33,8 @@ from v8.columns import USER, VOLUME, beside, parted
 from v8.errors import DataError, listed
 from v8.market.candles import MAX_VALUE, Candles, places
 from v8.market.checks import check_candles
-from v8.market.frames import candle_table
-from v8.market.open_times import US_PER_S, iso, read_open_times
-from v8.market.series import Series
+from v8.market.frames import candle_table, read_open_times
+from v8.market.series import US_PER_S, Series, iso
 from v8.market.sources.source import CandleSource
 from v8.market.sources.tables import require_closed_quotes, uneven
 from v8.profile import TABLES_PLACE, Profile, TableSettings

@@ -1,7 +1,7 @@
 """Series and universe: which symbols at which timeframes.
 
 A Series is written `BTCUSDT-15m`: the last dash parts symbol and timeframe. A name is also that of folders,
-on every system; `v8.symbols` says what follows. `btcusdt`, `BTC/USDT`, `BTC-USDT` and `BTC_USDT` are other
+on every system; `v8.columns` says what follows. `btcusdt`, `BTC/USDT`, `BTC-USDT` and `BTC_USDT` are other
 ways to write BTCUSDT.
 
 A universe is a YAML file, because coins are listed, renamed and re-listed more often than code changes; the
@@ -17,12 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
+from v8.columns import SYMBOL_RULE, is_symbol, plain_symbol
 from v8.errors import ProfileError, listed
 from v8.profile import config_path, read_yaml
 from v8.redaction import shown
 from v8.registry import advice
-from v8.symbols import SYMBOL_RULE, is_symbol, plain_symbol
 
+US_PER_S: Final = 1_000_000
 WEEK_S: Final = 7 * 86_400
 
 _UNIT_S: Final = {"m": 60, "h": 3_600, "d": 86_400, "w": WEEK_S}
@@ -96,6 +99,17 @@ class Series:
 
     def __str__(self) -> str:
         return f"{self.symbol}-{self.timeframe}"
+
+
+def iso(open_s: int | float) -> str:
+    """Write seconds since the epoch as UTC text.
+
+    >>> iso(1_518_048_000), iso(1_518_168_496.812)
+    ('2018-02-08T00:00:00Z', '2018-02-09T09:28:16.812Z')
+    """
+    open_us = round(open_s * US_PER_S)
+    moment = np.datetime64(open_us, "us")
+    return f"{np.datetime_as_string(moment, unit='ms' if open_us % US_PER_S else 's')}Z"
 
 
 def series_advice(name: str, known: Sequence[str], otherwise: str) -> str:

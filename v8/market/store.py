@@ -48,12 +48,11 @@ from v8 import storage
 from v8.columns import OHLCV, OPEN_TIME
 from v8.errors import DataError
 from v8.invocation import command
-from v8.lock import waited_lock
 from v8.market.candles import Candles, places
-from v8.market.open_times import iso
-from v8.market.series import Series
+from v8.market.series import Series, iso
 from v8.market.sources.klines_api import LEAST_JUMP, are_doubted, distances, jump_of
 from v8.redaction import shown
+from v8.storage import waited_lock
 from v8.user_files import read_given
 from v8.wording import plural
 

@@ -25,8 +25,7 @@ from v8.errors import DataError
 from v8.features.indicators import warmup_bars
 from v8.market.candles import Candles
 from v8.market.companions import Companions
-from v8.market.open_times import iso
-from v8.market.series import Series
+from v8.market.series import Series, iso
 from v8.market.sources.source import CandleSource, CutOffSource
 from v8.net import told_of_waiting
 from v8.profile import Profile

@@ -35,8 +35,7 @@ from v8.losses.leaderboard import median as median_of
 from v8.losses.quantile_judgement import QuantileJudgement
 from v8.losses.season import BREAK_FACTOR, SEASON_FILE, Season
 from v8.losses.significance import corrected_p_values, diebold_mariano
-from v8.market.open_times import iso
-from v8.market.series import Series
+from v8.market.series import Series, iso
 from v8.tasks import TASKS
 
 RESULTS_FORMAT: Final = 1

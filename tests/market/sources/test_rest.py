@@ -16,8 +16,7 @@ import pytest
 from exchange_api import NOW_S, ApiFault, ExchangeApi, blocked, code, too_many
 
 from v8.errors import DataError, ProfileError
-from v8.market.open_times import iso
-from v8.market.series import Series
+from v8.market.series import Series, iso
 from v8.market.sources import rest
 from v8.market.sources.downloads import Downloader, TimeLimits
 from v8.market.sources.klines_api import PATIENCE_OF_API, ApiEtiquette, KlinesApi, read_addresses

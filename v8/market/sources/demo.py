@@ -25,8 +25,7 @@ from v8.columns import CLOSE, HIGH, LOW, OPEN, OPEN_TIME, VOLUME
 from v8.errors import DataError
 from v8.market.candles import Candles, require_num_bars
 from v8.market.checks import check_candles
-from v8.market.open_times import iso
-from v8.market.series import Series
+from v8.market.series import Series, iso
 
 END_S = 1_735_689_600  # 2025-01-01T00:00:00Z: where the newest candle closes
 START_S = 1_262_304_000  # 2010-01-01T00:00:00Z: nothing opens before

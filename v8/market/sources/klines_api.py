@@ -44,8 +44,7 @@ from numpy.typing import NDArray
 from v8.columns import CLOSE, OHLC, OHLCV, OPEN_TIME
 from v8.errors import DataError, ProfileError
 from v8.market.candles import MAX_VALUE
-from v8.market.open_times import iso
-from v8.market.series import Series
+from v8.market.series import Series, iso
 from v8.market.sources.downloads import (
     LONGEST_RETRY_AFTER_S,
     PATIENCE,

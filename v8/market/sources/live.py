@@ -27,8 +27,7 @@ from v8 import storage
 from v8.errors import DataError
 from v8.market.candles import Candles, require_num_bars
 from v8.market.checks import check_candles
-from v8.market.open_times import iso
-from v8.market.series import Series
+from v8.market.series import Series, iso
 from v8.market.sources.klines_api import MOST_ROWS, Span
 from v8.market.sources.rest import RestSource
 from v8.market.sources.source import require_listed

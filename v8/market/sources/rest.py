@@ -17,8 +17,7 @@ import pandas as pd
 from v8.errors import DataError
 from v8.market.candles import Candles, require_num_bars
 from v8.market.checks import check_candles
-from v8.market.open_times import iso
-from v8.market.series import Series
+from v8.market.series import Series, iso
 from v8.market.sources.klines_api import MOST_ROWS, KlinesApi, Span
 from v8.market.sources.source import require_listed
 

@@ -21,8 +21,7 @@ import pandas as pd
 
 from v8.columns import OHLCV, OPEN_TIME
 from v8.errors import DataError, listed
-from v8.market.frames import TIME_NAMES, flat_names, plain_name, wanted_columns
-from v8.market.open_times import read_open_times
+from v8.market.frames import TIME_NAMES, flat_names, plain_name, read_open_times, wanted_columns
 from v8.market.series import Series
 
 ARCHIVE_COLUMNS = (

@@ -43,8 +43,8 @@ from v8.columns import OPEN_TIME
 from v8.errors import DataError
 from v8.market.candles import Candles, require_num_bars
 from v8.market.checks import check_candles
-from v8.market.open_times import US_PER_S, iso, read_open_times
-from v8.market.series import Series
+from v8.market.frames import read_open_times
+from v8.market.series import US_PER_S, Series, iso
 from v8.market.sources.downloads import Address, Downloader, read_address
 from v8.market.sources.source import require_listed
 from v8.market.sources.tables import read_csv_table

@@ -25,14 +25,12 @@ from typing import Any, ClassVar, Final
 import pandas as pd
 
 from v8 import storage
-from v8.columns import OHLC, OPEN_TIME
+from v8.columns import OHLC, OPEN_TIME, plain_symbol
 from v8.errors import DataError, ProfileError, listed
 from v8.market.candles import Candles, require_num_bars
 from v8.market.checks import check_candles
-from v8.market.open_times import iso
-from v8.market.series import Series
+from v8.market.series import Series, iso
 from v8.redaction import shown
-from v8.symbols import plain_symbol
 
 PACKAGE: Final = "yfinance"
 SYMBOLS_VARIABLE: Final = "V8_YFINANCE_SYMBOLS"

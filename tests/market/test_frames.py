@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from v8.market.open_times import read_open_times
+from v8.market.frames import read_open_times
 
 MIDNIGHT_US = 1_735_689_600_000_000
 """2025-01-01T00:00:00Z: 20,089 days of 86,400 s since the epoch, in microseconds."""
