@@ -24,8 +24,7 @@ from fuzzing.cases import MONTH, ODD_VALUES, SERIES, Case, make_case, odd_frame,
 from fuzzing.given import TABLE
 from fuzzing.ledgers import LEDGER, use_ledger
 from v8.artifacts.backtest_folder import read_plan
-from v8.artifacts.forecast_input import checked_candles
-from v8.artifacts.forecaster import SeenCandlesWarning
+from v8.artifacts.forecaster import SeenCandlesWarning, checked_candles
 from v8.artifacts.metadata import read_metadata
 from v8.artifacts.run_folder import read_run
 from v8.artifacts.series_artifact import read_sample

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from v8.artifacts.forecast_input import checked_candles
+from v8.artifacts.forecaster import checked_candles
 from v8.errors import DataError
 from v8.market.candles import Candles
 from v8.market.checks import check_candles

@@ -14,8 +14,7 @@ import pandas as pd
 
 from v8.api.arguments import in_python
 from v8.artifacts import forecaster as artifacts
-from v8.artifacts.forecast_input import checked_candles
-from v8.artifacts.forecaster import seconds_of
+from v8.artifacts.forecaster import checked_candles, seconds_of
 from v8.artifacts.run_folder import RUN_FILE
 from v8.artifacts.shared_models import SharedModels
 from v8.columns import OPEN_TIME

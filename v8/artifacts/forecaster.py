@@ -8,21 +8,26 @@ window therefore meets the same compiled program, alone or among thousands, when
 user forecasts and in a back-test, and gives the same numbers to the bit: on one machine, with the same
 versions. Other batch sizes may round differently, by a few units in the last place of float32.
 
+Nothing about candles is guessed: a frame that says or shows that it is of another series or timeframe is
+refused, a hole in the rows that a forecast needs is never filled in, the bar that is still running is
+dropped, and a newest candle that has closed and cannot be used is not left out in silence.
+
 Shape legend: N windows, B batch, T lookback, F features, H horizon, Q levels, C columns of a task.
 """
 
 import logging
+import time
 import warnings
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from v8.artifacts.forecast_input import checked_candles, require_recent, require_unbroken
+from v8.artifacts import model_file
 from v8.artifacts.metadata import (
     METADATA_FILE,
     MODEL_FILE,
@@ -31,28 +36,25 @@ from v8.artifacts.metadata import (
     read_metadata,
     verify_model_file,
 )
-from v8.artifacts.model_file import check_keras_file, one_fault, require_made_for
 from v8.artifacts.shared_models import SharedModels
 from v8.columns import OPEN_TIME
 from v8.errors import ArtifactError, DataError, listed
-from v8.features.indicators import (
-    definition_digest,
-    definitions,
-    is_of_package,
-    needed_beside,
-    warmup_bars,
-)
+from v8.features import indicators
 from v8.features.table import FeatureTable, compute_table
 from v8.invocation import command
-from v8.market.candles import Candles
+from v8.market.candles import Candles, require_newest, require_one_unit
+from v8.market.checks import check_candles
 from v8.market.companions import Companions
-from v8.market.frames import GivenCandles
-from v8.market.series import Series, iso
+from v8.market.frames import GivenCandles, candle_table, of_another_series, read_open_times
+from v8.market.series import TIMEFRAME_S, US_PER_S, Series, iso
 from v8.networks.published import FORECAST_BATCH, Forecasts, forecast_windows, split_outputs
 from v8.quantile_levels import MEDIAN, fault_of, quantile_column, quantile_output
 from v8.records import Count, OpenTime, Positive
 from v8.tasks import TASKS
 from v8.windows.splits import window_anchors
+
+FRAME: Final = "a frame"
+"""Name of the source of candles that were given as a table in memory."""
 
 ISSUED_AT = "issued_at"
 """Index of a back-test: when the last known candle closed, which is when the first forecast bar opens."""
@@ -62,6 +64,8 @@ STEP = "step"
 
 _CHUNK_WINDOWS = 128 * FORECAST_BATCH
 """Windows of a back-test that are in memory at the same time."""
+
+_FIX: Final = "Restore the artefact's folder, or download it again"
 
 # Every loaded file is its own model, traced once, as it must be; TensorFlow takes the fifth for a mistake.
 logging.getLogger("tensorflow").addFilter(
@@ -94,13 +98,18 @@ class Forecaster:
     ) -> None:
         for feature in about.features:
             _require_same(feature, where)
-        self.about, self.revision = about, revision
+        self.about, self.revision, self._model = about, revision, model
         self.series, self.features = Series.parse(about.series), tuple(about.names)
         self._where = str(Path(where).with_name(MODEL_FILE))
         self.lookback_bars, self.horizon_bars = about.lookback_bars, about.horizon_bars
+        self.needed_bars = about.needed_bars
+        """Fewest unbroken candles that `predict` reads: lookback and warm-up."""
+        self.warmup_bars = self.needed_bars - self.lookback_bars
+        """Candles before the window that the indicators need."""
+        self.seen_until_s = about.seen_until_s
+        """When the last candle closed that training or early stopping has seen, seconds since the epoch."""
         self.quantiles = about.profile.quantiles
         """Levels that it forecasts beside the point forecast, their median; none where it has none."""
-        self._model = model
         self.folder: Path | None = None
         """Where its files lie; None for one that was made of its parts."""
 
@@ -126,29 +135,13 @@ class Forecaster:
         folder = Path(folder)
         about = read_metadata(folder)
         file = verify_model_file(folder, about)
-        check_keras_file(file)
-        where = str(folder / METADATA_FILE)
+        model_file.check_keras_file(file)
         model = (models or SharedModels()).load(file)
-        forecaster = cls(about, model, where=where, revision=revision)
+        forecaster = cls(about, model, where=str(folder / METADATA_FILE), revision=revision)
         forecaster._require_fit(str(file))
-        require_made_for(file, str(forecaster.series))
+        model_file.require_made_for(file, str(forecaster.series))
         forecaster.folder = folder
         return forecaster
-
-    @property
-    def seen_until_s(self) -> int:
-        """When the last candle closed that training or early stopping has seen, seconds since the epoch."""
-        return self.about.seen_until_s
-
-    @property
-    def warmup_bars(self) -> int:
-        """Candles before the window that the indicators need."""
-        return warmup_bars(self.features)
-
-    @property
-    def needed_bars(self) -> int:
-        """Fewest unbroken candles that `predict` reads: lookback and warm-up."""
-        return self.lookback_bars + self.warmup_bars
 
     def forecast(self, windows_NTF: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
         """Forecast raw feature windows.
@@ -169,13 +162,12 @@ class Forecaster:
         """Forecast raw feature windows as `forecast` does, with the quantiles that the model has."""
         expected = (self.lookback_bars, len(self.features))
         if windows_NTF.ndim != 3 or windows_NTF.shape[1:] != expected or not len(windows_NTF):
-            raise DataError(
-                where=str(self.series),
-                rule=f"windows have the shape (N, {expected[0]} bars, {expected[1]} features)",
-                got=str(windows_NTF.shape),
-                fix="Cut them from a FeatureTable with the columns that metadata.json lists",
+            raise self._refusal(
+                f"windows have the shape (N, {expected[0]} bars, {expected[1]} features)",
+                str(windows_NTF.shape),
+                "Cut them from a FeatureTable with the columns that metadata.json lists",
             )
-        with one_fault(self._where, "must forecast from windows of the shape that it names"):
+        with model_file.one_fault(self._where, "must forecast from windows of the shape that it names"):
             forecasts = forecast_windows(self._model, windows_NTF)
             made = split_outputs(forecasts)
             bad = {task: np.count_nonzero(~np.isfinite(values)) for task, values in forecasts.items()}
@@ -205,7 +197,7 @@ class Forecaster:
         Args:
             candles: At least `needed_bars` candles of this forecaster's series, unbroken at the end: a
                 frame of raw ones with `open_time` (column or index) and open, high, low, close, volume,
-                or checked `Candles`. `v8.artifacts.forecast_input` says what is checked.
+                or checked `Candles`. `checked_candles` says what is checked.
             covariates: What the model reads beside them: candles by symbol, tables by the name of their file;
                 tables that are left out are read from the folder that `V8_TABLES` names.
             now_s: The present, seconds since the epoch, UTC; None for this machine's clock. A frame's
@@ -222,9 +214,9 @@ class Forecaster:
         them are unbroken at the end; or a price or band would not be above zero.
         """
         known = self.joined(candles, covariates, now_s)
-        require_unbroken(known, self.lookback_bars, self.warmup_bars)
+        self._require_unbroken(known)
         if max_age_bars is not None:
-            require_recent(known, max_age_bars, now_s)
+            self._require_recent(known, max_age_bars, now_s)
         table = compute_table(known, self.features)
         return self._forecast_after(table, np.array([len(table) - 1])).droplevel([ISSUED_AT, STEP])
 
@@ -244,12 +236,10 @@ class Forecaster:
         off at that time. Windows across a hole are left out.
 
         Args:
-            candles: As for `predict`; holes are allowed.
-            covariates: As for `predict`.
+            candles: As for `predict`, and so are `covariates` and `now_s`; holes are allowed.
             stride: Take every so-manieth window, at least 1.
             start: Leave out forecasts issued before this time; without a zone it is UTC.
             end: Leave out forecasts issued after this time.
-            now_s: As for `predict`.
 
         Returns:
             One row per forecast and bar ahead, index (`issued_at`, `step`, `open_time`), columns as
@@ -259,12 +249,8 @@ class Forecaster:
             DataError: If the candles cannot be used, no window fits, or a price would not be above zero.
         """
         if stride < 1:
-            raise DataError(
-                where=str(self.series),
-                rule="a stride is at least 1 window",
-                got=str(stride),
-                fix="Leave it out to take every window",
-            )
+            rule, fix = "a stride is at least 1 window", "Leave it out to take every window"
+            raise self._refusal(rule, str(stride), fix)
         table = compute_table(self.joined(candles, covariates, now_s, reaches=False), self.features)
         anchors = window_anchors(table.segment, (0, len(table)), self.lookback_bars, 0)
         issued_s = table.open_time_s[anchors] + self.series.bar_s
@@ -274,13 +260,11 @@ class Forecaster:
             got = f"{len(table)} candles after the warm-up, none of them with {self.lookback_bars} unbroken"
             if len(issued_s):
                 got = f"forecasts issued from {iso(issued_s[0])} to {iso(issued_s[-1])} only"
-            raise DataError(
-                where=str(self.series),
-                rule=f"a back-test needs a window of {self.lookback_bars} unbroken candles after the warm-up "
-                f"of {self.warmup_bars}, between start and end",
-                got=got,
-                fix="Fetch a longer history, or widen the span",
+            rule = (
+                f"a back-test needs a window of {self.lookback_bars} unbroken candles after the warm-up "
+                f"of {self.warmup_bars}, between start and end"
             )
+            raise self._refusal(rule, got, "Fetch a longer history, or widen the span")
         self._warn_of_seen(table.open_time_s[anchors])
         return self._forecast_after(table, anchors)
 
@@ -292,7 +276,7 @@ class Forecaster:
 
         Raises `ProfileError` if the metadata tell of tables that cannot be.
         """
-        return Companions(needed_beside(self.features), self.about.tables, given)
+        return Companions(indicators.needed_beside(self.features), self.about.tables, given)
 
     def joined(
         self,
@@ -305,9 +289,7 @@ class Forecaster:
         """Check candles, and put beside them what the model reads there, unless that has been done.
 
         Args:
-            candles: As for `predict`.
-            covariates: As for `predict`.
-            now_s: As for `predict`.
+            candles: As for `predict`, and so are `covariates` and `now_s`.
             reaches: Whether nothing may lack beside the newest candle.
 
         Raises `DataError` if they cannot be used, or something lacks.
@@ -332,12 +314,13 @@ class Forecaster:
             for name in chunks[0]
         }
         steps = np.arange(1, self.horizon_bars + 1)
-        opens_NH = table.open_time_s[anchors][:, None] + steps * self.series.bar_s
-        self._require_above_zero(columns, opens_NH.ravel())
-        opens = pd.to_datetime(opens_NH.ravel(), unit="s", utc=True)
+        opens_s = (table.open_time_s[anchors][:, None] + steps * self.series.bar_s).ravel()
+        self._require_above_zero(columns, opens_s)
+        opens = pd.to_datetime(opens_s, unit="s", utc=True)
         issued = opens[:: self.horizon_bars].repeat(self.horizon_bars)
-        names = [ISSUED_AT, STEP, OPEN_TIME]
-        index = pd.MultiIndex.from_arrays([issued, np.tile(steps, len(anchors)), opens], names=names)
+        index = pd.MultiIndex.from_arrays(
+            [issued, np.tile(steps, len(anchors)), opens], names=[ISSUED_AT, STEP, OPEN_TIME]
+        )
         return pd.DataFrame(columns, index=index)
 
     def _require_above_zero(
@@ -349,11 +332,10 @@ class Forecaster:
             is_price = any(name == each or name.startswith(f"{each}_q") for each in prices)
             if is_price and (values <= 0).any():
                 row = np.unravel_index(np.argmin(values), values.shape)
-                raise DataError(
-                    where=str(self.series),
-                    rule="prices and bands lie above zero, those that are read and those that are forecast",
-                    got=f"{name} {values[row]:.7g} for the bar at {iso(int(open_time_s[row]))}",
-                    fix="Look for a leap in the candles before it; what the exchange's API told wrongly, "
+                raise self._refusal(
+                    "prices and bands lie above zero, those that are read and those that are forecast",
+                    f"{name} {values[row]:.7g} for the bar at {iso(int(open_time_s[row]))}",
+                    "Look for a leap in the candles before it; what the exchange's API told wrongly, "
                     f"`{command('data', 'update', '--accept-revision')}` asks for again",
                 )
 
@@ -364,12 +346,13 @@ class Forecaster:
             for task, values in forecasts.points.items()
             for number, name in enumerate(TASKS[task].columns)
         }
-        for task, values in forecasts.quantiles.items():
-            for number, name in enumerate(TASKS[task].columns):
-                for place, level in enumerate(self.quantiles):
-                    if level != MEDIAN:  # which is the point forecast
-                        shown[quantile_column(name, level)] = values[:, :, place, number]
-        return shown
+        return shown | {
+            quantile_column(name, level): values[:, :, place, number]
+            for task, values in forecasts.quantiles.items()
+            for number, name in enumerate(TASKS[task].columns)
+            for place, level in enumerate(self.quantiles)
+            if level != MEDIAN  # which is the point forecast
+        }
 
     def _warn_of_seen(self, open_time_s: NDArray[np.int64]) -> None:
         if num_seen := int(np.count_nonzero(open_time_s + self.series.bar_s < self.seen_until_s)):
@@ -379,6 +362,33 @@ class Forecaster:
                 SeenCandlesWarning,
                 stacklevel=self._stacklevel,
             )
+
+    def _require_unbroken(self, candles: Candles) -> None:
+        """Refuse candles that break off before a window and its warm-up are complete."""
+        unbroken = int(np.count_nonzero(candles.segment == candles.segment[-1]))
+        if unbroken < self.needed_bars:
+            hole = f" after the hole that ends at {iso(candles.open_time_s[-unbroken])}"
+            raise self._refusal(
+                f"needs {self.needed_bars} unbroken candles at the end ({self.lookback_bars} lookback + "
+                f"{self.warmup_bars} warm-up)",
+                f"{unbroken}{hole if unbroken < len(candles) else ''}",
+                "Fetch the missing candles, or a longer history",
+            )
+
+    def _require_recent(self, candles: Candles, max_age_bars: int, now_s: int | None) -> None:
+        """Refuse candles after which too many bars have closed."""
+        now_s, closed_s = _present_s(now_s), int(candles.open_time_s[-1]) + self.series.bar_s
+        age_bars = (now_s - closed_s) // self.series.bar_s
+        if age_bars > max_age_bars:
+            raise self._refusal(
+                f"at most {max_age_bars} bars may have closed after the newest candle",
+                f"{age_bars:,} bars between its close at {iso(closed_s)} and now, {iso(now_s)}",
+                "Take newer ones (param:source live), or allow old (param:allow_old; "
+                "in Python max_age_bars=None)",
+            )
+
+    def _refusal(self, rule: str, got: str, fix: str) -> DataError:
+        return DataError(where=str(self.series), rule=rule, got=got, fix=fix)
 
     def _require_fit(self, where: str) -> None:
         """Refuse a model whose shapes are not those that its metadata promises."""
@@ -394,20 +404,58 @@ class Forecaster:
         found = {task: tuple(output.shape[1:]) for task, output in outputs.items()}
         window = [tuple(model_input.shape[1:]) for model_input in self._model.inputs]
         if window != [(self.lookback_bars, len(self.features))] or found != expected or not found:
-            raise ArtifactError(
-                where=where,
-                rule=f"must take and give what {METADATA_FILE} says: "
-                f"({self.lookback_bars}, {len(self.features)}) to {expected}",
-                got=f"{', '.join(map(str, window))} to {found}",
-                fix="Restore the artefact's folder, or download it again",
-            )
+            rule = f"must take and give what {METADATA_FILE} says: "
+            rule += f"({self.lookback_bars}, {len(self.features)}) to {expected}"
+            got = f"{', '.join(map(str, window))} to {found}"
+            raise ArtifactError(where=where, rule=rule, got=got, fix=_FIX)
         if wrong := _contradictions(self.about):
-            raise ArtifactError(
-                where=where,
-                rule=f"must be what {METADATA_FILE} says in all of its keys",
-                got=f"a contradiction in {listed(wrong)}",
-                fix="Restore the artefact's folder, or download it again",
-            )
+            rule = f"must be what {METADATA_FILE} says in all of its keys"
+            raise ArtifactError(where=where, rule=rule, got=f"a contradiction in {listed(wrong)}", fix=_FIX)
+
+
+def checked_candles(candles: Candles | GivenCandles, series: Series, now_s: int | None = None) -> Candles:
+    """Return checked candles of a series.
+
+    Args:
+        candles: Checked candles, or a table of raw ones as `v8.market.frames` reads it: a frame, rows of an
+            exchange library, columns by name; open times in any unit that `v8.market.frames` reads
+            (without a zone: UTC), any row order. What names symbol, timeframe or series must agree.
+        series: What they must be of.
+        now_s: The present, seconds since the epoch, UTC; None for this machine's clock. Only a frame's
+            running bar depends on it.
+
+    Raises `DataError` if they are of another series or timeframe, cannot be repaired without guessing, or
+    their newest row that has closed cannot be used.
+    """
+    if not isinstance(candles, Candles):
+        frame = candle_table(candles, series, f"{series} from {FRAME}")
+        _require_spacing(frame, series)
+        candles = check_candles(frame, series, source=FRAME, now_s=_present_s(now_s))
+        require_one_unit(candles)
+    elif candles.series != series:
+        raise of_another_series(series, str(candles.series))
+    require_newest(candles)
+    return candles
+
+
+def _require_spacing(frame: pd.DataFrame, series: Series) -> None:
+    """Say plainly that a frame is of another timeframe, before its rows are called unusable."""
+    times = read_open_times(frame[OPEN_TIME])
+    steps_s = np.diff(np.unique(times.open_us[times.is_readable])) / US_PER_S
+    if len(steps_s) < 2 or np.median(steps_s) == series.bar_s:
+        return
+    step_s = float(np.median(steps_s))
+    name = next((f" ({name})" for name, bar_s in TIMEFRAME_S.items() if bar_s == step_s), "")
+    raise DataError(
+        where=str(series),
+        rule=f"reads candles that open {series.bar_s:,} s apart ({series.timeframe})",
+        got=f"rows that are mostly {step_s:,.10g} s apart{name}",
+        fix="Load the forecaster of that timeframe, or fetch candles of this one",
+    )
+
+
+def _present_s(now_s: int | None) -> int:
+    return int(time.time()) if now_s is None else now_s
 
 
 def seconds_of(moment: str | datetime | None, default: int) -> int:
@@ -433,14 +481,15 @@ def _require_same(feature: FeatureAbout, where: str) -> None:
 
     The digest decides; artefacts from before there was one are judged by their sentence.
     """
-    ours, digest = definitions([feature.name])[feature.name], definition_digest(feature.name)
+    name, digest = feature.name, indicators.definition_digest(feature.name)
+    ours = indicators.definitions([name])[name]
     if feature.digest != digest and (feature.digest is not None or feature.definition != ours):
+        of_package = ", and the version of ta that it names" if indicators.is_of_package(name) else ""
         raise ArtifactError(
-            where=f"{where}, feature {feature.name}",
+            where=f"{where}, feature {name}",
             rule=f"this v8 computes it as {ours!r}",
             got=f"another formula, {feature.definition!r}",
-            fix="Use the v8 that trained the model"
-            + (", and the version of ta that it names" if is_of_package(feature.name) else ""),
+            fix=f"Use the v8 that trained the model{of_package}",
         )
 
 
@@ -452,9 +501,10 @@ def _contradictions(about: Metadata) -> list[str]:
         "profile.lookback_bars": profile.lookback_bars in (None, about.lookback_bars),
         "profile.horizon_bars": profile.horizon_bars in (None, about.horizon_bars),
         "profile.features": profile.features in (None, tuple(about.names)),
+        "profile.quantiles": not profile.quantiles or fault_of(profile.quantiles) is None,
+        **{
+            f"tasks.{task}": task in TASKS and one.columns == TASKS[task].columns
+            for task, one in about.tasks.items()
+        },
     }
-    if profile.quantiles:
-        agrees["profile.quantiles"] = fault_of(profile.quantiles) is None
-    for task, one in about.tasks.items():
-        agrees[f"tasks.{task}"] = task in TASKS and one.columns == TASKS[task].columns
     return [key for key, is_so in agrees.items() if not is_so]
