@@ -44,7 +44,7 @@ sys.path.insert(0, str(REPOSITORY))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.run_folder import RunRecord, changed_candles, pin_of, read_run
+from v8.artifacts.run_folder import RunRecord, pin_of, read_run
 from v8.columns import CLOSE, OHLC, TASK_OHLC
 from v8.errors import ArtifactError, ProfileError, V8Error
 from v8.features.table import compute_table
@@ -229,8 +229,7 @@ def candles_of(what: Plan, series: Series) -> Candles:
     if pinned is None or what.run is None:
         return what.source.candles(series, what.profile.newest_bars)
     candles = what.source.candles(series, pinned.num_bars, pinned.last_open_s)
-    if candles.digest != pinned.digest:
-        raise changed_candles(series, pinned, pin_of(candles), what.run)
+    pinned.require(pin_of(candles), series, what.run)
     return candles
 
 

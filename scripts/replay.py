@@ -41,7 +41,7 @@ sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests/parts")]
 from exchange_api import ExchangeApi
 from watched_replay import MOVED_CLOCK, WatchedReplay, ledger_rows
 
-from v8.artifacts.generations import read_serving
+from v8.artifacts.nested_runs import read_serving
 from v8.live.ledger import Ledger, place_name
 from v8.market.series import Series
 from v8.market.sources.vision import VisionSource

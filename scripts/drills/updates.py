@@ -21,7 +21,7 @@ sys.path[:0] = [str(REPOSITORY / "tests" / "parts")]
 
 from later_candles import with_future, write_past
 
-from v8.artifacts.generations import read_serving
+from v8.artifacts.nested_runs import read_serving
 from v8.storage import digest_file
 
 KIND = "updates"

@@ -23,9 +23,9 @@ from fuzzing.calls import call_at_random
 from fuzzing.cases import MONTH, ODD_VALUES, SERIES, Case, make_case, odd_frame, told
 from fuzzing.given import TABLE
 from fuzzing.ledgers import LEDGER, use_ledger
-from v8.artifacts.backtest_folder import read_plan
 from v8.artifacts.forecaster import SeenCandlesWarning, checked_candles
 from v8.artifacts.metadata import read_metadata
+from v8.artifacts.nested_runs import read_plan
 from v8.artifacts.run_folder import read_run
 from v8.artifacts.series_artifact import read_sample
 from v8.cli.app import app

@@ -28,7 +28,7 @@ from v8.app.guard import Policy
 from v8.app.page import shown
 from v8.app.places import FleetForecasts, RunPlace
 from v8.app.server import Site, application, listening, server_of
-from v8.artifacts.generations import served_folder
+from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.run_folder import RunFolder, RunRecord
 from v8.market.series import Series
 from v8.market.sources.klines_api import KlinesApi

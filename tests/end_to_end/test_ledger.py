@@ -20,7 +20,7 @@ from moved_clock import open_following
 from typer.testing import CliRunner
 from watched_replay import AFTER_CLOSE_S, MOVED_CLOCK, WatchedReplay, ledger_rows
 
-from v8.artifacts.generations import Serving
+from v8.artifacts.nested_runs import Serving
 from v8.cli.app import app
 from v8.live import watching
 from v8.live.entries import GIVEN_UP_S

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import v8
-from v8.artifacts.generations import Contender, Decision, read_serving
+from v8.artifacts.nested_runs import Contender, Decision, read_serving
 from v8.errors import ArtifactError
 from v8.hub.layout import Choice, stage_run
 from v8.hub.opening import open_place

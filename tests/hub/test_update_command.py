@@ -24,7 +24,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from v8.artifacts.generations import Decision, read_serving, served_folder
+from v8.artifacts.nested_runs import Decision, read_serving, served_folder
 from v8.cli.app import app
 from v8.errors import ArtifactError
 from v8.hub.layout import Choice, stage_run

@@ -16,8 +16,8 @@ from v8.app.answers import track
 from v8.app.drawing import draw
 from v8.app.page import _numbers, _picture, record_part
 from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.generations import Serving, read_serving
 from v8.artifacts.metadata import METADATA_FILE, read_metadata
+from v8.artifacts.nested_runs import Serving, read_serving
 from v8.artifacts.run_folder import RunFolder, RunRecord, read_run
 from v8.cli.printed_forecasts import PRINTERS
 from v8.cli.track import _PRINTERS

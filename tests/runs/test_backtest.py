@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from v8.artifacts.backtest_folder import BacktestPlan, read_plan
 from v8.artifacts.metadata import read_metadata
+from v8.artifacts.nested_runs import BacktestPlan, read_plan
 from v8.errors import ArtifactError, DataError
 from v8.market.candles import Candles
 from v8.market.checks import check_candles

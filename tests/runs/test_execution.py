@@ -498,7 +498,7 @@ def test_a_run_keeps_the_batches_of_the_device_that_it_began_on(
         plan, workshop = make_plan(profile, [ONE], tmp_path / name), Workshop()
         with opened(plan) as folder:
             if begun_on_gpu:
-                folder.settle_num_parts(profile.training.num_parts(is_on_gpu=True))
+                folder.settle("num_parts", lambda: profile.training.num_parts(is_on_gpu=True))
             execute(plan, folder, Market(), workshop, ignore)
         found.append(
             (workshop.jobs[0].num_parts, json.loads((plan.path / "run.json").read_text())["num_parts"])
@@ -515,7 +515,7 @@ def test_who_continues_a_run_compiles_loops_as_it_was_begun(
         plan = make_plan(make_profile(), [ONE], tmp_path / name)
         with opened(plan) as folder:
             if begun:
-                folder.settle_loops(lambda: "whole_of_16")
+                folder.settle("loops", lambda: "whole_of_16")
             execute(plan, folder, Market(), Workshop(), ignore)
         told = json.loads((plan.path / "run.json").read_text())["loops"]
         loops = begun or "stepwise"

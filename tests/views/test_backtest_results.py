@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from judging import judge_arrays, rolled
 
-from v8.artifacts.backtest_folder import BacktestPlan, Fold
+from v8.artifacts.nested_runs import BacktestPlan, Fold
 from v8.cli.backtest import HEAD, rows_of
 from v8.losses.judgement import Judgement
 from v8.losses.quantile_judgement import JudgedQuantiles, QuantileErrors, QuantileJudgement

@@ -17,8 +17,8 @@ import yaml
 
 from v8.api.arguments import in_python
 from v8.api.forecaster import Forecaster, publish_folder, sureness, tidy
-from v8.artifacts.generations import served_folder
 from v8.artifacts.metadata import HISTORY_FILE, Metadata, read_metadata
+from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.run_folder import read_run
 from v8.errors import ArtifactError, ProfileError, V8Error, as_flag, listed
 from v8.invocation import command

@@ -3,7 +3,7 @@
     runs/aligned/       run.json, leaderboard.csv, report.html, timing.json, report/*.png, .lock, .lock-holder
       BTCUSDT-15m/      model.keras, metadata.json, history.csv, forecasts.json  (or error.txt)
       BTCUSDT-15m.replaced-1/   what `--redo` set aside
-      serving.json, generations/    models that were trained later, see `v8.artifacts.generations`
+      serving.json, generations/    models that were trained later, see `v8.artifacts.nested_runs`
 
 A run pins what it was started with: profile, source, and per series the newest candle and the digest
 of all of them. Whoever continues it must bring the same, or start another folder beside it with
@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import count, islice
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
@@ -57,7 +57,7 @@ def _series_name(name: str) -> str:
     return name
 
 
-SeriesName = Annotated[str, AfterValidator(_series_name)]
+SeriesName = Annotated[str, Field(strict=True), AfterValidator(_series_name)]
 """Such as "BTCUSDT-15m"; safe as the name of a folder."""
 
 Loops = Literal["stepwise", "whole", "whole_of_16"]
@@ -82,6 +82,19 @@ class CandlePin:
     def __str__(self) -> str:
         span = f"{self.num_bars:,} candles from {self.first_open} to {self.last_open}"
         return f"{span} with digest {self.digest[:12]}"
+
+    def require(self, found: CandlePin, series: Series, folder: Path) -> None:
+        """Refuse other candles than those a series of a run was started with.
+
+        Raises `DataError` if they are others.
+        """
+        if self.digest != found.digest:
+            raise DataError(
+                where=str(series),
+                rule=f"{folder} was started with {self}",
+                got=str(found),
+                fix="Bring back the same candles, or start a new run beside it with param:fresh",
+            )
 
 
 @dataclass(frozen=True)
@@ -216,17 +229,19 @@ class RunFolder(FolderLock):
         self.record.series[str(series)] = replace(self.state(series), **changes)
         self.require_writable()
         if self._pace.is_due(len(self.record.series)):
-            self._save()
+            self.keep()
 
     def keep(self) -> None:
         """Save `run.json` now: before anything is made that rests on it."""
-        self._save()
+        self.require_writable()
+        with self._pace.timed():
+            write_json(self.path / RUN_FILE, asdict(self.record))
 
     def expect(self, chosen: Iterable[Series]) -> None:
         """List series that are to be trained, all in one write."""
         for series in chosen:
             self.record.series[str(series)] = self.state(series)
-        self._save()
+        self.keep()
 
     def release_running(self) -> None:
         """Say of series that were cut off that they wait again; their checkpoints keep their epochs."""
@@ -234,7 +249,7 @@ class RunFolder(FolderLock):
             if state.status == "running":
                 self.record.series[name] = replace(state, status="pending")
         if not self._refusal:
-            self._save()
+            self.keep()
 
     def set_aside(self, series: Series) -> None:
         """Move all that is there of a series out of the way and let it wait to be trained anew."""
@@ -250,37 +265,26 @@ class RunFolder(FolderLock):
             raise StorageError.of(new, error) from error
         self.set_state(series, status="pending", reason=None, seconds=None)
 
-    def settle_precision(self, choose: Callable[[], str]) -> str:
-        """Return the number format of this run, chosen once: whoever continues trains in the same."""
-        if self.record.precision is None:
-            self.record = replace(self.record, precision=choose())
-            self._save()
-        return str(self.record.precision)
+    def settle(self, name: Literal["precision", "loops", "num_parts"], choose: Callable[[], Any]) -> Any:
+        """Return how this run trains, chosen once: whoever continues it trains in the same and gets the same.
 
-    def settle_loops(self, choose: Callable[[], Loops]) -> Loops:
-        """Return how this run's loops are compiled, chosen once: whoever continues gets the same weights."""
-        if self.record.loops is None:
-            self.record = replace(self.record, loops=choose())
-            self._save()
-        return cast(Loops, self.record.loops)
-
-    def settle_num_parts(self, wanted: int) -> int:
-        """Return how many batches make a step in this run: as many as on the device that it began on."""
-        if self.record.num_parts is None:
-            self.record = replace(self.record, num_parts=wanted)
-            self._save()
-        return int(self.record.num_parts or wanted)
+        Args:
+            name: What of `RunRecord` is settled.
+        """
+        if getattr(self.record, name) is None:
+            self.record = replace(self.record, **{name: choose()})
+            self.keep()
+        return getattr(self.record, name)
 
     def pin(self, series: Series, candles: CandlePin) -> None:
         """Pin a series to its candles, or check that they are the ones it is pinned to.
 
         Raises `DataError` if the run was started with other candles.
         """
-        pinned = self.state(series).candles
-        if pinned is None:
+        if pinned := self.state(series).candles:
+            pinned.require(candles, series, self.path)
+        else:
             self.set_state(series, candles=candles)
-        elif pinned.digest != candles.digest:
-            raise changed_candles(series, pinned, candles, self.path)
 
     def series_folder(self, series: Series) -> Path:
         """Return the folder of one series' artefact; it need not exist."""
@@ -293,7 +297,7 @@ class RunFolder(FolderLock):
                 rule=f"a run starts in a folder of its own; without {RUN_FILE} nobody knows whose these are",
                 fix=f"Restore {RUN_FILE} to continue, or start a new run beside it with param:fresh",
             )
-            self._save()
+            self.keep()
             return
         self.record = read_run(self.path)
         if not self._refusal:
@@ -304,22 +308,14 @@ class RunFolder(FolderLock):
                 raise refusal
             self.note = f"{self.path}: nothing of this run was finished or in training; it begins anew."
             self.record = begun
-            self._save()
+            self.keep()
         self.release_running()
-
-    def _save(self) -> None:
-        self.require_writable()
-        with self._pace.timed():
-            write_json(self.path / RUN_FILE, asdict(self.record))
 
     def _is_bare(self) -> bool:
         """Tell whether the run made nothing yet: no series is done, and none left more than why it failed."""
-        states = self.record.series.items()
-        folders = [self.path / name for name, _ in states]
-        left = (file for folder in folders for file in folder.rglob("*") if not file.is_dir())
-        return all(state.status != "done" for _, state in states) and all(
-            file.name == ERROR_FILE for file in left
-        )
+        left = (file for name in self.record.series for file in (self.path / name).rglob("*"))
+        is_any_done = any(state.status == "done" for state in self.record.series.values())
+        return not is_any_done and all(file.name == ERROR_FILE or file.is_dir() for file in left)
 
     def _other_start(self, begun: RunRecord) -> V8Error | None:
         """Return why the run cannot go on with what is begun now; None when it can."""
@@ -361,31 +357,26 @@ def read_run(path: Path) -> RunRecord:
     holds, or a file of the folder lies elsewhere, or its profile is not that of its digest.
     """
     require_own_files(path)
-    _require_one_run(path)
-    file, fix = path / RUN_FILE, "Use the v8 that wrote it, or start a new run beside it with param:fresh"
-    content = read_json_object(file, fix="Start a new run beside it with param:fresh")
+    file, other = path / RUN_FILE, "start a new run beside it with param:fresh"
+    if not file.exists() and not path.is_symlink():
+        runs = sorted(str(each.parent) for each in islice(path.glob(f"*/{RUN_FILE}"), _MOST_RUNS))
+        kind = f"a folder of runs: {listed(runs)}" if runs else "a folder without one"
+        raise ArtifactError(
+            where=str(path),
+            rule=f"must be the folder of one run, which holds {RUN_FILE}",
+            got=kind if path.is_dir() else "no such folder",
+            fix=f"Name one of its runs, such as {runs[0]}" if runs else f"Train one with `{command('run')}`",
+        )
+    content = read_json_object(file, fix=other.capitalize())
+    fix = f"Use the v8 that wrote it, or {other}"
     check_format(content, (RUN_FORMAT,), what="run", where=str(file), fix=fix)
-    fix = "Restore the file, or start a new run beside it with param:fresh"
+    fix = f"Restore the file, or {other}"
     record = checked(_RECORD, content, where=str(file), fix=fix, rule=AS_WRITTEN)
     checked(_NAMES, content, where=str(file), fix=fix)
     require_own_profile(file, fix=fix)
     for name in record.series:
         require_own_files(path / name)
     return record
-
-
-def _require_one_run(path: Path) -> None:
-    """Refuse a folder that is none of a run, and name the runs in it, if there are any."""
-    if (path / RUN_FILE).exists() or path.is_symlink():
-        return
-    runs = sorted(str(each.parent) for each in islice(path.glob(f"*/{RUN_FILE}"), _MOST_RUNS))
-    kind = f"a folder of runs: {listed(runs)}" if runs else "a folder without one"
-    raise ArtifactError(
-        where=str(path),
-        rule=f"must be the folder of one run, which holds {RUN_FILE}",
-        got=kind if path.is_dir() else "no such folder",
-        fix=f"Name one of its runs, such as {runs[0]}" if runs else f"Train one with `{command('run')}`",
-    )
 
 
 def require_own_profile(file: Path, *, fix: str) -> None:
@@ -429,7 +420,11 @@ def locate_run(runs: Path, name: str, *, is_fresh: bool) -> Path:
     taken = {1: runs / name} if (runs / name).exists() else {}
     for path in runs.glob(f"{name}-*"):
         number = re.fullmatch(r"[1-9][0-9]*", path.name.removeprefix(f"{name}-"))
-        if number and int(number[0]) > 1 and _is_run_of(path, name, is_fresh=is_fresh):
+        if not number or int(number[0]) < 2:
+            continue
+        # A profile may itself be called aligned-2; its runs are not ours. A new folder takes nobody's name.
+        mine = (name, name.removesuffix("-smoke"))
+        if is_fresh or ((path / RUN_FILE).exists() and str(read_run(path).profile.get("name")) in mine):
             taken[int(number[0])] = path
     if is_fresh:
         return runs / (f"{name}-{max(taken) + 1}" if taken else name)
@@ -442,33 +437,13 @@ def pin_of(candles: Candles) -> CandlePin:
     return CandlePin(first.isoformat(), last.isoformat(), len(candles), candles.digest)
 
 
-def changed_candles(series: Series, pinned: CandlePin, found: CandlePin, folder: Path) -> DataError:
-    """Build the error for candles that are no longer those the run was started with."""
-    return DataError(
-        where=str(series),
-        rule=f"{folder} was started with {pinned}",
-        got=str(found),
-        fix="Bring back the same candles, or start a new run beside it with param:fresh",
-    )
-
-
 def now_iso() -> str:
     """Return the time now, ISO 8601 in UTC, whole seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _is_run_of(path: Path, name: str, *, is_fresh: bool) -> bool:
-    """Tell whether a numbered folder is a run of `name`; for a new folder every name in use counts."""
-    if is_fresh:
-        return True
-    if not (path / RUN_FILE).exists():
-        return False
-    # A profile may itself be called aligned-2; its runs are not ours.
-    return str(read_run(path).profile.get("name")) in (name, name.removesuffix("-smoke"))
-
-
 def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in content.items():
-        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value})
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
     return flat

@@ -34,7 +34,7 @@ from v8.tables import Table
 from v8.wording import number, p_value, plural
 
 if TYPE_CHECKING:
-    from v8.artifacts.backtest_folder import BacktestPlan
+    from v8.artifacts.nested_runs import BacktestPlan
     from v8.market.sources.source import CandleSource
     from v8.runs.backtest import Asked
     from v8.runs.execution import TrainAll
@@ -158,7 +158,7 @@ def rows_of(found: Mapping[str, BacktestResults]) -> Iterator[list[str]]:
 
 def judge_seasons(path: Path, wanted: Asked, source: CandleSource, train_all: TrainAll) -> BacktestResults:
     """Carry out a back-test in its folder, or what is left of it, and show what it found."""
-    from v8.artifacts.backtest_folder import BacktestLock
+    from v8.artifacts.nested_runs import BacktestLock
     from v8.cli.printing import open_display, print_lines
     from v8.runs.backtest import carry_out
 

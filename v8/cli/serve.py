@@ -116,7 +116,7 @@ def _require_extra() -> None:
 
 def _place(where: Path | str, revision: str | None, *, is_offline: bool) -> Place:
     from v8.app.places import HubPlace, RunPlace
-    from v8.artifacts.generations import served_folder
+    from v8.artifacts.nested_runs import served_folder
 
     if isinstance(where, str):
         return HubPlace(where, revision, is_offline=is_offline)

@@ -34,7 +34,7 @@ from v8.tables import Table
 from v8.wording import ABSENT, count, number, percent
 
 if TYPE_CHECKING:
-    from v8.artifacts.generations import Decision, Sureness
+    from v8.artifacts.nested_runs import Decision, Sureness
     from v8.live.ledger import Ledger
     from v8.live.renewal import Looked, Renewal, Renewed
     from v8.live.staleness import Rule, Standing

@@ -24,7 +24,6 @@ from typing import Annotated, Any, ClassVar, Final
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from v8 import records
-from v8.artifacts.generations import Decision, read_serving
 from v8.artifacts.metadata import (
     HISTORY_FILE,
     METADATA_FILE,
@@ -36,6 +35,7 @@ from v8.artifacts.metadata import (
     verify_model_file,
 )
 from v8.artifacts.model_file import MAX_UNPACKED_BYTES, check_keras_file, require_made_for
+from v8.artifacts.nested_runs import Decision, read_serving
 from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import README_FILE, artifact_readme
 from v8.errors import ArtifactError, PublishError, listed

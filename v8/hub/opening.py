@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path
 
 from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.generations import served_folder
 from v8.artifacts.metadata import METADATA_FILE, read_metadata
+from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.shared_models import SharedModels
 from v8.errors import ArtifactError, PullError, listed
 from v8.hub.layout import MODELS_FOLDER

@@ -1,6 +1,6 @@
 """Renews the models of a run: trains a new generation of what is stale, and lets the better one serve.
 
-A generation is a run folder of its own (`v8.artifacts.generations`), planned and carried out as any run. When
+A generation is a run folder of its own (`v8.artifacts.nested_runs`), planned and carried out as any run. When
 it is done, each of its models is ruled on against the one that serves, by `v8.losses.contest` on candles that
 neither was made from, and the decision is saved before the next one is looked at. Until then, whatever
 happens, the old model serves. A generation that a killed call left behind is finished before another begins.
@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.generations import (
+from v8.artifacts.metadata import read_metadata
+from v8.artifacts.nested_runs import (
     SERVING_FILE,
     Contender,
     Decision,
@@ -30,7 +31,6 @@ from v8.artifacts.generations import (
     list_generations,
     read_serving,
 )
-from v8.artifacts.metadata import read_metadata
 from v8.artifacts.run_folder import RUN_FILE, RunRecord, now_iso, read_run
 from v8.errors import ArtifactError, listed
 from v8.features.store import FeatureStore

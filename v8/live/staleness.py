@@ -22,8 +22,8 @@ from typing import Final
 import numpy as np
 
 from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.generations import Serving
 from v8.artifacts.metadata import Metadata, read_metadata
+from v8.artifacts.nested_runs import Serving
 from v8.errors import ArtifactError
 from v8.features.formulas import DAY_S
 from v8.features.table import compute_table

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median_high, median_low
 from typing import Final
 
-from v8.artifacts.backtest_folder import (
+from v8.artifacts.nested_runs import (
     BACKTEST_FORMAT,
     PLAN_FILE,
     BacktestPlan,

@@ -210,15 +210,14 @@ def _settled(jobs: Sequence[Job], folder: RunFolder, listen: Listener) -> list[J
     def tell(text: str) -> None:
         listen(Note(text))
 
-    training = profile.training
-    precision = folder.settle_precision(
-        lambda: choose_precision(profile, may_have_gpu=may_have_gpu(), tell=tell)
+    precision = folder.settle(
+        "precision", lambda: choose_precision(profile, may_have_gpu=may_have_gpu(), tell=tell)
     )
     if precision == "float32":
-        compile_loops(folder.settle_loops(lambda: choose_loops(profile, tell=tell)))
-    num_parts = training.num_parts(is_on_gpu=may_have_gpu())
-    if training.cpu_batch_size is not None:
-        num_parts = folder.settle_num_parts(num_parts)
+        compile_loops(folder.settle("loops", lambda: choose_loops(profile, tell=tell)))
+    num_parts = profile.training.num_parts(is_on_gpu=may_have_gpu())
+    if profile.training.cpu_batch_size is not None:
+        num_parts = folder.settle("num_parts", lambda: profile.training.num_parts(is_on_gpu=may_have_gpu()))
     return [replace(job, precision=precision, num_parts=num_parts) for job in jobs]
 
 

@@ -15,8 +15,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from v8.artifacts.generations import Serving, read_serving, served_folder
 from v8.artifacts.metadata import HISTORY_FILE, Metadata, read_metadata, redo_offered
+from v8.artifacts.nested_runs import Serving, read_serving, served_folder
 from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import FORECASTS_FILE, ForecastSample, read_sample
 from v8.errors import ArtifactError, StorageError, V8Error

@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic_core import to_jsonable_python
 
-from v8.artifacts.backtest_folder import BacktestPlan, Fold
 from v8.artifacts.metadata import read_metadata
+from v8.artifacts.nested_runs import BacktestPlan, Fold
 from v8.artifacts.run_folder import RUN_FILE, read_run
 from v8.formulas.baselines import NAIVE
 from v8.losses.judgement import MODEL, Judgement, Outcome, best_baseline, is_equal, outcome_of, verdict_of

@@ -15,8 +15,8 @@ import yaml
 from huggingface_hub import EvalResult, ModelCardData
 from pydantic import TypeAdapter
 
-from v8.artifacts.generations import Decision
 from v8.artifacts.metadata import MachineAbout, Metadata
+from v8.artifacts.nested_runs import Decision
 from v8.artifacts.run_folder import RUN_FILE, RunRecord
 from v8.artifacts.series_artifact import covariate_note
 from v8.losses.leaderboard import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from v8.artifacts.generations import (
+from v8.artifacts.nested_runs import (
     FIRST,
     MOST_DECISIONS,
     Contender,
