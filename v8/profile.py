@@ -43,7 +43,7 @@ from v8.columns import (
 from v8.errors import ProfileError
 from v8.families import FAMILIES
 from v8.families.family import Family, NetworkOutputs, NetworkSettings, NetworkShape
-from v8.features.feature import ANCHORED_KINDS
+from v8.features.formulas import ANCHORED_KINDS
 from v8.features.indicators import (
     FEATURES,
     MOST_OF_PACKAGE,

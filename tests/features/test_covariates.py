@@ -9,7 +9,7 @@ import pytest
 
 from v8.columns import is_given, parted
 from v8.errors import DataError
-from v8.features.feature import Kind
+from v8.features.formulas import Kind
 from v8.features.indicators import (
     FEATURES,
     check_columns,

@@ -16,11 +16,10 @@ from ta.trend import ADXIndicator
 from ta.volatility import AverageTrueRange
 
 from v8.errors import DataError
-from v8.features.feature import Kind
+from v8.features.formulas import Kind
 from v8.features.indicators import FEATURES, check_columns, definition_digest, plain_names, warmup_bars
 from v8.features.store import FeatureStore
-from v8.features.ta_features import package_feature
-from v8.features.ta_outputs import RefusedError, outputs, read_wish, suggestion
+from v8.features.ta_features import RefusedError, outputs, package_feature, read_wish, suggestion
 from v8.features.table import FeatureTable, compute_table
 from v8.market.candles import Candles
 from v8.market.checks import check_candles

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from v8.features.indicators import FEATURES, Feature, Formula, Kind
-from v8.features.table import Computed, compute_columns, continue_columns
+from v8.features.table import Computed, compute_columns
 from v8.market.candles import Candles
 from v8.market.checks import check_candles
 from v8.market.series import Series
@@ -42,14 +42,16 @@ def random_candles(seed: int, holes: list[int]) -> Candles:
 
 def gone_on(known: Computed, grown: Candles, names: Sequence[str]) -> Computed:
     """Return known columns with the rows of the candles that came since."""
-    new = continue_columns(grown, names, known.stood, len(known.columns[names[0]]))
-    joined = {name: np.concatenate([known.columns[name], new.columns[name]]) for name in names}
-    return Computed(joined, new.stood)
+    return known.continued(compute_columns(grown, names, known.stood, len(joined(known, names[0]))))
+
+
+def joined(computed: Computed, name: str) -> np.ndarray:
+    return np.concatenate(computed.runs[name])
 
 
 def assert_same_bits(one: Computed, other: Computed) -> None:
-    assert one.columns.keys() == other.columns.keys()
-    differing = [name for name in one.columns if one.columns[name].tobytes() != other.columns[name].tobytes()]
+    assert one.runs.keys() == other.runs.keys()
+    differing = [name for name in one.runs if joined(one, name).tobytes() != joined(other, name).tobytes()]
     assert differing == []
     assert one.stood == other.stood
 

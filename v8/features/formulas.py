@@ -1,6 +1,6 @@
-"""Indicator formulas: pure, vectorised functions of the past.
+"""What a feature is, and the formulas of indicators: pure, vectorised functions of the past.
 
-Rules of this module:
+Rules of the formulas:
 
 - Row i of a result depends on rows 0..i of the input only (guarantee G3), and no function loops over
   rows. Loops over the 14 to 20 lags of a window do exist: adding whole shifted arrays gives every row
@@ -15,7 +15,9 @@ Rules of this module:
 The formulas are those of the lineage (V7, V8_STABLE, V8_ALIGNED).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from functools import cache, reduce
 from typing import Final
 
@@ -28,11 +30,103 @@ SHORT_ROWS: Final = 512
 """Up to so many rows, calling pandas takes longer than its work does in plain Python."""
 
 
-class Average:
-    """The exponential averages that one formula takes, which can go on where they stood.
+class Kind(Enum):
+    """What kind of number a column holds; it decides how `anchored` scaling treats the column."""
 
-    They stood at some row of the values, in the order in which the formula takes them, and are NaN before it;
-    where none did they begin with their values.
+    PRICE = "a price level, in quote currency"
+    PRICE_CHANGE = "a difference of prices, in quote currency"
+    AMOUNT = "an amount in quote currency, of any sign"
+    OTHER = "a number in another unit"
+    POSITIVE = "a skewed positive number, unitless"
+    CENTRED = "a bounded or roughly symmetric number, unitless or percent"
+
+
+ANCHORED_KINDS: Final = frozenset({Kind.PRICE, Kind.PRICE_CHANGE, Kind.AMOUNT})
+"""What `anchored` scaling measures from a close, or in closes, of the same candles."""
+
+
+class Past(Enum):
+    """How much of its past a formula must be given for a new row."""
+
+    WINDOW = "the bars of its own warm-up"
+    AVERAGES = "the row before, and where its exponential averages stood; its function takes `average`"
+    PIECE = "all of its contiguous piece"
+
+
+@dataclass(frozen=True)
+class Formula:
+    """How one column or stage comes from candles, from other columns or from a shared stage.
+
+    Args:
+        function: Takes one array per input, then the parameters by keyword.
+        inputs: Names of candle columns, features or stages.
+        parameters: Name and value of every number in the formula, in bars or unitless.
+        warmup_bars: First rows of a contiguous piece that are not valid although all inputs are.
+        version: Raised whenever the function computes something else, or the package that computes it and
+            its version; part of the digest.
+        past: What a new row needs; it says nothing of what the column means and is no part of the digest.
+    """
+
+    function: Callable[..., Floats]
+    inputs: tuple[str, ...]
+    parameters: Mapping[str, float | None] = field(default_factory=dict)
+    warmup_bars: int = 0
+    version: int | str = 1
+    past: Past = Past.PIECE
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A column that a profile can name."""
+
+    name: str
+    kind: Kind
+    sentence: str  # what it means, for people, unit included
+    formula: Formula | None = None  # None for a price of the candle itself
+    source: str = "the lineage"  # who described it
+
+
+def ewm_mean(values: Floats, newest_weight: float) -> Floats:
+    """Smooth values of any unit from the first on: y = (1 - w) * y + w * x; a constant stays exactly so."""
+    if 0 < len(values) <= SHORT_ROWS and _is_step_of_pandas():
+        smooth = _stepped(values, newest_weight)
+        if not np.isnan(smooth[-1]):  # nan stays where it once was; pandas steps over it
+            return smooth
+    return _by_pandas(values, newest_weight)
+
+
+def _by_pandas(values: Floats, newest_weight: float) -> Floats:
+    import pandas as pd  # noqa: PLC0415 - profiles name indicators, and reading one must not wait for pandas
+
+    return pd.Series(values).ewm(alpha=newest_weight, adjust=False).mean().to_numpy(dtype=np.float64)
+
+
+def _stepped(values: Floats, newest_weight: float) -> Floats:
+    """Take the steps of pandas one by one: it keeps a weight as a centre of mass and divides by the sum."""
+    newest = 1.0 / (1.0 + (1.0 - newest_weight) / newest_weight)
+    older = 1.0 - newest
+    whole = older + newest
+    smooth, steps = values[0].item(), []
+    for value in values.tolist():
+        if value != smooth:
+            smooth = (older * smooth + newest * value) / whole
+        steps.append(smooth)
+    return np.array(steps)
+
+
+@cache
+def _is_step_of_pandas() -> bool:
+    """Tell whether `_stepped` gives the bits of pandas: some processors multiply and add in one rounding."""
+    values = np.modf(np.arange(1.0, 200.0) * np.sqrt(2.0))[0]
+    weights = (1.0 / 14.0, 2.0 / 13.0, 2.0 / 27.0, 0.2)
+    return all(np.array_equal(_stepped(values, each), _by_pandas(values, each)) for each in weights)
+
+
+class Average:
+    """`ewm_mean` for one formula, whose averages can go on from where they stood at some row of the values.
+
+    They stood in the order in which the formula takes them, and are NaN before that row; where none did they
+    begin with their values.
     """
 
     def __init__(self, stood: Sequence[float] = (), row: int = 0) -> None:
@@ -41,42 +135,44 @@ class Average:
         """Where each of them stands after the last row."""
 
     def __call__(self, values: Floats, newest_weight: float) -> Floats:
-        """Return `ewm_mean` of values from their beginning, or go on from where the average stood."""
+        """Smooth values from their beginning, or go on."""
         if self._stood:
             stood = self._stood[len(self.newest)]
             rest = ewm_mean(np.concatenate([[stood], values[self._row + 1 :]]), newest_weight)
-            smooth = np.concatenate([np.full(self._row, np.nan), rest])
+            smooth = late(rest, len(values))
         else:
             smooth = ewm_mean(values, newest_weight)
         self.newest += smooth[-1:].tolist()
         return smooth
 
 
-def rsi(close: Floats, period_bars: int, average: Average | None = None) -> Floats:
+Averaging = Callable[[Floats, float], Floats]
+"""Maps values and the weight of the newest one to their exponential average."""
+
+
+def rsi(close: Floats, period_bars: int, average: Averaging = ewm_mean) -> Floats:
     """Compute Wilder's relative strength index (New Concepts in Technical Trading Systems, 1978), 0 to 100.
 
     100 * average gain / (average gain + average loss), both smoothed with weight 1 / period. Only gains so
     far give 100, only losses 0, and a market that has not moved at all 50: neither side is stronger.
     """
     change = np.diff(close, prepend=close[:1])
-    average = average or Average()
     gain = average(np.maximum(change, 0.0), 1.0 / period_bars)
     moved = gain + average(np.maximum(-change, 0.0), 1.0 / period_bars)
     return 100.0 * ratio(gain, moved, where_zero=0.5)
 
 
-def macd(close: Floats, fast_bars: int, slow_bars: int, average: Average | None = None) -> Floats:
+def macd(close: Floats, fast_bars: int, slow_bars: int, average: Averaging = ewm_mean) -> Floats:
     """Subtract the slow exponential average of the close from the fast one, in quote currency.
 
     The newest weight of an average is 2 / (span + 1); exactly 0 in a flat market.
     """
-    average = average or Average()
     return average(close, 2.0 / (fast_bars + 1)) - average(close, 2.0 / (slow_bars + 1))
 
 
-def macd_signal(macd_line: Floats, signal_bars: int, average: Average | None = None) -> Floats:
+def macd_signal(macd_line: Floats, signal_bars: int, average: Averaging = ewm_mean) -> Floats:
     """Smooth the MACD line exponentially, in quote currency like it; the span is in bars."""
-    return (average or Average())(macd_line, 2.0 / (signal_bars + 1))
+    return average(macd_line, 2.0 / (signal_bars + 1))
 
 
 def close_moments(close: Floats, period_bars: int) -> Floats:
@@ -87,9 +183,8 @@ def close_moments(close: Floats, period_bars: int) -> Floats:
     running sums, which are faster, lose up to half of the digits. Shape (2, N), quote currency: average minus
     close, and sample standard deviation (divisor period - 1). The first period - 1 columns are NaN.
     """
-    moments = np.full((2, len(close)), np.nan)
     if len(close) < period_bars:
-        return moments
+        return np.full((2, len(close)), np.nan)
     *earlier, newest = windows(close, period_bars)
     differences = [closes - newest for closes in earlier]
     mean = reduce(np.add, differences) / period_bars
@@ -97,9 +192,7 @@ def close_moments(close: Floats, period_bars: int) -> Floats:
     for difference in differences:
         np.subtract(difference, mean, out=difference)
         squares += np.square(difference, out=difference)
-    moments[0, period_bars - 1 :] = mean
-    moments[1, period_bars - 1 :] = np.sqrt(squares / (period_bars - 1))
-    return moments
+    return np.stack([late(each, len(close)) for each in (mean, np.sqrt(squares / (period_bars - 1)))])
 
 
 def bollinger_band(close: Floats, moments: Floats, stds: float) -> Floats:
@@ -137,15 +230,13 @@ def atr(high: Floats, low: Floats, close: Floats, period_bars: int) -> Floats:
     """
     previous = close[:-1]
     true_range = np.maximum(high[1:], previous) - np.minimum(low[1:], previous)
-    return np.concatenate([np.full(min(1, len(close)), np.nan), moving_mean(true_range, period_bars)])
+    return late(moving_mean(true_range, period_bars), len(close))
 
 
 def roc(close: Floats, period_bars: int) -> Floats:
     """Compute the change from the close `period_bars` before, in percent of it; NaN in the first rows."""
-    change_pct = np.full(len(close), np.nan)
-    earlier = close[: max(0, len(close) - period_bars)]
-    change_pct[period_bars:] = 100.0 * (close[period_bars:] - earlier) / earlier
-    return change_pct
+    earlier = close[:-period_bars]
+    return late(100.0 * (close[period_bars:] - earlier) / earlier, len(close))
 
 
 def volume_norm(volume: Floats, period_bars: int) -> Floats:
@@ -156,49 +247,11 @@ def volume_norm(volume: Floats, period_bars: int) -> Floats:
     return ratio(volume, moving_mean(volume, period_bars), where_zero=1.0)
 
 
-def ewm_mean(values: Floats, newest_weight: float) -> Floats:
-    """Smooth values of any unit from the first on: y = (1 - w) * y + w * x; a constant stays exactly so."""
-    if 0 < len(values) <= SHORT_ROWS and _is_step_of_pandas():
-        smooth = _stepped(values, newest_weight)
-        if not np.isnan(smooth[-1]):  # nan stays where it once was; pandas steps over it
-            return smooth
-    return _by_pandas(values, newest_weight)
-
-
-def _by_pandas(values: Floats, newest_weight: float) -> Floats:
-    import pandas as pd  # noqa: PLC0415 - profiles name indicators, and reading one must not wait for pandas
-
-    smooth = pd.Series(values).ewm(alpha=newest_weight, adjust=False).mean()
-    return smooth.to_numpy(dtype=np.float64)
-
-
-def _stepped(values: Floats, newest_weight: float) -> Floats:
-    """Take the steps of pandas one by one: it keeps a weight as a centre of mass and divides by the sum."""
-    newest = 1.0 / (1.0 + (1.0 - newest_weight) / newest_weight)
-    older = 1.0 - newest
-    whole = older + newest
-    smooth, steps = values[0].item(), []
-    for value in values.tolist():
-        if value != smooth:
-            smooth = (older * smooth + newest * value) / whole
-        steps.append(smooth)
-    return np.array(steps)
-
-
-@cache
-def _is_step_of_pandas() -> bool:
-    """Tell whether `_stepped` gives the bits of pandas: some processors multiply and add in one rounding."""
-    values = np.modf(np.arange(1.0, 200.0) * np.sqrt(2.0))[0]
-    weights = (1.0 / 14.0, 2.0 / 13.0, 2.0 / 27.0, 0.2)
-    return all(np.array_equal(_stepped(values, each), _by_pandas(values, each)) for each in weights)
-
-
 def moving_mean(values: Floats, period_bars: int) -> Floats:
     """Average the newest values, of any unit; the first `period_bars` - 1 rows are NaN."""
-    means = np.full(len(values), np.nan)
-    if len(values) >= period_bars:
-        means[period_bars - 1 :] = reduce(np.add, windows(values, period_bars)) / period_bars
-    return means
+    if len(values) < period_bars:
+        return np.full(len(values), np.nan)
+    return late(reduce(np.add, windows(values, period_bars)) / period_bars, len(values))
 
 
 def windows(values: Floats, period_bars: int) -> Floats:
@@ -209,6 +262,11 @@ def windows(values: Floats, period_bars: int) -> Floats:
     values = np.ascontiguousarray(values)
     shape = period_bars, len(values) - period_bars + 1
     return np.ndarray(shape, values.dtype, values, strides=2 * values.strides)
+
+
+def late(values: Floats, num_rows: int) -> Floats:
+    """Put NaN before values, up to so many rows."""
+    return np.concatenate([np.full(num_rows - len(values), np.nan), values])
 
 
 def ratio(part: Floats, whole: Floats, *, where_zero: float) -> Floats:
@@ -249,7 +307,7 @@ def range_deviation(high: Floats, low: Floats, period_bars: int) -> Floats:
 def realised_deviation(close: Floats, period_bars: int) -> Floats:
     """Root of the mean squared log return of the newest `period_bars` returns, unitless; NaN before."""
     squares = np.square(np.diff(np.log(close)))
-    return np.concatenate([np.full(min(1, len(close)), np.nan), np.sqrt(moving_mean(squares, period_bars))])
+    return late(np.sqrt(moving_mean(squares, period_bars)), len(close))
 
 
 def recent_range(shortest: Floats, short: Floats, long: Floats, longest: Floats) -> Floats:
@@ -276,8 +334,7 @@ def move(close: Floats, recent: Floats, period_bars: int) -> Floats:
 
     From 0 to `MAX_MOVE`; the first `period_bars` rows are NaN.
     """
-    size = np.full(len(close), np.nan)
-    size[period_bars:] = np.abs(np.log(close[period_bars:] / close[: max(0, len(close) - period_bars)]))
+    size = late(np.abs(np.log(close[period_bars:] / close[:-period_bars])), len(close))
     return np.minimum(ratio(size, np.sqrt(period_bars) * recent, where_zero=0.0), MAX_MOVE)
 
 

@@ -47,16 +47,7 @@ import pyarrow.parquet as pq
 from v8 import storage
 from v8.columns import OPEN_TIME
 from v8.features.indicators import FEATURES, check_columns, definition_digest, is_of_package
-from v8.features.table import (
-    Computed,
-    FeatureTable,
-    Runs,
-    assemble,
-    compute_columns,
-    continue_columns,
-    table_digest,
-    valid_rows,
-)
+from v8.features.table import Computed, FeatureTable, assemble, compute_columns, table_digest, valid_rows
 from v8.market.candles import Candles
 from v8.user_files import open_given, read_given
 
@@ -135,79 +126,58 @@ class FeatureStore:
 
     def _from_folder(self, candles: Candles, names: tuple[str, ...]) -> FeatureTable:
         rows = valid_rows(candles, names)
-        kept = self._kept(candles, names)
+        kept = self._held(self.path(candles), candles, names)[1]
         missing = [name for name in names if name not in kept.runs]
         self.stats.reused_columns += len(names) - len(missing)
         if missing:
             kept |= self._made(candles, missing, kept)
         return assemble(candles, rows, {name: kept.runs[name] for name in names})
 
-    def _kept(self, candles: Candles, names: Sequence[str]) -> _Known:
-        path = self.path(candles)
-        try:
-            file = _File(path)
-            if not file.index or file.checked()["candles"] != candles.digest:
-                raise _DamagedError("it holds columns of other candles") if file.index else OSError
-            return file.known(names)
-        except OSError:  # not there yet, or not to be read: writing it will tell
-            return _Known()
-        except _DamagedError as damage:
-            _log.warning("%s: %s; its columns are computed again and the file is replaced", path, damage)
-            self.stats.damaged_files.append(path)
-            return _Known()
-
-    def _made(self, candles: Candles, names: Sequence[str], kept: _Known) -> _Known:
+    def _made(self, candles: Candles, names: Sequence[str], kept: Computed) -> Computed:
         """Make columns that no file holds for these candles, and keep them where that saves time."""
-        num_known, begun = self._begun(candles, names)
+        of_files = (self._held(path, candles, names) for path in _newest_files(self.path(candles)))
+        num_known, held = next((found for found in of_files if found[0]), (0, Computed()))
+        begun = Computed({name: held.runs[name] for name in names if name in held.runs}, held.stood)
         anew = [name for name in names if name not in begun.runs]
-        made = _Known().with_rows(compute_columns(candles, anew)) if anew else _Known()
+        made = compute_columns(candles, anew) if anew else Computed()
         if begun.runs:
-            made |= begun.with_rows(continue_columns(candles, [*begun.runs], begun.stood, num_known))
+            made |= begun.continued(compute_columns(candles, [*begun.runs], begun.stood, num_known))
         self.stats.continued_columns += len(begun.runs)
         self.stats.computed_columns += len(anew)
         if anew or kept.runs or len(candles) - num_known > LONGEST_TAIL_SHARE * num_known:
             storage.write_cache(self.path(candles), _parquet(candles, kept | made))
         return made
 
-    def _begun(self, candles: Candles, names: Sequence[str]) -> tuple[int, _Known]:
-        """Return the first rows of columns, and how many; no columns if no file holds any."""
-        for path in _newest_files(self.path(candles)):
-            try:
-                file = _File(path)
-                if num_bars := file.num_extended(candles):
-                    file.checked()
-                    known = file.known(names)
-                    wanted = {name: known.runs[name] for name in names if name in known.runs}
-                    return num_bars, _Known(wanted, known.stood)
-            except OSError:  # it was removed meanwhile, or is not to be read
-                continue
-            except _DamagedError as damage:
-                _log.warning("%s: %s; it is not used", path, damage)
-                self.stats.damaged_files.append(path)
-        return 0, _Known()
+    def _held(self, path: Path, candles: Candles, names: Sequence[str]) -> tuple[int, Computed]:
+        """Return of how many candles, of all or of the first ones, a file holds columns, and these.
 
-
-@dataclass(frozen=True)
-class _Known:
-    """What `Computed` tells, with the columns in the pieces in which they were found."""
-
-    runs: dict[str, Runs] = field(default_factory=dict)
-    stood: dict[str, tuple[float, ...]] = field(default_factory=dict)
-
-    def __or__(self, other: _Known) -> _Known:
-        return _Known(self.runs | other.runs, self.stood | other.stood)
-
-    def with_rows(self, computed: Computed) -> _Known:
-        """Return what is computed as the rows that follow those known."""
-        runs = {name: (*self.runs.get(name, ()), column) for name, column in computed.columns.items()}
-        return _Known(runs, computed.stood)
+        Of none if it is not there or not to be read, of other candles or damaged.
+        """
+        is_of_all = path == self.path(candles)
+        try:
+            file = _File(path)
+            num_bars = len(candles) if is_of_all else file.num_extended(candles)
+            if num_bars:
+                file.check()
+            if is_of_all and file.index["candles"] != candles.digest:
+                raise _DamagedError("it holds columns of other candles")
+            return num_bars, file.columns(names) if num_bars else Computed()
+        except OSError:  # writing it will tell
+            return 0, Computed()
+        except _DamagedError as damage:
+            instead = (
+                "its columns are computed again and the file is replaced" if is_of_all else "it is not used"
+            )
+            _log.warning("%s: %s; %s", path, damage, instead)
+            self.stats.damaged_files.append(path)
+            return 0, Computed()
 
 
 class _File:
-    """A mapped file of the store; its `index` is empty where another version wrote it.
+    """A mapped file of the store.
 
     Raises:
-        OSError: If it is not there, or is not to be read.
+        OSError: If it is not there, is not to be read, or was written by another version.
         _DamagedError: If it holds no index that can be read.
     """
 
@@ -220,24 +190,25 @@ class _File:
             found = json.JSONDecoder().raw_decode(self._content[start:].decode("latin-1"))[0]
         except ValueError as error:
             raise _DamagedError("its index cannot be read") from error
-        self.index: dict[str, Any] = found if found[_FORMAT_KEY] == FORMAT else {}
+        if found[_FORMAT_KEY] != FORMAT:
+            raise OSError
+        self.index: dict[str, Any] = found
         self._checksum_at = self._content.find(_BEFORE_CHECKSUM, start) + len(_BEFORE_CHECKSUM)
 
-    def checked(self) -> dict[str, Any]:
-        """Return the index, if all bytes of the file are those that were written."""
+    def check(self) -> None:
+        """Refuse the file unless all of its bytes are those that were written."""
         content, at = memoryview(self._content), self._checksum_at
         found = bytes(content[at : at + len(_NO_CHECKSUM)]).decode("latin-1")
         if found != _checksum(content[:at], content[at + len(_NO_CHECKSUM) :]):
             raise _DamagedError("it does not match its checksum")
-        return self.index
 
     def num_extended(self, candles: Candles) -> int:
         """Return how many candles it is of if they are the first of these, but not all; else 0."""
-        num_bars = self.index["first"][0] if self.index else 0
+        num_bars: int = self.index["first"][0]
         is_first = 0 < num_bars < len(candles) and self.index["first"] == _first(candles, num_bars)
         return num_bars if is_first else 0
 
-    def known(self, names: Sequence[str]) -> _Known:
+    def columns(self, names: Sequence[str]) -> Computed:
         """Return its columns that mean what they mean today, each in as many runs as it has groups.
 
         Those of the package `ta` are returned if they are among some names: to know what others mean, they
@@ -251,7 +222,7 @@ class _File:
             if name in names or not is_of_package(name)
             if name in FEATURES and definition == definition_digest(name)
         }
-        return _Known(runs, {name: tuple(values) for name, values in self.index["stood"].items()})
+        return Computed(runs, {name: tuple(values) for name, values in self.index["stood"].items()})
 
     def _floats(self, chunk: Any, num_rows: int) -> Any:
         # A page's header has any length, so a column may begin at any byte; NumPy is no slower for it.
@@ -259,7 +230,7 @@ class _File:
         return np.frombuffer(self._content, _FLOAT, num_rows, stop - num_rows * _FLOAT.itemsize)
 
 
-def _parquet(candles: Candles, known: _Known) -> bytes:
+def _parquet(candles: Candles, known: Computed) -> bytes:
     """Encode Parquet with an index that tells candles and meanings, and a checksum of all other bytes."""
     values = {name: np.concatenate(runs, dtype=_FLOAT) for name, runs in known.runs.items()}
     schema = pa.schema(
@@ -322,13 +293,8 @@ def _first(candles: Candles, num_bars: int) -> list[Any]:
 
 def _newest_files(path: Path) -> list[Path]:
     """List the newest neighbours of a file that is not there, but for those that are being written."""
-    found = []
     with suppress(OSError), os.scandir(path.parent) as entries:  # there may be no folder
-        for entry in entries:
-            if (
-                not entry.name.startswith(".")
-                and entry.name.endswith(path.suffix)
-                and entry.name != path.name
-            ):
-                found.append((-entry.stat().st_mtime_ns, entry.name))
-    return [path.with_name(name) for _, name in sorted(found)[:MAX_LOOKED_AT]]
+        names = [entry for entry in entries if entry.name.endswith(path.suffix) and entry.name != path.name]
+        found = sorted((-entry.stat().st_mtime_ns, entry.name) for entry in names if entry.name[0] != ".")
+        return [path.with_name(name) for _, name in found[:MAX_LOOKED_AT]]
+    return []

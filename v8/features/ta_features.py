@@ -1,5 +1,9 @@
 """Features of the package `ta`: an output that a profile names is examined, then computed in blocks.
 
+An output is a public method of an indicator's class, such as `adx_pos` of `ADXIndicator`; a profile writes
+`ta.adx_pos`, or `ta.adx_pos(window=20)` with parameters of the class. Parameters that are left out, or are
+what the package takes anyway, are not part of the one way to write a name.
+
 Most indicators of the package remember: exponential averages for ever, and sums in the last digits even where
 they move with a window. Their values depend on where a table begins, so a forecast would not see what
 training saw. Here a value depends on nothing but candles at fixed places in time: bars are counted from the
@@ -21,33 +25,95 @@ The version of the package is part of a feature's digest: a model trained with a
 forecast.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache, partial
-from typing import Final
+from importlib import import_module, metadata
+from typing import Any, Final
 
 import numpy as np
 
-from v8.columns import CLOSE, HIGH, LOW, OHLC, OPEN, OPEN_TIME, VOLUME
-from v8.features.feature import Feature, Formula, Kind, Past
-from v8.features.formulas import Floats
-from v8.features.ta_outputs import (
-    FILLING,
-    HOME,
-    LARGEST_PARAMETER,
-    PREFIX,
-    Output,
-    RefusedError,
-    Value,
-    Wish,
-    package_version,
-    read_wish,
-)
+from v8.columns import CLOSE, HIGH, LOW, OHLC, OHLCV, OPEN, OPEN_TIME, VOLUME
+from v8.features.formulas import Feature, Floats, Formula, Kind, Past
+from v8.registry import nearest
+
+PACKAGE: Final = "ta"
+PREFIX: Final = f"{PACKAGE}."
+HOME: Final = "https://github.com/bukosabino/ta"
 
 _WAY: Final = 1
 """Raised whenever blocks are computed otherwise."""
+
+FILLING: Final = "fillna"
+"""Parameter of every output: whether its last value, or one of its own, stands where it has none."""
+
+LARGEST_PARAMETER: Final = 4_096
+"""Of either sign. No window is longer than what an indicator may be given."""
+
+SHORTEST_BLOCK_BARS: Final = 32
+
+RESOLUTION: Final = 2.0**-24
+"""Of float32: what a longer history may change of a value, as a share of the largest one near it."""
+
+_MODULES: Final = ("momentum", "trend", "volatility", "volume", "others")
+_NAME: Final = re.compile(r"ta\.([A-Za-z][A-Za-z0-9_]{0,60})(\(([^()]{0,100})\))?")
+_NUMBER: Final = re.compile(r"[-+]?[0-9]{1,9}(\.[0-9]{1,12})?")
+
+Market = Mapping[str, Floats]
+"""Columns of candles by name."""
+
+Value = float | bool | None
+"""Of a parameter; None where the package leaves one out itself."""
+
+
+class RefusedError(ValueError):
+    """A name that stands for no feature, with the reason, as a clause."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output of an indicator, a class of the package: the method `name` returns it."""
+
+    name: str
+    indicator: Callable[..., Any]
+    inputs: tuple[str, ...]  # columns of candles that it reads, in the order of `OHLCV`
+    defaults: Mapping[
+        str, Any
+    ]  # parameters in the order of the package, each its default or `Parameter.empty`
+
+
+@dataclass(frozen=True)
+class Wish:
+    """An output with the value of each of its parameters, in the order of the package."""
+
+    output: Output
+    parameters: Mapping[str, Value]
+
+    @property
+    def text(self) -> str:
+        """The one way to write it: without parameters that the package would take anyway."""
+        defaults = self.output.defaults
+        told = _told({name: each for name, each in self.parameters.items() if each != defaults[name]})
+        return f"{PREFIX}{self.output.name}" + (f"({told})" if told else "")
+
+
+@cache
+def outputs() -> dict[str, Output]:
+    """Read every output of the installed package, by the name of its method."""
+    found, mixin = {}, import_module(f"{PACKAGE}.utils").IndicatorMixin
+    for module in (import_module(f"{PACKAGE}.{name}") for name in _MODULES):
+        for each in vars(module).values():
+            if not inspect.isclass(each) or not issubclass(each, mixin) or each.__module__ != module.__name__:
+                continue
+            signature = inspect.signature(each).parameters
+            inputs = tuple(name for name in OHLCV if name in signature)
+            defaults = {name: told.default for name, told in signature.items() if name not in OHLCV}
+            for name, method in vars(each).items():
+                if inspect.isfunction(method) and not name.startswith("_"):
+                    found[name] = Output(name, each, inputs, defaults)
+    return found
 
 
 def is_package_name(name: str) -> bool:
@@ -77,40 +143,102 @@ def with_filling(name: str) -> str:
     return Wish(wish.output, {**wish.parameters, FILLING: True}).text
 
 
+def suggestion(word: str) -> str | None:
+    """Return the feature of the package that a name without prefix may have meant; None if there is none."""
+    plain = word.partition("(")[0].lower()
+    return f"{PREFIX}{plain}" if plain in outputs() else None
+
+
+def read_wish(name: str) -> Wish:
+    """Read a name such as `ta.stoch(window=10, smooth_window=5)`, or raise a RefusedError with the reason."""
+    found = _NAME.fullmatch(name)
+    if not found:
+        raise RefusedError(
+            f"{name!r} is not written like ta.adx or ta.stoch(window=10, smooth_window=5), which needs a "
+            "line of its own or quotation marks"
+        )
+    if found[1] not in outputs():
+        # Perhaps a word of initials, such as atr, or else the output most like it.
+        initials = {"".join(part[0] for part in each.split("_")): each for each in reversed(outputs())}
+        near = initials.get(found[1].lower()) or nearest(found[1], outputs())
+        rather = f"; did you mean ta.{near}" if near else ""
+        raise RefusedError(f"{name!r} is no output of the package ta{rather}")
+    output = outputs()[found[1]]
+    given: dict[str, str] = {}
+    for part in (found[3] or "").split(","):
+        key, sign, text = (each.strip() for each in part.partition("="))
+        if part.strip() and not (sign and key):
+            raise RefusedError(
+                f"{name!r} has the parameter {part.strip()!r}, which is not written NAME=VALUE"
+            )
+        given |= {key: text} if key else {}
+    for unknown in given.keys() - output.defaults.keys():
+        known, near = ", ".join(output.defaults), nearest(unknown, output.defaults)
+        raise RefusedError(
+            f"{unknown!r} is no parameter of ta.{output.name}, which has {known}"
+            + (f"; did you mean {near}" if near else "")
+        )
+    return Wish(output, {key: _value(output, key, given.get(key)) for key in output.defaults})
+
+
+def _value(output: Output, key: str, text: str | None) -> Value:
+    default = output.defaults[key]
+    if text is None:
+        if default is inspect.Parameter.empty:
+            raise RefusedError(f"ta.{output.name} needs {key}: write for example ta.{output.name}({key}=14)")
+        return default
+    if isinstance(default, bool):
+        if text not in ("true", "false"):
+            raise RefusedError(f"{key}={text} of ta.{output.name} must be true or false")
+        return text == "true"
+    if not _NUMBER.fullmatch(text) or abs(float(text)) > LARGEST_PARAMETER:
+        raise RefusedError(f"{key}={text} of ta.{output.name} must be a number up to {LARGEST_PARAMETER}")
+    return int(float(text)) if float(text).is_integer() else float(text)
+
+
+def _told(parameters: Mapping[str, Value]) -> str:
+    """Write parameters for people."""
+    return ", ".join(
+        f"{name}={str(value).lower() if isinstance(value, bool) or value is None else f'{value:.12g}'}"
+        for name, value in parameters.items()
+    )
+
+
 @cache
 def package_feature(name: str) -> Feature:
-    """Return the feature of a name in its one way, or raise a RefusedError with the reason."""
+    """Examine the feature of a name in its one way, or raise a RefusedError with the reason."""
     wish = read_wish(name)
     if wish.text != name:
         raise RefusedError(f"{name!r} is written {wish.text}")
-    findings = examine(wish)
-    return Feature(name, findings.kind, _sentence(wish, findings), _formula(wish, findings), HOME)
-
-
-def _formula(wish: Wish, findings: Findings) -> Formula:
-    context_bars, block_bars = findings.context_bars, block_bars_of(findings.context_bars)
-    blocks = {"context_bars": context_bars, "block_bars": block_bars}
-    return Formula(
-        partial(in_blocks, wish.output),
-        (OPEN_TIME, *wish.output.inputs),
-        {**wish.parameters, **blocks},
+    subject, output, version = _Subject(wish), wish.output, metadata.version(PACKAGE)
+    context_bars = subject.context_bars()
+    block_bars = block_bars_of(context_bars)
+    subject.require_causal(context_bars)
+    price, volume = (subject.degree(context_bars, doubled) for doubled in (OHLC, (VOLUME,)))
+    sentence = (
+        f"{output.name}() of {output.indicator.__name__} in ta {version}, {_told(wish.parameters)}, from "
+        f"{context_bars} bars before its block of {block_bars} on, blocks counted from the epoch, "
+        f"{_UNITS.get((price, volume), 'of a unit of its own')}"
+    )
+    formula = Formula(
+        partial(in_blocks, output),
+        (OPEN_TIME, *output.inputs),
+        {**wish.parameters, "context_bars": context_bars, "block_bars": block_bars},
         warmup_bars=context_bars + block_bars - 1,
-        version=f"ta {package_version()}, {_WAY}",
+        version=f"ta {version}, {_WAY}",
         past=Past.WINDOW,
     )
+    return Feature(name, subject.kind(context_bars, price, volume), sentence, formula, HOME)
 
 
-def _sentence(wish: Wish, findings: Findings) -> str:
-    name, indicator = wish.output.name, wish.output.indicator.__name__
-    block_bars = block_bars_of(findings.context_bars)
-    return (
-        f"{name}() of {indicator} in ta {package_version()}, {wish.told_parameters}, from "
-        f"{findings.context_bars} bars before its block of {block_bars} on, blocks counted from the epoch, "
-        f"{findings.unit}"
-    )
-
-
-SHORTEST_BLOCK_BARS = 32
+_UNITS: Final[dict[tuple[int | None, int | None], str]] = {
+    (0, 0): "unitless",
+    (1, 0): "quote currency",
+    (0, 1): "base currency",
+    (1, 1): "quote currency times base currency",
+    (2, -1): "quote currency squared per base currency",
+}
+"""By the powers of two by which values change when prices, or volumes, double."""
 
 
 def block_bars_of(context_bars: int) -> int:
@@ -147,7 +275,7 @@ def in_blocks(
     return found
 
 
-def computed(output: Output, candles: Mapping[str, Floats], parameters: Mapping[str, Value]) -> Floats:
+def computed(output: Output, candles: Market, parameters: Mapping[str, Value]) -> Floats:
     """Let the package compute N candles, shape (N,), float64; not finite where it has no value."""
     import pandas as pd  # noqa: PLC0415 - profiles name indicators, and reading one must not wait for pandas
 
@@ -158,27 +286,8 @@ def computed(output: Output, candles: Mapping[str, Floats], parameters: Mapping[
         return found.to_numpy(dtype=np.float64)
 
 
-RESOLUTION: Final = 2.0**-24
-"""Of float32: what a longer history may change of a value, as a share of the largest one near it."""
-
 LONGEST_CONTEXT_BARS: Final = LARGEST_PARAMETER
-_CONTEXTS: Final = (
-    32,
-    48,
-    64,
-    96,
-    128,
-    192,
-    256,
-    384,
-    512,
-    768,
-    1024,
-    1536,
-    2048,
-    3072,
-    LONGEST_CONTEXT_BARS,
-)
+_CONTEXTS: Final = (*(part * 2**power for power in range(4, 11) for part in (2, 3)), LONGEST_CONTEXT_BARS)
 _BEGIN: Final = 2 * LONGEST_CONTEXT_BARS
 _STARTS: Final = tuple(_BEGIN + 131 * number for number in range(12))
 """Where blocks of the examination start: whether the past is forgotten in time may hang on the market."""
@@ -193,126 +302,89 @@ _FAULTS: Final = (ArithmeticError, AttributeError, LookupError, TypeError, Value
 _WILD: Final = 1e9 / 7.0
 """What prices are multiplied with from one candle to the next, so that a look at them cannot be missed."""
 
-Market = Mapping[str, Floats]
 
-
-@dataclass(frozen=True)
-class Findings:
-    """What an examination found: the context of a block in bars, how it is scaled, its unit."""
-
-    context_bars: int
-    kind: Kind
-    unit: str
-
-
-def examine(wish: Wish) -> Findings:
-    """Examine an output with its parameters, or raise a RefusedError with the reason."""
-    subject = _Subject(wish)
-    context_bars = _context_bars(subject)
-    _require_causal(subject, context_bars)
-    price, volume = (_degree(subject, context_bars, doubled) for doubled in (OHLC, (VOLUME,)))
-    return Findings(context_bars, _kind(subject, context_bars, price, volume), _unit(price, volume))
-
-
-@dataclass(frozen=True)
 class _Subject:
     """What is examined, its values on stretches of the market so far, and the faults of the package."""
 
-    wish: Wish
-    known: dict[tuple[int, int], Floats] = field(default_factory=dict)
-    faults: list[str] = field(default_factory=list)
+    def __init__(self, wish: Wish) -> None:
+        self._wish = wish
+        self._known: dict[tuple[int, int], Floats] = {}
+        self._faults: list[str] = []
 
-    def values(self, start: int, stop: int) -> Floats:
-        """Compute it from one bar up to another, shape (stop - start,)."""
-        if (start, stop) not in self.known:
-            market = {name: values[start:stop] for name, values in _market().items()}
-            self.known[start, stop] = self.on(market)
-        return self.known[start, stop]
-
-    def on(self, market: Market) -> Floats:
-        """Compute it for other candles."""
-        return computed(self.wish.output, market, self.wish.parameters)
-
-    def refused(self, reason: str) -> RefusedError:
-        """Say why it is no feature."""
-        return RefusedError(f"{self.wish.text} {reason}")
-
-
-def _context_bars(subject: _Subject) -> int:
-    for bars in _CONTEXTS:
-        if all(_agree(subject, bars, start) for start in _STARTS):
-            # Where a third would do at times, the market decides how long the past lasts: others need more.
-            is_chance = bars > _CONTEXTS[0] and any(_agree(subject, bars // 3, start) for start in _STARTS)
-            return min(2 * bars, LONGEST_CONTEXT_BARS) if is_chance else bars
-    endless = "depends on the first candle of a table however far back that lies, as a sum since then does"
-    raise subject.refused(subject.faults[-1] if subject.faults else endless)
-
-
-def _agree(subject: _Subject, context_bars: int, start: int) -> bool:
-    """Tell whether a block is the same after a context and after one twice as long."""
-    stop = start + SHORTEST_BLOCK_BARS
-    try:
-        late, early = (
-            subject.values(start - context_bars, stop),
-            subject.values(start - 2 * context_bars, stop),
+    def context_bars(self) -> int:
+        """Find from how many bars before a block its values do not change any more."""
+        for bars in _CONTEXTS:
+            if all(self._agrees(bars, start) for start in _STARTS):
+                # Where a third would do at times, the market decides how long the past lasts.
+                is_chance = bars > _CONTEXTS[0] and any(self._agrees(bars // 3, start) for start in _STARTS)
+                return min(2 * bars, LONGEST_CONTEXT_BARS) if is_chance else bars
+        endless = (
+            "depends on the first candle of a table however far back that lies, as a sum since then does"
         )
-    except _FAULTS as error:  # perhaps it needs more bars
-        subject.faults.append(f"cannot be computed: the package says {type(error).__name__}: {error}")
-        return False
-    most = np.abs(early[context_bars:][np.isfinite(early[context_bars:])]).max(initial=0.0)
-    late, early = late[context_bars:], early[2 * context_bars :]
-    is_told = np.isfinite(early)
-    if is_told.any() and not is_told.all() and (np.isfinite(late) == is_told).all():
-        raise subject.refused("has no value at some candles; with fillna=true the last one stands for it")
-    return bool(is_told.all() and (np.abs(late - early) <= RESOLUTION * most).all())
+        raise self._refused(self._faults[-1] if self._faults else endless)
 
+    def require_causal(self, context_bars: int) -> None:
+        """Refuse what looks ahead."""
+        num_rows, start = context_bars + block_bars_of(context_bars), _BEGIN - context_bars
+        for num_known in (context_bars + 1, (context_bars + num_rows) // 2, num_rows - 1):
+            market = {name: values[start : start + num_rows].copy() for name, values in _market().items()}
+            for values in market.values():
+                values[num_known:] *= _WILD
+            known, whole = self._values(start, start + num_known), self._on(market)
+            if len(whole) != num_rows or not np.array_equal(whole[:num_known], known, equal_nan=True):
+                raise self._refused("looks ahead: its values for the first candles change with later ones")
 
-def _require_causal(subject: _Subject, context_bars: int) -> None:
-    num_rows, start = context_bars + block_bars_of(context_bars), _BEGIN - context_bars
-    for num_known in (context_bars + 1, (context_bars + num_rows) // 2, num_rows - 1):
-        market = {name: values[start : start + num_rows].copy() for name, values in _market().items()}
-        for values in market.values():
-            values[num_known:] *= _WILD
-        known, whole = subject.values(start, start + num_known), subject.on(market)
-        if len(whole) != num_rows or not np.array_equal(whole[:num_known], known, equal_nan=True):
-            raise subject.refused("looks ahead: its values for the first candles change with later ones")
+    def degree(self, context_bars: int, doubled: tuple[str, ...]) -> int | None:
+        """Return by which power of two the values change when some columns double; None if by none."""
+        start, stop = _BEGIN - context_bars, _BEGIN + _STRETCH_BARS
+        market = {
+            name: values[start:stop] * (2.0 if name in doubled else 1.0) for name, values in _market().items()
+        }
+        plain, changed = self._values(start, stop)[context_bars:], self._on(market)[context_bars:]
+        return next(
+            (power for power in (0, 1, 2, -1) if np.allclose(changed, plain * 2.0**power, rtol=1e-9, atol=0)),
+            None,
+        )
 
+    def kind(self, context_bars: int, price: int | None, volume: int | None) -> Kind:
+        """Say what kind of number it is that has these degrees in prices and volumes."""
+        if (price, volume) != (1, 0):
+            return Kind.CENTRED if (price, volume) == (0, 0) else Kind.OTHER
+        start, stop, market = _BEGIN, _BEGIN + _STRETCH_BARS, _market()
+        values = self._values(start - context_bars, stop)[context_bars:]
+        # What lies within the prices of its bars is above zero, and may have a logarithm.
+        windows = [slice(row - context_bars, row + 1) for row in range(start, stop)]
+        lowest, highest = (
+            [most(market[name][each]) for each in windows] for name, most in ((LOW, min), (HIGH, max))
+        )
+        return Kind.PRICE if ((lowest <= values) & (values <= highest)).all() else Kind.AMOUNT
 
-def _degree(subject: _Subject, context_bars: int, doubled: tuple[str, ...]) -> int | None:
-    """Return by which power of two the values change when some columns double; None if by none."""
-    start, stop = _BEGIN - context_bars, _BEGIN + _STRETCH_BARS
-    market = {
-        name: values[start:stop] * (2.0 if name in doubled else 1.0) for name, values in _market().items()
-    }
-    plain, changed = subject.values(start, stop)[context_bars:], subject.on(market)[context_bars:]
-    powers = (power for power in (0, 1, 2, -1) if np.allclose(changed, plain * 2.0**power, rtol=1e-9, atol=0))
-    return next(powers, None)
+    def _agrees(self, context_bars: int, start: int) -> bool:
+        """Tell whether a block is the same after a context and after one twice as long."""
+        stop = start + SHORTEST_BLOCK_BARS
+        try:
+            late, early = (self._values(start - bars, stop) for bars in (context_bars, 2 * context_bars))
+        except _FAULTS as error:  # perhaps it needs more bars
+            self._faults.append(f"cannot be computed: the package says {type(error).__name__}: {error}")
+            return False
+        most = np.abs(early[context_bars:][np.isfinite(early[context_bars:])]).max(initial=0.0)
+        late, early = late[context_bars:], early[2 * context_bars :]
+        is_told = np.isfinite(early)
+        if is_told.any() and not is_told.all() and (np.isfinite(late) == is_told).all():
+            raise self._refused("has no value at some candles; with fillna=true the last one stands for it")
+        return bool(is_told.all() and (np.abs(late - early) <= RESOLUTION * most).all())
 
+    def _values(self, start: int, stop: int) -> Floats:
+        """Compute it from one bar of the market up to another, shape (stop - start,)."""
+        if (start, stop) not in self._known:
+            self._known[start, stop] = self._on({name: one[start:stop] for name, one in _market().items()})
+        return self._known[start, stop]
 
-def _kind(subject: _Subject, context_bars: int, price: int | None, volume: int | None) -> Kind:
-    if (price, volume) == (0, 0):
-        return Kind.CENTRED
-    if (price, volume) != (1, 0):
-        return Kind.OTHER
-    start, stop, market = _BEGIN, _BEGIN + _STRETCH_BARS, _market()
-    values = subject.values(start - context_bars, stop)[context_bars:]
-    # What lies within the prices of its bars is above zero, and may have a logarithm.
-    windows = [slice(row - context_bars, row + 1) for row in range(start, stop)]
-    lowest, highest = (
-        [most(market[name][each]) for each in windows] for name, most in ((LOW, min), (HIGH, max))
-    )
-    return Kind.PRICE if ((lowest <= values) & (values <= highest)).all() else Kind.AMOUNT
+    def _on(self, market: Market) -> Floats:
+        return computed(self._wish.output, market, self._wish.parameters)
 
-
-def _unit(price: int | None, volume: int | None) -> str:
-    known: dict[tuple[int | None, int | None], str] = {
-        (0, 0): "unitless",
-        (1, 0): "quote currency",
-        (0, 1): "base currency",
-        (1, 1): "quote currency times base currency",
-        (2, -1): "quote currency squared per base currency",
-    }
-    return known.get((price, volume), "of a unit of its own")
+    def _refused(self, reason: str) -> RefusedError:
+        return RefusedError(f"{self._wish.text} {reason}")
 
 
 @cache

@@ -15,29 +15,20 @@ Shapes: N candles, K of them known.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate, pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.columns import OHLCV, OPEN_TIME, beside, is_covariate, is_given, parted
+from v8.columns import OHLCV, OPEN_TIME, beside, is_covariate, parted
 from v8.errors import DataError, listed
-from v8.features.feature import Past
-from v8.features.formulas import Average, Floats
-from v8.features.indicators import (
-    FEATURES,
-    check_columns,
-    definition_digest,
-    formula_of,
-    is_of_package,
-    needed_beside,
-    reading_volume,
-    warmup_bars,
-)
+from v8.features import indicators
+from v8.features.formulas import Average, Floats, Past
+from v8.features.indicators import FEATURES, ancestry, check_columns, warmup_bars
 from v8.features.ta_features import with_filling
 from v8.invocation import command
 from v8.market.candles import Candles
@@ -49,7 +40,8 @@ Column = NDArray[np.float32]
 Runs = tuple[Column, ...]
 """A column in pieces that follow one another, each of shape (rows of its own,)."""
 
-Number = TypeVar("Number", np.float32, np.int32, np.int64)
+Stood = Mapping[str, Sequence[float]]
+"""Per column or stage that has any, where its exponential averages stand after the newest row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,11 +74,13 @@ class FeatureTable:
                 got=f"{shapes[wrong[0]]} in {listed(wrong)}",
                 fix="Give one value per open time and column",
             )
-        object.__setattr__(self, "open_time_s", _read_only(self.open_time_s))
-        object.__setattr__(
-            self, "runs", {name: (*map(_read_only, runs),) for name, runs in self.runs.items()}
-        )
-        object.__setattr__(self, "segment", _read_only(self.segment))
+        runs = {name: (*map(_read_only, runs),) for name, runs in self.runs.items()}
+        read_only = {"open_time_s": self.open_time_s, "segment": self.segment}
+        for name, value in {
+            **{name: _read_only(one) for name, one in read_only.items()},
+            "runs": runs,
+        }.items():
+            object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
         return len(self.open_time_s)
@@ -123,12 +117,20 @@ class FeatureTable:
         return self.runs[name]
 
 
+def _shape(runs: Sequence[NDArray[Any]]) -> tuple[int, ...]:
+    return runs[0].shape if len(runs) == 1 else (sum(map(len, runs)), *runs[0].shape[1:])
+
+
+def _read_only(array: Any) -> Any:
+    view = array.view()
+    view.setflags(write=False)
+    return view
+
+
 def compute_table(candles: Candles, columns: Sequence[str]) -> FeatureTable:
     """Compute a FeatureTable without any store, as a Forecaster does: `FeatureStore.table`'s to the bit."""
-    names = check_columns(columns)
-    rows = valid_rows(candles, names)
-    computed = compute_columns(candles, names)
-    return assemble(candles, rows, {name: (column,) for name, column in computed.columns.items()})
+    rows = valid_rows(candles, names := check_columns(columns))
+    return assemble(candles, rows, compute_columns(candles, names).runs)
 
 
 def valid_rows(candles: Candles, columns: Sequence[str]) -> list[slice]:
@@ -137,8 +139,7 @@ def valid_rows(candles: Candles, columns: Sequence[str]) -> list[slice]:
     Raises:
         DataError: If no piece is longer than the warm-up, or the candles lack what a column needs.
     """
-    _require_volume(candles, columns)
-    _require_beside(candles, columns)
+    _require_inputs(candles, columns)
     warmup = warmup_bars(columns)
     found = pieces(candles.segment)
     rows = [slice(piece.start + warmup, piece.stop) for piece in found if piece.stop - piece.start > warmup]
@@ -154,8 +155,8 @@ def valid_rows(candles: Candles, columns: Sequence[str]) -> list[slice]:
     return rows
 
 
-def _require_volume(candles: Candles, columns: Sequence[str]) -> None:
-    needing = [] if candles.has_volume else reading_volume(columns)
+def _require_inputs(candles: Candles, columns: Sequence[str]) -> None:
+    needing = [] if candles.has_volume else indicators.reading_volume(columns)
     if needing:
         raise DataError(
             where=f"features of {candles.series}",
@@ -163,10 +164,7 @@ def _require_volume(candles: Candles, columns: Sequence[str]) -> None:
             got=f"candles without a volume from {candles.source}",
             fix=f"Take {listed(needing)} out of the profile's key features, or give candles with a volume",
         )
-
-
-def _require_beside(candles: Candles, columns: Sequence[str]) -> None:
-    lacking = [name for name in needed_beside(columns) if name not in candles.beside]
+    lacking = [name for name in indicators.needed_beside(columns) if name not in candles.beside]
     if lacking:
         origins = listed(list(dict.fromkeys(parted(name)[0] for name in lacking)))
         raise DataError(
@@ -180,14 +178,27 @@ def _require_beside(candles: Candles, columns: Sequence[str]) -> None:
 
 def assemble(candles: Candles, rows: Sequence[slice], columns: Mapping[str, Runs]) -> FeatureTable:
     """Leave what `valid_rows` chose of columns of all candles; no column is copied."""
-    cuts = {lengths: _cuts(lengths, rows) for lengths in {_lengths(runs) for runs in columns.values()}}
     return FeatureTable(
         candles.series,
-        _joined(candles.open_time_s, rows),
-        {name: tuple(runs[n][part] for n, part in cuts[_lengths(runs)]) for name, runs in columns.items()},
+        np.concatenate([candles.open_time_s[each] for each in rows]),
+        {name: tuple(_cut(runs, rows)) for name, runs in columns.items()},
         np.repeat(np.arange(len(rows), dtype=np.int32), [each.stop - each.start for each in rows]),
         table_digest(candles, tuple(columns)),
     )
+
+
+def _cut(runs: Runs, rows: Sequence[slice]) -> Iterator[Column]:
+    """Yield what of each run lies in the chosen rows, in their order.
+
+    >>> [each.tolist() for each in _cut((np.arange(4), np.arange(4, 6)), [slice(1, 3), slice(3, 6)])]
+    [[1, 2], [3], [4, 5]]
+    """
+    starts = [0, *accumulate(map(len, runs))]
+    for each in rows:
+        for start, run in zip(starts, runs, strict=False):
+            part = run[max(each.start - start, 0) : max(each.stop - start, 0)]
+            if len(part):
+                yield part
 
 
 def table_digest(candles: Candles, columns: tuple[str, ...]) -> str:
@@ -195,88 +206,45 @@ def table_digest(candles: Candles, columns: tuple[str, ...]) -> str:
     return digest_bytes(candles.digest.encode("ascii"), _meaning(columns))
 
 
-def _lengths(runs: Runs) -> tuple[int, ...]:
-    return tuple(map(len, runs))
-
-
-def _cuts(lengths: Sequence[int], rows: Sequence[slice]) -> list[tuple[int, slice]]:
-    """Say what of which run lies in the chosen rows, in their order.
-
-    >>> _cuts([4, 2], [slice(1, 3), slice(3, 6)])
-    [(0, slice(1, 3, None)), (0, slice(3, 4, None)), (1, slice(0, 2, None))]
-    """
-    spans = [(stop - length, stop) for length, stop in zip(lengths, accumulate(lengths), strict=True)]
-    return [
-        (number, slice(max(each.start, start) - start, min(each.stop, stop) - start))
-        for each in rows
-        for number, (start, stop) in enumerate(spans)
-        if max(each.start, start) < min(each.stop, stop)
-    ]
-
-
-def _joined(array: NDArray[np.int64], rows: Sequence[slice]) -> NDArray[np.int64]:
-    return array[rows[0]] if len(rows) == 1 else np.concatenate([array[each] for each in rows])
-
-
-def _shape(runs: Sequence[NDArray[Any]]) -> tuple[int, ...]:
-    return runs[0].shape if len(runs) == 1 else (sum(map(len, runs)), *runs[0].shape[1:])
-
-
 @cache
 def _meaning(columns: tuple[str, ...]) -> bytes:
-    return digest_json([[name, definition_digest(name)] for name in columns]).encode("ascii")
-
-
-def _read_only(array: NDArray[Number]) -> NDArray[Number]:
-    if array.flags.writeable:
-        array = array.view()
-        array.setflags(write=False)
-    return array
+    return digest_json([[name, ancestry(name).digest] for name in columns]).encode("ascii")
 
 
 @dataclass(frozen=True)
 class Computed:
-    """Columns of candles, and what it takes to go on with them.
+    """Columns of candles, by name and in runs, and what it takes to go on with them.
 
-    Args:
-        columns: By name, shape (N,), float32, NaN in the warm-up of every piece and finite after it.
-        stood: Per column or stage that has any, where its exponential averages stand after the last row.
+    A column is of shape (N,) in all, float32, NaN in the warm-up of every piece and finite after it.
     """
 
-    columns: dict[str, Column] = field(default_factory=dict)
-    stood: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    runs: dict[str, Runs] = field(default_factory=dict)
+    stood: Stood = field(default_factory=dict)
 
     def __or__(self, other: Computed) -> Computed:
-        return Computed(self.columns | other.columns, self.stood | other.stood)
+        return Computed(self.runs | other.runs, {**self.stood, **other.stood})
+
+    def continued(self, new: Computed) -> Computed:
+        """Return these columns with the rows that follow them."""
+        return Computed(
+            {name: (*self.runs.get(name, ()), *runs) for name, runs in new.runs.items()}, new.stood
+        )
 
 
-def compute_columns(candles: Candles, columns: Sequence[str]) -> Computed:
-    """Compute columns of N candles piece by piece; a DataError if a value is beyond single precision."""
-    results = {name: np.full(len(candles), np.nan, dtype=np.float32) for name in columns}
-    return Computed(results, _filled(candles, results, 0, pieces(candles.segment)))
-
-
-def continue_columns(
-    candles: Candles, columns: Sequence[str], stood: Mapping[str, Sequence[float]], num_known: int
+def compute_columns(
+    candles: Candles, columns: Sequence[str], stood: Stood | None = None, num_known: int = 0
 ) -> Computed:
-    """Compute what comes after K known rows (at least 1, below N) of columns.
+    """Compute columns of N candles, or what comes after K known rows of them, piece by piece.
 
-    `stood` is where exponential averages stood after row K. Returns rows K to N, shape (N - K,), read-only,
-    and where averages stand after them; a DataError if a value is beyond single precision.
+    `stood` is where exponential averages stood after row K, below N. Returns rows K to N, shape (N - K,),
+    read-only, and where averages stand after them; a DataError if a value is beyond single precision.
     """
     block = np.full((len(columns), len(candles) - num_known), np.nan, dtype=np.float32)
-    results = dict(zip(columns, block, strict=True))
-    broken, *whole = [piece for piece in pieces(candles.segment) if piece.stop > num_known]
-    if broken.start >= num_known:
-        whole = [broken, *whole]
-    else:
-        stood = _gone_on(candles, results, stood, num_known, broken)
-    if whole:
-        stood = _filled(candles, results, num_known, whole)
-    block.setflags(write=False)
-    return Computed(
-        dict(zip(columns, block, strict=True)), {name: tuple(each) for name, each in stood.items()}
-    )
+    results, stood = dict(zip(columns, block, strict=True)), stood or {}
+    for piece in pieces(candles.segment):
+        if piece.stop > num_known:
+            stood = _fill(results, candles, piece, num_known, stood if piece.start < num_known else None)
+    return Computed({name: (_read_only(column),) for name, column in results.items()}, stood)
 
 
 def compute(
@@ -288,38 +256,32 @@ def compute(
     the same shape, NaN in the rows of each column's own warm-up. `averages` is told where exponential
     averages stand in the end.
     """
-    computed = {name: values.copy() for name, values in compute_rows(columns, candles, averages).items()}
+    computed = {name: values.copy() for name, values in _rows(columns, candles, averages).items()}
     for name, values in computed.items():
         values[: warmup_bars([name])] = np.nan
     return computed
 
 
-def compute_rows(
-    columns: Iterable[str], candles: Mapping[str, Floats], averages: defaultdict[str, Average] | None = None
+def _rows(
+    columns: Iterable[str], candles: Mapping[str, Floats], averages: defaultdict[str, Average] | None
 ) -> dict[str, Floats]:
-    """Compute indicators as `compute` does, for candles that may begin within a piece.
+    """Compute indicators of candles that may begin within a piece.
 
     `averages` says how exponential averages go on; they begin when None. Arrays may be shared by columns;
     what stands in the first rows, of the warm-up or up to where averages stood, means nothing.
     """
     known = dict(candles)
     averages = defaultdict(Average) if averages is None else averages
-    return {name: _resolved(name, known, averages) for name in columns}
 
+    def resolved(name: str) -> Floats:
+        if name not in known:
+            formula = indicators.formula_of(name)
+            inputs = [resolved(source) for source in formula.inputs]
+            more = {"average": averages[name]} if formula.past is Past.AVERAGES else {}
+            known[name] = formula.function(*inputs, **formula.parameters, **more)
+        return known[name]
 
-def can_go_on(name: str, stood: Mapping[str, object]) -> bool:
-    """Tell whether new rows of a column need no more than `reach_bars` and the averages in `stood`."""
-    averaged = _averaged_in(name)
-    return averaged is not None and averaged <= stood.keys()
-
-
-def reach_bars(columns: Iterable[str]) -> int:
-    """Return how many bars before a row that `can_go_on` it depends on.
-
-    >>> reach_bars(["close", "roc", "rsi"])
-    12
-    """
-    return max(map(_reach, columns), default=0)
+    return {name: resolved(name) for name in columns}
 
 
 def pieces(segment: NDArray[np.int32]) -> list[slice]:
@@ -334,54 +296,38 @@ def pieces(segment: NDArray[np.int32]) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(np.searchsorted(segment, numbers).tolist())]
 
 
-def _filled(
-    candles: Candles, results: Mapping[str, Column], first: int, whole: Sequence[slice]
-) -> dict[str, tuple[float, ...]]:
-    """Compute whole pieces into results that begin at row `first`; return where the last averages stand."""
-    averages: defaultdict[str, Average] = defaultdict(Average)
-    for piece in whole:
-        averages = defaultdict(Average)
-        lasting = _lasting(results, piece)
-        rows = slice(piece.start - first, piece.stop - first)
-        for name, values in compute(lasting, _raw(candles, piece), averages).items():
-            results[name][rows] = values
-        _require_finite(candles, {name: results[name][rows][warmup_bars([name]) :] for name in lasting})
-    return _standing(averages)
+def _fill(
+    results: Mapping[str, Column], candles: Candles, piece: slice, num_known: int, stood: Stood | None
+) -> Stood:
+    """Compute a piece into results that begin at row `num_known`; return where its averages stand.
 
-
-def _gone_on(
-    candles: Candles,
-    results: Mapping[str, Column],
-    stood: Mapping[str, Sequence[float]],
-    num_known: int,
-    piece: slice,
-) -> dict[str, tuple[float, ...]]:
-    """Compute the rows of a piece from `num_known` on; return where its averages stand."""
-    names = _lasting(results, piece)
-    able = [name for name in names if can_go_on(name, stood)]
-    start = max(piece.start, num_known - max(1, reach_bars(able)))
+    Where averages stood before is None for a piece that is new from its first row on.
+    """
+    lasting = [name for name in results if warmup_bars([name]) < piece.stop - piece.start]
+    able = [name for name in lasting if _can_go_on(name, stood)]
+    reach = max((ancestry(name).reach_bars for name in able), default=0)
+    start = max(piece.start, num_known - max(1, reach))
     averages = defaultdict(
-        Average, {name: Average(each, num_known - start - 1) for name, each in stood.items()}
+        Average, {name: Average(each, num_known - start - 1) for name, each in (stood or {}).items()}
     )
     anew: defaultdict[str, Average] = defaultdict(Average)
-    computed = compute_rows(able, _raw(candles, slice(start, piece.stop)), averages)
-    if others := [name for name in names if name not in able]:
-        computed |= compute_rows(others, _raw(candles, piece), anew)
+    computed = _rows(able, _raw(candles, slice(start, piece.stop)), averages) if able else {}
+    if others := [name for name in lasting if name not in able]:
+        computed |= compute(others, _raw(candles, piece), anew)
     new = {}
     for name, values in computed.items():
         first = max(num_known, piece.start + warmup_bars([name]))
         new[name] = results[name][first - num_known : piece.stop - num_known]
         new[name][:] = values[first - piece.stop :]
     _require_finite(candles, new)
-    return _standing(anew) | _standing(averages)
+    made = [*anew.items(), *averages.items()]
+    return {name: tuple(average.newest) for name, average in made if average.newest}
 
 
-def _lasting(columns: Iterable[str], piece: slice) -> list[str]:
-    return [name for name in columns if warmup_bars([name]) < piece.stop - piece.start]
-
-
-def _standing(averages: Mapping[str, Average]) -> dict[str, tuple[float, ...]]:
-    return {name: tuple(average.newest) for name, average in averages.items() if average.newest}
+def _can_go_on(name: str, stood: Stood | None) -> bool:
+    """Tell whether new rows of a column need no more than the bars that it reaches, and these averages."""
+    averaged = ancestry(name).averaged
+    return stood is not None and averaged is not None and averaged <= stood.keys()
 
 
 def _raw(candles: Candles, rows: slice) -> dict[str, Floats]:
@@ -391,43 +337,12 @@ def _raw(candles: Candles, rows: slice) -> dict[str, Floats]:
     return dict(zip(OHLCV, values, strict=True)) | opens | others
 
 
-def _resolved(name: str, known: dict[str, Floats], averages: defaultdict[str, Average]) -> Floats:
-    if name not in known:
-        formula = formula_of(name)
-        inputs = [_resolved(source, known, averages) for source in formula.inputs]
-        more = {"average": averages[name]} if formula.past is Past.AVERAGES else {}
-        known[name] = formula.function(*inputs, **formula.parameters, **more)
-    return known[name]
-
-
-@cache
-def _averaged_in(name: str) -> frozenset[str] | None:
-    """Name what a column takes exponential averages for; None where it needs all of its piece."""
-    if is_given(name):
-        return frozenset()
-    formula = formula_of(name)
-    found = [_averaged_in(source) for source in formula.inputs]
-    if formula.past is Past.PIECE or None in found:
-        return None
-    own = {name} if formula.past is Past.AVERAGES else set()
-    return frozenset(own.union(*(names for names in found if names)))
-
-
-@cache
-def _reach(name: str) -> int:
-    if is_given(name):
-        return 0
-    formula = formula_of(name)
-    own = formula.warmup_bars if formula.past is Past.WINDOW else 1
-    return own + max(map(_reach, formula.inputs))
-
-
 def _require_finite(candles: Candles, columns: Mapping[str, Column]) -> None:
     if not columns or np.isfinite(np.concatenate([*columns.values()])).all():
         return
     others = [name for name, values in columns.items() if not np.isfinite(values).all()]
     fix = f"Check the prices and volumes of these candles with `{command('data')}`"
-    if is_of_package(others[0]):
+    if indicators.is_of_package(others[0]):
         origin, plain = parted(others[0])
         filled = beside(origin, with_filling(plain))
         stands = f"Name {filled}, which lets its last value stand, or leave it out"

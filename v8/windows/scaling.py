@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from v8.columns import CLOSE, RECENT_RANGE, VOLATILITY, beside, parted
 from v8.errors import SeriesError
-from v8.features.feature import Kind
+from v8.features.formulas import Kind
 from v8.features.indicators import FEATURES
 from v8.profile import Profile
 from v8.tasks import TASKS
