@@ -53,7 +53,7 @@ from v8.formulas.boosting import POOLED, fit_boosted
 from v8.hardware import describe_machine, versions
 from v8.losses.judgement import MODEL, Judgement
 from v8.losses.metrics import measure_errors
-from v8.losses.significance import ALPHA, corrected_p_values, diebold_mariano
+from v8.losses.table import ALPHA, corrected_p_values, diebold_mariano
 from v8.market.candles import Candles
 from v8.market.series import Series, load_universe
 from v8.market.sources.source import CandleSource, open_source

@@ -38,8 +38,8 @@ from v8.market.sources.files import FilesSource
 from v8.market.sources.tables import read_csv_table
 from v8.market.sources.vision import _read_zip
 from v8.profile import TABLES_PLACE, load_profile, recorded_profile
-from v8.views.backtest_page import backtest_page
-from v8.views.backtest_results import read_results as read_results_of
+from v8.views.backtest import backtest_page
+from v8.views.backtest import read_results as read_results_of
 
 CPU_LIMIT_S = 2.0
 """Processor time of an input: unlike the clock's, it does not depend on what else the machine does."""

@@ -13,12 +13,12 @@ import keras
 import numpy as np
 import pandas as pd
 import pytest
+from judging import judge
 from renamed_models import name_model
 
 from v8.artifacts.forecaster import Forecaster
 from v8.errors import ArtifactError, DataError, ProfileError
 from v8.features.table import compute_table
-from v8.losses.judgement import judge
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.demo import END_S

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from v8.cli.printing import MAX_BARS, open_display, print_leaderboard
-from v8.losses.leaderboard import Against, LeaderboardRow, TaskScore
+from v8.losses.leaderboard import LeaderboardRow, TaskScore
+from v8.losses.table import Against
 from v8.market.series import Series
 from v8.runs.events import EpochEnded, Event, Note, Outcome, SeriesStarted, StageStarted, Waiting
 from v8.runs.plan import Plan, PlannedSeries

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from judging import judge
 
 from v8.formulas.baselines import BASELINES, NAIVE
-from v8.losses.judgement import judge
 
 EVERY = [
     pytest.param(name, marks=pytest.mark.skipif(not one.is_installed(), reason=f"{name} is not installed"))

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from forked import called
+from judging import judge
 from typer.testing import CliRunner
 
 import v8
@@ -24,7 +25,6 @@ from v8.errors import ArtifactError, PullError
 from v8.features.table import compute_table
 from v8.hub.layout import Choice, stage_run
 from v8.hub.publish import publish
-from v8.losses.judgement import judge
 from v8.runs.outputs import write_outputs
 from v8.windows.dataset import prepare_series, table_columns
 

@@ -29,7 +29,7 @@ from v8.live.ledger import Ledger
 from v8.live.making import fit_baselines, make_entry
 from v8.live.record import live_record
 from v8.live.renewal import Renewed, decision_of, rule_on
-from v8.losses.quantile_judgement import QuantileJudgement
+from v8.losses.judgement import QuantileJudgement
 from v8.market.candles import Candles
 from v8.market.series import Series
 from v8.market.sources.source import open_source

@@ -11,7 +11,7 @@ from judging import judge_arrays, rolled
 from v8.formulas.baselines import NAIVE
 from v8.losses.contest import Contest, is_enough
 from v8.losses.judgement import MODEL, Judgement
-from v8.losses.significance import Significance
+from v8.losses.table import Significance
 
 TASKS = ("ohlc", "volatility")
 NUM = 400

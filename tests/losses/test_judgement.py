@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import judging
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,6 @@ from hypothesis import strategies as st
 
 from v8.errors import ArtifactError
 from v8.formulas.baselines import BASELINES, called
-from v8.losses import judgement as judging
 from v8.losses.judgement import Judgement, best_baseline
 
 INSTALLED = [name for name, one in BASELINES.items() if one.is_installed()]

@@ -10,11 +10,8 @@ import pytest
 
 from v8.errors import ArtifactError, SeriesError
 from v8.formulas.baselines import BASELINES
-from v8.losses.quantile_judgement import (
-    QuantileJudgement,
-    judge_quantiles,
-    measure_quantiles,
-)
+from v8.losses.judgement import QuantileJudgement, judge_quantiles
+from v8.losses.metrics import measure_quantiles
 from v8.profile import Profile
 from v8.windows.dataset import SeriesData
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from judging import judge
 
 from v8.errors import SeriesError
-from v8.losses.judgement import judge
 
 
 def test_g6_a_truth_with_a_step_axis_is_not_broadcast_against_forecasts_without(make_span) -> None:

@@ -10,12 +10,13 @@ import numpy as np
 
 from v8.columns import TASK_OHLC
 from v8.formulas.baselines import BASELINES
-from v8.losses.judgement import MODEL, JudgedTask, Judgement
+from v8.losses.judgement import MODEL, JudgedTask, Judgement, judge_windows
 from v8.losses.metrics import measure_direction, measure_errors
-from v8.losses.significance import diebold_mariano
+from v8.losses.table import diebold_mariano
 from v8.profile import load_profile
 from v8.tasks import TASKS
 from v8.tasks.task import roll_forward
+from v8.windows.dataset import SeriesData
 from v8.windows.span import Span
 
 OF_CLOSES = ("last_close", "roll_forward", "offset")
@@ -69,3 +70,8 @@ def let_baselines_err(metadata: dict[str, Any], multiples: Mapping[str, float]) 
                 np.mean(errors[each]["mae_return"]["by_step_and_column"]) for each in ("model", name)
             )
             section["significance"][name]["mean_difference"] = float(model - theirs)
+
+
+def judge(data: SeriesData, model: Arrays) -> Judgement:
+    """Judge forecasts of the test span of a series, without the losses of each window."""
+    return judge_windows(data, model)[0]

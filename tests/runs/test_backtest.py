@@ -24,8 +24,7 @@ from v8.runs.backtest import Asked, begin_or_continue, carry_out, run_fold
 from v8.runs.events import Event, Listener, Outcome
 from v8.runs.local import train_all
 from v8.runs.plan import Job, Plan
-from v8.views.backtest_page import backtest_page, headline, write_backtest
-from v8.views.backtest_results import read_results
+from v8.views.backtest import backtest_page, headline, read_results, write_backtest
 
 SERIES = (Series("BTCUSDT", "15m"), Series("ETHUSDT", "15m"))
 NUM_FOLDS = 2

@@ -15,7 +15,6 @@ from judging import let_baselines_err
 
 from v8.losses.judgement import Judgement
 from v8.losses.leaderboard import (
-    Against,
     LeaderboardRow,
     TaskScore,
     median,
@@ -24,6 +23,7 @@ from v8.losses.leaderboard import (
     summarise,
     write_leaderboard_csv,
 )
+from v8.losses.table import Against
 
 
 def leaderboard(metadata: list[dict[str, Any]]) -> list[LeaderboardRow]:

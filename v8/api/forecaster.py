@@ -23,8 +23,7 @@ from v8.features.table import compute_table
 from v8.formulas.baselines import called
 from v8.hub.opening import open_forecaster
 from v8.hub.pull import pull
-from v8.losses.judgement import Judgement, judge_span
-from v8.losses.quantile_judgement import QuantileJudgement
+from v8.losses.judgement import Judgement, QuantileJudgement, judge_span
 from v8.machine.starting import quiet_start
 from v8.market.candles import Candles
 from v8.market.companions import Companions

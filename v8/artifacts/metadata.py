@@ -21,9 +21,8 @@ from v8 import records
 from v8.artifacts.run_folder import GENERATIONS_FOLDER, SeriesName
 from v8.errors import ArtifactError, DataError
 from v8.features.indicators import check_columns, warmup_bars
-from v8.losses.judgement import Judgement
+from v8.losses.judgement import Judgement, QuantileJudgement
 from v8.losses.leaderboard import SeriesResult, read_results
-from v8.losses.quantile_judgement import QuantileJudgement
 from v8.profile import Profile, ProfileName, TableSettings, recorded_profile, recorded_tables
 from v8.records import AS_WRITTEN, ColumnName, Count, Moment, Plain, Positive, Seconds, Sha256, Word
 from v8.storage import digest_file

@@ -40,9 +40,8 @@ from v8.features.indicators import FEATURES, definition_digest, definitions, war
 from v8.formulas.baselines import called
 from v8.formulas.range_ensemble import Shares
 from v8.hardware import describe_machine, versions
-from v8.losses.judgement import Judgement
-from v8.losses.quantile_judgement import QuantileJudgement
-from v8.losses.significance import ALPHA
+from v8.losses.judgement import Judgement, QuantileJudgement
+from v8.losses.table import ALPHA
 from v8.market.candles import Candles
 from v8.profile import TableSettings
 from v8.quantile_levels import fault_of, percent_of, quantile_output

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from v8.market.sources.source import CandleSource
     from v8.runs.backtest import Asked
     from v8.runs.execution import TrainAll
-    from v8.views.backtest_results import BacktestResults
+    from v8.views.backtest import BacktestResults
 
 
 HEAD: Final = (
@@ -170,8 +170,8 @@ def judge_seasons(path: Path, wanted: Asked, source: CandleSource, train_all: Tr
 def _show(path: Path, plan: BacktestPlan, refused: Mapping[str, Mapping[str, str]]) -> BacktestResults:
     """Write the files of a back-test and print its tables."""
     from v8.cli.printing import print_lines, print_reasons, print_table
-    from v8.views import backtest_page as page
-    from v8.views.backtest_results import read_results
+    from v8.views import backtest as page
+    from v8.views.backtest import read_results
     from v8.views.page import DEMO_WARNING
 
     results = read_results(path, plan, refused)

@@ -18,8 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column
 
 from v8.artifacts.run_folder import ERROR_FILE
-from v8.losses.leaderboard import Against, LeaderboardRow, TaskSummary, summarise
-from v8.losses.significance import ALPHA
+from v8.losses.leaderboard import LeaderboardRow, TaskSummary, summarise
+from v8.losses.table import ALPHA, Against
 from v8.machine.starting import quiet_start
 from v8.market.series import Series, iso
 from v8.market.sources.source import CandleSource

@@ -22,7 +22,7 @@ from v8.wording import ABSENT, number, p_value, percent, plural
 if TYPE_CHECKING:
     from v8.live.ledger import Ledger
     from v8.live.record import LiveSeries, LiveTask, Record
-    from v8.losses.leaderboard import Against
+    from v8.losses.table import Against
 
 FORMATS: Final = ("table", "json", "csv")
 
@@ -183,7 +183,7 @@ def _sentence(task: str, live: LiveTask, beside: Against) -> str:
 
 def _explained(record: Record) -> str:
     from v8.live.record import MIN_DAYS
-    from v8.losses.significance import ALPHA
+    from v8.losses.table import ALPHA
 
     return (
         f"Below 1 the model errs less. * differs by more than chance: Diebold-Mariano test, p < {ALPHA:g}, "

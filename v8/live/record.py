@@ -32,9 +32,9 @@ from v8.features.formulas import DAY_S
 from v8.formulas.baselines import NAIVE
 from v8.live.entries import Issuer, Known, Scored, Tally, level_of, quantile_forecaster
 from v8.live.ledger import Ledger
-from v8.losses.judgement import MODEL, is_equal
-from v8.losses.leaderboard import Against, TaskScore, with_corrected
-from v8.losses.table import Losses, best_of
+from v8.losses.judgement import MODEL
+from v8.losses.leaderboard import TaskScore, with_corrected
+from v8.losses.table import Against, Losses, best_of, is_equal
 from v8.market.series import iso
 from v8.quantile_levels import MEDIAN, intervals, nominal, percent_of
 from v8.tasks import TASKS

@@ -38,7 +38,7 @@ from v8.formulas.baselines import NAIVE, called
 from v8.live.ledger import Ledger
 from v8.live.staleness import Rule, Staleness, Standing
 from v8.losses.contest import Contest, compare_models, is_enough, too_few
-from v8.losses.quantile_judgement import measure_quantiles
+from v8.losses.metrics import measure_quantiles
 from v8.machine.starting import quiet_start
 from v8.market.candles import Candles
 from v8.market.companions import Companions

@@ -20,16 +20,10 @@ from statistics import mean
 from typing import Final
 
 from v8.formulas.baselines import NAIVE, called
+from v8.losses import table
 from v8.losses.judgement import MODEL, Judgement, judge_span
 from v8.losses.metrics import Floats, measure_errors
-from v8.losses.significance import (
-    ALPHA,
-    MIN_WINDOWS_PER_LAG,
-    Significance,
-    choose_lag,
-    corrected_p_values,
-)
-from v8.losses.table import Losses
+from v8.losses.table import ALPHA, Losses, Significance
 from v8.windows.scaling import Scaling
 from v8.windows.span import Span
 from v8.wording import chance, number, plural
@@ -51,7 +45,7 @@ class Contest:
     @property
     def challenger_multiples(self) -> dict[str, float]:
         """Per task the challenger's error as a multiple of naive's, but where naive never errs."""
-        return self._multiples({task: self.judged.error(task, MODEL).overall for task in self.judged.tasks})
+        return self._multiples({task: self.judged.error(task).overall for task in self.judged.tasks})
 
     @property
     def champion_multiples(self) -> dict[str, float]:
@@ -68,20 +62,17 @@ class Contest:
     @property
     def is_won(self) -> bool:
         """Whether the challenger serves, by the rule at the top of this module."""
-        return is_enough(self.judged.num_windows, self.judged.horizon_bars) and (
-            self._is_lower and not self.worse
-        )
+        return self._is_told and self._is_lower and not self.worse
 
     @property
     def worse(self) -> list[str]:
         """Tasks on which the challenger is worse by more than chance."""
-        found = {task: test.p_value for task, test in self.tests.items() if test.mean_difference > 0}
-        return [task for task, chance in found.items() if chance is not None and chance < ALPHA]
+        return [task for task, test in self.tests.items() if _is_worse(test, test.p_value)]
 
     @property
     def why(self) -> str:
         """The reason, a clause about the challenger in plain words."""
-        if not is_enough(self.judged.num_windows, self.judged.horizon_bars):
+        if not self._is_told:
             return too_few(self.judged.num_windows, self.judged.horizon_bars)
         numbers = f"{number(self._overall[0])} times naive's, the champion's {number(self._overall[1])}"
         if not self._is_lower:
@@ -89,6 +80,10 @@ class Contest:
         worse = ", ".join(f"{task} ({chance(self.tests[task].p_value)})" for task in self.worse)
         but = f", but worse by more than chance on {worse}" if worse else ""
         return f"its error is lower: {numbers}{but}"
+
+    @property
+    def _is_told(self) -> bool:
+        return is_enough(self.judged.num_windows, self.judged.horizon_bars)
 
     @property
     def _overall(self) -> tuple[float, float]:
@@ -156,11 +151,15 @@ def _fewest_windows(horizon_bars: int) -> int:
     >>> _fewest_windows(2), _fewest_windows(10)
     (24, 30)
     """
-    bound = MIN_WINDOWS_PER_LAG * horizon_bars + 100  # from there on the lag grows slower than the windows
-    short = [
-        each for each in range(1, bound) if each < MIN_WINDOWS_PER_LAG * (choose_lag(each, horizon_bars) + 1)
-    ]
-    return short[-1] + 1
+    per_lag = table.MIN_WINDOWS_PER_LAG
+    bound = per_lag * horizon_bars + 100  # from there on the lag grows slower than the windows
+    return 1 + max(
+        each for each in range(1, bound) if each < per_lag * (table.choose_lag(each, horizon_bars) + 1)
+    )
+
+
+def _is_worse(test: Significance, p_value: float | None) -> bool:
+    return test.mean_difference > 0 and p_value is not None and p_value < ALPHA
 
 
 def decay_of(judged: Judgement, losses: Losses) -> tuple[bool, str]:
@@ -173,11 +172,11 @@ def decay_of(judged: Judgement, losses: Losses) -> tuple[bool, str]:
     if not is_enough(len(losses), losses.horizon_bars):
         return False, f"{plural(len(losses), 'forecast')} since then can be judged, too few to tell"
     tests = dict(_tests(judged, losses))
-    chances = corrected_p_values([test.p_value for test in tests.values()])
+    chances = table.corrected_p_values([test.p_value for test in tests.values()])
     worse = [
         f"{said} ({chance(found)})"
         for (said, test), found in zip(tests.items(), chances, strict=True)
-        if test.mean_difference > 0 and found is not None and found < ALPHA
+        if _is_worse(test, found)
     ]
     told = "; ".join(worse or [f"no decay by more than chance: {', '.join(tests)}"])
     return bool(worse), f"{told}, over {plural(len(losses), 'forecast')} {losses.origin}"

@@ -1,44 +1,32 @@
-"""The judgement of one series: its errors beside every baseline's, and what follows from them.
+"""The judgement of one series: errors of forecasts and quantiles beside every baseline's, and what follows.
 
 A judgement keeps errors per step and column, counts, and what its tests start from. Means, skills, verdicts
 and p-values are computed from them whenever they are asked for, and stand in no file: so the report, the
-metadata and the card cannot disagree.
-
-One rule decides what is said of two errors, everywhere (`outcome_of`): the smaller one *beats* the other, the
-larger one *loses to* it, where a test finds that they differ by more than chance. Where it does not, there is
-*no real difference*, however the numbers lie; while the windows are too few for a test, nothing is known.
-
-Skill is 1 - error / baseline error: 1 is perfect, 0 is the baseline, below 0 is worse than it. Where the
-baseline makes no error there is no skill to speak of: None, never infinity.
+metadata and the card cannot disagree. What is said of two errors follows the one rule of `v8.losses.table`.
 
 Every model stands beside two baselines: the naive forecast, and the best one of its task. The best one is
 chosen once for all series that are shown together, so that luck does not choose it anew for each of them.
+
+Legend: N windows, H steps of the horizon, Q levels, C columns of a task.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final, Literal
+from itertools import chain
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from v8.columns import TASK_OHLC
 from v8.errors import ArtifactError, SeriesError, listed
-from v8.formulas.baselines import BASELINES, NAIVE, called
-from v8.losses.metrics import (
-    ErrorGrid,
-    Floats,
-    StepDirection,
-    TaskErrors,
-    measure_direction,
-    measure_errors,
-)
-from v8.losses.significance import ALPHA, Significance
-from v8.losses.table import Losses, best_of
+from v8.formulas.baselines import BASELINES, NAIVE
+from v8.losses import metrics
+from v8.losses.metrics import ErrorGrid, Floats, QuantileErrors, Share, StepDirection, TaskErrors
+from v8.losses.table import LOSES, Against, Losses, Significance, best_of, is_equal, multiple_of
+from v8.quantile_levels import interval_names, intervals
 from v8.records import Count, Word, check_format, checked
 from v8.tasks import TASKS
 from v8.windows.dataset import SeriesData
@@ -48,25 +36,17 @@ from v8.windows.span import Span
 JUDGEMENT_FORMAT: Final = 3
 """Version of the keys `to_json` writes; format 2 held what follows from them too, which is passed over."""
 
+QUANTILES_FORMAT: Final = 1
+"""The same of quantiles."""
+
 MODEL: Final = "model"
 """Name of the judged forecaster beside the names of the baselines."""
 
-Outcome = Literal["beats", "equals", "no real difference from", "not yet known", "loses to"]
-"""How a model's mean absolute error compares with a baseline's, by the rule of `outcome_of`."""
-
-BEATS: Final = "beats"
-EQUALS: Final = "equals"
-NO_DIFFERENCE: Final = "no real difference from"
-UNKNOWN: Final = "not yet known"
-LOSES: Final = "loses to"
-
-ROUNDING_SHARE: Final = 1e-6
-"""Errors that differ by a smaller share are equal: published models compute in single precision."""
-
 ErrorKind = Literal["mae", "rmse"]
 
-_RULE: Final = f"must be a judgement of format {JUDGEMENT_FORMAT}"
 _FIX: Final = "Train this series again, or read it with the version of v8 that wrote it"
+
+Judged = TypeVar("Judged", bound="Judgement | QuantileJudgement")
 
 
 @dataclass(frozen=True)
@@ -97,41 +77,37 @@ class Judgement:
         grid: ErrorGrid = getattr(self.tasks[task].errors[forecaster], f"{kind}_return")
         return grid
 
-    def multiple(self, task: str, error: ErrorKind = "mae", baseline: str = NAIVE) -> float | None:
-        """Return the model's error in returns, over all steps and columns, as a multiple of a baseline's.
+    def multiple(
+        self, task: str, error: ErrorKind = "mae", baseline: str = NAIVE, forecaster: str = MODEL
+    ) -> float | None:
+        """Return an error in returns, over all steps and columns, as a multiple of a baseline's.
 
         Below 1, unitless, is better than the baseline; None if the baseline made no error.
         """
-        ours, theirs = (self.error(task, name, error).overall for name in (MODEL, baseline))
-        multiple = ours / theirs if theirs > 0 else math.inf
-        return multiple if math.isfinite(multiple) else None
+        return multiple_of(*(self.error(task, name, error).overall for name in (forecaster, baseline)))
 
     def skill(self, task: str, error: ErrorKind = "mae", baseline: str = NAIVE) -> float | None:
         """Return 1 - `multiple`: 1 is perfect, 0 the baseline, negative worse; None without an error."""
         multiple = self.multiple(task, error, baseline)
         return None if multiple is None else 1.0 - multiple
 
-    def p_value(self, task: str, baseline: str = NAIVE) -> float | None:
-        """Return the chance of a mean absolute error this far from a baseline's if both were as good.
+    def against(self, task: str, baseline: str = NAIVE) -> Against:
+        """Put the mean absolute error beside a baseline's, with the chance that both are as good.
 
-        0 to 1, two-sided, not corrected for judging many series; None where nothing can be said, and where
-        the errors are equal.
+        The p-value is not corrected for judging many series; None where nothing can be said, and where the
+        errors are equal.
         """
-        if self.is_equal(task, baseline):
-            return None
-        return self.tasks[task].significance[baseline].p_value
+        ours, theirs = (self.error(task, name).overall for name in (MODEL, baseline))
+        chance = None if is_equal(ours, theirs) else self.tasks[task].significance[baseline].p_value
+        return Against(baseline, ours, theirs, chance, chance)
 
-    def is_equal(self, task: str, baseline: str = NAIVE) -> bool:
-        """Tell whether the mean absolute error is that of a baseline."""
-        return is_equal(*self._errors(task, baseline))
-
-    def outcome(self, task: str, baseline: str = NAIVE) -> Outcome:
-        """Compare the mean absolute error with a baseline's by the one rule: see `outcome_of`."""
-        return outcome_of(*self._errors(task, baseline), self.p_value(task, baseline))
+    def p_value(self, task: str, baseline: str = NAIVE) -> float | None:
+        """Return the chance of a mean absolute error this far from a baseline's, see `against`."""
+        return self.against(task, baseline).p_value
 
     def verdict(self, task: str, baseline: str = NAIVE) -> str:
         """Say in words how the mean absolute error compares with a baseline's: "beats naive"."""
-        return verdict_of(self.outcome(task, baseline), baseline)
+        return self.against(task, baseline).verdict
 
     def best_baseline(self, task: str) -> str:
         """Return the baseline that errs least on a task of this series alone; see `best_baseline`."""
@@ -140,68 +116,77 @@ class Judgement:
     @property
     def loses(self) -> list[str]:
         """Tasks on which the naive forecast is better by more than chance, in the order of the tasks."""
-        return [task for task in self.tasks if self.outcome(task) == LOSES]
+        return [task for task in self.tasks if self.against(task).outcome == LOSES]
 
     @property
     def beaten_by(self) -> dict[str, str]:
         """Per task on which the best baseline of this series, not naive, is better: its name."""
         best = {task: self.best_baseline(task) for task in self.tasks}
-        lost = {task: name for task, name in best.items() if self.outcome(task, name) == LOSES}
+        lost = {task: name for task, name in best.items() if self.against(task, name).outcome == LOSES}
         return {task: name for task, name in lost.items() if name != NAIVE}
-
-    def _errors(self, task: str, baseline: str) -> tuple[float, float]:
-        """Return the mean absolute errors, in returns, of the model and of a baseline."""
-        return self.error(task).overall, self.error(task, baseline).overall
 
     def to_json(self) -> dict[str, Any]:
         """Return cells, counts and test inputs as plain JSON values; no NaN, no infinity."""
-        content: dict[str, Any] = _JUDGEMENT.dump_python(self, mode="json", by_alias=True)
-        return {"format": JUDGEMENT_FORMAT, **content}
+        return {"format": JUDGEMENT_FORMAT, **_JUDGEMENT.dump_python(self, mode="json", by_alias=True)}
 
     @classmethod
     def from_json(cls, content: Any, *, where: str = "the judgement") -> Judgement:
         """Read what `to_json` wrote, also before its format was raised; `where` is named by errors."""
-        check_format(content, (2, JUDGEMENT_FORMAT), what="judgement", where=where, fix=_FIX)
-        judgement = checked(_JUDGEMENT, content, where=where, fix=_FIX, rule=_RULE)
-        if faults := [*_faults(judgement)]:
-            raise ArtifactError(where=where, rule=_RULE, got=listed(faults), fix=_FIX)
-        return judgement
+        formats = (2, JUDGEMENT_FORMAT)
+        return _read(_JUDGEMENT, content, "judgement", formats=formats, where=where, faults_of=_faults)
+
+
+@dataclass(frozen=True)
+class JudgedQuantiles:
+    """How the quantiles of one task did."""
+
+    errors: Mapping[Word, QuantileErrors]  # per forecaster, `MODEL` or a baseline with quantiles
+    significance: Mapping[Word, Significance]  # per baseline: of the CRPS
+
+    def multiple(self, baseline: str) -> float | None:
+        """Return the model's CRPS as a multiple of a baseline's; None if that made no error."""
+        return multiple_of(*(self.errors[name].crps for name in (MODEL, baseline)))
+
+
+@dataclass(frozen=True)
+class QuantileJudgement:
+    """How a model's quantiles did on the test span of one series, beside the baselines that have some."""
+
+    levels: tuple[Share, ...]  # all of them, ascending
+    num_windows: Count  # windows of the test span
+    tasks: Mapping[str, JudgedQuantiles]  # what was judged
+
+    def named_intervals(self) -> list[str]:
+        """Say by how many per cent each central interval is called, the widest first: "90 %"."""
+        return interval_names(self.levels)
+
+    def summary(self) -> dict[str, dict[str, Any]]:
+        """Return per task the CRPS, in returns and as multiples of baselines', and coverage by interval."""
+        return {
+            task: {
+                "crps": judged.errors[MODEL].crps,
+                "crps_multiples": {name: judged.multiple(name) for name in judged.significance},
+                "coverage": {
+                    name: judged.errors[MODEL].mean_coverage(place)
+                    for place, name in enumerate(self.named_intervals())
+                },
+            }
+            for task, judged in self.tasks.items()
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain JSON values."""
+        return {"format": QUANTILES_FORMAT, **_QUANTILES.dump_python(self, mode="json", by_alias=True)}
+
+    @classmethod
+    def from_json(cls, content: Any, *, where: str) -> QuantileJudgement:
+        """Read what `to_json` wrote; `where` is named by errors."""
+        what, formats = "judgement of quantiles", (QUANTILES_FORMAT,)
+        return _read(_QUANTILES, content, what, formats=formats, where=where, faults_of=_quantile_faults)
 
 
 _JUDGEMENT: Final = TypeAdapter(Judgement)
-
-
-def is_equal(ours: float, theirs: float) -> bool:
-    """Tell whether two errors of the same unit are one and the same, up to rounding."""
-    return math.isclose(ours, theirs, rel_tol=ROUNDING_SHARE)
-
-
-def outcome_of(ours: float, theirs: float, p_value: float | None) -> Outcome:
-    """Say how an error compares with another: the one rule that every verdict follows.
-
-    The p-value is corrected where several series are judged at once; None where windows are too few to test.
-
-    >>> outcome_of(1.0, 1.0000001, None), outcome_of(1.0, 1.1, 0.01), outcome_of(1.2, 1.1, 0.01)
-    ('equals', 'beats', 'loses to')
-    >>> outcome_of(1.2, 1.1, 0.85), outcome_of(1.2, 1.1, None)
-    ('no real difference from', 'not yet known')
-    """
-    if is_equal(ours, theirs):
-        return EQUALS
-    if p_value is None:
-        return UNKNOWN
-    if p_value >= ALPHA:
-        return NO_DIFFERENCE
-    return BEATS if ours < theirs else LOSES
-
-
-def verdict_of(outcome: Outcome, baseline: str) -> str:
-    """Say an outcome in words, with the name that readers know the baseline by.
-
-    >>> verdict_of("no real difference from", "roll_forward"), verdict_of("not yet known", "har")
-    ('no real difference from naive', 'not yet known')
-    """
-    return UNKNOWN if outcome == UNKNOWN else f"{outcome} {called(baseline)}"
+_QUANTILES: Final = TypeAdapter(QuantileJudgement)
 
 
 def best_baseline(judgements: Sequence[Judgement], task: str) -> str:
@@ -211,55 +196,20 @@ def best_baseline(judgements: Sequence[Judgement], task: str) -> str:
     )
 
 
-def judge(data: SeriesData, model: Mapping[str, Floats]) -> Judgement:
-    """Measure a model and every baseline on the test span, see `judge_span`."""
-    return judge_windows(data, model)[0]
-
-
 def judge_windows(data: SeriesData, model: Mapping[str, Floats]) -> tuple[Judgement, Losses]:
-    """Judge as `judge` does, and return how everybody erred in each window, too."""
+    """Measure a model and every baseline on the test span, see `judge_span`."""
     return judge_span(data.spans["test"], model, train=data.spans["train"], scaling=data.scaling)
 
 
 def judge_span(
     span: Span, model: Mapping[str, Floats], *, train: Span, scaling: Scaling
 ) -> tuple[Judgement, Losses]:
-    """Measure a model and every baseline, fitted to `train`, on some windows; return the losses, too.
+    """Measure a model and every baseline that is installed, fitted to `train`, on some windows.
 
-    The model's forecasts are per task, shape (N, H, C), in the task's unit. Raises `SeriesError` if one is
-    missing, or of another shape than its truth, or an error is too large to be a number.
+    Returns, beside the judgement, how everybody erred in each window. The model's forecasts are per task,
+    shape (N, H, C), in the task's unit. Raises `SeriesError` if one is missing, or of another shape than its
+    truth, or an error is too large to be a number.
     """
-    _check_tasks(span, model)
-    tasks = [task for task in TASKS if task in span.profile.tasks]
-    errors: dict[str, dict[str, TaskErrors]] = {task: {} for task in tasks}
-    by_task: dict[str, dict[str, NDArray[np.float64]]] = {task: {} for task in tasks}
-    for name, made in _forecasts(span, model, train, scaling):
-        for task in (task for task in tasks if task in made):
-            errors[task][name], by_task[task][name] = measure_errors(span, task, made[task])
-    losses = Losses.of(span, by_task)
-    judged = {
-        task: JudgedTask(
-            columns=TASKS[task].columns,
-            errors=found,
-            significance={name: losses.test(task, MODEL, name) for name in found if name != MODEL},
-        )
-        for task, found in errors.items()
-    }
-    direction = measure_direction(span, model[TASK_OHLC])
-    return Judgement(len(span), span.horizon_bars, judged, direction), losses
-
-
-def _forecasts(
-    span: Span, model: Mapping[str, Floats], train: Span, scaling: Scaling
-) -> Iterator[tuple[str, Mapping[str, Floats]]]:
-    """Yield the forecasts of the model and of every baseline that is installed, one after the other."""
-    yield MODEL, model
-    for name, baseline in BASELINES.items():
-        if baseline.is_installed():
-            yield name, baseline.fit(train, scaling)(span)
-
-
-def _check_tasks(span: Span, model: Mapping[str, Floats]) -> None:
     if set(model) != set(span.profile.tasks):
         raise SeriesError(
             where=f"{span.table.series}, model",
@@ -267,6 +217,68 @@ def _check_tasks(span: Span, model: Mapping[str, Floats]) -> None:
             got=listed(sorted(model)) or "no task",
             fix="Pass one array for each task of the profile",
         )
+    installed = {name: one for name, one in BASELINES.items() if one.is_installed()}
+    made = ((name, one.fit(train, scaling)(span)) for name, one in installed.items())
+    measured: dict[str, dict[str, Any]] = {task: {} for task in TASKS if task in span.profile.tasks}
+    for name, forecasts in chain([(MODEL, model)], made):
+        for task in (task for task in measured if task in forecasts):
+            measured[task][name] = metrics.measure_errors(span, task, forecasts[task])
+    errors, losses = _errors_and_losses(span, measured)
+    judged = {
+        task: JudgedTask(TASKS[task].columns, found, losses.tests(task, MODEL))
+        for task, found in errors.items()
+    }
+    direction = metrics.measure_direction(span, model[TASK_OHLC])
+    return Judgement(len(span), span.horizon_bars, judged, direction), losses
+
+
+def judge_quantiles(data: SeriesData, model: Mapping[str, Floats]) -> QuantileJudgement:
+    """Measure a model's quantiles of the test span, and those of every baseline that has some.
+
+    The model's are per task, shape (N, H, Q, C), in the task's unit; the profile gives the levels.
+    """
+    span, levels = data.spans["test"], data.spans["test"].profile.quantiles
+    fitted = {name: one.fit_quantiles for name, one in BASELINES.items() if one.fit_quantiles}
+    made = {name: fit(data.spans["train"], data.scaling, levels)(span) for name, fit in fitted.items()}
+    measured = {
+        task: {
+            name: metrics.measure_quantiles(span, task, forecasts[task], levels)
+            for name, forecasts in {MODEL: model, **made}.items()
+        }
+        for task in TASKS
+        if task in span.profile.tasks
+    }
+    errors, losses = _errors_and_losses(span, measured)
+    tasks = {task: JudgedQuantiles(found, losses.tests(task, MODEL)) for task, found in errors.items()}
+    return QuantileJudgement(levels, len(span), tasks)
+
+
+def _errors_and_losses(
+    span: Span, measured: Mapping[str, Mapping[str, tuple[Any, Any]]]
+) -> tuple[dict[str, dict[str, Any]], Losses]:
+    """Part what was measured, per task and forecaster, into errors and the table of losses."""
+    errors, losses = (
+        {task: {name: pair[part] for name, pair in found.items()} for task, found in measured.items()}
+        for part in (0, 1)
+    )
+    return errors, Losses.of(span, losses)
+
+
+def _read(
+    kind: TypeAdapter[Judged],
+    content: Any,
+    what: str,
+    *,
+    formats: tuple[int, ...],
+    where: str,
+    faults_of: Callable[[Judged], Iterable[str]],
+) -> Judged:
+    rule = f"must be a {what} of format {formats[-1]}"
+    check_format(content, formats, what=what, where=where, fix=_FIX)
+    judgement = checked(kind, content, where=where, fix=_FIX, rule=rule)
+    if faults := [*faults_of(judgement)]:
+        raise ArtifactError(where=where, rule=rule, got=listed(faults), fix=_FIX)
+    return judgement
 
 
 def _faults(judgement: Judgement) -> Iterator[str]:
@@ -303,3 +315,26 @@ def _is_about(test: Significance, judgement: Judgement, task: str, baseline: str
     is_same = abs(test.mean_difference - (ours - theirs)) <= 1e-9 * max(ours, theirs)
     has_error = test.standard_error is None or test.lag_bars < test.num_windows
     return is_same and has_error and test.num_windows == judgement.num_windows
+
+
+def _quantile_faults(judgement: QuantileJudgement) -> Iterator[str]:
+    """Say likewise what of quantiles does not fit together."""
+    num_intervals = len(intervals(judgement.levels))
+    for task, judged in judgement.tasks.items():
+        if task not in TASKS or MODEL not in judged.errors:
+            yield f"the task {task}"
+            continue
+        first = _shape_of(judged.errors[MODEL].pinball)
+        shapes = [len(judgement.levels), num_intervals, num_intervals]
+        for errors in judged.errors.values():
+            found = [_shape_of(one) for one in (errors.pinball, errors.coverage, errors.width)]
+            if not first or found != [(number, *first[1:]) if number else (0,) for number in shapes]:
+                yield f"{task} with losses of another shape than its levels"
+
+
+def _shape_of(cells: metrics.Cells) -> tuple[int, ...]:
+    """Return the shape of cells; that of nothing where their rows differ in length."""
+    try:
+        return np.shape(cells)
+    except ValueError:
+        return ()

@@ -11,7 +11,7 @@ whole leaderboard by `v8.losses.judgement.best_baseline`.
 
 P-values are those of the Diebold-Mariano test against a baseline. Many series are judged at once, so the
 p-values of each task and baseline are corrected together over the series of the leaderboard (Benjamini and
-Hochberg); verdicts follow the corrected ones. See `v8.losses.significance`.
+Hochberg); verdicts follow the corrected ones. See `v8.losses.table`.
 """
 
 import csv
@@ -27,10 +27,8 @@ from pydantic import StrictBool, TypeAdapter
 
 from v8.columns import TASK_OHLC
 from v8.errors import ArtifactError
-from v8.formulas.baselines import NAIVE, called
-from v8.losses.judgement import BEATS, LOSES, MODEL, Judgement, Outcome, best_baseline, outcome_of, verdict_of
-from v8.losses.quantile_judgement import QuantileJudgement
-from v8.losses.significance import corrected_p_values
+from v8.losses.judgement import Judgement, QuantileJudgement, best_baseline
+from v8.losses.table import BEATS, LOSES, Against, corrected
 from v8.records import MAX_SIZE, Count, Seconds, Text, at_keys, checked, read_plain
 from v8.storage import write_text
 from v8.tables import Table
@@ -69,7 +67,15 @@ _RESULT: Final = TypeAdapter(SeriesResult)
 
 def read_results(metadata: Iterable[Mapping[str, Any]]) -> list[SeriesResult]:
     """Read the metadata of finished series, each as `metadata.json` holds it, in the order given."""
-    results = [_read_result(content) for content in metadata]
+    results = []
+    for content in metadata:
+        where = f"metadata of {content.get('series', 'a series')}"
+        judged = {
+            key: kind.from_json(content[key], where=f"{where}, key {key}")
+            for key, kind in (("judgement", Judgement), ("quantiles", QuantileJudgement))
+            if key in content
+        }
+        results.append(checked(_RESULT, {**content, **judged}, where=where, fix=_FIX))
     names = [result.series for result in results]
     for name in names:
         if names.count(name) > 1:
@@ -87,6 +93,11 @@ def read_history(file: Path) -> list[dict[str, float]]:
 
     A record per epoch: `epoch`, and the unitless scaled losses `train_loss`, `validation_loss`.
     """
+
+    def refused(got: str) -> ArtifactError:
+        rule = f"must be CSV with the numbers {', '.join(_HISTORY_COLUMNS)}"
+        return ArtifactError(where=str(file), rule=rule, got=got, fix=_FIX)
+
     try:
         lines = io.StringIO(read_plain(file, fix=_FIX).decode("utf-8"), newline="")
         table = csv.DictReader(lines)
@@ -94,109 +105,41 @@ def read_history(file: Path) -> list[dict[str, float]]:
             raise KeyError(missing[0])
         rows = [{name: float(row[name]) for name in _HISTORY_COLUMNS} for row in table]
     except (csv.Error, KeyError, TypeError, ValueError) as error:
-        raise _bad_history(file, f"{type(error).__name__}: {error}") from error
-    if not all(math.isfinite(value) for row in rows for value in row.values()):
-        raise _bad_history(file, "a number that is not finite")
-    if not all(abs(value) <= MAX_SIZE for row in rows for value in row.values()):
-        raise _bad_history(file, f"a number beyond {MAX_SIZE:g}")
+        raise refused(f"{type(error).__name__}: {error}") from error
+    values = [value for row in rows for value in row.values()]
+    if not all(map(math.isfinite, values)):
+        raise refused("a number that is not finite")
+    if any(abs(value) > MAX_SIZE for value in values):
+        raise refused(f"a number beyond {MAX_SIZE:g}")
     return rows
-
-
-def _read_result(content: Mapping[str, Any]) -> SeriesResult:
-    where = f"metadata of {content.get('series', 'a series')}"
-    if "judgement" in content:
-        judged = Judgement.from_json(content["judgement"], where=f"{where}, key judgement")
-        content = {**content, "judgement": judged}
-    if "quantiles" in content:
-        spread = QuantileJudgement.from_json(content["quantiles"], where=f"{where}, key quantiles")
-        content = {**content, "quantiles": spread}
-    return checked(_RESULT, content, where=where, fix=_FIX)
-
-
-def _bad_history(file: Path, got: str) -> ArtifactError:
-    rule = f"must be CSV with the numbers {', '.join(_HISTORY_COLUMNS)}"
-    return ArtifactError(where=str(file), rule=rule, got=got, fix=_FIX)
 
 
 LEADERBOARD_FILE: Final = "leaderboard.csv"
 
-_NAIVE_COLUMNS: Final = {
-    "mae_multiple_of_naive": "multiple",
-    "mae_skill": "skill",
-    "verdict": "verdict",
-    "mae_p_value": "p_value",
-    "mae_corrected_p_value": "corrected_p_value",
+_COLUMNS: Final = {
+    "naive": {
+        "mae_multiple_of_naive": "multiple",
+        "mae_skill": "skill",
+        "verdict": "verdict",
+        "mae_p_value": "p_value",
+        "mae_corrected_p_value": "corrected_p_value",
+    },
+    "best": {
+        "best_baseline": "name",
+        "mae_multiple_of_best": "multiple",
+        "mae_skill_against_best": "skill",
+        "verdict_against_best": "verdict",
+        "mae_p_value_against_best": "p_value",
+        "mae_corrected_p_value_against_best": "corrected_p_value",
+    },
 }
-"""Columns of every task and the fields of `Against` in them, for the naive forecast."""
-
-_BEST_COLUMNS: Final = {
-    "best_baseline": "name",
-    "mae_multiple_of_best": "multiple",
-    "mae_skill_against_best": "skill",
-    "verdict_against_best": "verdict",
-    "mae_p_value_against_best": "p_value",
-    "mae_corrected_p_value_against_best": "corrected_p_value",
-}
-"""The same for the best baseline; they stand behind all others, where older readers do not look."""
+"""Columns of every task and the fields of `Against` in them; those of the best baseline stand behind all
+others, where older readers do not look."""
 
 _SERIES_COLUMNS: Final = (
-    "direction_hit_rate_step_1",
-    "direction_low_95",
-    "direction_high_95",
-    "best_epoch",
-    "epochs_run",
-    "seconds",
+    *("direction_hit_rate_step_1", "direction_low_95", "direction_high_95"),
+    *("best_epoch", "epochs_run", "seconds"),
 )
-
-
-@dataclass(frozen=True)
-class Against:
-    """One task of one series, beside one baseline; p-values are two-sided.
-
-    They are None when the span is too short to say, or the forecasts are the same.
-    """
-
-    baseline: str  # a key of `BASELINES`
-    ours: float  # mean absolute error of the model
-    theirs: float  # that of the baseline, in the same unit
-    p_value: float | None = None  # chance of a difference this large if there were none, 0 to 1
-    corrected_p_value: float | None = None  # the same, corrected over all series of the leaderboard
-
-    @property
-    def name(self) -> str:
-        """What readers know the baseline by."""
-        return called(self.baseline)
-
-    @property
-    def multiple(self) -> float | None:
-        """Model error over the baseline's, unitless, below 1 is less; None if the baseline made none."""
-        multiple = self.ours / self.theirs if self.theirs > 0 else math.inf
-        return multiple if math.isfinite(multiple) else None
-
-    @property
-    def outcome(self) -> Outcome:
-        """What the errors and the corrected p-value come to, by the one rule of `outcome_of`."""
-        return outcome_of(self.ours, self.theirs, self.corrected_p_value)
-
-    @property
-    def skill(self) -> float | None:
-        """1 - multiple: 1 is perfect, 0 the baseline, negative worse; None without a multiple."""
-        return None if self.multiple is None else 1.0 - self.multiple
-
-    @property
-    def verdict(self) -> str:
-        """The outcome in words: "beats naive"."""
-        return verdict_of(self.outcome, self.baseline)
-
-    @property
-    def is_significant(self) -> bool:
-        """Whether it differs from the baseline by more than chance."""
-        return self.outcome in (BEATS, LOSES)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
-        told = ("multiple", "verdict", "p_value", "corrected_p_value", "is_significant")
-        return {"baseline": self.name, **{key: getattr(self, key) for key in told}}
 
 
 @dataclass(frozen=True)
@@ -236,8 +179,8 @@ class Beside(Generic[Compared]):
         return (self.naive,) if self.best.name == self.naive.name else (self.naive, self.best)
 
 
-class TaskSummary(Beside[Wins]):
-    """One task over all series that have it."""
+TaskSummary = Beside[Wins]
+"""One task over all series that have it."""
 
 
 @dataclass(frozen=True)
@@ -272,10 +215,23 @@ def rank_results(results: Iterable[SeriesResult]) -> list[LeaderboardRow]:
     judged = list(results)
     scores: dict[str, dict[str, TaskScore]] = {result.series: {} for result in judged}
     for task in TASKS:
-        having = [result for result in judged if task in result.judgement.tasks]
-        for result, score in zip(having, _score_task(having, task), strict=True):
-            scores[result.series][task] = score
-    return sorted((_row(result, scores[result.series]) for result in judged), key=_rank)
+        if having := [result for result in judged if task in result.judgement.tasks]:
+            for result, score in zip(having, _score_task(having, task), strict=True):
+                scores[result.series][task] = score
+    rows = [
+        LeaderboardRow(
+            series=result.series,
+            source=result.source,
+            tasks=scores[result.series],
+            hit_rate=result.judgement.direction[0].rate,
+            hit_rate_95=result.judgement.direction[0].interval,
+            best_epoch=result.best_epoch,
+            epochs_run=result.epochs_run,
+            seconds=result.total_seconds,
+        )
+        for result in judged
+    ]
+    return sorted(rows, key=_rank)
 
 
 def summarise(rows: Sequence[LeaderboardRow]) -> dict[str, TaskSummary]:
@@ -300,54 +256,35 @@ def write_leaderboard_csv(path: Path, rows: Sequence[LeaderboardRow]) -> None:
     Tasks that a profile lacks and numbers that do not exist are empty cells.
     """
     of_naive, of_best = (
-        [f"{task}_{column}" for task in TASKS for column in columns]
-        for columns in (_NAIVE_COLUMNS, _BEST_COLUMNS)
+        [f"{task}_{column}" for task in TASKS for column in columns] for columns in _COLUMNS.values()
     )
     columns = ["series", "source", *of_naive, *_SERIES_COLUMNS, *of_best]
-    write_text(path, Table(columns, map(_cells, rows)).csv())
+    write_text(path, Table(columns, map(_csv_cells, rows)).csv())
+
+
+def _csv_cells(row: LeaderboardRow) -> list[object]:
+    those = [row.tasks.get(task) for task in TASKS]
+    of_naive, of_best = (
+        [getattr(getattr(score, kind, None), name, None) for score in those for name in columns.values()]
+        for kind, columns in _COLUMNS.items()
+    )
+    ends = row.hit_rate_95 or (None, None)
+    about = [row.hit_rate, *ends, row.best_epoch, row.epochs_run, round(row.seconds, 3)]
+    return [*map(_no_formula, (row.series, row.source)), *of_naive, *about, *of_best]
 
 
 def with_corrected(scores: Sequence[Scored]) -> list[Scored]:
     """Correct the p-values of a table for how many there are, naive's and the best baselines' apart."""
-    naive = corrected_p_values([one.naive.p_value for one in scores])
-    best = corrected_p_values([one.best.p_value for one in scores])
-    return [
-        replace(
-            one,
-            naive=replace(one.naive, corrected_p_value=for_naive),
-            best=replace(one.best, corrected_p_value=for_best),
-        )
-        for one, for_naive, for_best in zip(scores, naive, best, strict=True)
-    ]
+    naive, best = (corrected([getattr(one, kind) for one in scores]) for kind in _COLUMNS)
+    both = zip(scores, naive, best, strict=True)
+    return [replace(one, naive=for_naive, best=for_best) for one, for_naive, for_best in both]
 
 
 def _score_task(results: Sequence[SeriesResult], task: str) -> list[TaskScore]:
-    """Score one task of all series that have it, in their order."""
-    if not results:
-        return []
+    """Score one task of all series that have it, at least one, in their order."""
     judgements = [result.judgement for result in results]
     best = best_baseline(judgements, task)
-    both = [[_against(one, task, name) for name in (NAIVE, best)] for one in judgements]
-    return with_corrected([TaskScore(naive, others) for naive, others in both])
-
-
-def _against(one: Judgement, task: str, baseline: str) -> Against:
-    ours, theirs = (one.error(task, name).overall for name in (MODEL, baseline))
-    return Against(baseline, ours, theirs, one.p_value(task, baseline))
-
-
-def _row(result: SeriesResult, tasks: Mapping[str, TaskScore]) -> LeaderboardRow:
-    first_step = result.judgement.direction[0]
-    return LeaderboardRow(
-        series=result.series,
-        source=result.source,
-        tasks=tasks,
-        hit_rate=first_step.rate,
-        hit_rate_95=first_step.interval,
-        best_epoch=result.best_epoch,
-        epochs_run=result.epochs_run,
-        seconds=result.total_seconds,
-    )
+    return with_corrected([TaskScore(one.against(task), one.against(task, best)) for one in judgements])
 
 
 def _rank(row: LeaderboardRow) -> tuple[float, str]:
@@ -364,17 +301,6 @@ def _wins(scores: Sequence[Against]) -> Wins:
         num_losing=outcomes.count(LOSES),
         median_multiple=median(one.multiple for one in scores),
     )
-
-
-def _cells(row: LeaderboardRow) -> list[object]:
-    scores = [row.tasks.get(task) for task in TASKS]
-    of_naive, of_best = (
-        [getattr(getattr(score, kind, None), name, None) for score in scores for name in columns.values()]
-        for kind, columns in (("naive", _NAIVE_COLUMNS), ("best", _BEST_COLUMNS))
-    )
-    ends = row.hit_rate_95 or (None, None)
-    about = [row.hit_rate, *ends, row.best_epoch, row.epochs_run, round(row.seconds, 3)]
-    return [*map(_no_formula, (row.series, row.source)), *of_naive, *about, *of_best]
 
 
 def _no_formula(text: str) -> str:

@@ -1,15 +1,20 @@
-"""Errors of forecasts per step and column, and how often their direction is right.
+"""Errors of forecasts and of quantiles per step and column, and how often their direction is right.
 
 Two units: *price* is the unit of the column (quote currency; volatility has none), *return* is the
 error divided by the last known close, so that coins of any price compare (volatility, unitless as it
 is, keeps its own unit in both). Percentages of scaled numbers do not appear anywhere: the same forecast
 would score differently under every scaling.
 
-Legend: N windows, H steps of the horizon, C columns of a task.
+Pinball losses say how good a quantile is; twice their mean over the levels is near the continuous ranked
+probability score (CRPS; Gneiting and Raftery 2007, doi:10.1198/016214506000001437), of which the mean
+absolute error is the case of one forecast without spread. An interval is honest where it holds the share of
+truths that it promises, and better the narrower it is.
+
+Legend: N windows, H steps of the horizon, Q levels, I central intervals, C columns of a task.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Final, Literal
@@ -20,7 +25,8 @@ from pydantic import Field
 
 from v8.columns import CLOSE, OHLC, TASK_OHLC
 from v8.errors import SeriesError
-from v8.losses.significance import num_effective
+from v8.losses.table import num_effective
+from v8.quantile_levels import intervals, pinball
 from v8.records import Count, Number
 from v8.tasks import TASKS
 from v8.windows.span import Span
@@ -36,8 +42,13 @@ FLAT_RETURN: Final = 2.0**-22
 MAX_ERROR: Final = 1e100
 """Errors are refused from here on: far beyond any price, and the squares of a span still have a sum."""
 
+_TAME: Final = "Train again with a lower learning_rate or a clip_norm"
+
 Cell = Annotated[Number, Field(ge=0, lt=MAX_ERROR)]
 """One error, 0 or above."""
+
+Share = Annotated[Number, Field(ge=0, le=1)]
+Cells = tuple[tuple[tuple[Cell, ...], ...], ...]
 
 
 @dataclass(frozen=True)
@@ -63,8 +74,7 @@ class ErrorGrid:
 
     def _mean(self, cells: Iterable[float]) -> float:
         # fsum rounds once, so the means are the same to the last bit wherever they are recomputed.
-        powers = [cell**self.power for cell in cells]
-        mean = math.fsum(powers) / len(powers)
+        mean = _mean(cell**self.power for cell in cells)
         return math.sqrt(mean) if self.power == 2 else mean
 
 
@@ -119,6 +129,32 @@ class StepDirection:
         return num_all == num_windows and is_part and 0 <= self.num_effective <= max(1, self.num_counted)
 
 
+@dataclass(frozen=True)
+class QuantileErrors:
+    """How one forecaster's quantiles of one task did."""
+
+    pinball: Cells  # mean pinball losses in returns, Q x H x C, unitless
+    coverage: tuple[tuple[tuple[Share, ...], ...], ...]  # shares of truths within each interval, I x H x C
+    width: Cells  # mean widths of the intervals in returns, I x H x C, unitless
+
+    @property
+    def crps(self) -> float:
+        """Twice the mean pinball loss over all levels, steps and columns, in returns."""
+        return 2.0 * _mean_of(self.pinball)
+
+    def coverage_by_step(self, interval: int) -> tuple[float, ...]:
+        """Return the share within an interval of each step over all columns."""
+        return tuple(_mean(row) for row in self.coverage[interval])
+
+    def mean_coverage(self, interval: int) -> float:
+        """Return the share within an interval over all steps and columns."""
+        return _mean_of(self.coverage[interval : interval + 1])
+
+    def mean_width(self, interval: int) -> float:
+        """Return the mean width of an interval over all steps and columns, in returns."""
+        return _mean_of(self.width[interval : interval + 1])
+
+
 def measure_errors(span: Span, task: str, forecast: Floats) -> tuple[TaskErrors, NDArray[np.float64]]:
     """Measure one forecaster on one task.
 
@@ -152,9 +188,48 @@ def measure_errors(span: Span, task: str, forecast: Floats) -> tuple[TaskErrors,
             where=where,
             rule=f"has errors below {MAX_ERROR:g}, which can be squared and averaged",
             got=f"{largest:.3g}{first}",
-            fix="Train again with a lower learning_rate or a clip_norm",
+            fix=_TAME,
         )
     return TaskErrors(*_grids(error), *_grids(relative)), np.abs(relative).mean(axis=(1, 2))
+
+
+def measure_quantiles(
+    span: Span, task: str, forecast: Floats, levels: Sequence[float]
+) -> tuple[QuantileErrors, NDArray[np.float64]]:
+    """Measure one forecaster's quantiles of one task.
+
+    Args:
+        forecast: Shape (N, H, Q, C), in the task's unit.
+        levels: Ascending, shape (Q,).
+
+    Returns:
+        What is judged; and what each window adds to the CRPS, shape (N,), float64, unitless.
+
+    Raises `SeriesError` if the shape is not that of truth and levels, or a number is not finite.
+    """
+    truth_NHC = span.truth[task]
+    num_windows, horizon, num_columns = truth_NHC.shape
+    shape = (num_windows, horizon, len(levels), num_columns)
+    if forecast.shape != shape or not np.isfinite(forecast).all():
+        raise SeriesError(
+            where=f"{span.table.series}, quantiles of {task}",
+            rule=f"are finite numbers of the shape {shape}",
+            got=f"the shape {forecast.shape}" if forecast.shape != shape else "others",
+            fix=_TAME,
+        )
+    by_level = dict(zip(levels, np.moveaxis(forecast.astype(np.float64), 2, 0), strict=True))
+    losses_QNHC = np.stack(
+        [
+            in_returns(task, pinball(np, truth_NHC - one, level), span.last_close)
+            for level, one in by_level.items()
+        ]
+    )
+    coverage, width = [], []
+    for low, high in ([by_level[level] for level in pair] for pair in intervals(levels)):
+        coverage.append(((low <= truth_NHC) & (truth_NHC <= high)).mean(axis=0))
+        width.append(in_returns(task, high - low, span.last_close).mean(axis=0))
+    errors = QuantileErrors(*map(_tuples, (losses_QNHC.mean(axis=1), coverage, width)))
+    return errors, 2.0 * losses_QNHC.mean(axis=(0, 2, 3))
 
 
 def in_returns(
@@ -196,7 +271,7 @@ def wilson_interval(num_hits: float, num_trials: float) -> tuple[float, float]:
 
     It assumes independent trials. Windows of a test span overlap: beyond step 1, neighbours share most
     of the bars they forecast. Pass the number of independent windows that would tell as much, which need
-    not be whole, at least 1; see `v8.losses.significance.num_effective`. Returns both ends, 0 to 1.
+    not be whole, at least 1; see `v8.losses.table.num_effective`. Returns both ends, 0 to 1.
 
     >>> [round(end, 4) for end in wilson_interval(8, 10)]
     [0.4902, 0.9433]
@@ -210,6 +285,20 @@ def wilson_interval(num_hits: float, num_trials: float) -> tuple[float, float]:
 
 
 def _grids(error: NDArray[np.float64]) -> tuple[ErrorGrid, SquaredErrorGrid]:
-    mae = np.abs(error).mean(axis=0).tolist()
-    rmse = np.sqrt((error**2).mean(axis=0)).tolist()
-    return ErrorGrid(tuple(map(tuple, mae))), SquaredErrorGrid(tuple(map(tuple, rmse)))
+    mae, rmse = np.abs(error).mean(axis=0), np.sqrt((error**2).mean(axis=0))
+    return ErrorGrid(_tuples(mae)), SquaredErrorGrid(_tuples(rmse))
+
+
+def _tuples(values: Any) -> Any:
+    """Write an array as tuples of numbers, so that it is compared and hashed by its cells."""
+    cells = np.asarray(values)
+    return tuple(map(_tuples if cells.ndim > 1 else float, cells))
+
+
+def _mean(numbers: Iterable[float]) -> float:
+    found = list(numbers)
+    return math.fsum(found) / len(found)
+
+
+def _mean_of(cells: Cells) -> float:
+    return _mean(cell for level in cells for row in level for cell in row)

@@ -1,7 +1,18 @@
-"""A season: how everybody erred on the test span of one series, window by window.
+"""Seasons: how everybody erred on the test span of one series, window by window, and of many put together.
 
 A judgement holds means; a test over several series or several spans needs the windows, because series that
 are judged at the same close share what happened then. A back-test keeps a season beside each of its models.
+
+A *cell* is one series in one fold of a back-test. Cells are shown together by fold and timeframe, and pooled:
+all folds, the calm ones, those with a break. What is shown of cells together:
+
+* Per forecaster the median over cells of its error as a multiple of naive's.
+* The best baseline of a task is the one with the smallest such median, chosen for these cells.
+* Whether the model differs from it by more than chance: series share their closes, so the differences of a
+  close, each as a share of its series' naive error, are averaged over series first, and the test
+  (`v8.losses.table`) sees one number a close. A window that two folds judge counts for the first.
+
+p-values are corrected together for everything of a kind that stands in one table.
 
 Legend: N windows, H steps of the horizon, R rows.
 """
@@ -10,9 +21,10 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
@@ -21,9 +33,14 @@ from numpy.typing import NDArray
 from v8.columns import CLOSE, HIGH, LOW, OHLC, TASK_OHLC
 from v8.errors import ArtifactError
 from v8.features.formulas import DAY_S
-from v8.losses.table import Losses
+from v8.formulas.baselines import NAIVE
+from v8.losses import table
+from v8.losses.judgement import MODEL, Judgement, QuantileJudgement, best_baseline
+from v8.losses.leaderboard import median as median_of
+from v8.market.series import Series, iso
 from v8.records import read_plain
 from v8.storage import write_bytes
+from v8.tasks import TASKS
 from v8.windows.dataset import SeriesData
 from v8.windows.span import Floats
 
@@ -92,7 +109,7 @@ class Season:
         return cls(season.closes_s, losses, season.held, season.shock)
 
 
-def season_of(data: SeriesData, forecasts: Mapping[str, Any], losses: Losses) -> Season:
+def season_of(data: SeriesData, forecasts: Mapping[str, Any], losses: table.Losses) -> Season:
     """Describe the test span of a judged series.
 
     The model's forecasts are per task, shape (N, H, C); the losses those of `judgement.judge_windows`.
@@ -100,7 +117,8 @@ def season_of(data: SeriesData, forecasts: Mapping[str, Any], losses: Losses) ->
     test = data.spans["test"]
     truth, made = test.truth[TASK_OHLC][..., OHLC.index(CLOSE)], forecasts[TASK_OHLC]
     is_held = (truth >= made[..., OHLC.index(LOW)]) & (truth <= made[..., OHLC.index(HIGH)])
-    bar_s = data.series.bar_s
+    high, low = (data.table.column(name).astype(np.float64) for name in (HIGH, LOW))
+    ranges, fitted, bar_s = np.log(high / low), data.split.train[1], data.series.bar_s
     return Season(
         closes_s=data.table.open_time_s[test.anchors].astype(np.int64) + bar_s,
         losses={
@@ -108,7 +126,7 @@ def season_of(data: SeriesData, forecasts: Mapping[str, Any], losses: Losses) ->
             for task, by_name in losses.by_task.items()
         },
         held=is_held.mean(axis=0),
-        shock=shock_of(*_ranges(data), bars_a_day=max(1, DAY_S // bar_s)),
+        shock=shock_of(ranges[:fitted], ranges[fitted:], bars_a_day=max(1, DAY_S // bar_s)),
     )
 
 
@@ -145,13 +163,236 @@ def _wildness(ranges: Floats, bars_a_day: int) -> Floats:
     return np.array([np.sqrt(day.mean()) for day in days])
 
 
-def _ranges(data: SeriesData) -> tuple[Floats, Floats]:
-    """Return the log ranges of the bars of the train span, and of all later ones."""
-    high, low = (data.table.column(name).astype(np.float64) for name in (HIGH, LOW))
-    ranges = np.log(high / low)
-    end = data.split.train[1]
-    return ranges[:end], ranges[end:]
-
-
 def _damaged(file: Path, got: str) -> ArtifactError:
     return ArtifactError(where=str(file), rule="must be a season as v8 writes it", got=got[:200], fix=_FIX)
+
+
+POOLS: Final[Mapping[str, Callable[[Stretch], bool]]] = {
+    "all folds": lambda stretch: True,
+    "calm folds": lambda stretch: not stretch.is_break,
+    "break folds": lambda stretch: stretch.is_break,
+}
+"""What folds are pooled to, for people; by timeframe."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One series in one fold."""
+
+    fold: int
+    series: Series
+    judgement: Judgement
+    season: Season
+    quantiles: QuantileJudgement | None = None
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """How the model did on a task over some cells; `crps` and `coverage` are empty without quantiles."""
+
+    num_cells: int  # cells that have it
+    multiples: Mapping[str, float]  # per forecaster, median error as a multiple of naive's, the model first
+    best: str  # the baseline with the smallest median
+    against_best: float | None  # median error as a multiple of that baseline's; None where it makes none
+    num_better: int  # cells in which the model's error is the smaller one
+    p_naive: float | None  # chance of a difference from naive this large if both were as good, corrected
+    p_best: float | None  # the same of the best baseline
+    difference: float  # mean of what that test compares, as a share of naive's error, below 0 is better
+    crps: Mapping[str, float] = field(default_factory=dict)  # over that of each baseline with some, median
+    coverage: Mapping[str, float] = field(default_factory=dict)  # per interval, "90 %", median share within
+
+    @property
+    def verdict(self) -> str:
+        """What the test beside the best baseline comes to, in words: "beats har"."""
+        return table.verdict_of(table.outcome_of(1.0 + self.difference, 1.0, self.p_best), self.best)
+
+    @property
+    def ours(self) -> float | None:
+        """The model's median multiple of naive's error."""
+        return self.multiples.get(MODEL)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Cells of one timeframe that are shown together: those of a fold, or of several."""
+
+    name: str  # "fold 1", or a key of `POOLS`
+    timeframe: str  # of its series
+    num_series: int  # different series
+    first_close: str  # close of the first window judged, ISO 8601
+    last_close: str  # close of the last one
+    shock: float  # median over cells of `shock_of`
+    is_break: bool  # whether that is above `BREAK_FACTOR`; of a pool, whether it holds breaks alone
+    held: tuple[float, float]  # share of true closes between low and high, one and all steps ahead, medians
+    tasks: Mapping[str, TaskResult]  # what was judged
+
+
+@dataclass(frozen=True)
+class SeriesFold:
+    """One cell as it is shown: per task, the model's multiple of naive's error and of the fold's best."""
+
+    fold: int
+    series: str
+    is_break: bool
+    multiples: Mapping[str, float | None]
+    against_best: Mapping[str, float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seasons:
+    """What many cells come to."""
+
+    folds: tuple[Stretch, ...]  # by fold and timeframe
+    pools: tuple[Stretch, ...]  # by timeframe and key of `POOLS`, but those without a cell, or with every one
+    series: Mapping[str, Mapping[str, TaskResult]]  # by series, over all its folds
+    cells: tuple[SeriesFold, ...]  # every one
+
+
+def seasons_of(cells: Sequence[Cell]) -> Seasons:
+    """Work out the figures of some cells."""
+    folds: list[Stretch] = []
+    pools: list[Stretch] = []
+    series: dict[str, dict[str, TaskResult]] = {}
+    for timeframe in dict.fromkeys(cell.series.timeframe for cell in cells):
+        chosen = [cell for cell in cells if cell.series.timeframe == timeframe]
+        those = {
+            number: _stretch(f"fold {number}", timeframe, [cell for cell in chosen if cell.fold == number])
+            for number in dict.fromkeys(cell.fold for cell in chosen)
+        }
+        folds += those.values()
+        for name, is_in in POOLS.items():
+            pooled = [cell for cell in chosen if is_in(those[cell.fold])]
+            is_other = name == next(iter(POOLS)) or len(pooled) < len(chosen)
+            pools += [_stretch(name, timeframe, pooled)] if pooled and is_other else []
+        for one in dict.fromkeys(cell.series for cell in chosen):
+            series[str(one)] = _tasks([cell for cell in chosen if cell.series == one])
+    by_fold = {(one.name, one.timeframe): one for one in folds}
+    return Seasons(
+        folds=_corrected(folds),
+        pools=_corrected(pools),
+        series=dict(zip(series, _with_corrected([*series.values()]), strict=True)),
+        cells=tuple(_shown(one, by_fold[f"fold {one.fold}", one.series.timeframe]) for one in cells),
+    )
+
+
+def _shown(cell: Cell, fold: Stretch) -> SeriesFold:
+    """Put a cell beside the best baselines of its fold."""
+    judged, best = cell.judgement, {task: told.best for task, told in fold.tasks.items()}
+    return SeriesFold(
+        fold=cell.fold,
+        series=str(cell.series),
+        is_break=fold.is_break,
+        multiples={task: judged.multiple(task) for task in judged.tasks},
+        against_best={task: judged.multiple(task, baseline=best[task]) for task in judged.tasks},
+    )
+
+
+def _stretch(name: str, timeframe: str, cells: Sequence[Cell]) -> Stretch:
+    seasons = [cell.season for cell in cells]
+    shock = median(season.shock for season in seasons)
+    first, last = (float(median(season.held[step] for season in seasons)) for step in (0, -1))
+    return Stretch(
+        name=name,
+        timeframe=timeframe,
+        num_series=len({cell.series for cell in cells}),
+        first_close=iso(min(int(season.closes_s[0]) for season in seasons)),
+        last_close=iso(max(int(season.closes_s[-1]) for season in seasons)),
+        shock=shock,
+        is_break=shock > BREAK_FACTOR,
+        held=(first, last),
+        tasks=_tasks(cells),
+    )
+
+
+def _tasks(cells: Sequence[Cell]) -> dict[str, TaskResult]:
+    having = {task: [cell for cell in cells if task in cell.judgement.tasks] for task in TASKS}
+    return {task: _task(those, task) for task, those in having.items() if those}
+
+
+def _task(cells: Sequence[Cell], task: str) -> TaskResult:
+    judged = [cell.judgement for cell in cells]
+    multiples = {
+        name: median_of(one.multiple(task, forecaster=name) for one in judged if name in one.errors[task])
+        for name in (MODEL, *judged[0].tasks[task].significance)
+    }
+    best = best_baseline(judged, task)
+    ratios = [one.multiple(task, baseline=best) for one in judged]
+    is_less = [ratio is not None and ratio < 1.0 and not table.is_equal(ratio, 1.0) for ratio in ratios]
+    p_naive, _ = _tested(cells, task, NAIVE)
+    p_best, difference = _tested(cells, task, best)
+    return TaskResult(
+        num_cells=len(cells),
+        multiples={name: middle for name, middle in multiples.items() if middle is not None},
+        best=best,
+        against_best=median_of(ratios),
+        num_better=sum(is_less),
+        p_naive=p_naive,
+        p_best=p_best,
+        difference=difference,
+        **_interval_medians([cell.quantiles for cell in cells if cell.quantiles], task),
+    )
+
+
+def _interval_medians(judged: Sequence[QuantileJudgement], task: str) -> dict[str, dict[str, float]]:
+    """Return medians over cells of CRPS beside the baselines' and of coverage; nothing without quantiles."""
+    found = [summary[task] for one in judged if task in (summary := one.summary())]
+    return {
+        name: {
+            each: middle
+            for each in dict.fromkeys(each for one in found for each in one[kind])
+            if (middle := median_of(one[kind].get(each) for one in found)) is not None
+        }
+        for name, kind in (("crps", "crps_multiples"), ("coverage", "coverage"))
+    }
+
+
+def _tested(cells: Sequence[Cell], task: str, baseline: str) -> tuple[float | None, float]:
+    """Test the model against a baseline over cells of one timeframe; None where nothing can be said.
+
+    The mean difference beside the p-value is a share of naive's error.
+    """
+    beside = [cell.judgement.against(task, baseline) for cell in cells]
+    if all(table.is_equal(one.ours, one.theirs) for one in beside):
+        return None, 0.0
+    closes_s, differences = shared_differences(cells, task, baseline)
+    bars, horizon = closes_s // cells[0].series.bar_s, cells[0].judgement.horizon_bars
+    test = table.diebold_mariano(differences, horizon_bars=horizon, bar_numbers=bars)
+    return test.p_value, test.mean_difference
+
+
+def shared_differences(
+    cells: Sequence[Cell], task: str, baseline: str
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Average the differences between model and baseline over the series that share a close.
+
+    Returns closes, ascending, seconds since the epoch, shape (N,), and mean differences as shares of each
+    series' naive error, shape (N,), unitless; of `cells` in the order of folds.
+    """
+    times, values = [], []
+    last_s: dict[Series, int] = {}
+    for cell in cells:
+        season, losses = cell.season, cell.season.losses[task]
+        is_new = season.closes_s > last_s.get(cell.series, -1)
+        naive = float(losses[NAIVE].mean(dtype=np.float64)) or 1.0
+        difference = losses[MODEL].astype(np.float64) - losses[baseline]
+        times.append(season.closes_s[is_new])
+        values.append(difference[is_new] / naive)
+        last_s[cell.series] = int(season.closes_s[-1])
+    closes_s, places = np.unique(np.concatenate(times), return_inverse=True)
+    sums = np.bincount(places, weights=np.concatenate(values))
+    return closes_s, sums / np.bincount(places)
+
+
+def _corrected(stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:
+    fixed = _with_corrected([stretch.tasks for stretch in stretches])
+    return tuple(replace(stretch, tasks=tasks) for stretch, tasks in zip(stretches, fixed, strict=True))
+
+
+def _with_corrected(tables: Sequence[Mapping[str, TaskResult]]) -> list[dict[str, TaskResult]]:
+    """Correct the p-values of a table for how many there are, naive's and the best baselines' apart."""
+    results = [result for tasks in tables for result in tasks.values()]
+    naive = table.corrected_p_values([result.p_naive for result in results])
+    best = table.corrected_p_values([result.p_best for result in results])
+    paired = zip(results, naive, best, strict=True)
+    fixed = (replace(each, p_naive=one, p_best=other) for each, one, other in paired)
+    return [{task: next(fixed) for task in tasks} for tasks in tables]

@@ -26,8 +26,7 @@ from v8.artifacts.series_artifact import Finished, sample_forecasts, save_descri
 from v8.errors import DivergedError
 from v8.features.store import FeatureStore
 from v8.hardware import Memory, memory_of
-from v8.losses.judgement import judge_windows
-from v8.losses.quantile_judgement import judge_quantiles
+from v8.losses.judgement import judge_quantiles, judge_windows
 from v8.losses.season import SEASON_FILE, season_of
 from v8.machine.interruption import deferred_interrupts
 from v8.machine.placement import halved, is_out_of_memory

@@ -27,7 +27,7 @@ from v8.losses.leaderboard import (
     rank_results,
     summarise,
 )
-from v8.losses.significance import ALPHA
+from v8.losses.table import ALPHA
 from v8.records import Moment, Plain, Sha256, Word, at_keys, checked
 from v8.redaction import shown
 from v8.tables import Table

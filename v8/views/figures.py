@@ -15,7 +15,8 @@ from v8.columns import BB_LOWER, BB_UPPER, CLOSE, HIGH, LOW, OHLC, TASK_BANDS, T
 from v8.features.table import compute_columns
 from v8.formulas.baselines import BASELINES, NAIVE
 from v8.losses.judgement import MODEL, Judgement
-from v8.losses.leaderboard import Against, History, LeaderboardRow, summarise
+from v8.losses.leaderboard import History, LeaderboardRow, summarise
+from v8.losses.table import Against
 from v8.market.candles import Candles
 from v8.quantile_levels import MEDIAN, intervals, levels_of, nominal, percent_of, quantile_column
 from v8.tasks import TASKS

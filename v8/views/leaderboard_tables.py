@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from v8.formulas.baselines import NAIVE, called
-from v8.losses.judgement import BEATS, LOSES, MODEL
-from v8.losses.leaderboard import Against, LeaderboardRow, SeriesResult, TaskSummary, Wins, median, summarise
-from v8.losses.quantile_judgement import JudgedQuantiles, QuantileJudgement
+from v8.losses.judgement import MODEL, JudgedQuantiles, QuantileJudgement
+from v8.losses.leaderboard import LeaderboardRow, SeriesResult, TaskSummary, Wins, median, summarise
+from v8.losses.table import BEATS, LOSES, Against
 from v8.quantile_levels import intervals, nominal, percent_of
 from v8.tables import Table
 from v8.tasks import TASKS
@@ -152,7 +152,7 @@ def interval_summary(results: Sequence[SeriesResult]) -> str:
             errors = [one.errors[name] for one in those if name in one.errors]
             within = [
                 percent(median(each.mean_coverage(at) for each in errors))
-                for at in range(len(first.intervals))
+                for at in range(len(first.named_intervals()))
             ]
             crps = number(median(one.errors[name].crps / one.errors[MODEL].crps for one in those))
             rows.append((TASKS[task].title, spaced(name), crps, *within))
@@ -166,7 +166,7 @@ def _within(judged: QuantileJudgement) -> list[str]:
 def _rows(judged: QuantileJudgement, about: JudgedQuantiles) -> Iterator[list[str]]:
     for name, errors in about.errors.items():
         cells = [spaced(name), percent(errors.crps, 4)]
-        for place in range(len(judged.intervals)):
+        for place in range(len(judged.named_intervals())):
             cells += [percent(errors.mean_coverage(place)), percent(errors.mean_width(place), 3)]
         is_model = name == MODEL
         multiple = None if is_model else about.multiple(name)
@@ -175,5 +175,5 @@ def _rows(judged: QuantileJudgement, about: JudgedQuantiles) -> Iterator[list[st
 
 def _step_cells(judged: QuantileJudgement, task: str, step: int) -> list[str]:
     errors = judged.tasks[task].errors[MODEL]
-    within = [percent(errors.coverage_by_step(place)[step]) for place in range(len(judged.intervals))]
+    within = [percent(errors.coverage_by_step(place)[step]) for place in range(len(judged.named_intervals()))]
     return [f"{TASKS[task].title}, {step + 1}", *within]

@@ -25,7 +25,7 @@ from v8.formulas.baselines import BASELINES, NAIVE
 from v8.losses.judgement import MODEL, Judgement
 from v8.losses.leaderboard import History, LeaderboardRow, SeriesResult, rank_results
 from v8.losses.metrics import StepDirection
-from v8.losses.significance import ALPHA
+from v8.losses.table import ALPHA
 from v8.records import MAX_FILE_BYTES
 from v8.storage import digest_bytes, write_text
 from v8.tables import Table

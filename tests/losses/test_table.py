@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from v8.losses.significance import (
+from v8.losses.table import (
     Significance,
     choose_lag,
     corrected_p_values,

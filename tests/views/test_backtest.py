@@ -12,21 +12,21 @@ from judging import judge_arrays, rolled
 
 from v8.artifacts.nested_runs import BacktestPlan, Fold
 from v8.cli.backtest import HEAD, rows_of
-from v8.losses.judgement import Judgement
-from v8.losses.quantile_judgement import JudgedQuantiles, QuantileErrors, QuantileJudgement
-from v8.losses.season import Season
-from v8.losses.significance import Significance
+from v8.losses.judgement import JudgedQuantiles, Judgement, QuantileJudgement
+from v8.losses.metrics import QuantileErrors
+from v8.losses.season import Cell, Season, shared_differences
+from v8.losses.table import Significance
 from v8.market.series import Series
 from v8.profile import load_profile
-from v8.views.backtest_page import (
+from v8.views.backtest import (
     QUANTILE_NOTE,
     backtest_page,
     headline,
     quantile_table,
+    results_of,
     series_table,
     tables,
 )
-from v8.views.backtest_results import Cell, results_of, shared_differences
 
 NUM = 200
 BAR_S = 900

@@ -1,28 +1,42 @@
-"""A back-test for readers: what the terminal prints, and the files that hold the same.
+"""A back-test: what is read of its folders, what the terminal prints, and the files that hold the same.
 
 `backtest.json` holds everything; `backtest.html` shows the tables and sentences of the terminal beside its
-maps of seasons.
+maps of seasons. The figures are worked out by `v8.losses.season`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
+from pydantic_core import to_jsonable_python
+
+from v8.artifacts.metadata import read_metadata
+from v8.artifacts.nested_runs import BacktestPlan
+from v8.artifacts.run_folder import RUN_FILE, read_run
 from v8.errors import listed
 from v8.formulas.baselines import NAIVE, called
+from v8.losses import season
 from v8.losses.judgement import MODEL
-from v8.losses.season import BREAK_FACTOR, WILD_DAYS
-from v8.losses.significance import ALPHA
+from v8.losses.season import Cell, Season, Seasons, SeriesFold, Stretch, TaskResult, seasons_of
+from v8.losses.table import ALPHA
+from v8.market.series import Series
 from v8.storage import write_json, write_text
 from v8.tables import Table
 from v8.tasks import TASKS
-from v8.views.backtest_results import BacktestResults, SeriesFold, Stretch, TaskResult
 from v8.views.charts import Chart
 from v8.views.document import document, plot
 from v8.views.figures import season_figure
 from v8.views.markup import Html, element, facts, join, shown_table
 from v8.views.page import DEMO_WARNING
 from v8.wording import ABSENT, digits, number, p_value, percent, plural, spaced
+
+RESULTS_FORMAT: Final = 1
+"""Version of the keys of `backtest.json`."""
+
+NONE_REFUSED: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType({})
 
 RESULTS_FILE: Final = "backtest.json"
 PAGE_FILE: Final = "backtest.html"
@@ -47,9 +61,67 @@ NOTE: Final = (
 
 BREAK_RULE: Final = (
     "A fold is a break in volatility where the wildest of the n days after its train span (root mean square "
-    f"range of a day's bars) exceeds the 1 - {WILD_DAYS:g} / n quantile of its train days by a factor above "
-    f"{BREAK_FACTOR:g}, at the median over series (column shock)."
+    f"range of a day's bars) exceeds the 1 - {season.WILD_DAYS:g} / n quantile of its train days by a factor "
+    f"above {season.BREAK_FACTOR:g}, at the median over series (column shock)."
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BacktestResults(Seasons):
+    """What a back-test found so far."""
+
+    plan: BacktestPlan  # what was asked for
+    failures: Mapping[str, Mapping[str, str]]  # per fold, why series of it failed or are not finished
+
+    @property
+    def judged(self) -> dict[str, tuple[int, int]]:
+        """Per fold, such as "fold 1", how many models are judged and how many take part."""
+        found = Counter(cell.fold for cell in self.cells)
+        return {f"fold {one.number}": (found[one.number], len(one.newest_s)) for one in self.plan.folds}
+
+    @property
+    def tasks(self) -> list[str]:
+        """Tasks of the profile, in their usual order."""
+        return [task for task in TASKS if task in self.plan.profile["tasks"]]
+
+    def to_json(self) -> Any:
+        """Return everything as plain JSON values."""
+        plan = {name: value for name, value in vars(self.plan).items() if name != "format"}
+        rest = {name: value for name, value in vars(self).items() if name != "plan"}
+        rule = {"break_factor": season.BREAK_FACTOR}
+        return to_jsonable_python({"format": RESULTS_FORMAT, **plan, **rule, "results": rest})
+
+
+def read_results(
+    path: Path, plan: BacktestPlan, refused: Mapping[str, Mapping[str, str]] = NONE_REFUSED
+) -> BacktestResults:
+    """Read what is finished of a back-test and work out its figures.
+
+    What an earlier call judged of series that failed now, per folder of a fold in `refused`, is left out: it
+    was of other candles, or its files are not as they were saved.
+    """
+    cells, failures = [], {}
+    for fold in plan.folds:
+        run = path / fold.folder
+        states = read_run(run).series if (run / RUN_FILE).exists() else {}
+        unfinished = {name: state.reason for name, state in states.items() if state.status != "done"}
+        unfinished |= {name: None for name in fold.newest_s if name not in states}
+        reasons = {name: why or "not finished" for name, why in unfinished.items() if name in fold.newest_s}
+        failures[fold.folder] = reasons | dict(refused.get(fold.folder, {}))
+        for name in states:
+            if name in fold.newest_s and name not in failures[fold.folder]:
+                about = read_metadata(run / name, series=name)
+                found = Season.load(run / name / season.SEASON_FILE)
+                cells.append(Cell(fold.number, Series.parse(name), about.judgement, found, about.quantiles))
+    return results_of(plan, cells, failures)
+
+
+def results_of(
+    plan: BacktestPlan, cells: Sequence[Cell], failures: Mapping[str, Mapping[str, str]]
+) -> BacktestResults:
+    """Put the figures of some cells beside what was asked for, and beside what failed."""
+    those = {fold: reasons for fold, reasons in failures.items() if reasons}
+    return BacktestResults(**vars(seasons_of(cells)), plan=plan, failures=those)
 
 
 def write_backtest(path: Path, results: BacktestResults) -> list[Path]:
