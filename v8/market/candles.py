@@ -1,9 +1,9 @@
-"""Candles: checked OHLCV rows of one series, and the report of what was found in them.
+"""Candles: checked OHLCV rows of one series, the report of what was found in them, and how far prices jump.
 
 `v8.market.checks` makes them of raw rows. Every row that was read is counted once: `num_read` of the report
 is `num_kept` plus all the counts of `dropped`.
 
-Shapes: N candles.
+Shapes: N candles, with columns of `OHLCV`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from v8.columns import CLOSE, OHLCV, OPEN, OPEN_TIME, VOLUME
+from v8.columns import CLOSE, OHLC, OHLCV, OPEN, OPEN_TIME, VOLUME
 from v8.errors import DataError
 from v8.market.series import Series, iso
 from v8.storage import digest_bytes
@@ -29,7 +29,11 @@ MAX_LEAP = 2.0
 """Log of an open over the close before it, which ended in the same instant. In two years of 20 coins the
 largest is 0.016; cents in the place of dollars make 4.6."""
 
-NUM_GAPS_LISTED = 10
+LEAST_JUMP: Final = 0.05
+"""Log distance below which nothing is doubted; in 15 minutes Bitcoin goes so far some times a year."""
+
+NUM_TYPICAL: Final = 12.0  # a jump goes so many times as far as the median candle does
+NUM_GAPS_LISTED: Final = 10
 
 
 @dataclass(frozen=True)
@@ -118,32 +122,23 @@ class CandleReport:
         """Say everything that is not zero in one line."""
         parts = [f"{self.num_kept} of {self.num_read} rows kept, {self.first_open} to {self.last_open}"]
         parts += [f"{count} {reason}" for reason, count in self.dropped().items() if count]
-        if self.relisted_at:
-            parts.append(f"listed anew at {self.relisted_at}")
-        if self.num_unsorted:
-            parts.append(f"sorted ({self.num_unsorted} rows out of order)")
-        if len(self.time_units) > 1:
-            units = " and ".join(f"{unit} ({count})" for unit, count in self.time_units.items())
-            parts.append(f"times in {units}")
-        if self.num_gaps:
-            longest = self.gaps[0]
-            parts.append(
-                f"{self.num_gaps} gaps of {self.num_missing} bars, "
-                f"the longest {longest.num_missing} after {longest.after}"
-            )
-        parts += [f"{count} bars lack {name}" for name, count in self.lacking.items()]
-        if not self.has_volume:
-            parts.append("no volume")
-        if self.newest_lost:
-            parts.append(f"the newest dropped: {self.newest_lost.told}")
-        if self.priced_as:
-            parts.append(f"prices of {self.priced_as}")
-        if self.num_revised:
-            parts.append(f"{self.num_revised} told in two versions")
-        if self.num_flat:
-            run = f"longest run {self.longest_flat_bars}"
-            parts.append(f"{self.num_flat} flat candles without volume kept ({run})")
-        return "; ".join(parts)
+        units = " and ".join(f"{unit} ({count})" for unit, count in self.time_units.items())
+        longest = next(iter(self.gaps), Gap("", 0))
+        gaps = f"{self.num_gaps} gaps of {self.num_missing} bars, the longest {longest.num_missing}"
+        flat = f"{self.num_flat} flat candles without volume kept (longest run {self.longest_flat_bars})"
+        told: tuple[tuple[object, str], ...] = (
+            (self.relisted_at, f"listed anew at {self.relisted_at}"),
+            (self.num_unsorted, f"sorted ({self.num_unsorted} rows out of order)"),
+            (len(self.time_units) > 1, f"times in {units}"),
+            (self.num_gaps, f"{gaps} after {longest.after}"),
+            *((True, f"{count} bars lack {name}") for name, count in self.lacking.items()),
+            (not self.has_volume, "no volume"),
+            (self.newest_lost, f"the newest dropped: {self.newest_lost and self.newest_lost.told}"),
+            (self.priced_as, f"prices of {self.priced_as}"),
+            (self.num_revised, f"{self.num_revised} told in two versions"),
+            (self.num_flat, flat),
+        )
+        return "; ".join([*parts, *(text for is_so, text in told if is_so)])
 
     def to_json(self) -> dict[str, Any]:
         """Return every count under its own name, ready for JSON."""
@@ -200,51 +195,38 @@ class Candles:
         return dict(zip(OHLCV, self.values.T, strict=True))[name]
 
     def newest(self, num_bars: int, end_s: int | None = None) -> Candles:
-        """Return the newest candles that open at or before a time.
+        """Return the newest candles that open at or before a time in seconds since the epoch.
 
-        Args:
-            num_bars: Most candles to return, at least 1.
-            end_s: Latest open time, seconds since the epoch; None for no limit.
-
-        Returns:
-            At most `num_bars` candles, segments counted from 0 again, the rest counted as outside.
+        There are at most `num_bars`, segments counted from 0 again, and the rest counted as outside.
         """
         require_num_bars(num_bars, self.series)
         stop = len(self) if end_s is None else int(np.searchsorted(self.open_time_s, end_s, side="right"))
         if stop == 0:
-            raise DataError(
-                where=f"{self.series} from {self.source}",
-                rule=f"needs a candle that opens at or before {iso(end_s or 0)}",
-                got=f"the first one at {iso(self.open_time_s[0])}",
-                fix="Ask for a later time",
-            )
+            raise none_until(end_s or 0, self.open_time_s, f"{self.series} from {self.source}")
         span = slice(max(0, stop - num_bars), stop)
         outside, newer = len(self) - (span.stop - span.start), len(self) - stop
         lost = self.report.newest_lost
         is_asked = lost is not None and newer == 0 and (end_s is None or lost.open_s <= end_s)
-        return self._picked(
+        return self.picked(
             span,
-            {name: values[span] for name, values in self.beside.items()},
             num_outside=self.report.num_outside + outside,
             num_newer=self.report.num_newer + newer,
             newest_lost=lost if is_asked else None,
         )
 
-    def at(
-        self, rows: NDArray[np.intp], beside: Mapping[str, NDArray[np.float64]], lacking: Mapping[str, int]
+    def picked(
+        self,
+        rows: NDArray[np.intp] | slice,
+        beside: Mapping[str, NDArray[np.float64]] | None = None,
+        **found: Any,
     ) -> Candles:
-        """Return some rows with columns beside them.
+        """Return some rows, ascending and at least one, and note in the report what was found.
 
         Args:
-            rows: Their numbers, ascending, at least one.
-            beside: Values at those rows, as `beside`.
+            beside: Values at those rows, as `beside`; None for what lies there now.
         """
-        num_alone = self.report.num_alone + len(self) - len(rows)
-        return self._picked(rows, beside, num_alone=num_alone, lacking=dict(lacking))
-
-    def _picked(
-        self, rows: NDArray[np.intp] | slice, beside: Mapping[str, NDArray[np.float64]], **found: Any
-    ) -> Candles:
+        if beside is None:
+            beside = {name: values[rows] for name, values in self.beside.items()}
         times_s, values, report = self.open_time_s[rows], self.values[rows], replace(self.report, **found)
         return assembled(self.series, times_s, values, report, self.source, beside=beside)
 
@@ -294,12 +276,15 @@ def require_one_unit(candles: Candles) -> None:
 def require_num_bars(num_bars: int, series: Series) -> None:
     """Refuse a request for no candles at all."""
     if num_bars < 1:
-        raise DataError(
-            where=str(series),
-            rule="at least 1 bar must be asked for",
-            got=str(num_bars),
-            fix="Raise the number of bars",
-        )
+        rule, fix = "at least 1 bar must be asked for", "Raise the number of bars"
+        raise DataError(where=str(series), rule=rule, got=str(num_bars), fix=fix)
+
+
+def none_until(end_s: int, open_time_s: NDArray[np.int64], where: str) -> DataError:
+    """Build the error for a wish for candles from before the first one."""
+    rule = f"needs a candle that opens at or before {iso(end_s)}"
+    got = f"the first one at {iso(int(open_time_s[0]))}"
+    return DataError(where=where, rule=rule, got=got, fix="Ask for a later time")
 
 
 def assembled(
@@ -316,9 +301,8 @@ def assembled(
     segment = np.concatenate([[0], np.cumsum(missing > 0)]).astype(np.int32)
     arrays = (np.ascontiguousarray(open_time_s), np.ascontiguousarray(values), segment)
     others = {name: np.ascontiguousarray(each) for name, each in (beside or {}).items()}
-    for each in others.values():
-        each.flags.writeable = False
-    for array in arrays:
+    sealed: list[NDArray[Any]] = [*arrays, *others.values()]
+    for array in sealed:
         array.flags.writeable = False
     holes = np.flatnonzero(missing > 0)
     longest = holes[np.argsort(-missing[holes], kind="stable")][:NUM_GAPS_LISTED]
@@ -340,3 +324,46 @@ def assembled(
         has_volume=not np.isnan(volume[0]),
     )
     return Candles(series, *arrays, report=report, source=source, beside=others)
+
+
+def distances(values: NDArray[np.float64], reference: Any) -> NDArray[np.float64]:
+    """Return how far the farthest price of each candle lies from a price.
+
+    Args:
+        values: Shape (N, 5), quote currency.
+        reference: The price, shape (N,), quote currency; nan where there is none.
+
+    Returns:
+        Absolute log distances, shape (N,), unitless; nan where there is no price.
+    """
+    away: NDArray[np.float64] = np.abs(np.log(values[:, : len(OHLC)] / np.reshape(reference, (-1, 1))))
+    return away.max(axis=1)
+
+
+def jump_of(values: NDArray[np.float64]) -> float:
+    """Return from which distance on a price of some candles is doubted, a log distance, unitless.
+
+    >>> jump_of(np.full((3, 5), 100.0))
+    0.05
+    """
+    away = _from_close_before(values)
+    return max(LEAST_JUMP, NUM_TYPICAL * float(np.median(away))) if len(away) else LEAST_JUMP
+
+
+def are_doubted(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Tell which candles jump, or lie before one that does, shape (N,): either may be the wrong one.
+
+    >>> are_doubted(np.full((4, 5), [[1.0], [1.0], [9.0], [9.0]])).tolist()
+    [False, True, True, False]
+    >>> are_doubted(np.empty((0, 5))).tolist()
+    []
+    """
+    is_jump = _from_close_before(values) > jump_of(values)
+    is_doubted = np.zeros(len(values), dtype=np.bool_)
+    is_doubted[1:] |= is_jump
+    is_doubted[:-1] |= is_jump
+    return is_doubted
+
+
+def _from_close_before(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return distances(values[1:], values[:-1, OHLC.index(CLOSE)])

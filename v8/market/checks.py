@@ -31,6 +31,7 @@ Shapes: N candles, R raw rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from numbers import Real
@@ -65,16 +66,6 @@ RELISTING_LOG_RETURN = 2.0
 """The close must change by more than a factor of 7.4 across that hole. Ordinary coins moved by 0.27 at
 most across a hole of 56 days; LUNA came back at +12.05, and a token split of 1 to 10 is 2.3."""
 
-_MOST_DECIMALS = 12
-_FEWEST_STEPS_TO_JUDGE = 10
-_FAULTS = (
-    ("num_unreadable", "values that are missing, no numbers or beyond 1e18"),
-    ("num_non_positive", "prices not above zero or volume below zero"),
-    ("num_inconsistent", "low <= open, close <= high broken"),
-    ("num_off_grid", "opens between two bars of this timeframe"),
-)
-"""Counts of the report, and what each means."""
-
 SWAPPED_SHARE: Final = 0.5
 """If the step from open to next close has less than this share of the step from close to next open, the two
 are swapped. Rightly named candles have 1.9 times
@@ -88,11 +79,41 @@ their open and close are swapped."""
 _LATEST_CLOSE_US: Final = US_PER_S
 """Exchanges write the close of a bar a second, a millisecond or a microsecond before the next one opens."""
 
-_HOUR_S: Final = 3_600
+_MOST_DECIMALS: Final = 12
+_FEWEST_STEPS_TO_JUDGE: Final = 10
+_FEWEST_SLOTS: Final = 6  # slots of a round: with fewer, one lost candle would be a large part of it
 _MOST_FILLED: Final = 0.05
 """Share of the rounds in which a closed hour may be traded all the same: special sessions."""
 
-_FEWEST_SLOTS: Final = 6  # slots of a round: with fewer, one lost candle would be a large part of it
+_HOUR_S: Final = 3_600
+_CYCLES: Final = (("week", WEEK_S, 3, 24 * _HOUR_S), ("day", 24 * _HOUR_S, 4, 3 * _HOUR_S))
+"""Spans after which opening hours repeat: name, seconds, in how many rounds an hour must be closed to be no
+accident, and seconds of a round that must be closed to be no maintenance."""
+
+Mask = NDArray[np.bool_]
+Values = NDArray[np.float64]
+_FAULTS: Final[tuple[tuple[str, str, Callable[[Values, NDArray[np.int64]], Any]], ...]] = (
+    (
+        "num_unreadable",
+        "values that are missing, no numbers or beyond 1e18",
+        lambda values, off_us: ~(np.abs(values) <= MAX_VALUE).all(axis=1),
+    ),
+    (
+        "num_non_positive",
+        "prices not above zero or volume below zero",
+        lambda values, off_us: (values[:, :4].min(axis=1) < 1 / MAX_VALUE) | (values[:, 4:] < 0).any(axis=1),
+    ),
+    (
+        "num_inconsistent",
+        "low <= open, close <= high broken",
+        lambda values, off_us: (
+            (values[:, 2] > values[:, [0, 3]].min(axis=1)) | (values[:, 1] < values[:, [0, 3]].max(axis=1))
+        ),
+    ),
+    ("num_off_grid", "opens between two bars of this timeframe", lambda values, off_us: off_us != 0),
+)
+"""What may be wrong with a row: its count in the report, what it means, and which rows have it, by their
+values and by how far they lie off the grid, in microseconds."""
 
 
 def check_candles(frame: pd.DataFrame, series: Series, *, source: str, now_s: int | None = None) -> Candles:
@@ -105,28 +126,39 @@ def check_candles(frame: pd.DataFrame, series: Series, *, source: str, now_s: in
             the caller knows every bar to be closed.
     """
     where = f"{series} from {source}"
-    _require_columns(frame, where)
+    columns = _known_columns(frame, where)
     _require_rows(len(frame), len(frame), where)
     require_named(frame, series)
     times = read_open_times(frame[OPEN_TIME])
-    _require_readable(frame[OPEN_TIME], times.is_readable, where)
+    if not times.is_readable.all():  # such a row cannot be placed
+        unreadable = [shown(item, 40) for item in frame[OPEN_TIME][~times.is_readable][:MAX_LISTED]]
+        num_unreadable = int(np.count_nonzero(~times.is_readable))
+        rule = "an open time is a number of s, ms, us or ns after 2001-09, or ISO 8601 text"
+        got = f"{num_unreadable} of {len(frame)} others: {', '.join(unreadable)}"
+        fix = "Mend the time column; a row without its time cannot be placed"
+        raise DataError(where=where, rule=rule, got=got, fix=fix)
     report = CandleReport(
         num_read=len(frame),
         time_units=dict(sorted(times.units.items())),
         num_unsorted=int(np.count_nonzero(np.diff(times.open_us) < 0)),
     )
-    values = np.stack([_numbers(frame[name], where) for name in _known_columns(frame)], axis=1)
+    values = np.stack([_numbers(frame[name], where) for name in columns], axis=1)
     values += 0.0  # turns -0.0 into 0.0, so that equal candles have equal digests
     raw = _Rows(series, where, times.open_us, values, report)
     rows = _without_repetition(_without_unclosed(_without_faults(raw), now_s))
     _require_rows(len(rows.open_us), len(frame), where)
-    require_opens(rows.open_us, series.bar_s, where)
+    _require_opens(rows)
     _require_timeframe(rows)
     rows = _newest_life(rows)
-    _require_open_market(rows)
-    require_continuity(rows.open_us, rows.values, series.bar_s, where)
-    rows = rows.at(slice(None), newest_lost=_newest_lost(raw, rows.open_us[-1], now_s))
-    return assembled(series, rows.open_us // US_PER_S, _with_volume(rows.values), rows.report, source)
+    if closed := closed_hours(rows.open_us // US_PER_S, series.bar_s):
+        rule = "v8 forecasts markets that never close, such as those of coins"
+        fix = "Take a market that trades around the clock; a longer history does not help"
+        raise DataError(where=where, rule=rule, got=f"a market without candles in {closed}", fix=fix)
+    _require_continuity(rows)
+    report = replace(rows.report, newest_lost=_newest_lost(raw, rows.open_us[-1], now_s))
+    # An unknown volume is nan.
+    values = np.pad(rows.values, ((0, 0), (0, len(OHLCV) - len(columns))), constant_values=np.nan)
+    return assembled(series, rows.open_us // US_PER_S, values, report, source)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,58 +166,61 @@ class _Rows:
     """Raw rows on their way to become candles.
 
     Args:
+        open_us: Open times, microseconds since the epoch, UTC, shape (R,), int64.
         values: Columns of `OHLCV`, shape (R, 5), float64, prices in quote currency; (R, 4) without a volume.
     """
 
     series: Series
     where: str
-    open_us: NDArray[np.int64]  # open times, microseconds since the epoch, UTC, shape (R,), int64
-    values: NDArray[np.float64]
+    open_us: NDArray[np.int64]
+    values: Values
     report: CandleReport
 
-    def at(self, chosen: NDArray[np.bool_] | NDArray[np.intp] | slice, **found: Any) -> _Rows:
+    @property
+    def bar_us(self) -> int:
+        return self.series.bar_s * US_PER_S
+
+    def at(self, chosen: Mask | NDArray[np.intp] | slice, **found: Any) -> _Rows:
         """Return the chosen rows (a mask, row numbers or a slice), and note what was found."""
         report = replace(self.report, **found)
         return replace(self, open_us=self.open_us[chosen], values=self.values[chosen], report=report)
 
-    def opens(self, is_chosen: NDArray[np.bool_]) -> str:
+    def opens(self, is_chosen: Mask) -> str:
         """List the open times of the chosen rows in words, each once."""
         opens = np.unique(self.open_us[is_chosen])
-        first = [iso(open_us / US_PER_S) for open_us in opens[:MAX_LISTED]]
-        return (
-            ", ".join(first) if len(opens) <= MAX_LISTED else f"{', '.join(first)} ... ({len(opens)} in all)"
-        )
+        first = ", ".join(iso(open_us / US_PER_S) for open_us in opens[:MAX_LISTED])
+        return first if len(opens) <= MAX_LISTED else f"{first} ... ({len(opens)} in all)"
+
+    def first_faults(self, phase_us: int) -> NDArray[np.intp]:
+        """Tell which of `_FAULTS` each row has first, shape (R,); one more than there are for a sound row."""
+        off_us = (self.open_us - phase_us) % self.bar_us
+        masks = [is_at_fault(self.values, off_us) for _, _, is_at_fault in _FAULTS]
+        return np.argmax([*masks, np.ones(len(off_us), np.bool_)], axis=0)
+
+    def require_few(self, num_bad: int, reason: str) -> None:
+        if num_bad > MAX_DROPPED_SHARE * self.report.num_read:
+            rule = f"at most {MAX_DROPPED_SHARE:.0%} of the rows may be unusable"
+            got = f"{num_bad} of {self.report.num_read}, {reason}"
+            fix = "Check that the file is of this symbol and timeframe, and its columns and time zone"
+            raise DataError(where=self.where, rule=rule, got=got, fix=fix)
 
 
-def _require_columns(frame: pd.DataFrame, where: str) -> None:
+def _known_columns(frame: pd.DataFrame, where: str) -> tuple[str, ...]:
+    """Name the columns of a table, without a volume that is missing or nan in every row."""
     names = list(frame.columns)
     counts = {name: names.count(name) for name in (OPEN_TIME, *OHLCV)}
-    most = {VOLUME: (0, 1)}
-    wrong = [f"{count or 'no'} {name}" for name, count in counts.items() if count not in most.get(name, (1,))]
-    if wrong:
-        raise DataError(
-            where=where,
-            rule=f"candles need the columns {', '.join(counts)}, each once",
-            got=f"{', '.join(wrong)} among {listed(names)}",
-            fix="Rename, add or remove columns",
-        )
-
-
-def _known_columns(frame: pd.DataFrame) -> tuple[str, ...]:
-    """Name the columns of a table, without a volume that is missing or nan in every row."""
-    if VOLUME not in frame.columns:
+    is_once = {name: count == 1 or (name == VOLUME and count == 0) for name, count in counts.items()}
+    if wrong := [f"{count or 'no'} {name}" for name, count in counts.items() if not is_once[name]]:
+        rule = f"candles need the columns {', '.join(counts)}, each once"
+        got = f"{', '.join(wrong)} among {listed(names)}"
+        raise DataError(where=where, rule=rule, got=got, fix="Rename, add or remove columns")
+    if not counts[VOLUME]:
         return OHLC
     is_unknown = len(frame) > 0 and is_real(frame[VOLUME]) and frame[VOLUME].isna().all()
     return OHLC if is_unknown else OHLCV
 
 
-def _with_volume(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return all columns of `OHLCV`, shape (R, 5): an unknown volume is nan."""
-    num_missing = len(OHLCV) - values.shape[1]
-    return np.pad(values, ((0, 0), (0, num_missing)), constant_values=np.nan) if num_missing else values
-
-
-def _numbers(column: pd.Series, where: str) -> NDArray[np.float64]:
+def _numbers(column: pd.Series, where: str) -> Values:
     """Read a column of any type as numbers; nan where a row holds none (a date or true is none)."""
     if is_coarse(column):
         raise too_coarse(where, str(column.name))
@@ -205,90 +240,45 @@ def _number(item: Any) -> float:
 
 def _require_rows(num_left: int, num_read: int, where: str) -> None:
     if num_left == 0:
-        raise DataError(
-            where=where,
-            rule="needs at least one closed candle",
-            got=f"none in {num_read} rows",
-            fix="Fetch a longer history",
-        )
-
-
-def _require_readable(column: pd.Series, is_readable: NDArray[np.bool_], where: str) -> None:
-    """Refuse a time column with a row that holds no time: such a row cannot be placed."""
-    if not is_readable.all():
-        unreadable = [shown(item, 40) for item in column[~is_readable][:MAX_LISTED]]
-        num_unreadable = int(np.count_nonzero(~is_readable))
-        raise DataError(
-            where=where,
-            rule="an open time is a number of s, ms, us or ns after 2001-09, or ISO 8601 text",
-            got=f"{num_unreadable} of {len(column)} others: {', '.join(unreadable)}",
-            fix="Mend the time column; a row without its time cannot be placed",
-        )
+        rule, got = "needs at least one closed candle", f"none in {num_read} rows"
+        raise DataError(where=where, rule=rule, got=got, fix="Fetch a longer history")
 
 
 def _without_faults(rows: _Rows) -> _Rows:
     """Drop and count the rows that cannot be true, each under its first fault; refuse when they are many."""
-    phases_us, num_rows = np.unique(rows.open_us % (rows.series.bar_s * US_PER_S), return_counts=True)
-    first = _first_faults(rows, int(phases_us[num_rows.argmax()]))
+    phases_us, num_rows = np.unique(rows.open_us % rows.bar_us, return_counts=True)
+    first = rows.first_faults(int(phases_us[num_rows.argmax()]))
     counts = np.bincount(first, minlength=len(_FAULTS) + 1)[: len(_FAULTS)]
     worst = int(counts.argmax())
-    reason = f"mostly {_FAULTS[worst][1]} ({rows.opens(first == worst)})"
-    _require_few(int(counts.sum()), rows, reason)
-    found = {name: int(count) for (name, _), count in zip(_FAULTS, counts, strict=True)}
+    rows.require_few(int(counts.sum()), f"mostly {_FAULTS[worst][1]} ({rows.opens(first == worst)})")
+    found = {name: int(count) for (name, _, _), count in zip(_FAULTS, counts, strict=True)}
     return rows.at(first == len(_FAULTS), **found)
-
-
-def _first_faults(rows: _Rows, phase_us: int) -> NDArray[np.intp]:
-    """Tell which of `_FAULTS` each row has first, shape (R,); one more than there are for a sound row."""
-    opened, high, low, close, *volume = rows.values.T
-    masks = [
-        ~(np.abs(rows.values) <= MAX_VALUE).all(axis=1),
-        (np.minimum.reduce([opened, high, low, close]) < 1 / MAX_VALUE) | (sum(volume) < 0),
-        (low > np.minimum(opened, close)) | (high < np.maximum(opened, close)),
-        rows.open_us % (rows.series.bar_s * US_PER_S) != phase_us,
-        np.ones(len(close), dtype=np.bool_),
-    ]
-    return np.argmax(masks, axis=0)
 
 
 def _newest_lost(raw: _Rows, last_us: np.int64, now_s: int | None) -> LostRow | None:
     """Tell of the newest row, if it was dropped and lies in a bar that has closed after the last one kept."""
-    bar_us = raw.series.bar_s * US_PER_S
-    bars_us = raw.open_us - (raw.open_us - last_us) % bar_us
-    is_closed = np.full(len(bars_us), True) if now_s is None else bars_us + bar_us <= now_s * US_PER_S
+    bars_us = raw.open_us - (raw.open_us - last_us) % raw.bar_us
+    is_closed = np.full(len(bars_us), True) if now_s is None else bars_us + raw.bar_us <= now_s * US_PER_S
     lost = np.flatnonzero(is_closed & (bars_us > last_us))
     if not len(lost):
         return None
     row = int(lost[raw.open_us[lost].argmax()])
-    fault = _first_faults(raw.at(slice(row, row + 1)), int(last_us % bar_us))[0]
-    why = [reason for _, reason in _FAULTS] + ["listed more than once with different values"]
+    fault = raw.at(slice(row, row + 1)).first_faults(int(last_us % raw.bar_us))[0]
+    why = [reason for _, reason, _ in _FAULTS] + ["listed more than once with different values"]
     held = ", ".join(f"{name} {value:.10g}" for name, value in zip(OHLCV, raw.values[row], strict=False))
     told = f"row {row + 1:,} of {iso(raw.open_us[row] / US_PER_S)}: {why[fault]} ({held})"
     return LostRow(int(bars_us[row]) // US_PER_S, told)
-
-
-def _require_few(num_bad: int, rows: _Rows, reason: str) -> None:
-    if num_bad > MAX_DROPPED_SHARE * rows.report.num_read:
-        raise DataError(
-            where=rows.where,
-            rule=f"at most {MAX_DROPPED_SHARE:.0%} of the rows may be unusable",
-            got=f"{num_bad} of {rows.report.num_read}, {reason}",
-            fix="Check that the file is of this symbol and timeframe, and its columns and time zone",
-        )
 
 
 def _without_unclosed(rows: _Rows, now_s: int | None) -> _Rows:
     """Drop and count the running bar; refuse rows from a future beyond it."""
     if now_s is None:
         return rows
-    is_unclosed = rows.open_us + rows.series.bar_s * US_PER_S > now_s * US_PER_S
+    is_unclosed = rows.open_us + rows.bar_us > now_s * US_PER_S
     if len(np.unique(rows.open_us[is_unclosed])) > 1:
-        raise DataError(
-            where=rows.where,
-            rule=f"only the running bar may end after now, {iso(now_s)}",
-            got=f"bars that open at {rows.opens(is_unclosed)}",
-            fix="Check the clock of this machine and the unit and time zone of the file",
-        )
+        rule, got = f"only the running bar may end after now, {iso(now_s)}", rows.opens(is_unclosed)
+        fix = "Check the clock of this machine and the unit and time zone of the file"
+        raise DataError(where=rows.where, rule=rule, got=f"bars that open at {got}", fix=fix)
     return rows.at(~is_unclosed, num_unclosed=int(is_unclosed.sum()))
 
 
@@ -314,12 +304,12 @@ def _without_repetition(rows: _Rows) -> _Rows:
     )
     offenders = rows.opens(np.repeat(is_conflicting, sizes))
     reason = f"mostly bars listed more than once with different values ({offenders})"
-    _require_few(single.report.num_unusable, single, reason)
+    single.require_few(single.report.num_unusable, reason)
     return single
 
 
 def _most_precise(
-    rows: _Rows, is_rounded: NDArray[np.bool_], starts: NDArray[np.intp], sizes: NDArray[np.intp]
+    rows: _Rows, is_rounded: Mask, starts: NDArray[np.intp], sizes: NDArray[np.intp]
 ) -> NDArray[np.intp]:
     """Find the row of each rounded group with the most decimals; larger values win ties."""
     group = np.repeat(np.arange(len(starts)), sizes)
@@ -334,27 +324,28 @@ def _most_precise(
     return chosen
 
 
+def _require_opens(rows: _Rows) -> None:
+    """Refuse times at which no bar opens: candles would be placed a bar late, or beside the minute."""
+    first_us = int(rows.open_us[0])
+    beyond_us, early_us = first_us % (60 * US_PER_S), -first_us % rows.bar_us
+    if beyond_us == 0:
+        return
+    got, fix = f"{beyond_us / US_PER_S:g} s off", f"subtract {beyond_us / US_PER_S:g} s, if it is these"
+    if early_us <= _LATEST_CLOSE_US:
+        got = f"{early_us / US_PER_S:g} s before a bar ends: closes"
+        fix = f"add {early_us / US_PER_S:g} s and subtract a bar, {rows.series.bar_s} s"
+    rule, got = "a candle is placed by when it opens, on a full minute", f"{iso(first_us / US_PER_S)}, {got}"
+    fix = f"Give the times at which the bars open: {fix}"
+    raise DataError(where=rows.where, rule=rule, got=f"times such as {got}", fix=fix)
+
+
 def _require_timeframe(rows: _Rows) -> None:
     """Refuse coarser candles that happen to lie on the grid of a finer timeframe; too few to tell pass."""
     steps_s, bar_s = np.diff(rows.open_us) // US_PER_S, rows.series.bar_s
     if len(steps_s) >= _FEWEST_STEPS_TO_JUDGE and np.median(steps_s) != bar_s:
-        raise DataError(
-            where=rows.where,
-            rule=f"most candles must follow {bar_s} s after the one before",
-            got=f"a median step of {np.median(steps_s):.0f} s",
-            fix=f"Check that the rows are of timeframe {rows.series.timeframe}",
-        )
-
-
-def _require_open_market(rows: _Rows) -> None:
-    """Refuse stocks, currencies and sessions at once: no longer history would fill their holes."""
-    if closed := closed_hours(rows.open_us // US_PER_S, rows.series.bar_s):
-        raise DataError(
-            where=rows.where,
-            rule="v8 forecasts markets that never close, such as those of coins",
-            got=f"a market without candles in {closed}",
-            fix="Take a market that trades around the clock; a longer history does not help",
-        )
+        rule, got = f"most candles must follow {bar_s} s after the one before", f"{np.median(steps_s):.0f} s"
+        fix = f"Check that the rows are of timeframe {rows.series.timeframe}"
+        raise DataError(where=rows.where, rule=rule, got=f"a median step of {got}", fix=fix)
 
 
 def _newest_life(rows: _Rows) -> _Rows:
@@ -369,66 +360,19 @@ def _newest_life(rows: _Rows) -> _Rows:
     return rows.at(slice(first, None), num_older_life=first, relisted_at=relisted_at)
 
 
-def require_opens(open_us: NDArray[np.int64], bar_s: int, where: str) -> None:
-    """Refuse times at which no bar opens: candles would be placed a bar late, or beside the minute.
-
-    Args:
-        open_us: Times of rows on one grid, microseconds since the epoch, UTC, shape (N,), N at least 1.
-        bar_s: Seconds of a bar.
-    """
-    beyond_us = int(open_us[0]) % (60 * US_PER_S)
-    early_us = -int(open_us[0]) % (bar_s * US_PER_S)
-    if beyond_us == 0:
-        return
-    got, fix = f"{beyond_us / US_PER_S:g} s off", f"subtract {beyond_us / US_PER_S:g} s, if it is these"
-    if early_us <= _LATEST_CLOSE_US:
-        got = f"{early_us / US_PER_S:g} s before a bar ends: closes"
-        fix = f"add {early_us / US_PER_S:g} s and subtract a bar, {bar_s} s"
-    raise DataError(
-        where=where,
-        rule="a candle is placed by when it opens, on a full minute",
-        got=f"times such as {iso(open_us[0] / US_PER_S)}, {got}",
-        fix=f"Give the times at which the bars open: {fix}",
-    )
-
-
-def require_continuity(
-    open_us: NDArray[np.int64], values: NDArray[np.float64], bar_s: int, where: str
-) -> None:
-    """Refuse prices that do not continue each other as candles in the order of time do.
-
-    Args:
-        open_us: Open times, microseconds since the epoch, UTC, ascending, shape (N,).
-        values: Prices above zero: open, high, low, close and perhaps more, shape (N, 4 or 5).
-        bar_s: Seconds of a bar.
-    """
-    opened, close = np.log(values[:, 0]), np.log(values[:, 3])
-    is_next = np.diff(open_us) == bar_s * US_PER_S
+def _require_continuity(rows: _Rows) -> None:
+    """Refuse prices that do not continue each other as candles in the order of time do."""
+    opened, close = np.log(rows.values[:, 0]), np.log(rows.values[:, 3])
+    is_next = np.diff(rows.open_us) == rows.bar_us
     steps = np.abs(opened[1:] - close[:-1])[is_next]
     swapped = np.abs(close[1:] - opened[:-1])[is_next]
     signs = np.sign(steps - swapped)
     is_sure = signs.sum() > MOST_CHANCE * np.sqrt(np.abs(signs).sum())
     if is_sure and swapped.sum() < SWAPPED_SHARE * steps.sum():
-        raise DataError(
-            where=where,
-            rule="a bar opens where the one before closed",
-            got=f"opens {steps.mean():.2%} from the close before, and closes {swapped.mean():.2%} from the "
-            "open before: open and close swapped, or prices backwards under their times",
-            fix="Name the columns rightly (rows without names are time, open, high, low, close, volume)",
-        )
-
-
-@dataclass(frozen=True)
-class _Cycle:
-    """A span after which opening hours repeat."""
-
-    name: str
-    length_s: int
-    fewest_rounds: int  # rounds in which an hour must be closed, to be no accident
-    least_closed_s: int  # seconds of a round that must be closed, to be no maintenance
-
-
-_CYCLES: Final = (_Cycle("week", WEEK_S, 3, 24 * _HOUR_S), _Cycle("day", 24 * _HOUR_S, 4, 3 * _HOUR_S))
+        far = f"opens {steps.mean():.2%} from the close before, and closes {swapped.mean():.2%} from the open"
+        got = f"{far} before: open and close swapped, or prices backwards under their times"
+        fix = "Name the columns rightly (rows without names are time, open, high, low, close, volume)"
+        raise DataError(where=rows.where, rule="a bar opens where the one before closed", got=got, fix=fix)
 
 
 def closed_hours(open_time_s: NDArray[np.int64], bar_s: int) -> str | None:
@@ -443,14 +387,13 @@ def closed_hours(open_time_s: NDArray[np.int64], bar_s: int) -> str | None:
     '48 of the 168 hours of every week (3 weeks)'
     """
     slot_s = max(bar_s, _HOUR_S)
-    for cycle in _CYCLES:
-        if cycle.length_s >= _FEWEST_SLOTS * slot_s and cycle.length_s % slot_s == 0:
-            num_rounds = _rounds_closed(open_time_s // slot_s, cycle.length_s // slot_s)
-            is_closed = num_rounds >= cycle.fewest_rounds
-            closed_s = int(is_closed.sum()) * slot_s
-            if closed_s >= cycle.least_closed_s:
-                hours = f"{closed_s // _HOUR_S} of the {cycle.length_s // _HOUR_S} hours"
-                return f"{hours} of every {cycle.name} ({num_rounds.max()} {cycle.name}s)"
+    for name, length_s, fewest_rounds, least_closed_s in _CYCLES:
+        if length_s >= _FEWEST_SLOTS * slot_s and length_s % slot_s == 0:
+            num_rounds = _rounds_closed(open_time_s // slot_s, length_s // slot_s)
+            closed_s = int((num_rounds >= fewest_rounds).sum()) * slot_s
+            if closed_s >= least_closed_s:
+                hours = f"{closed_s // _HOUR_S} of the {length_s // _HOUR_S} hours"
+                return f"{hours} of every {name} ({num_rounds.max()} {name}s)"
     return None
 
 

@@ -308,7 +308,9 @@ class Companions:
             raise _never_together(own, lacking)
         self._until_s = {one.name: int(own.open_time_s[one.has][-1]) for one in lacking if not one.has[-1]}
         columns = {name: each[rows] for one in every for name, each in one.columns.items()}
-        return own.at(rows, columns, {one.name: int((~one.has).sum()) for one in lacking})
+        num_alone = own.report.num_alone + len(own) - len(rows)
+        counts = {one.name: int((~one.has).sum()) for one in lacking}
+        return own.picked(rows, columns, num_alone=num_alone, lacking=counts)
 
     def reaching(self, own: Candles, found: Candles) -> Candles:
         """Return the candles that were joined last, which reach as far as those of the series."""

@@ -232,7 +232,8 @@ def _as_frame(given: Any, where: str) -> pd.DataFrame:
             raise too_coarse(where, "the array")
         given = given.tolist()
     if not isinstance(given, list | tuple) or not 0 < len(given) <= MAX_ROWS:
-        raise _no_table(where, _told(given))
+        kind = f"{len(given):,} rows" if isinstance(given, list | tuple) else type(given).__name__
+        raise _no_table(where, f"{kind} {shown(repr(given), 60)}" if isinstance(given, str) else kind)
     if all(isinstance(row, Mapping) for row in given):
         return _frame_of(given, where)
     lengths = {len(row) if isinstance(row, list | tuple) else 0 for row in given}
@@ -261,14 +262,6 @@ def _no_table(where: str, got: str) -> DataError:
     )
 
 
-def _told(given: Any) -> str:
-    if isinstance(given, list | tuple):
-        return f"{len(given):,} rows"
-    return (
-        f"{type(given).__name__} {shown(repr(given), 60)}" if isinstance(given, str) else type(given).__name__
-    )
-
-
 def _index_name(index: pd.Index, names: Sequence[str]) -> str:
     """Name the index of a frame as a column, if it holds times and no column those at which bars open.
 
@@ -288,31 +281,25 @@ def _require_told(name: str, values: Iterable[object], series: Series) -> None:
         raise of_another_series(series, f"{name} {listed(others)}")
 
 
-def _tells(part: str, value: str, series: Series) -> bool:
-    """Tell whether a value means a part of the series, in any usual way to write it."""
-    if part == "timeframe":
-        return _means_timeframe(value.strip(), series)
-    if part == "series":
-        return value == str(series)
-    symbol = plain_symbol(value.strip())
-    # The coin alone, such as BTC of BTCUSDT; BTCUSD is another pair.
-    is_base = len(series.symbol) - len(symbol) >= _FEWEST_QUOTE_LETTERS and series.symbol.startswith(symbol)
-    return symbol == series.symbol or (bool(symbol) and is_base)
-
-
-def _means_timeframe(text: str, series: Series) -> bool:
-    """Tell whether a text means the timeframe of a series.
+def _tells(part: str, text: str, series: Series) -> bool:
+    """Tell whether a text means a part of the series, in any usual way to write it.
 
     >>> series = Series("BTCUSDT", "15m")
-    >>> [_means_timeframe(text, series) for text in ("15m", "15min", "900", "15", "1h", "15M", "")]
+    >>> [_tells("timeframe", text, series) for text in ("15m", "15min", "900", "15", "1h", "15M", "")]
     [True, True, True, True, False, False, False]
     """
-    found = _SPAN.fullmatch(text)
+    if part == "series":
+        return text == str(series)
+    if part == "symbol":
+        symbol = plain_symbol(text.strip())
+        # The coin alone, such as BTC of BTCUSDT; BTCUSD is another pair.
+        is_base = len(series.symbol) - len(symbol) >= _FEWEST_QUOTE_LETTERS
+        return symbol == series.symbol or (bool(symbol) and is_base and series.symbol.startswith(symbol))
+    found = _SPAN.fullmatch(text.strip())
     if not found or found["unit"] == "M":  # a month
         return False
-    unit, number = found["unit"].lower(), int(found["number"])
-    units_s = _BARE_UNITS_S if not unit else (_UNIT_S.get(unit, 0),)
-    return any(number * unit_s == series.bar_s for unit_s in units_s)
+    units_s = (_UNIT_S.get(found["unit"].lower(), 0),) if found["unit"] else _BARE_UNITS_S
+    return any(int(found["number"]) * unit_s == series.bar_s for unit_s in units_s)
 
 
 def is_coarse(column: pd.Series) -> bool:
@@ -351,7 +338,9 @@ def read_open_times(column: pd.Series) -> OpenTimes:
         return _from_dates(pd.to_datetime(column, utc=True), "datetimes")
     if is_real(column):
         return _from_numbers(column)
-    return _from_text(pd.Series([_time_text(item) for item in column.astype(object)], dtype="string"))
+    texts = [str(item).strip() if isinstance(item, _WRITTEN_TIMES) else "" for item in column.astype(object)]
+    plain = [text if len(text) <= _MAX_TEXT and text.isascii() else "" for text in texts]
+    return _from_text(pd.Series(plain, dtype="string"))
 
 
 def is_real(column: pd.Series) -> bool:
@@ -362,12 +351,6 @@ def is_real(column: pd.Series) -> bool:
         and not pd.api.types.is_bool_dtype(kind)
         and not pd.api.types.is_complex_dtype(kind)
     )
-
-
-def _time_text(item: object) -> str:
-    """Write what may be a time as text; everything else is empty, and so is none."""
-    text = str(item).strip() if isinstance(item, _WRITTEN_TIMES) else ""
-    return text if len(text) <= _MAX_TEXT and text.isascii() else ""
 
 
 def _from_numbers(column: pd.Series) -> OpenTimes:
@@ -391,12 +374,12 @@ def _from_numbers(column: pd.Series) -> OpenTimes:
 
 
 def _from_text(column: pd.Series) -> OpenTimes:
-    numbers = _from_numbers(pd.to_numeric(column, errors="coerce").astype("Float64"))
+    # Digits are numbers, never compact dates: 1518048000 is also a date to a lenient reader.
+    values = pd.to_numeric(column, errors="coerce")
+    is_number, numbers = values.notna().to_numpy(dtype=np.bool_), _from_numbers(values.astype("Float64"))
     dates = pd.to_datetime(column, format="ISO8601", utc=True, errors="coerce")
     is_open = dates.isna()
     dates[is_open] = pd.to_datetime(column[is_open], format="%Y-%m-%d %I-%p", utc=True, errors="coerce")
-    # Digits are numbers, never compact dates: 1518048000 is also a date to a lenient reader.
-    is_number = pd.to_numeric(column, errors="coerce").notna().to_numpy(dtype=np.bool_)
     read = _from_dates(dates.where(~is_number), "date text")
     return OpenTimes(
         np.where(is_number, numbers.open_us, read.open_us),
