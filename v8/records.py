@@ -141,9 +141,8 @@ def check_format(content: Any, known: tuple[int, ...], *, what: str, where: str,
     """
     found = content.get("format") if isinstance(content, dict) else None
     if found not in known or isinstance(found, bool):
-        raise ArtifactError(
-            where=where, rule=f"this v8 reads {what} format {known[-1]}", got=f"format {found!r}", fix=fix
-        )
+        rule = f"this v8 reads {what} format {known[-1]}"
+        raise ArtifactError(where=where, rule=rule, got=f"format {found!r}", fix=fix)
 
 
 def at_keys(*path: str) -> Any:

@@ -251,12 +251,9 @@ def places(
 def require_newest(candles: Candles) -> None:
     """Refuse candles of which the newest was dropped: a closed bar would be forecast as the future."""
     if lost := candles.report.newest_lost:
-        raise DataError(
-            where=f"{candles.series} from {candles.source}",
-            rule="a forecast begins behind the newest candle, which must be usable",
-            got=lost.told,
-            fix=f"Mend it; to forecast from {candles.report.last_open} all the same, take it out",
-        )
+        rule = "a forecast begins behind the newest candle, which must be usable"
+        fix = f"Mend it; to forecast from {candles.report.last_open} all the same, take it out"
+        raise DataError(where=f"{candles.series} from {candles.source}", rule=rule, got=lost.told, fix=fix)
 
 
 def require_one_unit(candles: Candles) -> None:
@@ -265,12 +262,10 @@ def require_one_unit(candles: Candles) -> None:
     leaps = np.where(np.diff(candles.segment) == 0, np.abs(np.log(opened[1:] / close[:-1])), 0.0)
     if leaps.max(initial=0.0) > MAX_LEAP:
         row = int(leaps.argmax())
-        raise DataError(
-            where=f"{candles.series} from {candles.source}",
-            rule=f"no bar opens {np.exp(MAX_LEAP):.2g} times above or below the close before it",
-            got=f"{opened[row + 1]:.10g} after {close[row]:.10g} at {iso(candles.open_time_s[row + 1])}",
-            fix="Write all prices in one unit, and mend what is no price",
-        )
+        rule = f"no bar opens {np.exp(MAX_LEAP):.2g} times above or below the close before it"
+        got = f"{opened[row + 1]:.10g} after {close[row]:.10g} at {iso(candles.open_time_s[row + 1])}"
+        fix = "Write all prices in one unit, and mend what is no price"
+        raise DataError(where=f"{candles.series} from {candles.source}", rule=rule, got=got, fix=fix)
 
 
 def require_num_bars(num_bars: int, series: Series) -> None:

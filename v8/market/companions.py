@@ -150,12 +150,9 @@ def _with_time(given: Any, settings: TableSettings, where: str) -> pd.DataFrame:
 
 
 def _unlike(where: str, wanted: list[str], got: list[str]) -> DataError:
-    return DataError(
-        where=where,
-        rule=f"needs a table with the columns {', '.join(wanted)}, each once",
-        got=listed(got) if got else "none",
-        fix="Correct its header, or covariates in the profile",
-    )
+    rule = f"needs a table with the columns {', '.join(wanted)}, each once"
+    fix = "Correct its header, or covariates in the profile"
+    return DataError(where=where, rule=rule, got=listed(got) if got else "none", fix=fix)
 
 
 def _times(column: pd.Series, where: str) -> NDArray[np.int64]:
@@ -164,20 +161,12 @@ def _times(column: pd.Series, where: str) -> NDArray[np.int64]:
         raise DataError(where=where, rule="a time tells its zone", got=naive, fix=_MEND_TIMES)
     times = read_open_times(column)
     if unreadable := _first(column, ~times.is_readable):
-        raise DataError(
-            where=where,
-            rule="every row has a time: s, ms, us or ns since the epoch after 2001-09, or ISO 8601 text",
-            got=unreadable,
-            fix=_MEND_TIMES,
-        )
+        rule = "every row has a time: s, ms, us or ns since the epoch after 2001-09, or ISO 8601 text"
+        raise DataError(where=where, rule=rule, got=unreadable, fix=_MEND_TIMES)
     steps = np.diff(times.open_us, prepend=times.open_us[0] - 1)
     if disordered := _first(column, steps <= 0):
-        raise DataError(
-            where=where,
-            rule="times rise from row to row, each there once",
-            got=disordered,
-            fix="Sort the rows by time, and leave one row of each time",
-        )
+        got, fix = disordered, "Sort the rows by time, and leave one row of each time"
+        raise DataError(where=where, rule="times rise from row to row, each there once", got=got, fix=fix)
     return times.open_us
 
 
@@ -195,12 +184,9 @@ def _numbers(column: pd.Series, name: str, where: str) -> NDArray[np.float64]:
     with np.errstate(invalid="ignore"):
         is_wrong = ~(np.abs(values) <= MAX_VALUE)
     if wrong := _first(column, is_wrong):
-        raise DataError(
-            where=f"{where}, column {name}",
-            rule="every row has a number, up to 1e18",
-            got=wrong,
-            fix="Leave out the rows that have none; the row before them counts on until max_age_s",
-        )
+        rule = "every row has a number, up to 1e18"
+        fix = "Leave out the rows that have none; the row before them counts on until max_age_s"
+        raise DataError(where=f"{where}, column {name}", rule=rule, got=wrong, fix=fix)
     return values
 
 
@@ -329,12 +315,10 @@ class Companions:
         for symbol, wanted in self._of_symbol.items():
             other = self._neighbour(symbol, own, source)
             if VOLUME in wanted and not other.has_volume:
-                raise DataError(
-                    where=str(other.series),
-                    rule="a covariate of the profile is computed from its volume",
-                    got=f"candles without a volume from {other.source}",
-                    fix="Take that covariate out of the profile's key features, or use a source with volumes",
-                )
+                rule = "a covariate of the profile is computed from its volume"
+                got = f"candles without a volume from {other.source}"
+                fix = "Take that covariate out of the profile's key features, or use a source with volumes"
+                raise DataError(where=str(other.series), rule=rule, got=got, fix=fix)
             at, has = places(own.open_time_s, other.open_time_s)
             columns = {beside(symbol, name): other.column(name)[at] for name in wanted}
             yield _Beside(str(other.series), has, columns, _span(*other.open_time_s[[0, -1]]))
@@ -348,12 +332,9 @@ class Companions:
     def _require_read(self, given: Mapping[str, Any]) -> None:
         read = [*self._of_symbol, *(each.file for each in self._settings)]
         if strange := [name for name in given if name not in read]:
-            raise DataError(
-                where="covariates",
-                rule=f"names what the features read beside their candles: {listed(read) or 'nothing'}",
-                got=listed(list(map(repr, strange))),
-                fix="Give candles by their symbol and tables by the name of their file, and nothing else",
-            )
+            rule = f"names what the features read beside their candles: {listed(read) or 'nothing'}"
+            fix = "Give candles by their symbol and tables by the name of their file, and nothing else"
+            raise DataError(where="covariates", rule=rule, got=listed(list(map(repr, strange))), fix=fix)
 
     def _neighbour(self, symbol: str, own: Candles, source: CandleSource | None) -> Candles:
         series = Series(symbol, own.series.timeframe)
@@ -365,12 +346,9 @@ class Companions:
         if series == own.series:
             return own
         if source is None:
-            raise DataError(
-                where=str(own.series),
-                rule=f"its features need the candles of {series}",
-                got=f"those of {own.series} alone",
-                fix=f'Give them, too: covariates={{"{symbol}": candles}}',
-            )
+            rule = f"its features need the candles of {series}"
+            fix = f'Give them, too: covariates={{"{symbol}": candles}}'
+            raise DataError(where=str(own.series), rule=rule, got=f"those of {own.series} alone", fix=fix)
         first_s, last_s = (int(time_s) for time_s in own.open_time_s[[0, -1]])
         wanted = (series, (last_s - first_s) // series.bar_s + 1, last_s)
         other = self._kept.get(wanted) or source.candles(*wanted)
@@ -385,10 +363,7 @@ def _span(first_s: Any, last_s: Any) -> str:
 
 def _never_together(own: Candles, lacking: Sequence[_Beside]) -> DataError:
     there = "; ".join(f"{one.name} has {one.span}" for one in lacking)
-    return DataError(
-        where=str(own.series),
-        rule=f"needs candles that have {listed([one.name for one in lacking])} beside them",
-        got=f"none of {len(own)}, {_span(*own.open_time_s[[0, -1]])}; {there}",
-        fix="Give a table (param:tables FOLDER) and candles of the same time, or "
-        "raise max_age_s of the table",
-    )
+    rule = f"needs candles that have {listed([one.name for one in lacking])} beside them"
+    got = f"none of {len(own)}, {_span(*own.open_time_s[[0, -1]])}; {there}"
+    fix = "Give a table (param:tables FOLDER) and candles of the same time, or raise max_age_s of the table"
+    return DataError(where=str(own.series), rule=rule, got=got, fix=fix)

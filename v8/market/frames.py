@@ -173,12 +173,9 @@ def require_named(frame: pd.DataFrame, series: Series) -> None:
 
 
 def _not_once(column: str, others: str, num_found: int, names: Sequence[str], where: str) -> DataError:
-    return DataError(
-        where=where,
-        rule=f"needs one column {column}{others}",
-        got=f"{num_found or 'none'} among {', '.join(names)}",
-        fix="Rename the columns; prices without open, high, low and close are no candles",
-    )
+    rule = f"needs one column {column}{others}"
+    fix = "Rename the columns; prices without open, high, low and close are no candles"
+    return DataError(where=where, rule=rule, got=f"{num_found or 'none'} among {', '.join(names)}", fix=fix)
 
 
 def plain_name(name: str) -> str:
@@ -213,12 +210,8 @@ def flat_names(levels: Sequence[Sequence[str]], series: Series, where: str) -> l
 
 def of_another_series(series: Series, got: str) -> DataError:
     """Build the error for candles that are said to be of something else."""
-    return DataError(
-        where=str(series),
-        rule="a model reads candles of its own series",
-        got=got,
-        fix="Name the series that these candles are of, or give candles of this one",
-    )
+    fix = "Name the series that these candles are of, or give candles of this one"
+    return DataError(where=str(series), rule="a model reads candles of its own series", got=got, fix=fix)
 
 
 def _as_frame(given: Any, where: str) -> pd.DataFrame:
@@ -311,12 +304,9 @@ def is_coarse(column: pd.Series) -> bool:
 
 def too_coarse(where: str, name: str) -> DataError:
     """Build the error for numbers of 16 bits."""
-    return DataError(
-        where=where,
-        rule="prices and volumes have more than the three digits of 16 bits",
-        got=f"float16 in {name}",
-        fix="Read them again as float64; what was rounded does not come back by converting",
-    )
+    rule = "prices and volumes have more than the three digits of 16 bits"
+    fix = "Read them again as float64; what was rounded does not come back by converting"
+    return DataError(where=where, rule=rule, got=f"float16 in {name}", fix=fix)
 
 
 @dataclass(frozen=True, eq=False)

@@ -43,19 +43,13 @@ class Series:
 
     def __post_init__(self) -> None:
         if not is_symbol(self.symbol):
-            raise ProfileError(
-                where=f"series {self.symbol}-{self.timeframe}",
-                rule=SYMBOL_RULE,
-                got=repr(self.symbol),
-                fix="Write it as the exchange does, for example BTCUSDT-15m",
-            )
+            where = f"series {self.symbol}-{self.timeframe}"
+            fix = "Write it as the exchange does, for example BTCUSDT-15m"
+            raise ProfileError(where=where, rule=SYMBOL_RULE, got=repr(self.symbol), fix=fix)
         if self.timeframe not in TIMEFRAME_S:
-            raise ProfileError(
-                where=f"series {self.symbol}-{self.timeframe}",
-                rule=f"a timeframe is one of {', '.join(TIMEFRAME_S)}",
-                got=repr(self.timeframe),
-                fix="Choose one of these",
-            )
+            where = f"series {self.symbol}-{self.timeframe}"
+            rule = f"a timeframe is one of {', '.join(TIMEFRAME_S)}"
+            raise ProfileError(where=where, rule=rule, got=repr(self.timeframe), fix="Choose one of these")
 
     @classmethod
     def parse(cls, text: str) -> Series:
@@ -66,12 +60,8 @@ class Series:
         """
         symbol, dash, timeframe = text.rpartition("-")
         if not dash:
-            raise ProfileError(
-                where="param:series",
-                rule="a series is SYMBOL-TIMEFRAME",
-                got=repr(text),
-                fix="Write for example BTCUSDT-15m",
-            )
+            where, rule = "param:series", "a series is SYMBOL-TIMEFRAME"
+            raise ProfileError(where=where, rule=rule, got=repr(text), fix="Write for example BTCUSDT-15m")
         return cls(plain_symbol(symbol), timeframe)
 
     @property
@@ -188,38 +178,24 @@ _CROSSED: Final = ("symbols", "timeframes")
 def _require_keys(path: Path, content: dict[str, Any]) -> None:
     for key in content:
         if key not in (*_CROSSED, "series"):
-            raise ProfileError(
-                where=f"{path}, key {key}",
-                rule="a universe has the keys symbols and timeframes, or the key series",
-                got=repr(key),
-                fix=advice(key, [*_CROSSED, "series"], "Remove it"),
-            )
+            rule = "a universe has the keys symbols and timeframes, or the key series"
+            fix = advice(key, [*_CROSSED, "series"], "Remove it")
+            raise ProfileError(where=f"{path}, key {key}", rule=rule, got=repr(key), fix=fix)
     if "series" in content and len(content) > 1:
-        raise ProfileError(
-            where=f"{path}, key series",
-            rule="lists all series, or symbols and timeframes are crossed",
-            got=f"it beside {' and '.join(key for key in content if key != 'series')}",
-            fix="Leave one of them out",
-        )
+        rule = "lists all series, or symbols and timeframes are crossed"
+        got = f"it beside {' and '.join(key for key in content if key != 'series')}"
+        raise ProfileError(where=f"{path}, key series", rule=rule, got=got, fix="Leave one of them out")
 
 
 def _names(path: Path, key: str, value: object) -> list[str]:
     if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
-        raise ProfileError(
-            where=f"{path}, key {key}",
-            rule="needs a list of names",
-            got=repr(value),
-            fix="Write one name a line, each after a dash",
-        )
+        fix = "Write one name a line, each after a dash"
+        raise ProfileError(where=f"{path}, key {key}", rule="needs a list of names", got=repr(value), fix=fix)
     _require_single(f"{path}, key {key}", value)
     return value
 
 
 def _require_single(where: object, names: list[str]) -> None:
     if repeated := sorted(name for name, count in Counter(names).items() if count > 1):
-        raise ProfileError(
-            where=str(where),
-            rule="names each entry once",
-            got=f"{listed(repeated)} more than once",
-            fix="Remove the repetition",
-        )
+        rule, got = "names each entry once", f"{listed(repeated)} more than once"
+        raise ProfileError(where=str(where), rule=rule, got=got, fix="Remove the repetition")

@@ -60,12 +60,9 @@ class DemoSource:
         num_after = 0 if end_s is None else max(0, -((end_s - newest_open_s) // series.bar_s))
         most_bars = (_end_s(series) - START_S) // series.bar_s
         if num_after >= most_bars:
-            raise DataError(
-                where=f"{series} from {self.name}",
-                rule=f"the demo market opens at {iso(START_S)}",
-                got=f"a wish for candles until {iso(end_s or 0)}",
-                fix="Ask for a later time",
-            )
+            where, rule = f"{series} from {self.name}", f"the demo market opens at {iso(START_S)}"
+            got = f"a wish for candles until {iso(end_s or 0)}"
+            raise DataError(where=where, rule=rule, got=got, fix="Ask for a later time")
         frame = _simulated(series, min(num_after + num_bars, most_bars))
         return check_candles(frame, series, source=self.name).newest(num_bars, end_s)
 

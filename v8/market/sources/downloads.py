@@ -87,12 +87,9 @@ class Etiquette:
         if answer.status_code in _PASSING:
             raise trouble_of(answer)
         if answer.status_code not in {200, _NOT_FOUND}:
-            raise DataError(
-                where=url,
-                rule="the archive must answer 200, or 404 for a file it does not have",
-                got=f"status {answer.status_code} {answer.reason}",
-                fix=f"Check that the archive may be reached from here, or set {self.variable} to a mirror",
-            )
+            rule = "the archive must answer 200, or 404 for a file it does not have"
+            fix = f"Check that the archive may be reached from here, or set {self.variable} to a mirror"
+            raise DataError(where=url, rule=rule, got=f"status {answer.status_code} {answer.reason}", fix=fix)
         return answer.status_code == 200
 
     def content(self, url: str, answer: requests.Response, max_bytes: int) -> bytes:
@@ -101,12 +98,9 @@ class Etiquette:
         for piece in answer.raw.stream(_CHUNK_BYTES, decode_content=False):
             content += piece
             if len(content) > max_bytes:
-                raise DataError(
-                    where=url,
-                    rule=f"a file of the {self.kind} has at most {max_bytes} bytes",
-                    got=f"more than {max_bytes} bytes",
-                    fix=f"Check that {self.variable} is a candle {self.kind}",
-                )
+                rule = f"a file of the {self.kind} has at most {max_bytes} bytes"
+                fix = f"Check that {self.variable} is a candle {self.kind}"
+                raise DataError(where=url, rule=rule, got=f"more than {max_bytes} bytes", fix=fix)
         return bytes(content)
 
 
@@ -226,12 +220,8 @@ class Downloader:
             with self._session.get(url, stream=True, timeout=times, auth=auth) as answer:
                 return etiquette.content(url, answer, max_bytes) if etiquette.is_there(url, answer) else None
         except _NO_ADDRESS as error:
-            raise DataError(
-                where=url,
-                rule="must be an address that can be requested",
-                got=str(error),
-                fix=f"Check {etiquette.variable}",
-            ) from error
+            rule, got = "must be an address that can be requested", str(error)
+            raise DataError(where=url, rule=rule, got=got, fix=f"Check {etiquette.variable}") from error
         except DataError:
             raise
         except _BROKEN as error:
@@ -239,12 +229,9 @@ class Downloader:
 
     def _gave_up(self, waiting: _Waiting, refused: Refused) -> DataError:
         limit = f"{self._limits.file_s:g} s" if refused.is_late else f"{self._patience.num_tries} tries"
-        return DataError(
-            where=waiting.url,
-            rule=f"must be downloaded within {limit}",
-            got=f"{refused.trouble} at the last one, number {waiting.num_tries}",
-            fix="Check the connection and try again; what is complete is kept",
-        )
+        got = f"{refused.trouble} at the last one, number {waiting.num_tries}"
+        fix = "Check the connection and try again; what is complete is kept"
+        return DataError(where=waiting.url, rule=f"must be downloaded within {limit}", got=got, fix=fix)
 
 
 @dataclass(eq=False)
@@ -380,12 +367,9 @@ def read_address(url: str, *, variable: str, kind: str, default: str) -> Address
         is_sound = False
     # An @ behind the host is that of a password with a / in it, which would be taken for the host.
     if not is_sound or not url.isprintable() or re.search(r"[ ?#]|://[^/]*/.*@", url):
-        raise ProfileError(
-            where=variable,
-            rule=f"is the address of {kind}, http://HOST/PATH or https://HOST/PATH",
-            got=repr(url.rpartition("@")[2]),  # a password may stand before it, in whatever form
-            fix=f"Correct it, or unset it for {default}",
-        )
+        rule = f"is the address of {kind}, http://HOST/PATH or https://HOST/PATH"
+        got = repr(url.rpartition("@")[2])
+        raise ProfileError(where=variable, rule=rule, got=got, fix=f"Correct it, or unset it for {default}")
     user, password = get_auth_from_url(url)
     bare = address._replace(netloc=address.netloc.rpartition("@")[2])
     return Address(urlunsplit(bare).rstrip("/"), (user, password) if user or password else None)

@@ -148,12 +148,9 @@ def _require_plain(fields: Iterable[pa.Field], num_rows: int, where: str) -> Non
     got = [f"{num_rows:,} rows"] if num_rows > MAX_ROWS else []
     got += [f"{field.type} in {field.name}" for field in fields if not _is_plain(field.type)]
     if got:
-        raise DataError(
-            where=where,
-            rule=f"holds at most {MAX_ROWS:,} rows of numbers, times or text",
-            got=listed(got),
-            fix="Write the columns as plain numbers, in several files if there are that many",
-        )
+        rule = f"holds at most {MAX_ROWS:,} rows of numbers, times or text"
+        fix = "Write the columns as plain numbers, in several files if there are that many"
+        raise DataError(where=where, rule=rule, got=listed(got), fix=fix)
 
 
 def _is_plain(kind: pa.DataType) -> bool:
@@ -262,9 +259,5 @@ def read_table(content: bytes, ending: str, series: Series, where: str) -> pd.Da
 
 
 def _too_long(where: str, got: str, most_bytes: int) -> DataError:
-    return DataError(
-        where=where,
-        rule=f"unpacks to at most {most_bytes:,} bytes",
-        got=got,
-        fix="Split it into several files, or write it as Parquet",
-    )
+    fix = "Split it into several files, or write it as Parquet"
+    return DataError(where=where, rule=f"unpacks to at most {most_bytes:,} bytes", got=got, fix=fix)

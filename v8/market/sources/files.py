@@ -122,12 +122,9 @@ class FilesSource:
         found = {series for told in self._told for series in told}
         if not found:
             there = [str(path.relative_to(self.folder)) for path, _, _ in self._tables]
-            raise DataError(
-                where=f"param:data_dir {self.folder}",
-                rule=f"needs files ({_ENDINGS}) whose names tell series and timeframe",
-                got=listed(there) if there else "no candle file at all",
-                fix=_RENAME,
-            )
+            rule = f"needs files ({_ENDINGS}) whose names tell series and timeframe"
+            got = listed(there) if there else "no candle file at all"
+            raise DataError(where=f"param:data_dir {self.folder}", rule=rule, got=got, fix=_RENAME)
         return tuple(sorted(found))
 
     def require(self, series: Series) -> None:
@@ -163,12 +160,9 @@ class FilesSource:
         elif told:
             fix = series_advice(str(series), list(told), fix)
         there = near or [str(path.relative_to(self.folder)) for path, _, _ in self._tables]
-        return DataError(
-            where=f"{series} from {self.name}",
-            rule=f"needs a file ({_ENDINGS}) with {series} in its name under {self.folder}",
-            got=listed(there) if there else "no candle file at all",
-            fix=fix,
-        )
+        rule = f"needs a file ({_ENDINGS}) with {series} in its name under {self.folder}"
+        got = listed(there) if there else "no candle file at all"
+        return DataError(where=f"{series} from {self.name}", rule=rule, got=got, fix=fix)
 
     @cached_property
     def _tables(self) -> list[tuple[Path, str, str]]:
@@ -186,24 +180,19 @@ class FilesSource:
     def _everything(self) -> list[Path]:
         there = list(islice(self.folder.rglob("*"), MAX_ENTRIES + 1))
         if len(there) > MAX_ENTRIES:
-            raise DataError(
-                where=f"param:data_dir {self.folder}",
-                rule="is the folder of the candle files",
-                got=f"one with more than {MAX_ENTRIES:,} files and folders in it",
-                fix="Name the folder further down that holds the candles",
-            )
+            where = f"param:data_dir {self.folder}"
+            got = f"one with more than {MAX_ENTRIES:,} files and folders in it"
+            fix = "Name the folder further down that holds the candles"
+            raise DataError(where=where, rule="is the folder of the candle files", got=got, fix=fix)
         return there
 
 
 def open_folder(data_dir: Path | None) -> FilesSource:
     """Open the folder that `--data-dir` names."""
     if data_dir is None or not data_dir.is_dir():
-        raise ProfileError(
-            where="param:source files",
-            rule="needs the folder that holds the candle files",
-            got="no param:data_dir" if data_dir is None else f"{data_dir}, which is no folder",
-            fix="Add param:data_dir FOLDER",
-        )
+        rule = "needs the folder that holds the candle files"
+        got = "no param:data_dir" if data_dir is None else f"{data_dir}, which is no folder"
+        raise ProfileError(where="param:source files", rule=rule, got=got, fix="Add param:data_dir FOLDER")
     return FilesSource(data_dir)
 
 
@@ -211,10 +200,7 @@ def _table(path: Path, ending: str, series: Series) -> pd.DataFrame:
     try:
         content = read_given(path, MAX_FILE_BYTES)
     except OSError as error:
-        raise DataError(
-            where=str(path),
-            rule="must be a file that can be read",
-            got=error.strerror or "an input error",
-            fix="Check its permissions, and split what is longer into several files",
-        ) from error
+        got = error.strerror or "an input error"
+        fix = "Check its permissions, and split what is longer into several files"
+        raise DataError(where=str(path), rule="must be a file that can be read", got=got, fix=fix) from error
     return read_table(content, ending, series, str(path))

@@ -67,12 +67,9 @@ class HubSource:
         url = f"{self._address.url}/datasets/{self.dataset.repo}/resolve/{self._commit}/{path}"
         content = self._fetched(url, MAX_CSV_BYTES)
         if content is None:
-            raise DataError(
-                where=f"{series} from {self.name}",
-                rule=f"needs {path} in the dataset {self.dataset.repo}",
-                got="no such file",
-                fix=f"Choose another series, or name another dataset in {DATASET_VARIABLE}",
-            )
+            rule = f"needs {path} in the dataset {self.dataset.repo}"
+            fix = f"Choose another series, or name another dataset in {DATASET_VARIABLE}"
+            raise DataError(where=f"{series} from {self.name}", rule=rule, got="no such file", fix=fix)
         table = read_csv_table(content, series, url)
         return check_candles(table, series, source=self.name, now_s=int(self.now())).newest(num_bars, end_s)
 
@@ -88,12 +85,9 @@ class HubSource:
         url = f"{self._address.url}/api/datasets/{repo}/revision/{revision}"
         answer = self._fetched(url, MAX_ANSWER_BYTES)
         if (commit := _told_commit(answer or b"")) is None:
-            raise DataError(
-                where=url,
-                rule="must tell the commit of a public dataset",
-                got="no such dataset or revision" if answer is None else repr(shown(str(answer[:40]))),
-                fix=f"Check {DATASET_VARIABLE}, and that the Hub can be reached",
-            )
+            got = "no such dataset or revision" if answer is None else repr(shown(str(answer[:40])))
+            fix = f"Check {DATASET_VARIABLE}, and that the Hub can be reached"
+            raise DataError(where=url, rule="must tell the commit of a public dataset", got=got, fix=fix)
         return commit
 
     def _fetched(self, url: str, max_bytes: int) -> bytes | None:
@@ -117,10 +111,7 @@ def read_dataset(name: str | None) -> Dataset:
     """
     found = _NAME.fullmatch(name or DEFAULT_DATASET)
     if not found or ".." in found[0]:
-        raise ProfileError(
-            where=DATASET_VARIABLE,
-            rule="names a dataset on the Hub, USER/NAME or USER/NAME@REVISION",
-            got=repr(name),
-            fix=f"Correct it, or unset it for {DEFAULT_DATASET}",
-        )
+        rule = "names a dataset on the Hub, USER/NAME or USER/NAME@REVISION"
+        fix = f"Correct it, or unset it for {DEFAULT_DATASET}"
+        raise ProfileError(where=DATASET_VARIABLE, rule=rule, got=repr(name), fix=fix)
     return Dataset(found["repo"], found["revision"] or "main")

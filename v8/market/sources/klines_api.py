@@ -322,12 +322,8 @@ class ApiEtiquette(Etiquette):
     def _refuse(self, url: str, answer: requests.Response) -> None:
         number, message = read_code(self.content(url, answer, MAX_ANSWER_BYTES))
         if number == _INVALID_SYMBOL:
-            raise RefusedRequestError(
-                where=url,
-                rule="must ask for a symbol that the exchange lists",
-                got=f"status 400, {number} {message}",
-                fix="Check the symbol",
-            )
+            rule, got = "must ask for a symbol that the exchange lists", f"status 400, {number} {message}"
+            raise RefusedRequestError(where=url, rule=rule, got=got, fix="Check the symbol")
         raise _host_refuses(url, f"status 400, {number} {message}" if number else "status 400")
 
 
@@ -376,12 +372,9 @@ class KlinesApi:
             if again.equals(rows[known].reset_index(drop=True)):
                 return rows
             rows = pd.concat([rows[~known], again]).sort_values(OPEN_TIME, ignore_index=True)
-        raise DataError(
-            where=f"{span.series} from {self._order[0].host}",
-            rule="the same candles must be answered twice alike",
-            got=f"{_NUM_AGREEING + 1} answers that differ",
-            fix=f"Try again later, or ask another address with {URL_VARIABLE}",
-        )
+        where, got = f"{span.series} from {self._order[0].host}", f"{_NUM_AGREEING + 1} answers that differ"
+        fix = f"Try again later, or ask another address with {URL_VARIABLE}"
+        raise DataError(where=where, rule="the same candles must be answered twice alike", got=got, fix=fix)
 
     def _told(self, work: Callable[[], Answer]) -> Answer:
         """Do one piece of work in the pool, so that whoever waits for it is told."""
@@ -443,12 +436,8 @@ def read_addresses(given: str | None = None) -> tuple[Address, ...]:
         read_address(text.strip(), variable=URL_VARIABLE, kind=kind, default=DEFAULT_URLS) for text in texts
     )
     if len({address.url for address in found}) < len(found):
-        raise ProfileError(
-            where=URL_VARIABLE,
-            rule="names each address once",
-            got=", ".join(address.url for address in found),
-            fix="Remove the repetition",
-        )
+        where, got = URL_VARIABLE, ", ".join(address.url for address in found)
+        raise ProfileError(where=where, rule="names each address once", got=got, fix="Remove the repetition")
     return found
 
 
@@ -461,9 +450,5 @@ def _second_of_minute(date: str) -> int:
 
 
 def _host_refuses(url: str, got: str) -> DataError:
-    return DataError(
-        where=url,
-        rule="the API must answer 200",
-        got=got,
-        fix=f"Check that it may be reached from here, or set {URL_VARIABLE} to other hosts",
-    )
+    fix = f"Check that it may be reached from here, or set {URL_VARIABLE} to other hosts"
+    return DataError(where=url, rule="the API must answer 200", got=got, fix=fix)

@@ -310,12 +310,9 @@ def _served(want: Want, merged: Merged) -> Candles:
     """Check what is served as any source's candles, and count what was told in two versions."""
     series, frame = want.series, merged.history.frame(want.num_bars, want.last_s)
     if frame.empty:
-        raise DataError(
-            where=f"{series} from {LiveSource.name}",
-            rule=f"needs a candle that opens at or before {iso(want.last_s)}",
-            got=f"the first one at {iso(int(merged.history.open_time_s[0]))}",
-            fix="Ask for a later time",
-        )
+        rule = f"needs a candle that opens at or before {iso(want.last_s)}"
+        got, fix = f"the first one at {iso(int(merged.history.open_time_s[0]))}", "Ask for a later time"
+        raise DataError(where=f"{series} from {LiveSource.name}", rule=rule, got=got, fix=fix)
     found = check_candles(frame, series, source=LiveSource.name, now_s=want.now_s)
     num_revised = int(np.isin(found.open_time_s, merged.revisions["open_time_s"]).sum())
     num_newer = (want.newest_s - want.last_s) // series.bar_s

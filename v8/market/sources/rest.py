@@ -176,10 +176,8 @@ class RestSource:
     def _begin_s(self, series: Series, last_s: int) -> int:
         begin_s = self.api.edge_open_s(series, last_s)
         if begin_s is None:
-            raise DataError(
-                where=f"{series} from {self.name}",
-                rule=f"needs a candle that opens at or before {iso(last_s)}",
-                got="none that the exchange knows",
-                fix="Check the symbol and the timeframe, or ask for a later time",
-            )
+            where = f"{series} from {self.name}"
+            rule = f"needs a candle that opens at or before {iso(last_s)}"
+            fix = "Check the symbol and the timeframe, or ask for a later time"
+            raise DataError(where=where, rule=rule, got="none that the exchange knows", fix=fix)
         return begin_s

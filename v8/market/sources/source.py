@@ -157,23 +157,17 @@ def open_source(name: str, *, data_dir: Path | None = None) -> CandleSource:
         data_dir: Folder of a source that reads one; None for the others.
     """
     if name not in SOURCES and Path(name).is_dir():
-        raise ProfileError(
-            where=f"param:source {name}",
-            rule=f"a source is one of {', '.join(SOURCES)}",
-            got="a folder",
-            fix=f"Write param:source files param:data_dir {shlex.quote(name)}",
-        )
+        rule = f"a source is one of {', '.join(SOURCES)}"
+        fix = f"Write param:source files param:data_dir {shlex.quote(name)}"
+        raise ProfileError(where=f"param:source {name}", rule=rule, got="a folder", fix=fix)
     kind = SOURCES.find(name, where=f"param:source {name}")
     if kind.reads_folder:
         return kind.open(data_dir)
     if data_dir is not None:
         readers = " or ".join(each.name for each in SOURCES.values() if each.reads_folder)
-        raise ProfileError(
-            where=f"param:data_dir {data_dir}",
-            rule=f"only the source {readers} reads a folder",
-            got=f"param:source {name}",
-            fix=f"Add param:source {readers} or leave param:data_dir out",
-        )
+        rule = f"only the source {readers} reads a folder"
+        fix = f"Add param:source {readers} or leave param:data_dir out"
+        raise ProfileError(where=f"param:data_dir {data_dir}", rule=rule, got=f"param:source {name}", fix=fix)
     return kind.open()
 
 
@@ -214,9 +208,6 @@ class CutOffSource:
 def require_listed(series: Series, source: str) -> None:
     """Refuse a symbol that the exchange cannot have before anything is asked."""
     if not series.symbol.isalnum():
-        raise DataError(
-            where=f"{series} from {source}",
-            rule="the exchange's symbols are letters and digits, such as BTCUSDT",
-            got=series.symbol,
-            fix="Write it as the exchange does, or give files of your own with param:source files",
-        )
+        rule = "the exchange's symbols are letters and digits, such as BTCUSDT"
+        fix = "Write it as the exchange does, or give files of your own with param:source files"
+        raise DataError(where=f"{series} from {source}", rule=rule, got=series.symbol, fix=fix)

@@ -75,24 +75,17 @@ def require_no_more_values(text: str, separator: str, num_columns: int, where: s
 
 def uneven(where: str, got: str) -> DataError:
     """Build the error for rows that are not as long as the header."""
-    return DataError(
-        where=where,
-        rule="must be a CSV with as many values a row as columns",
-        got=got,
-        fix="Mend the file",
-    )
+    rule = "must be a CSV with as many values a row as columns"
+    return DataError(where=where, rule=rule, got=got, fix="Mend the file")
 
 
 def _require_closed(line: str, separator: str, number: int, where: str) -> None:
     try:
         next(csv.reader([line], delimiter=separator, strict=True))
     except csv.Error as error:
-        raise DataError(
-            where=where,
-            rule="must be a CSV in which a quote closes on its own line, around a whole value",
-            got=f"{error} in line {number:,}",
-            fix="Close or remove the quote: the rows behind it would be lost",
-        ) from error
+        rule = "must be a CSV in which a quote closes on its own line, around a whole value"
+        fix = "Close or remove the quote: the rows behind it would be lost"
+        raise DataError(where=where, rule=rule, got=f"{error} in line {number:,}", fix=fix) from error
 
 
 def read_csv_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
@@ -201,9 +194,5 @@ def unlike_a_table(where: str, got: str) -> DataError:
 
 def unreadable(where: str, rule: str, error: Exception) -> DataError:
     """Build the error for a file that is not of the kind that its ending says."""
-    return DataError(
-        where=where,
-        rule=f"must be {rule}",
-        got=" ".join(str(error).split()) or type(error).__name__,
-        fix="Replace the file",
-    )
+    got = " ".join(str(error).split()) or type(error).__name__
+    return DataError(where=where, rule=f"must be {rule}", got=got, fix="Replace the file")

@@ -215,12 +215,9 @@ class _SeriesZips:
             got = "no zip" if content is None else "another one"
             # Either half may be the stale one: ask for both again.
             self._promises.pop(period, None)
-        raise DataError(
-            where=url,
-            rule="must have the sha256 that its .CHECKSUM promises",
-            got=f"{got}, {_NUM_CHECKSUM_TRIES} times",
-            fix=f"Try again later or set {URL_VARIABLE} to another mirror",
-        )
+        rule = "must have the sha256 that its .CHECKSUM promises"
+        fix = f"Try again later or set {URL_VARIABLE} to another mirror"
+        raise DataError(where=url, rule=rule, got=f"{got}, {_NUM_CHECKSUM_TRIES} times", fix=fix)
 
     def _promised(self, period: pd.Period) -> str | None:
         if period not in self._promises:
@@ -347,12 +344,10 @@ def _days_of_young(last_s: int) -> list[pd.Period]:
 
 
 def _not_archived(zips: _SeriesZips, last_s: int) -> NotArchivedError:
-    return NotArchivedError(
-        where=f"{zips.series} from {VisionSource.name}",
-        rule=f"needs a zip in the archive at or before {iso(last_s)}",
-        got=f"none at {zips.url(_period(last_s, 'M'))}, nor for any month since {FIRST_MONTH} or recent day",
-        fix=f"Check the symbol, the timeframe and {URL_VARIABLE}",
-    )
+    rule = f"needs a zip in the archive at or before {iso(last_s)}"
+    got = f"none at {zips.url(_period(last_s, 'M'))}, nor for any month since {FIRST_MONTH} or recent day"
+    fix = f"Check the symbol, the timeframe and {URL_VARIABLE}"
+    return NotArchivedError(where=f"{zips.series} from {VisionSource.name}", rule=rule, got=got, fix=fix)
 
 
 def _days(first: pd.Period, last: pd.Period) -> list[pd.Period]:

@@ -116,12 +116,9 @@ def open_yahoo() -> YahooSource:
     try:
         package = import_module(PACKAGE)
     except ModuleNotFoundError as error:
-        raise ProfileError(
-            where=f"param:source {YahooSource.name}",
-            rule=f"needs the package {PACKAGE}, an extra of v8",
-            got=f"no module {error.name}",
-            fix=f"Install it with `pip install {PACKAGE}`",
-        ) from error
+        where = f"param:source {YahooSource.name}"
+        rule, fix = f"needs the package {PACKAGE}, an extra of v8", f"Install it with `pip install {PACKAGE}`"
+        raise ProfileError(where=where, rule=rule, got=f"no module {error.name}", fix=fix) from error
     package.set_tz_cache_location(str(storage.home() / PACKAGE))
     return YahooSource(download=package.download)
 
@@ -149,12 +146,9 @@ def ticker_of(series: Series) -> str:
 def _named(text: str) -> dict[str, str]:
     parts = [_NAMED.fullmatch(part) for part in text.split(",") if part.strip()]
     if None in parts:
-        raise ProfileError(
-            where=SYMBOLS_VARIABLE,
-            rule="names pairs and what Yahoo calls them, such as OPUSDT=OP-USD, comma-separated",
-            got=repr(shown(text, 120)),
-            fix="Correct it or unset it",
-        )
+        where = SYMBOLS_VARIABLE
+        rule = "names pairs and what Yahoo calls them, such as OPUSDT=OP-USD, comma-separated"
+        raise ProfileError(where=where, rule=rule, got=repr(shown(text, 120)), fix="Correct it or unset it")
     return {plain_symbol(part["symbol"]): part["ticker"] for part in parts if part}
 
 
