@@ -47,29 +47,19 @@ _ZONED: Final = re.compile(r"(?:Z|UTC|[+-]\d\d:?\d\d)$", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"\d+(?:\.\d*)?")
 _MEND_TIMES: Final = "Write times in UTC as 2024-01-31T16:00:00Z, or in seconds since the epoch"
 Column = NDArray[np.float64]
+Columns = Mapping[str, Column]
 
 
 @dataclass(frozen=True, eq=False)
 class UserTable:
-    """A checked table of the user's.
-
-    Args:
-        time_us: Times of its rows, microseconds since the epoch, UTC, ascending, shape (R,), int64.
-    """
+    """A checked table of the user's: its columns by name, finite, shape (R,)."""
 
     settings: TableSettings
-    time_us: NDArray[np.int64]
-    columns: Mapping[str, NDArray[np.float64]]  # by name, finite, shape (R,), float64
+    time_us: NDArray[np.int64]  # microseconds since the epoch, UTC, ascending, shape (R,)
+    columns: Columns
 
     def rows_known(self, close_s: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Find the row that counts for each bar.
-
-        Args:
-            close_s: When the bars close, seconds since the epoch, UTC, shape (N,).
-
-        Returns:
-            Numbers of rows, shape (N,); -1 where none counts.
-        """
+        """Find the row that counts for each bar, by when it closes (seconds since the epoch); -1 for none."""
         known_us = self.time_us + self.settings.available_after_s * US_PER_S
         close_us = close_s * US_PER_S
         rows = np.searchsorted(known_us, close_us, side="right") - 1
@@ -115,7 +105,6 @@ def user_table(given: Any, settings: TableSettings, where: str) -> UserTable:
 
 def _frame(text: str, settings: TableSettings, where: str) -> pd.DataFrame:
     """Read the columns that are needed as text; the header says what parts values."""
-    wanted = [settings.time, *settings.columns]
     header = text.partition("\n")[0].strip()
     separator = max(_SEPARATORS, key=header.count)
     require_closed_quotes(text, separator, where)
@@ -125,8 +114,7 @@ def _frame(text: str, settings: TableSettings, where: str) -> pd.DataFrame:
     except csv.Error as error:
         raise uneven(where, str(error)) from error
     names = [name.strip() for name in names]
-    if any(names.count(name) != 1 for name in wanted):
-        raise _unlike(where, wanted, [shown(name, 40) for name in names])
+    wanted = _wanted(names, settings, where)
     if found := next((number for number, row in enumerate(rows, 1) if len(row) != len(names)), None):
         raise uneven(where, f"{len(rows[found - 1])} values in row {found}, and {len(names)} columns")
     return pd.DataFrame({name: [row[names.index(name)] for row in rows] for name in wanted}, dtype=object)
@@ -136,23 +124,28 @@ def _with_time(given: Any, settings: TableSettings, where: str) -> pd.DataFrame:
     try:
         frame = given if isinstance(given, pd.DataFrame) else pd.DataFrame(given)
     except (ValueError, TypeError) as error:
-        raise _unlike(where, [settings.time, *settings.columns], [type(given).__name__]) from error
-    is_indexed = settings.time not in frame.columns and (
-        frame.index.name == settings.time or isinstance(frame.index, pd.DatetimeIndex)
+        raise _unlike(settings, type(given).__name__, where) from error
+    is_time = frame.index.name == settings.time or isinstance(frame.index, pd.DatetimeIndex)
+    frame = (
+        frame.reset_index(names=settings.time) if is_time and settings.time not in frame.columns else frame
     )
-    frame = frame.reset_index(names=settings.time) if is_indexed else frame
-    wanted, names = [settings.time, *settings.columns], list(map(str, frame.columns))
-    if any(names.count(name) != 1 for name in wanted):
-        raise _unlike(where, wanted, [shown(name, 40) for name in names])
+    _wanted(list(map(str, frame.columns)), settings, where)
     if not len(frame):
         raise DataError(where=where, rule="needs at least one row", got="none", fix="Add rows")
     return frame
 
 
-def _unlike(where: str, wanted: list[str], got: list[str]) -> DataError:
-    rule = f"needs a table with the columns {', '.join(wanted)}, each once"
-    fix = "Correct its header, or covariates in the profile"
-    return DataError(where=where, rule=rule, got=listed(got) if got else "none", fix=fix)
+def _wanted(names: list[str], settings: TableSettings, where: str) -> list[str]:
+    """Name the columns that are needed, each of which is there once."""
+    wanted = [settings.time, *settings.columns]
+    if any(names.count(name) != 1 for name in wanted):
+        raise _unlike(settings, listed([shown(name, 40) for name in names]) or "none", where)
+    return wanted
+
+
+def _unlike(settings: TableSettings, got: str, where: str) -> DataError:
+    rule = f"needs a table with the columns {', '.join((settings.time, *settings.columns))}, each once"
+    return DataError(where=where, rule=rule, got=got, fix="Correct its header, or covariates in the profile")
 
 
 def _times(column: pd.Series, where: str) -> NDArray[np.int64]:
@@ -205,7 +198,7 @@ class _Beside:
 
     name: str
     has: NDArray[np.bool_]  # which of the candles have it beside them, shape (N,)
-    columns: Mapping[str, Column]  # by name, shape (N,), of any value where a candle lacks it
+    columns: Columns  # by name, shape (N,), of any value where a candle lacks it
     span: str
 
 
@@ -234,7 +227,11 @@ class Companions:
         self._kept: dict[tuple[Series, int, int], Candles] = {}
         self._until_s: dict[str, int] = {}
         """Of what lacked beside the newest of the candles that were joined last: the last that had it."""
-        self._require_read(self._given)
+        read = [*self._of_symbol, *(each.file for each in self._settings)]
+        if strange := [repr(name) for name in self._given if name not in read]:
+            rule = f"names what the features read beside their candles: {listed(read) or 'nothing'}"
+            fix = "Give candles by their symbol and tables by the name of their file, and nothing else"
+            raise DataError(where="covariates", rule=rule, got=listed(strange), fix=fix)
 
     @classmethod
     def of(cls, profile: Profile, given: Mapping[str, Any] | None = None) -> Companions:
@@ -328,13 +325,6 @@ class Companions:
             rows = table.rows_known(own.open_time_s + own.series.bar_s)
             columns = {beside(USER, name): each[rows] for name, each in table.columns.items()}
             yield _Beside(table.settings.file, rows >= 0, columns, _span(*table.time_us[[0, -1]] // US_PER_S))
-
-    def _require_read(self, given: Mapping[str, Any]) -> None:
-        read = [*self._of_symbol, *(each.file for each in self._settings)]
-        if strange := [name for name in given if name not in read]:
-            rule = f"names what the features read beside their candles: {listed(read) or 'nothing'}"
-            fix = "Give candles by their symbol and tables by the name of their file, and nothing else"
-            raise DataError(where="covariates", rule=rule, got=listed(list(map(repr, strange))), fix=fix)
 
     def _neighbour(self, symbol: str, own: Candles, source: CandleSource | None) -> Candles:
         series = Series(symbol, own.series.timeframe)

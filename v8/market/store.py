@@ -48,9 +48,8 @@ from v8 import storage
 from v8.columns import OHLCV, OPEN_TIME
 from v8.errors import DataError
 from v8.invocation import command
-from v8.market.candles import Candles, places
+from v8.market.candles import LEAST_JUMP, Candles, are_doubted, distances, jump_of, places
 from v8.market.series import Series, iso
-from v8.market.sources.klines_api import LEAST_JUMP, are_doubted, distances, jump_of
 from v8.redaction import shown
 from v8.storage import waited_lock
 from v8.user_files import read_given
@@ -74,6 +73,9 @@ _MAX_BYTES: Final = 1 << 32
 _TEXTS: Final = ("served_from", "other_from")
 _BROKEN: Final = (OSError, ValueError, KeyError, TypeError, pa.ArrowException)
 _log = logging.getLogger(__name__)
+Times = NDArray[np.int64]
+Values = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,9 +84,9 @@ class History:
 
     series: Series
     first_s: int  # open time of the first bar that was asked for, seconds since the epoch, UTC
-    open_time_s: NDArray[np.int64]  # open times, seconds since the epoch, ascending, shape (N,), int64
-    values: NDArray[np.float64]  # columns of `OHLCV`, shape (N, 5), float64
-    is_final: NDArray[np.bool_]  # whether the archive said so, shape (N,), bool; else it was the API
+    open_time_s: Times  # open times, seconds since the epoch, ascending, shape (N,), int64
+    values: Values  # columns of `OHLCV`, shape (N, 5), float64
+    is_final: Mask  # whether the archive said so, shape (N,), bool; else it was the API
     is_whole: bool = False  # whether the exchange has nothing older
 
     def __len__(self) -> int:
@@ -94,6 +96,11 @@ class History:
     def last_s(self) -> int:
         """Open time of the newest candle; what lies after it is not known."""
         return int(self.open_time_s[-1])
+
+    @property
+    def extent(self) -> tuple[object, ...]:
+        """What changes when a history does, but for revisions."""
+        return len(self), self.first_s, self.last_s, int(self.is_final.sum()), self.is_whole
 
     @property
     def num_missing(self) -> int:
@@ -162,26 +169,22 @@ def joined(known: History, piece: History, *, accepts: bool = False) -> tuple[Hi
     whole = History(known.series, min(known.first_s, piece.first_s), times_s, values, is_final, is_whole)
     is_common = (times_s >= max(known.first_s, piece.first_s)) & (times_s <= min(known.last_s, piece.last_s))
     chosen = is_common & ((has_known != has_piece) | differs)
-    known_said = (*_version(known, at_known, has_known, chosen),)
-    piece_said = (*_version(piece, at_piece, has_piece, chosen),)
-    return whole, _revisions(times_s[chosen], known_said, piece_said, is_taken[chosen])
+    taken, revisions = is_taken[chosen], pd.DataFrame({"open_time_s": times_s[chosen]})
+    former, later_said = (_said(each, times_s[chosen]) for each in (known, piece))
+    for names, origin, is_later in ((SERVED, "served_from", taken), (OTHER, "other_from", ~taken)):
+        revisions[list(names)] = np.where(is_later[:, None], later_said[0], former[0])
+        revisions[origin] = np.where(is_later, later_said[1], former[1])
+    return whole, revisions
 
 
-def _is_unfinished(
-    ours: NDArray[np.float64], theirs: NDArray[np.float64], is_newest: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
+def _is_unfinished(ours: Values, theirs: Values, is_newest: Mask) -> Mask:
     """Tell whether the newest candle grew since it was told, shape (N,): then it was told too early."""
     opened, high, low, _, volume = ours.T
     grew = (theirs[:, 1] >= high) & (theirs[:, 2] <= low) & (theirs[:, 4] > volume) & (theirs[:, 0] == opened)
     return np.asarray(grew & is_newest)
 
 
-def _is_mended(
-    ours: NDArray[np.float64],
-    theirs: NDArray[np.float64],
-    differs: NDArray[np.bool_],
-    has_known: NDArray[np.bool_],
-) -> NDArray[np.bool_]:
+def _is_mended(ours: Values, theirs: Values, differs: Mask, has_known: Mask) -> Mask:
     """Tell where what is known jumps from the last candle nobody disputes and the later answer does not."""
     agreed = np.where(has_known[:, None], ours, theirs)
     rows = np.arange(len(differs))
@@ -193,48 +196,23 @@ def _is_mended(
     return np.asarray((distances(ours, reference) > jump) & (distances(theirs, reference) <= jump))
 
 
-def _require_no_jump(
-    series: Series,
-    times_s: NDArray[np.int64],
-    ours: NDArray[np.float64],
-    theirs: NDArray[np.float64],
-    is_disputed: NDArray[np.bool_],
-) -> None:
+def _require_no_jump(series: Series, times_s: Times, ours: Values, theirs: Values, is_disputed: Mask) -> None:
     away = np.abs(np.log(theirs[is_disputed, :4] / ours[is_disputed, :4])).max(axis=1)
-    is_far = away > LEAST_JUMP
-    if is_far.any():
+    if num_far := int((away > LEAST_JUMP).sum()):
         row = np.flatnonzero(is_disputed)[np.argmax(away)]
-        raise DataError(
-            where=str(series),
-            rule="a price is told again as before, or one of the two versions does not fit its neighbours",
-            got=f"a close of {theirs[row, 3]:g} at {iso(int(times_s[row]))} that was {ours[row, 3]:g} before "
-            f"({plural(int(is_far.sum()), 'such candle')})",
-            fix="Try again later; where what is told now is true, take it with "
-            f"`{command('data', 'update', '--series', str(series), '--accept-revision')}`",
-        )
+        told = f"a close of {theirs[row, 3]:g} at {iso(int(times_s[row]))} that was {ours[row, 3]:g} before"
+        rule = "a price is told again as before, or one of the two versions does not fit its neighbours"
+        take = command("data", "update", "--series", str(series), "--accept-revision")
+        fix = f"Try again later; where what is told now is true, take it with `{take}`"
+        got = f"{told} ({plural(num_far, 'such candle')})"
+        raise DataError(where=str(series), rule=rule, got=got, fix=fix)
 
 
-def _version(
-    history: History, at: NDArray[np.intp], has: NDArray[np.bool_], chosen: NDArray[np.bool_]
-) -> tuple[NDArray[np.float64], NDArray[np.object_]]:
+def _said(history: History, times_s: Times) -> tuple[Values, NDArray[np.object_]]:
     """Return what a history says of some bars, shape (R, 5), nan where it has none, and who says so."""
-    values = np.where(has[:, None], history.values[at], np.nan)[chosen]
+    at, has = places(times_s, history.open_time_s)
     origin = np.where(history.is_final[at], ARCHIVE, API)
-    return values, np.where(has, origin, NOBODY)[chosen].astype(object)
-
-
-def _revisions(
-    times_s: NDArray[np.int64],
-    known: tuple[NDArray[np.float64], NDArray[np.object_]],
-    piece: tuple[NDArray[np.float64], NDArray[np.object_]],
-    is_taken: NDArray[np.bool_],
-) -> pd.DataFrame:
-    served = np.where(is_taken[:, None], piece[0], known[0])
-    other = np.where(is_taken[:, None], known[0], piece[0])
-    frame = pd.DataFrame({"open_time_s": times_s})
-    frame[list(SERVED)], frame["served_from"] = served, np.where(is_taken, piece[1], known[1])
-    frame[list(OTHER)], frame["other_from"] = other, np.where(is_taken, known[1], piece[1])
-    return frame
+    return np.where(has[:, None], history.values[at], np.nan), np.where(has, origin, NOBODY).astype(object)
 
 
 def without_known(found: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
@@ -243,10 +221,6 @@ def without_known(found: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
     seen = set(map(tuple, known[said].fillna(-1.0).to_numpy(np.float64).tolist()))
     rows = map(tuple, found[said].fillna(-1.0).to_numpy(np.float64).tolist())
     return found[np.array([row not in seen for row in rows], dtype=np.bool_)]
-
-
-class _DamagedError(Exception):
-    """A file of the store that cannot be trusted, with the reason."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,14 +258,9 @@ class CandleStore:
             return None
         revised = self._read(self._revised_path(series), series, is_held=is_held)
         frame, told = table
-        history = History(
-            series,
-            int(told["first_s"]),
-            frame["open_time_s"].to_numpy(np.int64),
-            frame[list(OHLCV)].to_numpy(np.float64),
-            frame["is_final"].to_numpy(np.bool_),
-            bool(told["is_whole"]),
-        )
+        times_s, is_final = frame["open_time_s"].to_numpy(np.int64), frame["is_final"].to_numpy(np.bool_)
+        values, is_whole = frame[list(OHLCV)].to_numpy(np.float64), bool(told["is_whole"])
+        history = History(series, int(told["first_s"]), times_s, values, is_final, is_whole)
         return Merged(history, _no_revisions() if revised is None else revised[0])
 
     def merge(
@@ -313,22 +282,34 @@ class CandleStore:
             is_whole: Whether it is known by now that the exchange has nothing older.
             accepts: Whether the API's later word serves.
         """
-        own = _added(known, pieces, now_s, is_whole=is_whole, accepts=accepts)
+        own = replace(known, num_added=0, num_revised=0) if known else None
+        for piece in pieces:
+            if own is None:
+                own = Merged(piece, _no_revisions(), num_added=len(piece))
+            elif own.history.touches(piece):
+                own = _with_piece(own, piece, now_s, accepts=accepts)
+        if own is None:
+            raise ValueError("nothing is known and nothing was added")
+        own = replace(own, history=replace(own.history, is_whole=own.history.is_whole or is_whole))
         with waited_lock(self.folder / f".{series}.lock", MOST_LOCKED_S) as is_free:
             kept = self.read(series, is_held=is_free)
-            merged = own if kept is None else _with_kept(kept, own, now_s, accepts=accepts)
-            if merged and is_free:
+            is_near = kept is None or kept.history.touches(own.history)
+            merged = _with_kept(kept, own, now_s, accepts=accepts) if kept and is_near else own
+            if is_near and is_free:
                 self._write(series, merged, kept)
-        merged = merged or own
         if merged.num_revised:
-            _tell(series, merged)
+            newest = merged.revisions.iloc[-merged.num_revised :]
+            opens = ", ".join(iso(open_s) for open_s in newest["open_time_s"].head(3))
+            count = f"{merged.num_revised} {'candle was' if merged.num_revised == 1 else 'candles were'}"
+            told = f"{opens} and more" if merged.num_revised > 3 else opens
+            _log.warning("%s: %s told differently before (%s); both versions are kept", series, count, told)
         return merged
 
     def _write(self, series: Series, merged: Merged, kept: Merged | None) -> None:
         if merged.num_revised:  # first: what is set aside is set aside before anything takes its place
             content = _file(merged.revisions, {"series": str(series)})
             storage.write_cache(self._revised_path(series), content)
-        if kept is None or _extent(merged.history) != _extent(kept.history) or merged.num_revised:
+        if kept is None or merged.history.extent != kept.history.extent or merged.num_revised:
             history = merged.history
             frame = pd.DataFrame(history.values, columns=list(OHLCV))
             frame = frame.assign(open_time_s=history.open_time_s, is_final=history.is_final)
@@ -345,25 +326,10 @@ class CandleStore:
             return _read(read_given(path, _MAX_BYTES), series)
         except (FileNotFoundError, NotADirectoryError):  # writing it will tell where no folder can be
             return None
-        except (OSError, _DamagedError) as damage:
+        except (OSError, ValueError) as damage:
             if is_held:  # else another process may have put a sound one there meanwhile
                 _set_aside(path, shown(damage, 60))
             return None
-
-
-def _added(
-    known: Merged | None, pieces: Sequence[History], now_s: int, *, is_whole: bool, accepts: bool
-) -> Merged:
-    """Join pieces to what is known, one after the other; what does not touch it is left out."""
-    own = replace(known, num_added=0, num_revised=0) if known else None
-    for piece in pieces:
-        if own is None:
-            own = Merged(piece, _no_revisions(), num_added=len(piece))
-        elif own.history.touches(piece):
-            own = _with_piece(own, piece, now_s, accepts=accepts)
-    if own is None:
-        raise ValueError("nothing is known and nothing was added")
-    return replace(own, history=replace(own.history, is_whole=own.history.is_whole or is_whole))
 
 
 def _with_piece(merged: Merged, piece: History, now_s: int, *, accepts: bool) -> Merged:
@@ -373,10 +339,8 @@ def _with_piece(merged: Merged, piece: History, now_s: int, *, accepts: bool) ->
     return Merged(history, _both(merged.revisions, new), num_added, merged.num_revised + len(new))
 
 
-def _with_kept(kept: Merged, own: Merged, now_s: int, *, accepts: bool) -> Merged | None:
-    """Join what another process may have kept with what this one has; None if a bar lies between."""
-    if not kept.history.touches(own.history):
-        return None
+def _with_kept(kept: Merged, own: Merged, now_s: int, *, accepts: bool) -> Merged:
+    """Join what another process may have kept with what this one has, which touches it."""
     whole = _with_piece(replace(kept, num_added=0, num_revised=0), own.history, now_s, accepts=accepts)
     new = without_known(own.revisions, whole.revisions)
     num_revised = whole.num_revised + len(new)
@@ -384,31 +348,14 @@ def _with_kept(kept: Merged, own: Merged, now_s: int, *, accepts: bool) -> Merge
 
 
 def _both(these: pd.DataFrame, those: pd.DataFrame) -> pd.DataFrame:
-    if not len(these):
-        return those.reset_index(drop=True) if len(those) else these
-    return pd.concat([these, those], ignore_index=True) if len(those) else these
-
-
-def _extent(history: History) -> tuple[object, ...]:
-    """Tell what changes when a history does, but for revisions."""
-    return len(history), history.first_s, history.last_s, int(history.is_final.sum()), history.is_whole
+    some = [each for each in (these, those) if len(each)]
+    return pd.concat(some, ignore_index=True) if some else these
 
 
 def _no_revisions() -> pd.DataFrame:
     kinds = {"open_time_s": "int64", "seen_s": "int64"} | dict.fromkeys((*SERVED, *OTHER), "float64")
     columns = {name: pd.Series(dtype=kinds.get(name, "object")) for name in REVISION_COLUMNS}
     return pd.DataFrame(columns)
-
-
-def _tell(series: Series, merged: Merged) -> None:
-    newest = merged.revisions.iloc[-merged.num_revised :]
-    opens = [iso(open_s) for open_s in newest["open_time_s"].head(3)]
-    more = " and more" if merged.num_revised > len(opens) else ""
-    count = f"{merged.num_revised} {'candle was' if merged.num_revised == 1 else 'candles were'}"
-    _log.warning(
-        "%s: %s told differently before (%s%s); both versions are kept",
-        *(series, count, ", ".join(opens), more),
-    )
 
 
 def _file(frame: pd.DataFrame, told: Mapping[str, Any]) -> bytes:
@@ -424,7 +371,7 @@ def _read(content: bytes, series: Series) -> tuple[pd.DataFrame, dict[str, Any]]
     """Read rows and what is told of them.
 
     Raises:
-        _DamagedError: If they are not what was written for this series.
+        ValueError: If they are not what was written for this series.
     """
     try:
         table = pq.read_table(io.BytesIO(content))
@@ -433,9 +380,9 @@ def _read(content: bytes, series: Series) -> tuple[pd.DataFrame, dict[str, Any]]
         frame = table.replace_schema_metadata().to_pandas()
         is_sound = layout == LAYOUT and digest == _digest(frame, told) and told["series"] == str(series)
     except _BROKEN as error:
-        raise _DamagedError(type(error).__name__) from error
+        raise ValueError(type(error).__name__) from error
     if not is_sound:
-        raise _DamagedError("its rows are not those that were written")
+        raise ValueError("its rows are not those that were written")
     return frame, told
 
 
