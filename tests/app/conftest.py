@@ -31,8 +31,7 @@ from v8.app.server import Site, application, listening, server_of
 from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.run_folder import RunFolder, RunRecord
 from v8.market.series import Series
-from v8.market.sources.klines_api import KlinesApi
-from v8.market.sources.rest import ExchangeClock, RestSource
+from v8.market.sources.rest import ExchangeClock, KlinesApi, RestSource
 from v8.market.sources.source import open_source
 
 LOOK_S = 0.2

@@ -15,7 +15,7 @@ from exchange_api import NOW_S, ExchangeApi
 from v8.errors import DataError
 from v8.market.series import Series
 from v8.market.sources.downloads import Downloader, TimeLimits
-from v8.market.sources.klines_api import MAX_ANSWER_BYTES, ApiEtiquette, KlinesApi, Span, read_addresses
+from v8.market.sources.rest import MAX_ANSWER_BYTES, ApiEtiquette, KlinesApi, Span, read_addresses
 from v8.net import Patience
 
 SERIES = Series("BTCUSDT", "15m")

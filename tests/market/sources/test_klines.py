@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from v8.errors import DataError
 from v8.market.series import Series
-from v8.market.sources.klines_api import Span, read_code, read_klines, read_time
+from v8.market.sources.rest import Span, read_code, read_klines, read_time
 
 SERIES = Series("BTCUSDT", "15m")
 FIRST_S = 1_725_408_000

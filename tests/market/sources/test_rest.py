@@ -19,9 +19,16 @@ from v8.errors import DataError, ProfileError
 from v8.market.series import Series, iso
 from v8.market.sources import rest
 from v8.market.sources.downloads import Downloader, TimeLimits
-from v8.market.sources.klines_api import PATIENCE_OF_API, ApiEtiquette, KlinesApi, read_addresses
 from v8.market.sources.live import LiveSource
-from v8.market.sources.rest import MOST_APART_S, ExchangeClock, RestSource
+from v8.market.sources.rest import (
+    MOST_APART_S,
+    PATIENCE_OF_API,
+    ApiEtiquette,
+    ExchangeClock,
+    KlinesApi,
+    RestSource,
+    read_addresses,
+)
 from v8.market.sources.source import KeepsTime, open_source, present_of
 from v8.net import told_of_waiting
 

@@ -28,8 +28,7 @@ from v8.errors import DataError
 from v8.market.candles import Candles, require_num_bars
 from v8.market.checks import check_candles
 from v8.market.series import Series, iso
-from v8.market.sources.klines_api import MOST_ROWS, Span
-from v8.market.sources.rest import RestSource
+from v8.market.sources.rest import MOST_ROWS, RestSource, Span
 from v8.market.sources.source import require_listed
 from v8.market.sources.vision import NotArchivedError, VisionSource, read_archive_address
 from v8.market.store import CandleStore, History, Merged, from_api, from_candles
