@@ -42,8 +42,8 @@ def test_a_process_that_hangs_is_given_up(order: Order) -> None:
 
 
 def test_an_error_of_ours_comes_back_as_its_sentence(order: Order) -> None:
-    nowhere = {"source": "demo", "data_dir": None, "run": "nowhere", "command": "", "fleet_size": 1}
-    wanted = [MATMUL, {"measure": "training", "pins": {"nonsense": {}}, **nowhere, "needs_gpu": False}]
+    nowhere = {"source": "nonsense", "data_dir": None, "run": "nowhere", "command": "", "fleet_size": 1}
+    wanted = [MATMUL, {"measure": "training", "device": "cpu", **nowhere}]
     (answer,) = ask([Order(profile=order.profile, measurements=wanted)])
     assert len(answer.measured) == 1
     assert answer.refusal is not None

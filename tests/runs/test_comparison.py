@@ -133,6 +133,28 @@ def test_features_are_cold_in_every_measurement_and_the_users_store_is_left_alon
     assert not (place / "home" / "features").exists()
 
 
+def test_runs_that_are_there_are_compared_by_what_their_folders_tell(
+    place: Path, content: dict[str, Any]
+) -> None:
+    runs = [str(place / "out" / "runs" / name) for name in ("plain", "wide")]
+    program = [sys.executable, "-m", "v8", "compare-profiles"]
+    again = call(place, [*program, *runs, "--out", str(place / "again")])
+    assert again.returncode == 0, again.stderr
+    found = json.loads((place / "again" / "compare.json").read_text("utf-8"))
+    assert (found["series"], found["baseline"], found["failures"]) == (["BTCUSDT-15m"], "wide", {})
+    # What a process measured beside its run is in no folder: a dash, never a guess.
+    lost = dict.fromkeys(("import_s", "features_warm_s", "ceiling_pct", "projected_40_s"))
+    for name, figures in content["figures"].items():
+        assert {**figures, **lost} == {**found["figures"][name], **lost}
+    mixed = call(place, [*program, runs[0], "aligned", "--out", str(place / "mixed")])
+    assert mixed.returncode == 2
+    assert "got 1 run folders among 2 names" in mixed.stderr
+    other = str(place / "out" / "runs" / "long")
+    nothing = call(place, [*program, runs[0], other, "--out", str(place / "nothing")])
+    assert nothing.returncode == 3, nothing.stderr
+    assert "that have finished the same series" in nothing.stderr
+
+
 def test_a_process_that_dies_is_named_with_its_last_words(place: Path) -> None:
     dead = call(place, words(place, "plain", out="dead"), KERAS_BACKEND="nonsense")
     assert dead.returncode == 4

@@ -12,25 +12,23 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from v8.views.comparison_page import (
+from v8.views.comparison import (
+    FIGURES,
     UNITS,
+    Comparison,
+    Measurement,
+    ModelMeasurement,
+    Spread,
     budget_sentence,
     cautions,
     claim_table,
     comparison_csv,
     comparison_page,
     cost_table,
-    ratio_table,
-    write_comparison,
-)
-from v8.views.comparison_results import (
-    FIGURES,
-    Comparison,
-    Measurement,
-    ModelMeasurement,
-    Spread,
     figures_of,
+    ratio_table,
     ratios_of,
+    write_comparison,
 )
 
 SECONDS = {

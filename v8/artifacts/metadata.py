@@ -105,14 +105,16 @@ class ProfileAbout:
 
 @dataclass(frozen=True)
 class TrainingAbout:
-    """How it was fitted; the last two are None where an older v8 did not measure them."""
+    """How it was fitted; the last four are None where an older v8 did not measure them."""
 
     precision: Word
     device: Plain
     best_epoch: Count
     epochs_run: Count
     windows_per_s: float | None = None
-    peak_memory_bytes: int | None = None
+    peak_memory_bytes: int | None = None  # of the device
+    peak_process_bytes: int | None = None
+    fleet_size: int | None = None  # models that trained as one program
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from v8.errors import ArtifactError, listed
 from v8.features.indicators import FEATURES, definition_digest, definitions, warmup_bars
 from v8.formulas.baselines import called
 from v8.formulas.range_ensemble import Shares
-from v8.hardware import describe_machine, versions
+from v8.hardware import describe_machine, process_memory, versions
 from v8.losses.judgement import Judgement, QuantileJudgement
 from v8.losses.table import ALPHA
 from v8.market.candles import Candles
@@ -210,6 +210,7 @@ class Finished:
     is_publishable: bool  # false for the demo market
     seed: int  # seed of weights, order and dropout
     precision: str  # keras dtype policy it was trained in
+    fleet_size: int  # models that trained as one program
     num_parts: int  # batches that made one optimiser step
     num_parameters: int  # trainable numbers of the network
     result: TrainingResult  # its training
@@ -285,6 +286,8 @@ def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
             "resumed_from_epoch": result.resumed_from_epoch,
             "device": result.device,
             "peak_memory_bytes": result.peak_memory_bytes,
+            "peak_process_bytes": process_memory().peak_bytes,
+            "fleet_size": finished.fleet_size,
             "windows_per_s": result.windows_per_s,
         },
         "judgement": finished.judgement.to_json(),

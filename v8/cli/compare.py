@@ -27,7 +27,7 @@ from v8.runs.options import asked_series, require_tables, served_series, take_ta
 from v8.tables import Table
 
 if TYPE_CHECKING:
-    from v8.views.comparison_results import Comparison
+    from v8.views.comparison import Comparison
 
 
 COMPARED_SERIES = ("BTCUSDT-15m", "BTCUSDT-1h")
@@ -44,12 +44,12 @@ def compare_profiles(
         list[str] | None,
         typer.Option(
             "--profiles",
-            metavar="NAME|FILE ...",
-            help="Profiles to compare, one or several. Default: all, aligned last.",
+            metavar="NAME|FILE|RUN ...",
+            help="Profiles to compare, or run folders that are there. Default: all, aligned last.",
         ),
     ] = None,
     more_profiles: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME|FILE ...]", help="Further profiles.")
+        list[str] | None, typer.Argument(metavar="[NAME|FILE|RUN ...]", help="Further ones.")
     ] = None,
     series: Annotated[
         list[str] | None,
@@ -113,6 +113,9 @@ def compare_profiles(
             fix="Leave one of them out",
         )
     _check_out(out)
+    if runs := [Path(name) for name in names if (Path(name) / "run.json").is_file()]:
+        _show(_compare_runs(runs, names, baseline_profile), out)
+        return
     take_tables(tables)
     chosen = [load_profile(name) for name in names]
     for one in chosen:
@@ -126,31 +129,29 @@ def compare_profiles(
     from v8.market.sources.source import SeriesLister, open_source
     from v8.runs.comparison import compare
     from v8.runs.engines import choose_device, choose_engine, place
-    from v8.views.comparison_results import Comparison
+    from v8.views.comparison import Comparison
 
+    opened = open_source(source, data_dir=data_dir)
     if folds:
         from v8.cli.backtest import compare_seasons
 
         train_all = choose_engine(DEFAULT_ENGINE, device, "auto", fleet_size)
         budgets = [one.with_budget(newest_bars=bars, epochs=epochs) for one in chosen]
         every = asked or asked_series(COMPARED_SERIES) or ()
-        opened = open_source(source, data_dir=data_dir)
         compare_seasons(budgets, every, folds, opened, train_all, out)
         return
     if device != "gpu":  # the processes that measure look for that; this one would take it from them
         choose_device(device)
     placement = place(device, "auto", fleet_size)
     num_workers = placement.num_workers
-    opened = open_source(source, data_dir=data_dir)
     if asked is None and not isinstance(opened, SeriesLister):
         asked = asked_series(COMPARED_SERIES)
-    all_series = asked or served_series(opened)
     planned = Comparison(
         command=command(*sys.argv[1:]),
         created_at=now_iso(),
         source=opened.name,
         is_demo=not opened.is_publishable,
-        series=tuple(str(one) for one in all_series),
+        series=tuple(map(str, asked or served_series(opened))),
         num_bars={one.name: one.newest_bars if bars is None else bars for one in chosen},
         epochs=None if full else 1 if epochs is None else epochs,
         num_repeats=repeat,
@@ -163,15 +164,31 @@ def compare_profiles(
         "source": source,
         "data_dir": str(data_dir) if data_dir else None,
         "command": planned.command,
+        "device": device,
         "fleet_size": placement.fleet_size if fleet_size != "auto" else None,
-        "needs_gpu": device == "gpu",
     }
     _show(compare(planned, chosen, source=opened, out=out, training=training, tell=print_lines), out)
 
 
+def _compare_runs(runs: list[Path], names: list[str], baseline: str | None) -> Comparison:
+    """Compare run folders, which is all that was named."""
+    if len(runs) < len(names):
+        raise ProfileError(
+            where="--profiles",
+            rule="names profiles, which are trained, or run folders, which are compared as they are",
+            got=f"{len(runs)} run folders among {len(names)} names",
+            fix="Leave out one kind",
+        )
+
+    from v8.artifacts.run_folder import now_iso
+    from v8.runs.comparison import compare_runs
+
+    return compare_runs(runs, baseline=baseline, command=command(*sys.argv[1:]), created_at=now_iso())
+
+
 def _check_out(out: Path) -> None:
     """Refuse a folder that is none, or whose files a comparison did not write, before hours of measuring."""
-    from v8.views.comparison_results import COMPARISON_FORMAT
+    from v8.views.comparison import COMPARISON_FORMAT
 
     if out.exists() and not out.is_dir():
         raise ProfileError(
@@ -187,7 +204,7 @@ def _check_out(out: Path) -> None:
 def _show(comparison: Comparison, out: Path) -> None:
     """Write the files of a comparison and print its tables."""
     from v8.cli.printing import print_lines, print_reasons, print_table
-    from v8.views.comparison_page import budget_sentence, cautions, contents, write_comparison
+    from v8.views.comparison import budget_sentence, cautions, contents, write_comparison
     from v8.views.markup import Html
     from v8.views.page import DEMO_WARNING
 

@@ -1,6 +1,6 @@
 """Measurements of this machine: taken by processes of their own, and kept for the next run.
 
-A measurement gets a fresh process (`v8.runs.measuring_process`), so that imports, compilation, threads and
+A measurement gets a fresh process (`v8.runs.measuring`), so that imports, compilation, threads and
 peak memory are those of a process that did nothing else, and a crash in there is a sentence here. Lines of
 JSON go through the pipes. Down: one `Order`. Up: `ready` with the system's clock once the process could
 begin, `said` on the way, `measured` as soon as one measurement is done, `refused` with the sentence of an
@@ -89,7 +89,7 @@ class Answer:
 def ask(
     orders: Sequence[BaseModel],
     *,
-    program: str = "v8.runs.measuring_process",
+    program: str = "v8.runs.measuring",
     limit_s: float = threading.TIMEOUT_MAX,
     tell: Tell = lambda _: None,
 ) -> list[Answer]:

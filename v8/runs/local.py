@@ -232,6 +232,7 @@ class _PreparedSeries:
             is_publishable=self._job.is_publishable,
             seed=self._job.seed,
             precision=trainer.precision,
+            fleet_size=num_series,
             num_parts=trainer.num_parts,
             num_parameters=trainer.num_parameters,
             result=result,

@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE
@@ -33,11 +33,13 @@ from v8.tasks import TASKS
 from v8.user_files import open_given, read_given
 from v8.version import VERSION
 from v8.views import leaderboard_tables as board
-from v8.views.comparison_results import Comparison
 from v8.views.document import document, plot
 from v8.views.figures import error_figure, forecast_figure, learning_figure, multiples_figure, stage_figure
 from v8.views.markup import Html, element, facts, join, share_bar, shown_table, split_bar
 from v8.wording import ABSENT, count, duration, number, p_value, percent, price, spaced
+
+if TYPE_CHECKING:
+    from v8.views.comparison import Comparison
 
 DEMO_WARNING: Final = "Simulated market: these numbers say nothing about real coins."
 
@@ -204,7 +206,7 @@ def _reading_guide(results: Iterable[SeriesResult]) -> list[Html]:
     ]
 
 
-def provenance(made: RunRecord | Comparison) -> Html:
+def provenance(made: "RunRecord | Comparison") -> Html:
     """List where the numbers of a page come from."""
     digest = [("profile digest", made.profile_digest)] if isinstance(made, RunRecord) else []
     return facts(
