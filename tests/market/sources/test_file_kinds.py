@@ -18,7 +18,7 @@ import pytest
 from v8.errors import DataError
 from v8.market.checks import check_candles
 from v8.market.series import Series
-from v8.market.sources import file_kinds
+from v8.market.sources import tables
 from v8.market.sources.files import FilesSource
 
 HOURLY = Series("BTCUSDT", "1h")
@@ -158,7 +158,7 @@ def test_a_feather_that_is_damaged_or_claims_too_much_is_one_sentence(
 def test_a_small_feather_cannot_ask_for_much_memory(
     tmp_path: Path, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_kinds, "MAX_UNPACKED_BYTES", 10**6)
+    monkeypatch.setattr(tables, "MAX_UNPACKED_BYTES", 10**6)
     file, many = tmp_path / "BTCUSDT-1h.feather", pd.DataFrame(np.zeros((10**5, 6)), columns=COLUMNS)
     for compression in ("zstd", "lz4", "uncompressed"):
         many.to_feather(file, compression=compression)
@@ -198,7 +198,7 @@ def test_packed_files_that_cannot_be_unpacked_are_one_sentence(
         file.write_bytes(content)
         assert "must be one file packed as zip" in refused(tmp_path)
     file.unlink()
-    monkeypatch.setattr(file_kinds, "MAX_FILE_BYTES", 10_000)
+    monkeypatch.setattr(tables, "MAX_FILE_BYTES", 10_000)
     (tmp_path / "BTCUSDT-1h.csv.gz").write_bytes(gzip.compress(b"0" * 10**8))
     tracemalloc.start()
     assert "unpacks to at most 10,000 bytes; got more" in refused(tmp_path)

@@ -25,7 +25,7 @@ from v8.errors import DataError, ProfileError, listed
 from v8.market.candles import Candles, require_one_unit
 from v8.market.checks import check_candles
 from v8.market.series import TIMEFRAME_S, Series, series_advice
-from v8.market.sources.file_kinds import FILE_KINDS, MAX_FILE_BYTES, read_table, split_ending
+from v8.market.sources.tables import FILE_KINDS, MAX_FILE_BYTES, read_table, split_ending
 from v8.user_files import read_given
 
 _WORD_END: Final = r"(?![A-Za-z0-9])"

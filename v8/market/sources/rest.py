@@ -165,13 +165,15 @@ class RestSource:
             is_behind = now_s + MOST_APART_S < newest_s
             is_ahead = now_s - MOST_APART_S > newest_s + series.bar_s and machine_s < now_s
             if is_behind or is_ahead:
-                within = f"within {MOST_APART_S:.0f} s of this machine's"
-                rule = f"the exchange's time is {within}, or its newest candle bears it out"
-                told = f"{iso(now_s)} from the exchange, {iso(machine_s)} here"
-                got = f"{told}, and a newest candle that opens at {iso(newest_s)}"
-                keeps = "Name an address in V8_REST_URL whose answers no proxy keeps"
-                fix = f"{keeps}, or set this machine's clock"
-                raise DataError(where=f"{series} from the exchange's API", rule=rule, got=got, fix=fix)
+                raise DataError(
+                    where=f"{series} from the exchange's API",
+                    rule=f"the exchange's time is within {MOST_APART_S:.0f} s of this machine's, "
+                    "or its newest candle bears it out",
+                    got=f"{iso(now_s)} from the exchange, {iso(machine_s)} here, "
+                    f"and a newest candle that opens at {iso(newest_s)}",
+                    fix="Name an address in V8_REST_URL whose answers no proxy keeps, "
+                    "or set this machine's clock",
+                )
         self._confirmed_ahead_s = ahead_s
         return now_s
 

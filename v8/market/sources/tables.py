@@ -1,4 +1,6 @@
-"""Candle tables as text: separated values, with a header or none, read strictly.
+"""Candle tables in files: separated values, Parquet, Feather and JSON, packed or not, read strictly.
+
+Of separated values, with a header or none:
 
 - Values are parted by commas, semicolons, tabs or bars, whichever make a header or a row of candles; a line
   `sep=;` in front decides. Lines end in LF, CR LF or CR. A line in front of the header that holds a single
@@ -8,21 +10,41 @@
   line ends up to the next one: rows are lost, and what stands behind belongs to another time.
 - Rows without a header are open time, open, high, low, close and volume, perhaps with the number of trades
   behind, or the twelve columns of the exchange archive in its order.
+
+Of the tables that Arrow keeps (Parquet and Feather) only the columns that are needed are read, and only if
+they hold numbers, times or text: what pandas wrote beside them (indices, categories, types of its own)
+decides nothing. A small file can claim any size, so what it says of itself is added up before anything is
+unpacked.
+
+Kinds of files are told by how their names end, a line each; one's own calls `FILE_KINDS.register`.
 """
 
 import csv
+import gzip
 import io
+import json
 import math
 import re
-from collections.abc import Sequence
-from typing import Any, Final
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import types
 
 from v8.columns import OHLCV, OPEN_TIME
 from v8.errors import DataError, listed
-from v8.market.frames import TIME_NAMES, flat_names, plain_name, read_open_times, wanted_columns
+from v8.market import frames
 from v8.market.series import Series
+from v8.registry import Registry
 
 ARCHIVE_COLUMNS = (
     *(OPEN_TIME, *OHLCV, "close_time", "quote_volume", "count"),
@@ -34,11 +56,12 @@ _TRADES_COLUMNS: Final = (*ARCHIVE_COLUMNS[:6], "count")
 _HEADERLESS: Final = {len(names): names for names in (ARCHIVE_COLUMNS[:6], _TRADES_COLUMNS, ARCHIVE_COLUMNS)}
 """Names of the columns of rows without a header, by how many there are."""
 
-_EXACT_NUMBERS: dict[str, Any] = (
-    {} if tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1) else {"float_precision": "round_trip"}
-)
-"""Before 3.1 the usual number parser of pandas was off by one in the last bit, which changes digests;
-from 3.1 it is exact and the argument is deprecated."""
+_PLAINLY: Final[dict[str, Any]] = {
+    **{"header": None, "index_col": False, "low_memory": False},
+    **({} if tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1) else {"float_precision": "round_trip"}),
+}
+"""How pandas reads them. Before 3.1 its usual number parser was off by one in the last bit, which changes
+digests; from 3.1 it is exact and the argument is deprecated."""
 
 _SEPARATORS: Final[str] = ",;\t|"
 _MOST_LINES_TO_HEADER: Final = 5
@@ -50,22 +73,43 @@ _LEVELS: Final = ("price", "ticker", "attributes", "symbols", "")
 
 _LONGEST_TICKER: Final = 2  # letters of a name of the time that is also a ticker: T
 
+MAX_UNPACKED_BYTES: Final = 2**31  # of a Feather file: the buffers of all its columns
+_MAX_TEXT: Final = 64  # bytes of a number or a time that is written as text
+_INDEX_NAMES: Final = {"__index_level_0__": OPEN_TIME}  # how pandas writes an index without a name
+_FAULTS: Final = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, struct.error)
+"""What the library raises for a file that is damaged or claims sizes that cannot be."""
+
+_PLAIN: Final = (
+    *(types.is_integer, types.is_floating, types.is_decimal, types.is_timestamp, types.is_date),
+    *(types.is_string, types.is_large_string, types.is_null),
+)
+_FEATHER_START: Final = b"ARROW1\0\0"
+_BATCH: Final = "record batch"
+MAX_FILE_BYTES: Final = 2**30  # ten years of minutes have 600 MB as the archive writes them
+MAX_JSON_BYTES: Final = 2**28  # in memory a row of JSON takes five times what it takes in the file
+TableReader: TypeAlias = Callable[[bytes, Series, str], pd.DataFrame]
+"""Turns a whole file into the columns that `check_candles` wants; the text names the file in errors."""
+
+_PACKING_FAULTS: Final = (
+    *(zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, ValueError, NotImplementedError),
+    RuntimeError,  # what zipfile raises for an encrypted member
+)
+
 
 def require_closed_quotes(text: str, separator: str, where: str) -> None:
     """Refuse a CSV with a quote that does not close on its line, as one around a whole value does."""
-    if '"' not in text:
-        return
-    for number, line in enumerate(io.StringIO(text, newline=None), 1):
-        if '"' in line:
-            _require_closed(line, separator, number, where)
+    lines = enumerate(io.StringIO(text, newline=None), 1) if '"' in text else ()
+    for number, line in ((number, line) for number, line in lines if '"' in line):
+        try:
+            next(csv.reader([line], delimiter=separator, strict=True))
+        except csv.Error as error:
+            rule = "must be a CSV in which a quote closes on its own line, around a whole value"
+            fix = "Close or remove the quote: the rows behind it would be lost"
+            raise DataError(where=where, rule=rule, got=f"{error} in line {number:,}", fix=fix) from error
 
 
 def require_no_more_values(text: str, separator: str, num_columns: int, where: str) -> None:
-    """Refuse a CSV with a line that has more values than there are columns; empty ones at its end are none.
-
-    Args:
-        num_columns: Columns, unitless.
-    """
+    """Refuse a CSV with a line of more values than there are columns; empty ones at its end are none."""
     for number, line in enumerate(io.StringIO(text, newline=None), 1):
         if line.count(separator) >= num_columns:
             values = next(csv.reader([line.rstrip(f"{separator} \n")], delimiter=separator))
@@ -79,47 +123,23 @@ def uneven(where: str, got: str) -> DataError:
     return DataError(where=where, rule=rule, got=got, fix="Mend the file")
 
 
-def _require_closed(line: str, separator: str, number: int, where: str) -> None:
-    try:
-        next(csv.reader([line], delimiter=separator, strict=True))
-    except csv.Error as error:
-        rule = "must be a CSV in which a quote closes on its own line, around a whole value"
-        fix = "Close or remove the quote: the rows behind it would be lost"
-        raise DataError(where=where, rule=rule, got=f"{error} in line {number:,}", fix=fix) from error
-
-
 def read_csv_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
-    """Read a CSV into the columns that `check_candles` wants.
-
-    Args:
-        content: The whole file, UTF-8 with or without a byte order mark.
-        series: Whose candles these are; its symbol decides which volume is the base volume.
+    """Read a CSV, UTF-8 with or without a byte order mark, into the columns that `check_candles` wants.
 
     Returns:
         Columns `open_time` and `OHLCV`, without the volume where there is none; rows as they stand in the
         file.
     """
-    try:
+    with _read_as("UTF-8 text", where, (UnicodeDecodeError,)):
         text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise unreadable(where, "UTF-8 text", error) from error
     stream, separator, names = _open_table(text, series, where)
-    wanted = wanted_columns(names, series, where)
+    wanted = frames.wanted_columns(names, series, where)
     require_closed_quotes(text, separator, where)
     require_no_more_values(text, separator, len(names), where)
-    try:
-        frame = pd.read_csv(
-            stream,
-            sep=separator,
-            header=None,
-            names=range(len(names)),
-            usecols=list(wanted),
-            index_col=False,
-            low_memory=False,
-            **_EXACT_NUMBERS,
-        )
-    except (ValueError, OverflowError) as error:  # ParserError and EmptyDataError are ValueErrors
-        raise unreadable(where, "a CSV with as many values a row as columns", error) from error
+    # ParserError and EmptyDataError are ValueErrors.
+    with _read_as("a CSV with as many values a row as columns", where, (ValueError, OverflowError)):
+        columns = range(len(names))
+        frame = pd.read_csv(stream, sep=separator, names=columns, usecols=list(wanted), **_PLAINLY)
     return frame.rename(columns=wanted)[list(wanted.values())]
 
 
@@ -137,16 +157,17 @@ def _open_table(text: str, series: Series, where: str) -> tuple[io.StringIO, str
             continue
         for separator in separators:
             names = next(csv.reader([line], delimiter=separator), [])
-            if len(names) > 1 and plain_name(names[0]) in TIME_NAMES and not any(names[1:]):
-                levels = [level for level in above if len(level) == len(names)]
-                return stream, separator, _below_levels(levels, names[0], series, where)
+            if len(names) > 1 and frames.plain_name(names[0]) in frames.TIME_NAMES and not any(names[1:]):
+                if not (levels := [level[1:] for level in above if len(level) == len(names)]):
+                    raise unlike_a_table(where, f"the name {names[0]} and no other")
+                return stream, separator, [names[0], *frames.flat_names(levels, series, where)]
             if _is_header(names):
                 return stream, separator, names
             if _is_row(names):
                 stream.seek(start)
                 return stream, separator, list(_HEADERLESS[len(names)])
             best = max(best, names, key=len)
-            above += [names] if names and plain_name(names[0]) in _LEVELS else []
+            above += [names] if names and frames.plain_name(names[0]) in _LEVELS else []
         if len(best) > 1 and not above:
             break
     raise unlike_a_table(where, f"{len(best)} columns that begin {listed(best)}")
@@ -154,15 +175,9 @@ def _open_table(text: str, series: Series, where: str) -> tuple[io.StringIO, str
 
 def _is_header(names: Sequence[str]) -> bool:
     """Tell whether a line names the columns; a line of tickers does not."""
-    times = [plain_name(name) for name in names if plain_name(name) in TIME_NAMES]
-    is_level = bool(names) and plain_name(names[0]) in _LEVELS
+    times = [frames.plain_name(name) for name in names if frames.plain_name(name) in frames.TIME_NAMES]
+    is_level = bool(names) and frames.plain_name(names[0]) in _LEVELS
     return any(len(name) > _LONGEST_TICKER for name in times) if is_level else bool(times)
-
-
-def _below_levels(levels: Sequence[list[str]], time_name: str, series: Series, where: str) -> list[str]:
-    if not levels:
-        raise unlike_a_table(where, f"the name {time_name} and no other")
-    return [time_name, *flat_names([level[1:] for level in levels], series, where)]
 
 
 def _is_row(values: Sequence[str]) -> bool:
@@ -171,7 +186,7 @@ def _is_row(values: Sequence[str]) -> bool:
         return values[0].strip().isdigit()
     if len(values) not in _HEADERLESS or not all(map(_is_number, values[1:])):
         return False
-    return bool(read_open_times(pd.Series([values[0]], dtype="object")).is_readable.all())
+    return bool(frames.read_open_times(pd.Series([values[0]], dtype="object")).is_readable.all())
 
 
 def _is_number(text: str) -> bool:
@@ -179,6 +194,212 @@ def _is_number(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
+
+
+@contextmanager
+def _read_as(kind: str, where: str, faults: tuple[type[Exception], ...]) -> Iterator[None]:
+    """Turn what a library raises for a damaged file into one error; ours go through."""
+    try:
+        yield
+    except DataError:
+        raise
+    except faults as error:
+        got = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(where=where, rule=f"must be {kind}", got=got, fix="Replace the file") from error
+
+
+def read_parquet_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
+    """Read a Parquet file, whose open times may also be the index that pandas wrote; see `read_csv_table`."""
+    with _read_as("a Parquet file", where, _FAULTS):
+        file = pq.ParquetFile(pa.BufferReader(content))
+        schema = file.schema_arrow
+        wanted = frames.wanted_columns([_INDEX_NAMES.get(name, name) for name in schema.names], series, where)
+        fields = {name: schema.field(number) for number, name in wanted.items()}
+        _require_plain(fields.values(), file.metadata.num_rows, where)
+        # Text stays a dictionary until its length is known: a small file can repeat a long text for ever.
+        texts = [field.name for field in fields.values() if pa.types.is_string(field.type)]
+        file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts)
+        table = file.read(columns=[field.name for field in fields.values()])
+        return pd.DataFrame({name: _column(table[field.name], where) for name, field in fields.items()})
+
+
+def read_feather_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
+    """Read a Feather (Arrow) file of numbers and times; see `read_csv_table`."""
+    with _read_as("a Feather file (of version 2)", where, _FAULTS):
+        num_rows = _claimed_rows(content, where)
+        schema = pa.ipc.open_file(pa.BufferReader(content)).schema
+        wanted = frames.wanted_columns([_INDEX_NAMES.get(name, name) for name in schema.names], series, where)
+        _require_plain([schema.field(number) for number in wanted], num_rows, where)
+        options = pa.ipc.IpcReadOptions(included_fields=sorted(wanted), use_threads=False)
+        table = pa.ipc.open_file(pa.BufferReader(content), options=options).read_all()
+        table.validate(full=True)  # a text of a damaged file may lie outside its memory
+        columns = dict(zip(sorted(wanted), table.columns, strict=True))
+        return pd.DataFrame({name: _column(columns[number], where) for number, name in wanted.items()})
+
+
+def _claimed_rows(content: bytes, where: str) -> int:
+    """Add up the rows of a Feather file; refuse one whose columns claim too much room."""
+    if not content.startswith(_FEATHER_START):
+        raise ValueError("it does not begin as one")
+    num_rows = num_bytes = 0
+    for message in pa.ipc.MessageReader.open_stream(pa.BufferReader(content[len(_FEATHER_START) :])):
+        if message.type == _BATCH:
+            # With no columns to read, what is left of a batch is its number of rows.
+            num_rows += pa.ipc.read_record_batch(message, pa.schema([])).num_rows
+            num_bytes += sum(_unpacked_sizes(message))
+    if num_bytes > MAX_UNPACKED_BYTES:
+        raise unlike_a_table(where, f"columns that unpack to {num_bytes:,} bytes")
+    return num_rows
+
+
+def _unpacked_sizes(batch: pa.Message) -> Iterator[int]:
+    """Tell how large each buffer of a batch is unpacked: a packed one begins with that.
+
+    The places of the buffers are in the header, a flatbuffer: see Message.fbs of the Arrow format.
+    """
+    header, body = batch.metadata.to_pybytes(), memoryview(batch.body)
+    record = _followed(header, _member(header, _followed(header, 0), 2))
+    is_packed = _member(header, record, 3) is not None
+    place = _member(header, record, 2)
+    buffers = _followed(header, place)
+    (num_buffers,) = struct.unpack_from("<i", header, buffers)
+    for number in range(num_buffers):
+        start, length = struct.unpack_from("<qq", header, buffers + 4 + 16 * number)
+        claimed = struct.unpack_from("<q", body, start)[0] if is_packed and length else length
+        yield length if claimed < 0 else claimed  # -1 stands before what is not packed
+
+
+def _followed(header: bytes, place: int | None) -> int:
+    if place is None:
+        raise ValueError("its header lacks a part")
+    return int(place + struct.unpack_from("<I", header, place)[0])
+
+
+def _member(header: bytes, table: int, number: int) -> int | None:
+    """Find where a table of a flatbuffer keeps one of its members; None where it is left out."""
+    names = table - struct.unpack_from("<i", header, table)[0]
+    (size,) = struct.unpack_from("<H", header, names)
+    entry = 4 + 2 * number
+    offset = struct.unpack_from("<H", header, names + entry)[0] if entry < size else 0
+    return table + offset if offset else None
+
+
+def _require_plain(fields: Iterable[pa.Field], num_rows: int, where: str) -> None:
+    """Refuse what a small Parquet file can ask for: rows without end, and columns of lists or bytes."""
+    got = [f"{num_rows:,} rows"] if num_rows > frames.MAX_ROWS else []
+    for field in fields:
+        stored = field.type.value_type if types.is_dictionary(field.type) else field.type
+        if not any(is_kind(stored) for is_kind in _PLAIN):
+            got.append(f"{field.type} in {field.name}")
+    if got:
+        rule = f"holds at most {frames.MAX_ROWS:,} rows of numbers, times or text"
+        fix = "Write the columns as plain numbers, in several files if there are that many"
+        raise DataError(where=where, rule=rule, got=listed(got), fix=fix)
+
+
+def _column(column: pa.ChunkedArray, where: str) -> pd.Series:
+    """Turn a plain column into numbers, times of its own unit without a zone (UTC), or short text."""
+    if types.is_dictionary(column.type):
+        _require_short((chunk.dictionary for chunk in column.chunks), where)
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    if types.is_string(kind) or types.is_large_string(kind):
+        _require_short([column], where)
+    elif types.is_date(kind) or types.is_timestamp(kind):
+        unit = "s" if types.is_date(kind) else kind.unit
+        numbers = column.cast(pa.timestamp(unit)).cast(pa.int64()).fill_null(np.iinfo(np.int64).min)
+        return pd.Series(numbers.to_numpy().view(f"datetime64[{unit}]"))
+    return column.to_pandas()
+
+
+def _require_short(texts: Iterable[Any], where: str) -> None:
+    longest = max((pc.max(pc.binary_length(text)).as_py() or 0 for text in texts), default=0)
+    if longest > _MAX_TEXT:
+        raise unlike_a_table(where, f"a text of {longest:,} bytes where a number or a time belongs")
+
+
+def read_json_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
+    """Read JSON: a list of rows as ccxt and freqtrade write them, of objects, or columns by name."""
+    if len(content) > MAX_JSON_BYTES:
+        raise _too_long(where, f"JSON of {len(content):,} bytes", MAX_JSON_BYTES)
+    with _read_as("JSON", where, (ValueError, RecursionError)):
+        rows = json.loads(content)
+    return frames.candle_table(rows, series, where)
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """A kind of candle file."""
+
+    name: str  # how names of such files end, in small letters, the dot included
+    sentence: str
+    source: str
+    read: TableReader
+
+
+FILE_KINDS: Final[Registry[FileKind]] = Registry(
+    "kind of candle file",
+    [
+        FileKind(".csv", "separated values with a header or as the archive", "everybody", read_csv_table),
+        FileKind(".tsv", "the same with tabs", "everybody", read_csv_table),
+        FileKind(".parquet", "an Apache Parquet table", "pandas, freqtrade", read_parquet_table),
+        FileKind(".feather", "an Arrow file", "freqtrade, pandas", read_feather_table),
+        FileKind(".json", "rows, objects or columns", "ccxt, freqtrade", read_json_table),
+    ],
+)
+"""Every kind of file that the source `files` reads, by its ending."""
+
+
+def _unpack_gzip(content: bytes) -> bytes:
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as stream:
+        return stream.read(MAX_FILE_BYTES + 1)
+
+
+def _unpack_zip(content: bytes) -> bytes:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = [name for name in archive.namelist() if not name.startswith("__MACOSX/")]
+        if len(members) != 1:
+            raise ValueError(f"it holds {len(members)} files, where one is read")
+        with archive.open(members[0]) as stream:
+            return stream.read(MAX_FILE_BYTES + 1)
+
+
+_PACKINGS: Final[dict[str, Callable[[bytes], bytes]]] = {".gz": _unpack_gzip, ".zip": _unpack_zip}
+"""What unpacks a file whose name has this behind its ending."""
+
+
+def split_ending(name: str) -> tuple[str, str] | None:
+    """Part a file's name into what stands before its ending, and the ending; None for one that is not read.
+
+    >>> split_ending("BTC_USDT-1h.CSV.gz"), split_ending("BRK.B-1d.json"), split_ending("notes.txt")
+    (('BTC_USDT-1h', '.csv.gz'), ('BRK.B-1d', '.json'), None)
+    """
+    small = name.lower()
+    for kind in FILE_KINDS:
+        for packing in ("", *_PACKINGS):
+            if small.endswith(kind + packing):
+                return name[: len(name) - len(kind + packing)], kind + packing
+    return None
+
+
+def read_table(content: bytes, ending: str, series: Series, where: str) -> pd.DataFrame:
+    """Read a file of any kind, packed or not.
+
+    Args:
+        ending: As `split_ending` told it.
+    """
+    kind = next(kind for kind in FILE_KINDS if ending.startswith(kind))
+    if packing := ending.removeprefix(kind):
+        with _read_as(f"one file packed as {packing[1:]}", where, _PACKING_FAULTS):
+            content = _PACKINGS[packing](content)
+        if len(content) > MAX_FILE_BYTES:
+            raise _too_long(where, "more", MAX_FILE_BYTES)
+    return FILE_KINDS[kind].read(content, series, where)
+
+
+def _too_long(where: str, got: str, most_bytes: int) -> DataError:
+    fix = "Split it into several files, or write it as Parquet"
+    return DataError(where=where, rule=f"unpacks to at most {most_bytes:,} bytes", got=got, fix=fix)
 
 
 def unlike_a_table(where: str, got: str) -> DataError:
@@ -190,9 +411,3 @@ def unlike_a_table(where: str, got: str) -> DataError:
         got=got,
         fix="Add a header line that names the columns",
     )
-
-
-def unreadable(where: str, rule: str, error: Exception) -> DataError:
-    """Build the error for a file that is not of the kind that its ending says."""
-    got = " ".join(str(error).split()) or type(error).__name__
-    return DataError(where=where, rule=f"must be {rule}", got=got, fix="Replace the file")

@@ -19,6 +19,8 @@ zip itself is asked for wherever candles are missing: within the series, right b
 after its newest candle, and at the newest full month of a series of which nothing was found.
 """
 
+from __future__ import annotations
+
 import io
 import lzma
 import os
@@ -69,7 +71,6 @@ MAX_CHECKSUM_BYTES = 4_096
 _CHECKSUM = re.compile(r"([0-9a-fA-F]{64})\s+\*?(\S+)\s*")
 Tables = dict[pd.Period, pd.DataFrame]  # rows of each month or day that is there
 
-
 _ZIP_FAULTS = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, OverflowError),
     *(ValueError, RuntimeError, NotImplementedError),
@@ -83,40 +84,35 @@ class NotArchivedError(DataError):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class VisionSource:
-    """Candles from the exchange archive, or from a mirror of it.
-
-    Args:
-        base_url: Address above `data/`, perhaps with a user and password; None reads `V8_VISION_URL`, or
-            else the exchange's own.
-    """
+    """Candles from the exchange archive, or from a mirror of it."""
 
     name: ClassVar = "vision"
     is_publishable: ClassVar = True
 
-    base_url: str | None = None
+    base_url: str | None = None  # above `data/`; None reads `V8_VISION_URL`, or else the exchange's own
     downloader: Downloader = field(default_factory=partial(Downloader, URL_VARIABLE))
     now: Callable[[], float] = time.time  # clock in seconds since the epoch
 
     def require(self, series: Series) -> None:
         """Refuse a series of which the archive has nothing, by asking for checksums; see `ChecksSeries`."""
-        require_listed(series, self.name)
-        zips = _SeriesZips(series, read_archive_address(self.base_url), self.downloader)
-        now_s = int(self.now())
+        zips, now_s = self._zips(series), int(self.now())
         if zips.newest_month(now_s) is None and zips.newest(_days_of_young(now_s)) is None:
             raise _not_archived(zips, now_s)
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles of the archive; see `CandleSource`."""
         require_num_bars(num_bars, series)
-        require_listed(series, self.name)
-        now_s = int(self.now())
+        zips, now_s = self._zips(series), int(self.now())
         last_s = now_s if end_s is None else min(end_s, now_s)
-        zips = _SeriesZips(series, read_archive_address(self.base_url), self.downloader)
         found = _collected(zips, num_bars, last_s, now_s).newest(num_bars, last_s)
         if end_s is None:
             return found
         num_newer = _num_newer(zips, int(found.open_time_s[-1]), now_s)
         return found.noting(num_newer=max(found.report.num_newer, num_newer))
+
+    def _zips(self, series: Series) -> _SeriesZips:
+        require_listed(series, self.name)
+        return _SeriesZips(series, read_archive_address(self.base_url), self.downloader)
 
 
 def open_archive() -> VisionSource:
@@ -156,10 +152,8 @@ class _SeriesZips:
 
     def newest(self, periods: Sequence[pd.Period]) -> pd.Period | None:
         """Return the newest of some months and days that is there."""
-        there = self.downloader.map(self._is_there, list(periods))
-        return max(
-            (period for period, is_there in zip(periods, there, strict=True) if is_there), default=None
-        )
+        there = zip(periods, self.downloader.map(self._is_there, periods), strict=True)
+        return max((period for period, is_there in there if is_there), default=None)
 
     def tables(self, periods: Sequence[pd.Period]) -> Tables:
         """Read many zips at once and return those that are there."""
@@ -172,15 +166,16 @@ class _SeriesZips:
 
     def require_absent(self, periods: Iterable[pd.Period]) -> None:
         """Refuse zips that are there although their checksums are not."""
-        self.downloader.map(self._require_absent, list(periods))
+
+        def require(period: pd.Period) -> None:
+            url = self.url(period)
+            if self._fetch(url, MAX_ZIP_BYTES) is not None:
+                raise _foreign(f"{url}.CHECKSUM", "must lie beside the zip it belongs to", "the zip alone")
+
+        self.downloader.map(require, periods)
 
     def _is_there(self, period: pd.Period) -> bool:
         return self._cached(period) is not None or self._promised(period) is not None
-
-    def _require_absent(self, period: pd.Period) -> None:
-        url = self.url(period)
-        if self._fetch(url, MAX_ZIP_BYTES) is not None:
-            raise _foreign(f"{url}.CHECKSUM", "must lie beside the zip it belongs to", "the zip alone")
 
     def _table(self, period: pd.Period) -> pd.DataFrame | None:
         content = kept = self._cached(period)
@@ -245,10 +240,8 @@ def _collected(zips: _SeriesZips, num_bars: int, last_s: int, now_s: int) -> Can
         older = _months_back(newest - 1)
     absent: list[pd.Period] = []
     while True:
-        frame = pd.concat(
-            [tables[period] for period in sorted(tables, key=lambda period: period.start_time)],
-            ignore_index=True,
-        )
+        ordered = sorted(tables, key=lambda period: period.start_time)
+        frame = pd.concat([tables[period] for period in ordered], ignore_index=True)
         found = check_candles(frame, zips.series, source=VisionSource.name, now_s=now_s)
         num_missing = num_bars - int((found.open_time_s <= last_s).sum())
         # What lies before a re-listing would be dropped again.
@@ -274,11 +267,7 @@ def _num_newer(zips: _SeriesZips, last_open_s: int, now_s: int) -> int:
 
 
 def _is_missed(period: pd.Period, found: Candles, last_s: int) -> bool:
-    """Tell whether candles of a month or day are missing: within the series, or right beside it.
-
-    Args:
-        last_s: Newest open time wanted, seconds since the epoch.
-    """
+    """Tell whether candles of a month or day are missing up to `last_s`: within the series, or beside it."""
     bar_s, times_s = found.series.bar_s, found.open_time_s
     begin_s, end_s = (int(each.start_time.timestamp()) for each in (period, period + 1))
     first_s = max(begin_s, int(times_s[0]) - bar_s)
@@ -288,12 +277,10 @@ def _is_missed(period: pd.Period, found: Candles, last_s: int) -> bool:
 
 
 def _older(zips: _SeriesZips, months: Iterator[pd.Period], absent: list[pd.Period], num_bars: int) -> Tables:
-    """Read at least one month, and about `num_bars` rows; empty when the archive has no more.
+    """Read at least one of `months`, and about `num_bars` rows; empty when the archive has no more.
 
-    Args:
-        months: Those not asked for yet, newest first.
-        absent: Those not found since the last that was; they are looked for in daily zips once an older
-            month shows that they lie between two.
+    Months `absent` since the last that was found are looked for in daily zips once an older one shows that
+    they lie between two.
     """
     num_months = min(ceil(num_bars * zips.series.bar_s / _SHORTEST_MONTH_S), _MOST_MONTHS_AT_ONCE)
     found: Tables = {}
@@ -310,22 +297,17 @@ def _older(zips: _SeriesZips, months: Iterator[pd.Period], absent: list[pd.Perio
 
 
 def _months_back(newest: pd.Period) -> Iterator[pd.Period]:
-    while newest >= FIRST_MONTH:
-        yield newest
-        newest -= 1
+    return iter(pd.period_range(FIRST_MONTH, newest, freq="M")[::-1])
 
 
 def _days_from(zips: _SeriesZips, first: pd.Period, last_s: int) -> Tables:
     """Read days in time order until a week of them is absent."""
     days = _days(first, _period(last_s, "D"))
     found: Tables = {}
-    num_absent = 0
     for start in range(0, len(days), MOST_ABSENT_DAYS):
-        week = days[start : start + MOST_ABSENT_DAYS]
-        found |= zips.tables(week)
-        for day in week:
-            num_absent = 0 if day in found else num_absent + 1
-        if num_absent >= MOST_ABSENT_DAYS:
+        week = zips.tables(days[start : start + MOST_ABSENT_DAYS])
+        found |= week
+        if not week:
             break
     return found
 
