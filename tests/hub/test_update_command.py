@@ -31,8 +31,7 @@ from v8.hub.layout import Choice, stage_run
 from v8.hub.publish import publish
 from v8.live.entries import Entry, Issuer, Score
 from v8.live.ledger import Ledger
-from v8.live.renewal import NOT_TRAINED, Looked, Renewal, Renewed
-from v8.live.staleness import Rule
+from v8.live.renewal import NOT_TRAINED, Looked, Renewal, Renewed, Rule
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.runs.events import Event, Listener, Outcome

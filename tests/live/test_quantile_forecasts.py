@@ -26,9 +26,9 @@ from v8.errors import ArtifactError
 from v8.live.entries import score
 from v8.live.issuing import Issued
 from v8.live.ledger import Ledger
-from v8.live.making import fit_baselines, make_entry
 from v8.live.record import live_record
 from v8.live.renewal import Renewed, decision_of, rule_on
+from v8.live.watching import fit_baselines, make_entry
 from v8.losses.judgement import QuantileJudgement
 from v8.market.candles import Candles
 from v8.market.series import Series

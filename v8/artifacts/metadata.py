@@ -21,6 +21,7 @@ from v8 import records
 from v8.artifacts.run_folder import GENERATIONS_FOLDER, SeriesName
 from v8.errors import ArtifactError, DataError
 from v8.features.indicators import check_columns, warmup_bars
+from v8.formulas.baselines import called
 from v8.losses.judgement import Judgement, QuantileJudgement
 from v8.losses.leaderboard import SeriesResult, read_results
 from v8.profile import Profile, ProfileName, TableSettings, recorded_profile, recorded_tables
@@ -169,10 +170,7 @@ class Metadata:
 
     @property
     def tables(self) -> tuple[TableSettings, ...]:
-        """The user's own tables that the model reads.
-
-        Raises `ProfileError` if the metadata tell of tables that cannot be.
-        """
+        """The user's own tables that the model reads; `ProfileError` if there can be no such."""
         return recorded_tables(self.profile.covariates, where=self._key("profile.covariates"))
 
     @property
@@ -182,44 +180,46 @@ class Metadata:
 
     @cached_property
     def trained_profile(self) -> Profile:
-        """The whole profile.
-
-        Raises `ProfileError` if it is none of this v8.
-        """
+        """The whole profile; `ProfileError` if it is none of this v8."""
         return recorded_profile(self.content["profile"], where=f"metadata of {self.series}")
+
+    # The large sections: `ArtifactError` if one is missing or damaged.
 
     @cached_property
     def scaling(self) -> Scaling:
-        """How the inputs were scaled.
-
-        Raises `ArtifactError` if it is missing or damaged.
-        """
+        """How the inputs were scaled."""
         found, where = self.content.get("scaling"), self._key("scaling")
         return records.checked(_SCALING, found, where=where, fix=_FIX, rule=AS_WRITTEN)
 
     @cached_property
     def judgement(self) -> Judgement:
-        """Errors on the test span beside the baselines'.
-
-        Raises `ArtifactError` if it is missing or damaged.
-        """
+        """Errors on the test span beside the baselines'."""
         return Judgement.from_json(self.content.get("judgement"), where=self._key("judgement"))
 
     @cached_property
-    def quantiles(self) -> QuantileJudgement | None:
-        """How its quantiles did there; None where it has none.
+    def quality(self) -> dict[str, dict[str, Any]]:
+        """Per task: its error beside naive's and the best baseline's, and verdicts."""
+        judged, told = self.judgement, {}
+        for task in judged.tasks:
+            best = judged.best_baseline(task)
+            told[task] = {
+                "multiple_of_naive": judged.multiple(task),
+                "verdict": judged.verdict(task),
+                "best_baseline": called(best),
+                "multiple_of_best": judged.multiple(task, baseline=best),
+                "verdict_against_best": judged.verdict(task, best),
+            }
+        return told
 
-        Raises `ArtifactError` if it is damaged.
-        """
+    @cached_property
+    def quantiles(self) -> QuantileJudgement | None:
+        """How its quantiles did there; None where it has none."""
         told = self.content.get("quantiles")
         return QuantileJudgement.from_json(told, where=self._key("quantiles")) if told is not None else None
 
     @cached_property
     def result(self) -> SeriesResult:
-        """What reports show of it.
-
-        Raises `ArtifactError` if any of that is missing or damaged.
-        """
+        """What reports show of it."""
         return read_results([self.content])[0]
 
     def _key(self, key: str) -> str:
@@ -237,20 +237,16 @@ def read_metadata(folder: Path, *, series: str | None = None) -> Metadata:
     file = folder / METADATA_FILE
     content = records.read_json_object(file, fix=_FIX)
     if content.get("format") == ARTIFACT_FORMAT and series not in (None, content.get("series")):
-        raise ArtifactError(
-            where=str(file),
-            rule=f"must be of {series}, whose folder it lies in",
-            got=repr(content.get("series"))[:80],
-            fix="Restore the artefact's folder or train the series again",
-        )
+        rule, got = f"must be of {series}, whose folder it lies in", repr(content.get("series"))[:80]
+        fix = "Restore the artefact's folder or train the series again"
+        raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
     return checked_metadata(content, where=str(file))
 
 
 def checked_metadata(content: Mapping[str, Any], *, where: str = METADATA_FILE) -> Metadata:
     """Check what `metadata.json` holds; errors begin with `where`.
 
-    Raises:
-        ArtifactError: If it is of an unknown format, or a key is missing, damaged or more than a plain word.
+    Raises `ArtifactError` if it is of an unknown format, or a key is missing, damaged or no plain word.
     """
     fix = "Use the v8 that wrote it"
     records.check_format(content, (ARTIFACT_FORMAT,), what="artefact", where=where, fix=fix)
@@ -288,9 +284,8 @@ def redo_offered(folder: Path) -> Iterator[None]:
         yield
     except ArtifactError as error:
         series = folder.name
-        fix = (
-            f"Restore it, or repeat the command of the run with param:redo {series} to train this series anew"
-        )
+        fix = f"repeat the command of the run with param:redo {series} to train this series anew"
         if folder.parent.parent.name == GENERATIONS_FOLDER:
-            fix = f"Restore it, or take {series} out of serving.json, so that its first model serves again"
+            fix = f"take {series} out of serving.json, so that its first model serves again"
+        fix = f"Restore it, or {fix}"
         raise ArtifactError(where=error.where, rule=error.rule, got=error.got, fix=fix) from error

@@ -43,43 +43,28 @@ from v8.user_files import open_given
 CONFIG_MEMBER: Final = "config.json"
 DATE_MEMBER: Final = "metadata.json"
 WEIGHTS_MEMBER: Final = "model.weights.h5"
-SERIES_KEY: Final = "series"
-"""Of `DATE_MEMBER`: which series the model was made for."""
+SERIES_KEY: Final = "series"  # of `DATE_MEMBER`: which series the model was made for
 KERAS_MEMBERS: Final = frozenset({CONFIG_MEMBER, DATE_MEMBER, WEIGHTS_MEMBER})
 """What a native Keras 3 file of ours holds; anything else is refused."""
 
-MAX_UNPACKED_BYTES: Final = 512 << 20
-"""A file that claims to unpack to more is refused; the largest shipped profile needs 4 MB."""
-
-MAX_TEXT_BYTES: Final = 16 << 20
-"""Most bytes of `config.json`; the shipped profiles need 50 kB."""
-
-MAX_RATIO: Final = 100
-"""Most unpacked bytes per packed byte. Weights hardly pack at all, a network's description 20 times."""
-
-MAX_DEPTH: Final = 100
-"""Objects inside objects in `config.json`; the shipped profiles have 12."""
-
-MAX_WEIGHT_OBJECTS: Final = 10_000
-"""Groups and arrays of the weights; the shipped profiles have a hundred."""
-
+MAX_UNPACKED_BYTES: Final = 512 << 20  # a file claims to unpack to; the largest shipped profile needs 4 MB
+MAX_TEXT_BYTES: Final = 16 << 20  # of `config.json`; the shipped profiles need 50 kB
+MAX_RATIO: Final = (
+    100  # unpacked bytes per packed byte; weights hardly pack, a network's description 20 times
+)
+MAX_DEPTH: Final = 100  # objects inside objects in `config.json`; the shipped profiles have 12
+MAX_WEIGHT_OBJECTS: Final = 10_000  # groups and arrays of the weights; the shipped profiles have a hundred
+MAX_LAYERS: Final = 1_000  # layers and operations; the shipped profiles have 130
 MAX_WHOLE: Final = 1 << 17
 """Largest whole number in `config.json`, seeds and ids apart: more than any lookback times its features."""
-
-MAX_LAYERS: Final = 1_000
-"""Layers and operations; the shipped profiles have 130."""
-
 MAX_WORKED_NUMBERS: Final = 1 << 24
 """Numbers that layers hand on, all together, for one window: a lookback of 10,000 bars has 13 million."""
+BYTES_PER_WEIGHT: Final = 4  # models are saved in float32
 
-BYTES_PER_WEIGHT: Final = 4
-"""Models are saved in float32."""
-
-_FREE_WHOLES: Final = frozenset({"seed", "shared_object_id"})
-"""Keys of whole numbers that are no sizes."""
-
+_FREE_WHOLES: Final = frozenset({"seed", "shared_object_id"})  # keys of whole numbers that are no sizes
 _ZIP_START = b"PK\x03\x04"
 _IS_ENCRYPTED = 0x1
+_PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 _LAYERS = (
     "Activation Add AdditiveAttention Average AveragePooling1D BatchNormalization Bidirectional Concatenate "
@@ -107,7 +92,6 @@ _STOCK: Final[dict[str, frozenset[str]]] = {
 
 _OPERATIONS = re.compile(r"keras\.src\.ops\.(numpy|nn|math)")
 """Modules of stock operations on arrays; a class of theirs takes no function."""
-
 _CLASS_NAME = re.compile(r"[A-Z][A-Za-z0-9]*")
 _VALUES = frozenset({"__keras_tensor__", "__numpy__", "__tensor__", "__slice__", "__ellipsis__"})
 """Names under which Keras writes plain values."""
@@ -140,12 +124,9 @@ def check_keras_file(file: Path) -> None:
 
 
 def require_made_for(file: Path, series: str) -> None:
-    """Refuse a checked file that says it was made for another series; older files name none.
-
-    Raises `ArtifactError` if so.
-    """
+    """Refuse a checked file that says it was made for another series; older files name none."""
     try:
-        about = json.loads(_read_member(file, DATE_MEMBER))
+        about = json.loads(read_member(file, DATE_MEMBER))
     except (ValueError, RecursionError) as error:
         raise _foreign(file, f"a {DATE_MEMBER} that is no JSON") from error
     named = about.get(SERIES_KEY, series) if isinstance(about, dict) else None
@@ -166,25 +147,18 @@ def load_keras_model(file: Path) -> Any:
     import keras  # noqa: PLC0415 - seconds of start-up, paid only by those who forecast
 
     with one_fault(file, "must hold layers and weights that fit together"):
-        _require_bounded(file, json.loads(read_description(file)))
+        _require_bounded(file, json.loads(read_member(file, CONFIG_MEMBER)))
         return keras.saving.load_model(file, compile=False, safe_mode=True)
 
 
-def read_description(file: Path) -> bytes:
-    """Read the description of the network in a checked Keras file."""
-    return _read_member(file, CONFIG_MEMBER)
-
-
-def _read_member(file: Path, name: str) -> bytes:
+def read_member(file: Path, name: str) -> bytes:
+    """Read a member of a checked Keras file."""
     with zipfile.ZipFile(file) as archive:
         return archive.read(name)
 
 
 def require_enough_weights(file: Path, model: Any) -> None:
-    """Refuse a network with more weights than its checked file holds.
-
-    Raises `ArtifactError` if it has.
-    """
+    """Refuse a network with more weights than its checked file holds, by `ArtifactError`."""
     with zipfile.ZipFile(file) as archive:
         most = archive.getinfo(WEIGHTS_MEMBER).file_size // BYTES_PER_WEIGHT
     if (num_weights := sum(math.prod(one.shape) for one in model.variables)) > most:
@@ -193,10 +167,7 @@ def require_enough_weights(file: Path, model: Any) -> None:
 
 @contextmanager
 def one_fault(file: Path | str, rule: str) -> Iterator[None]:
-    """Turn whatever Keras raises about a stranger's network into one error of ours.
-
-    Raises `ArtifactError` if anything is raised.
-    """
+    """Turn whatever Keras raises about a stranger's network into one `ArtifactError`."""
     try:
         yield
     except V8Error:
@@ -212,22 +183,10 @@ def one_fault(file: Path | str, rule: str) -> Iterator[None]:
 
 
 def _require_bounded(file: Path, config: Any) -> None:
-    """Refuse a network with more weights than its file holds, or that works on too many numbers a batch."""
-    import keras  # noqa: PLC0415 - as above
+    """Refuse a network with more weights than its file holds, or that works on too many numbers a batch.
 
-    model = _built_without_numbers(file, config)
-    if not isinstance(model, keras.Model) or not model.inputs:
-        raise _foreign(file, f"a {type(model).__name__}, which is no model with inputs")
-    require_enough_weights(file, model)
-    shapes = [*_worked_shapes(model)]
-    if any(None in shape for shape in shapes):
-        raise _foreign(file, "a network that works on a number of values that depends on them")
-    if (num_worked := sum(math.prod(shape) for shape in shapes)) > FORECAST_BATCH * MAX_WORKED_NUMBERS:
-        raise _foreign(file, f"a network that works on {num_worked:,} numbers a batch")
-
-
-def _built_without_numbers(file: Path, config: Any) -> Any:
-    """Build a network for batches of `FORECAST_BATCH` windows that has shapes and no values."""
+    It is built for batches of `FORECAST_BATCH` windows, with shapes and without values.
+    """
     import keras  # noqa: PLC0415 - as above
     from keras.src.backend.common import global_state  # noqa: PLC0415 - as above
 
@@ -236,9 +195,18 @@ def _built_without_numbers(file: Path, config: Any) -> Any:
             node["batch_shape"] = [FORECAST_BATCH, *node["batch_shape"][1:]]
     try:
         with keras.StatelessScope(initialize_variables=False):
-            return keras.saving.deserialize_keras_object({**config, "compile_config": None}, safe_mode=True)
+            whole = {**config, "compile_config": None}
+            model = keras.saving.deserialize_keras_object(whole, safe_mode=True)
     finally:  # Keras would fill them when the next such scope ends, whoever opened it
         global_state.set_global_attribute("uninitialized_variables", [])
+    if not isinstance(model, keras.Model) or not model.inputs:
+        raise _foreign(file, f"a {type(model).__name__}, which is no model with inputs")
+    require_enough_weights(file, model)
+    shapes = [*_worked_shapes(model)]
+    if any(None in shape for shape in shapes):
+        raise _foreign(file, "a network that works on a number of values that depends on them")
+    if (num_worked := sum(math.prod(shape) for shape in shapes)) > FORECAST_BATCH * MAX_WORKED_NUMBERS:
+        raise _foreign(file, f"a network that works on {num_worked:,} numbers a batch")
 
 
 def _worked_shapes(model: Any) -> Iterator[Any]:
@@ -262,25 +230,23 @@ def _check_members(file: Path, members: list[zipfile.ZipInfo]) -> None:
     names = sorted(member.filename for member in members)
     if names != sorted(KERAS_MEMBERS):
         raise _foreign(file, f"an archive of {listed(names) if names else 'nothing'}")
-    unpacked = sum(member.file_size for member in members)
-    if unpacked > MAX_UNPACKED_BYTES:
+    if (unpacked := sum(member.file_size for member in members)) > MAX_UNPACKED_BYTES:
         raise _foreign(file, f"an archive that unpacks to {unpacked:,} bytes")
 
 
 def _fault_of(member: zipfile.ZipInfo) -> str | None:
-    name, kind = member.filename, stat.S_IFMT(member.external_attr >> 16)
+    name, size, kind = member.filename, member.file_size, stat.S_IFMT(member.external_attr >> 16)
     is_outside = name.startswith(("/", "\\")) or ".." in re.split(r"[/\\]", name) or ":" in name
-    is_packed_well = member.file_size <= MAX_RATIO * max(member.compress_size, 1)
-    rules = {
-        "which leaves the folder": not is_outside,
-        "which is no plain file": kind in (0, stat.S_IFREG),
-        "which is encrypted": not member.flag_bits & _IS_ENCRYPTED,
-        "which is packed as Keras never does": member.compress_type
-        in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED),
-        f"which unpacks to {member.file_size:,} bytes from {member.compress_size:,}": is_packed_well
-        and (name == WEIGHTS_MEMBER or member.file_size <= MAX_TEXT_BYTES),
+    is_bomb = size > MAX_RATIO * max(member.compress_size, 1)
+    is_bomb |= name != WEIGHTS_MEMBER and size > MAX_TEXT_BYTES
+    faults = {
+        "which leaves the folder": is_outside,
+        "which is no plain file": kind not in (0, stat.S_IFREG),
+        "which is encrypted": bool(member.flag_bits & _IS_ENCRYPTED),
+        "which is packed as Keras never does": member.compress_type not in _PACKINGS,
+        f"which unpacks to {size:,} bytes from {member.compress_size:,}": is_bomb,
     }
-    return next((fault for fault, is_kept in rules.items() if not is_kept), None)
+    return next((fault for fault, is_there in faults.items() if is_there), None)
 
 
 def _check_config(file: Path, content: bytes) -> None:
@@ -290,20 +256,7 @@ def _check_config(file: Path, content: bytes) -> None:
         raise _foreign(file, f"a {CONFIG_MEMBER} that is no JSON") from error
     if not isinstance(config, dict) or "class_name" not in config:
         raise _foreign(file, f"a {CONFIG_MEMBER} that describes no model")
-    _check_sizes(file, config)
-    strange = {name for node in _objects(file, config) if (name := _strange_class(node)) is not None}
-    if strange:
-        raise ArtifactError(
-            where=str(file),
-            rule="may hold stock Keras layers, operations and initializers only",
-            got=listed(sorted(strange)),
-            fix="Do not load this file with anything; train the model again or ask whoever published it",
-        )
-
-
-def _check_sizes(file: Path, config: Any) -> None:
-    """Refuse numbers of a description that no network of ours has, before anything is built."""
-    num_layers = 0
+    num_layers, strange = 0, set[str | None]()
     for node in _objects(file, config):
         layers = node.get("layers")
         num_layers += len(layers) if isinstance(layers, list) else 0
@@ -312,8 +265,16 @@ def _check_sizes(file: Path, config: Any) -> None:
             raise _foreign(file, f"a {CONFIG_MEMBER} with the size {shown(large[0], 40)}")
         if node.get("unroll"):
             raise _foreign(file, f"a {CONFIG_MEMBER} with a loop to be written out (unroll)")
+        strange.add(_strange_class(node))
     if num_layers > MAX_LAYERS:
         raise _foreign(file, f"a {CONFIG_MEMBER} with {num_layers:,} layers")
+    if named := sorted(name for name in strange if name is not None):
+        raise ArtifactError(
+            where=str(file),
+            rule="may hold stock Keras layers, operations and initializers only",
+            got=listed(named),
+            fix="Do not load this file with anything; train the model again or ask whoever published it",
+        )
 
 
 def _wholes(value: Any) -> Iterator[int]:
@@ -343,20 +304,19 @@ def _objects(file: Path, config: Any) -> Iterator[dict[str, Any]]:
 
 def _strange_class(node: dict[str, Any]) -> str | None:
     """Name the class of an object unless it is stock; None for plain settings."""
-    if "class_name" not in node and not {"module", "registered_name"} & node.keys():
+    if not {"class_name", "module", "registered_name"} & node.keys():
         return None
-    module, name = node.get("module"), node.get("class_name")
-    registered = node.get("registered_name")
+    module, name, registered = (node.get(key) for key in ("module", "class_name", "registered_name"))
     parts = [str(part)[:80] for part in (module, name) if part is not None]
-    shown = ".".join(parts) or "an object without class"
+    told = ".".join(parts) or "an object without class"
     if not isinstance(name, str) or not isinstance(module, str | None):
-        return shown
+        return told
     if registered not in (None, name):
-        return f"{shown} registered as {str(registered)[:80]}"
+        return f"{told} registered as {str(registered)[:80]}"
     if module is None:
-        return None if name in _VALUES else shown
-    is_operation = bool(_OPERATIONS.fullmatch(module) and _CLASS_NAME.fullmatch(name))
-    return None if is_operation or name in _STOCK.get(module, ()) else shown
+        return None if name in _VALUES else told
+    is_operation = _OPERATIONS.fullmatch(module) and _CLASS_NAME.fullmatch(name)
+    return None if is_operation or name in _STOCK.get(module, ()) else told
 
 
 def _check_weights(file: Path, content: bytes) -> None:
@@ -367,8 +327,8 @@ def _check_weights(file: Path, content: bytes) -> None:
     except (OSError, RuntimeError, KeyError, ValueError) as error:
         raise _foreign(file, f"a damaged {WEIGHTS_MEMBER}") from error
     if num_bytes > len(content):
-        claim = f"a {WEIGHTS_MEMBER} of {len(content):,} bytes that claims {num_bytes:,} of numbers"
-        raise _foreign(file, claim)
+        got = f"a {WEIGHTS_MEMBER} of {len(content):,} bytes that claims {num_bytes:,} of numbers"
+        raise _foreign(file, got)
 
 
 def _plain_bytes(file: Path, weights: Any) -> int:

@@ -14,7 +14,7 @@ Shape legend: N shown rows, W test windows, H horizon, Q levels, C columns of a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -43,7 +43,6 @@ from v8.hardware import describe_machine, process_memory, versions
 from v8.losses.judgement import Judgement, QuantileJudgement
 from v8.losses.table import ALPHA
 from v8.market.candles import Candles
-from v8.profile import TableSettings
 from v8.quantile_levels import fault_of, percent_of, quantile_output
 from v8.records import Count, Number, OpenTime, Text, checked, read_json_object
 from v8.storage import digest_file, write_json, write_text
@@ -70,14 +69,6 @@ LEAD_IN_BARS: Final = 20
 
 Rows = tuple[tuple[Number, ...], ...]
 """One tuple of a task's columns per row; quote currency, volatility unitless."""
-
-_EXPONENTIAL = {
-    "macd": "An exponential average over n bars starts at the first close and gives the newest value the "
-    "weight 2 / (n + 1): `ewm(span=n, adjust=False).mean()` in pandas.",
-    "rsi": "Wilder's averages over n bars start at the first change and give the newest value the weight "
-    "1 / n: `ewm(alpha=1 / n, adjust=False).mean()`; the first bar counts as no change. The index is 100 "
-    "times the average gain over the sum of average gain and average loss, and 50 where nothing moved.",
-}
 
 
 @dataclass(frozen=True)
@@ -131,22 +122,20 @@ def sample_forecasts(
     for window in range(len(anchors) - 2, -1, -1):
         if anchors[window] >= first_anchor and anchors[windows[-1]] - anchors[window] >= horizon:
             windows.append(window)
+    issued = tuple(
+        IssuedForecast(
+            int(anchors[window]) - first,
+            {task: _rows(values[window]) for task, values in model.items()},
+            {task: tuple(map(_rows, values[window].swapaxes(0, 1))) for task, values in quantiles.items()},
+        )
+        for window in reversed(windows)
+    )
     return ForecastSample(
         series=str(data.series),
         bar_s=data.series.bar_s,
         open_time_s=tuple(data.table.open_time_s[first:end].tolist()),
         truth={task: _rows(data.table.select(TASKS[task].columns)[first:end]) for task in model},
-        issued=tuple(
-            IssuedForecast(
-                int(anchors[window]) - first,
-                {task: _rows(values[window]) for task, values in model.items()},
-                {
-                    task: tuple(map(_rows, values[window].swapaxes(0, 1)))
-                    for task, values in quantiles.items()
-                },
-            )
-            for window in reversed(windows)
-        ),
+        issued=issued,
         levels=data.profile.quantiles if quantiles else (),
     )
 
@@ -178,27 +167,24 @@ def _columns(truth: Mapping[str, Rows]) -> dict[str, list[str]]:
 
 
 def _is_whole(sample: ForecastSample) -> bool:
-    if not all(_has_levels(sample, one) for one in sample.issued):
-        return False
-    parts, num_rows = [sample.truth, *(one.values for one in sample.issued)], len(sample.open_time_s)
-    widths = {task: {len(columns)} for task, columns in _columns(sample.truth).items()}
+    """Say whether rows, columns and horizons fit together, and quantiles are there for each level or none."""
+    num_rows, levels = len(sample.open_time_s), sample.levels
+    parts = [sample.truth, *(one.values for one in sample.issued)]
+    widths = {task: len(columns) for task, columns in _columns(sample.truth).items()}
     horizons = {len(rows) for part in parts[1:] for rows in part.values()}
+    if TASK_OHLC not in widths or len(horizons) != 1 or (levels and fault_of(levels)):
+        return False
+    (horizon,), plain = horizons, {task: {width} for task, width in widths.items()}
+    sides = {task: [[width] * horizon] * len(levels) for task, width in widths.items()} if levels else {}
     return (
-        TASK_OHLC in widths
-        and all({task: set(map(len, rows)) for task, rows in part.items()} == widths for part in parts)
-        and all(len(rows) == num_rows for rows in sample.truth.values())
-        and len(horizons) == 1
-        and all(one.last_known < num_rows - max(horizons) for one in sample.issued)
+        all(len(rows) == num_rows for rows in sample.truth.values())
+        and all({task: {*map(len, rows)} for task, rows in part.items()} == plain for part in parts)
+        and all(one.last_known < num_rows - horizon for one in sample.issued)
+        and all(
+            {task: [[*map(len, rows)] for rows in each] for task, each in one.quantiles.items()} == sides
+            for one in sample.issued
+        )
     )
-
-
-def _has_levels(sample: ForecastSample, one: IssuedForecast) -> bool:
-    """Say whether a forecast has rows of the shape of its values for each task and level, or none at all."""
-    if not sample.levels:
-        return not one.quantiles
-    shapes = {task: [[len(row) for row in rows]] * len(sample.levels) for task, rows in one.values.items()}
-    found = {task: [[len(row) for row in rows] for rows in each] for task, each in one.quantiles.items()}
-    return fault_of(sample.levels) is None and found == shapes
 
 
 @dataclass(frozen=True)
@@ -310,24 +296,22 @@ def _introduction(metadata: Metadata) -> str:
     horizon, lookback = (
         plural(num, f"{timeframe} candle") for num in (metadata.horizon_bars, metadata.lookback_bars)
     )
-    parts = [
-        f"# {metadata.series}",
-        f"Forecasts the next {horizon} of {symbol} from the last {lookback}. Profile "
-        f"`{metadata.profile.name}`, {metadata.num_parameters:,} parameters, trained by v8 "
-        f"{metadata.versions['v8']} with Keras "
-        f"{metadata.versions['keras']}. `metadata.json` tells everything else.",
-    ]
-    if metadata.is_demo_market:
-        parts.append(
-            "**Demo market: this model was trained on simulated candles and says nothing about a real one.**"
-        )
-    return "\n\n".join(parts)
+    text = f"""# {metadata.series}
+
+Forecasts the next {horizon} of {symbol} from the last {lookback}. Profile \
+`{metadata.profile.name}`, {metadata.num_parameters:,} parameters, trained by v8 \
+{metadata.versions["v8"]} with Keras {metadata.versions["keras"]}. `metadata.json` tells everything else."""
+    demo = "**Demo market: this model was trained on simulated candles and says nothing about a real one.**"
+    return f"{text}\n\n{demo}" if metadata.is_demo_market else text
 
 
 def _quality(metadata: Metadata) -> str:
     judgement = metadata.judgement
-    rows = [(task, *_beside(judgement, task)) for task in judgement.tasks]
     header = ("task", "multiple of naive", "verdict", "best baseline", "multiple of it", "verdict")
+    rows = (
+        (task, *(cell if isinstance(cell, str) else number(cell) for cell in told.values()))
+        for task, told in metadata.quality.items()
+    )
     lines = [
         "## How good it is",
         f"Mean absolute error on the {judgement.num_windows:,} windows of the test span, which training "
@@ -347,50 +331,36 @@ def _quality(metadata: Metadata) -> str:
     return "\n\n".join(lines)
 
 
-def _beside(judgement: Judgement, task: str) -> Iterator[str]:
-    """Say how a task compares with the naive forecast, and with the baseline that erred least."""
-    best = judgement.best_baseline(task)
-    yield number(judgement.multiple(task))
-    yield judgement.verdict(task)
-    yield called(best)
-    yield number(judgement.multiple(task, baseline=best))
-    yield judgement.verdict(task, best)
-
-
 def _data(metadata: Metadata) -> str:
     candles, split = metadata.candles, metadata.split
     spans = {"train": split.train, "validation": split.validation, "test": split.test}
     rows = [(name, one.first_open, one.last_open, f"{one.num_windows:,}") for name, one in spans.items()]
-    return "\n\n".join(
-        [
-            "## What it has seen",
-            f"{candles.num_bars:,} candles from `{candles.source}`, {candles.first_open} to "
-            f"{candles.last_open} (open times, UTC).",
-            Table(("span", "first open", "last open", "windows"), rows).markdown(),
-        ]
-    )
+    return f"""## What it has seen
+
+{candles.num_bars:,} candles from `{candles.source}`, {candles.first_open} to \
+{candles.last_open} (open times, UTC).
+
+{Table(("span", "first open", "last open", "windows"), rows).markdown()}"""
 
 
 def covariate_note(metadata: Metadata) -> str:
     """Say in Markdown what a model reads beside the candles of its series; nothing for most models."""
-    names, tables = metadata.names, metadata.tables
-    _, _, timeframe = metadata.series.rpartition("-")
-    lines = [f"- `{symbol}`: its {timeframe} candles up to the same one" for symbol in neighbours(names)]
-    lines += [_table_line(table) for table in tables]
-    if not lines:
+    others, tables = neighbours(metadata.names), metadata.tables
+    if not others and not tables:
         return ""
-    given = ", ".join(f'"{name}": ...' for name in (*neighbours(names), *(table.file for table in tables)))
+    _, _, timeframe = metadata.series.rpartition("-")
+    lines = [f"- `{symbol}`: its {timeframe} candles up to the same one" for symbol in others]
+    for table in tables:
+        columns = ", ".join(f"`{name}`" for name in table.columns)
+        lines.append(
+            f"- `{table.file}`, a table of your own, not published: times in `{table.time}`, {columns}. A "
+            f"row counts from its time plus {table.available_after_s:,} s until a newer one does, at most "
+            f"until its time plus {table.max_age_s:,} s. On the command line `--tables FOLDER` names its "
+            "folder"
+        )
+    given = ", ".join(f'"{name}": ...' for name in (*others, *(table.file for table in tables)))
     told = "It also reads, and refuses to forecast without:\n\n" + "\n".join(lines)
     return f"{told}\n\n```\nforecast = forecaster.predict(candles, covariates={{{given}}})\n```"
-
-
-def _table_line(table: TableSettings) -> str:
-    columns = ", ".join(f"`{name}`" for name in table.columns)
-    return (
-        f"- `{table.file}`, a table of your own, not published: times in `{table.time}`, {columns}. A row "
-        f"counts from its time plus {table.available_after_s:,} s until a newer one does, at most until its "
-        f"time plus {table.max_age_s:,} s. On the command line `--tables FOLDER` names its folder"
-    )
 
 
 def _with_v8(metadata: Metadata) -> str:
@@ -412,11 +382,16 @@ name on the public index is another."""
 
 
 def _with_keras(metadata: Metadata) -> str:
+    horizon, levels = metadata.horizon_bars, metadata.profile.quantiles
+    told = ", ".join(f"{percent_of(level)} %" for level in levels)
     rows = []
-    for task, about in metadata.tasks.items():
-        shape = f"(N, {metadata.horizon_bars}, {len(about.columns)})"
-        rows.append((f'`forecast["{task}"]`', shape, ", ".join(about.columns), about.unit))
-    rows += _quantile_rows(metadata)
+    for task, one in metadata.tasks.items():
+        shape, columns = f"(N, {horizon}, {len(one.columns)})", ", ".join(one.columns)
+        rows.append((f'`forecast["{task}"]`', shape, columns, one.unit))
+    for task, one in metadata.tasks.items() if levels else ():
+        shape = f"(N, {horizon}, {len(levels)}, {len(one.columns)})"
+        columns = f"quantiles {told} of {', '.join(one.columns)}"
+        rows.append((f'`forecast["{quantile_output(task)}"]`', shape, columns, one.unit))
     return f"""## Use it with plain Keras
 
 `features` is a frame with the columns of the table below, one row a closed candle, oldest first, no
@@ -444,45 +419,40 @@ Scaling is inside the model: raw numbers go in, prices come out. N windows of sh
 Step k, from 1, is the k-th bar after the window's last one."""
 
 
-def _quantile_rows(metadata: Metadata) -> Iterator[tuple[str, str, str, str]]:
-    """List the outputs that hold quantiles, where the model has some."""
-    levels = metadata.profile.quantiles
-    told = ", ".join(f"{percent_of(level)} %" for level in levels)
-    for task, about in metadata.tasks.items() if levels else ():
-        shape = f"(N, {metadata.horizon_bars}, {len(levels)}, {len(about.columns)})"
-        columns = f"quantiles {told} of {', '.join(about.columns)}"
-        yield f'`forecast["{quantile_output(task)}"]`', shape, columns, about.unit
-
-
 def _features(metadata: Metadata) -> str:
     rows = [
         (str(place), f"`{feature.name}`", feature.definition.partition(": ")[2])
         for place, feature in enumerate(metadata.features)
     ]
-    notes = "\n".join(f"- {note}" for note in _notes(metadata))
-    return f"## Features\n\n{Table(('place', 'name', 'definition'), rows).markdown()}\n\n{notes}"
-
-
-def _notes(metadata: Metadata) -> Iterator[str]:
-    """Say what a definition's sentence leaves open."""
     lookback, names = metadata.lookback_bars, metadata.names
-    yield (
-        f"Compute them on at least {metadata.needed_bars} candles, {lookback} of the window and "
-        f"{warmup_bars(names)} before it, then keep the last {lookback} rows. Start anew after a "
-        "missing candle."
-    )
-    if any("sample " in feature.definition for feature in metadata.features):
-        yield "A sample deviation has the divisor n - 1."
-    if any(name.startswith("macd") for name in names):
-        yield _EXPONENTIAL["macd"]
-    if "rsi" in names:
-        yield _EXPONENTIAL["rsi"]
-    if "atr" in names:
-        yield "The true range of a bar is max(high, previous close) - min(low, previous close)."
-    if "volume_norm" in names:
-        yield "A window of bars without any volume gives volume_norm 1."
-    if others := neighbours(names):
-        yield (
+    others, needed = neighbours(names), metadata.needed_bars
+    has_sample = any("sample " in feature.definition for feature in metadata.features)
+    notes = [  # what a definition's sentence leaves open, and whether it is there
+        (
+            f"Compute them on at least {needed} candles, {lookback} of the window and {needed - lookback} "
+            f"before it, then keep the last {lookback} rows. Start anew after a missing candle.",
+            True,
+        ),
+        ("A sample deviation has the divisor n - 1.", has_sample),
+        (
+            "An exponential average over n bars starts at the first close and gives the newest value the "
+            "weight 2 / (n + 1): `ewm(span=n, adjust=False).mean()` in pandas.",
+            any(name.startswith("macd") for name in names),
+        ),
+        (
+            "Wilder's averages over n bars start at the first change and give the newest value the weight "
+            "1 / n: `ewm(alpha=1 / n, adjust=False).mean()`; the first bar counts as no change. The index is "
+            "100 times the average gain over the sum of average gain and average loss, and 50 where nothing "
+            "moved.",
+            "rsi" in names,
+        ),
+        ("The true range of a bar is max(high, previous close) - min(low, previous close).", "atr" in names),
+        ("A window of bars without any volume gives volume_norm 1.", "volume_norm" in names),
+        (
             f"What is of {listed(others)} is computed from those candles alone: whatever its definition "
-            "names, recent_range too, is theirs."
-        )
+            "names, recent_range too, is theirs.",
+            others,
+        ),
+    ]
+    told = "\n".join(f"- {note}" for note, is_there in notes if is_there)
+    return f"## Features\n\n{Table(('place', 'name', 'definition'), rows).markdown()}\n\n{told}"

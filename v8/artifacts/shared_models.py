@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.artifacts import model_file
-from v8.artifacts.model_file import MAX_WEIGHT_OBJECTS, WEIGHTS_MEMBER
+from v8.artifacts.model_file import CONFIG_MEMBER, MAX_WEIGHT_OBJECTS, WEIGHTS_MEMBER
 from v8.storage import digest_bytes, passing_folder
 
 Found = TypeVar("Found")
@@ -58,12 +58,12 @@ class SharedModels:
             ArtifactError: If its layers do not fit together or to its weights, or would need too much memory.
         """
         with self._loading:
-            description = digest_bytes(model_file.read_description(file))
-            if description not in self._graphs:
-                graph = self._graphs[description] = _Graph(model_file.load_keras_model(file))
-                return SharedModel(graph, graph.weights())
-            graph = self._graphs[description]
-            return SharedModel(graph, graph.read(file))
+            description = digest_bytes(model_file.read_member(file, CONFIG_MEMBER))
+            if description in self._graphs:
+                graph = self._graphs[description]
+                return SharedModel(graph, graph.read(file))
+            graph = self._graphs[description] = _Graph(model_file.load_keras_model(file))
+            return SharedModel(graph, graph.weights())
 
 
 class SharedModel:
@@ -71,16 +71,8 @@ class SharedModel:
 
     def __init__(self, graph: _Graph, weights: list[NDArray[Any]]) -> None:
         self._graph, self._weights = graph, weights
-
-    @property
-    def inputs(self) -> Any:
-        """The symbolic inputs."""
-        return self._graph.model.inputs
-
-    @property
-    def output(self) -> Any:
-        """The symbolic outputs by task."""
-        return self._graph.model.output
+        self.inputs, self.output = graph.model.inputs, graph.model.output
+        """The symbolic inputs, and the symbolic outputs by task."""
 
     def predict_on_batch(self, batch_BTF: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
         """Forecast one batch of raw windows; threads wait here for each other."""
@@ -102,26 +94,22 @@ class _Graph:
         return [variable.numpy().copy() for variable in self.model.variables]
 
     def read(self, file: Path) -> list[NDArray[Any]]:
-        """Read the weights of a file of the same description.
-
-        Raises `ArtifactError` if they do not fit.
-        """
+        """Read the weights of a file of the same description; `ArtifactError` if they do not fit."""
         model_file.require_enough_weights(file, self.model)
         with self._using, model_file.one_fault(file, "must hold layers and weights that fit together"):
             if not self._is_searched:
                 self._held = None
                 self._places, self._is_searched = _find_places(self.model, file), True
             weights = _read_weights(self.model, file, self._places) if self._places else None
-            return self._read_by_keras(file) if weights is None else weights
-
-    def _read_by_keras(self, file: Path) -> list[NDArray[Any]]:
-        """Have Keras read a file that is another way to write the same weights, or refuse it."""
-        self._held = None
-        for variable in self.model.variables:  # so that none is left which was another model's
-            if np.issubdtype(np.dtype(variable.dtype), np.floating):
-                variable.assign(np.full(variable.shape, np.nan, variable.dtype))
-        self.model.load_weights(str(file))
-        return self.weights()
+            if weights is not None:
+                return weights
+            # The file is another way to write the same weights, or is refused by Keras.
+            self._held = None
+            for variable in self.model.variables:  # so that none is left which was another model's
+                if np.issubdtype(np.dtype(variable.dtype), np.floating):
+                    variable.assign(np.full(variable.shape, np.nan, variable.dtype))
+            self.model.load_weights(str(file))
+            return self.weights()
 
     def predict_on_batch(
         self, batch_BTF: NDArray[np.float32], weights: list[NDArray[Any]]
@@ -142,10 +130,14 @@ def _find_places(model: Any, file: Path) -> Places | None:
     """
     with zipfile.ZipFile(file) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    names, members[WEIGHTS_MEMBER] = _numbered(members[WEIGHTS_MEMBER])
+    numbered = io.BytesIO(members[WEIGHTS_MEMBER])
+    with h5py.File(numbered, "r+") as weights:
+        names = _array_names(weights)
+        for number, name in enumerate(names):
+            weights[name][...] = number
     with passing_folder("weights") as folder:
         with zipfile.ZipFile(folder / "numbered.keras", "w") as archive:
-            for name, content in members.items():
+            for name, content in (members | {WEIGHTS_MEMBER: numbered.getvalue()}).items():
                 archive.writestr(name, content)
         model.load_weights(str(folder / "numbered.keras"))
     numbers = [_number_of(variable.numpy()) for variable in model.variables]
@@ -153,7 +145,11 @@ def _find_places(model: Any, file: Path) -> Places | None:
     if sorted(number for number in numbers if number is not None) != [*range(len(names))]:
         return None
     places = tuple(None if number is None else names[number] for number in numbers)
-    return places if _is_what_keras_reads(model, file, places) else None
+    if (read := _read_weights(model, file, places)) is None:
+        return None
+    pairs = zip(model.variables, read, strict=True)
+    is_same = all(variable.numpy().tobytes() == value.tobytes() for variable, value in pairs)
+    return places if is_same else None
 
 
 def _read_weights(model: Any, file: Path, places: Places) -> list[NDArray[Any]] | None:
@@ -161,28 +157,15 @@ def _read_weights(model: Any, file: Path, places: Places) -> list[NDArray[Any]] 
 
     None if the file has other arrays, or of other shapes.
     """
-    with zipfile.ZipFile(file) as archive:
-        content = io.BytesIO(archive.read(WEIGHTS_MEMBER))
-    with h5py.File(content, "r") as weights:
-        if set(_array_names(weights)) != set(places) - {None}:
+    with h5py.File(io.BytesIO(model_file.read_member(file, WEIGHTS_MEMBER)), "r") as weights:
+        if {*_array_names(weights)} != {*places} - {None}:
             return None
-        variables = zip(model.variables, places, strict=True)
         values = [
             variable.numpy() if name is None else np.asarray(weights[name][()], variable.dtype)
-            for variable, name in variables
+            for variable, name in zip(model.variables, places, strict=True)
         ]
-    fits = (
-        value.shape == tuple(variable.shape) for variable, value in zip(model.variables, values, strict=True)
-    )
-    return values if all(fits) else None
-
-
-def _is_what_keras_reads(model: Any, file: Path, places: Places) -> bool:
-    read = _read_weights(model, file, places)
-    if read is None:
-        return False
-    pairs = zip(model.variables, read, strict=True)
-    return all(variable.numpy().tobytes() == value.tobytes() for variable, value in pairs)
+    pairs = zip(model.variables, values, strict=True)
+    return values if all(value.shape == tuple(variable.shape) for variable, value in pairs) else None
 
 
 def _number_of(value: NDArray[Any]) -> int | None:
@@ -192,16 +175,6 @@ def _number_of(value: NDArray[Any]) -> int | None:
     number = value.flat[0] if value.size else -1.0
     is_full = bool((value == number).all()) and 0 <= number < MAX_WEIGHT_OBJECTS
     return int(number) if is_full and number == int(number) else -1
-
-
-def _numbered(content: bytes) -> tuple[list[str], bytes]:
-    """Return the names of all arrays of a weights file, and the file with each array full of its number."""
-    changed = io.BytesIO(content)
-    with h5py.File(changed, "r+") as weights:
-        names = _array_names(weights)
-        for number, name in enumerate(names):
-            weights[name][...] = number
-    return names, changed.getvalue()
 
 
 def _array_names(weights: h5py.File) -> list[str]:

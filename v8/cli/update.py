@@ -36,8 +36,7 @@ from v8.wording import ABSENT, count, number, percent
 if TYPE_CHECKING:
     from v8.artifacts.nested_runs import Decision, Sureness
     from v8.live.ledger import Ledger
-    from v8.live.renewal import Looked, Renewal, Renewed
-    from v8.live.staleness import Rule, Standing
+    from v8.live.renewal import Looked, Renewal, Renewed, Rule, Standing
     from v8.runs.execution import TrainAll
 
 
@@ -122,7 +121,7 @@ def update(
 
 
 def _rule(when: str, max_age_days: float | None) -> Rule:
-    from v8.live.staleness import RULES, Rule
+    from v8.live.renewal import RULES, Rule
 
     if when not in RULES:
         raise ProfileError(

@@ -12,16 +12,13 @@ old, and no model of it has an age.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
 import pandas as pd
 
 from v8.artifacts.forecaster import Forecaster
 from v8.errors import DataError, V8Error
-from v8.formulas.baselines import called
 from v8.hub.opening import ModelPlace
-from v8.losses.judgement import Judgement
 from v8.market.candles import Candles
 from v8.market.series import iso
 from v8.market.sources.source import BringsMany, CandleSource, present_of
@@ -91,11 +88,10 @@ class Issued:
             ]
         return written
 
-    @cached_property
+    @property
     def quality(self) -> dict[str, dict[str, Any]]:
         """The judgement per task: its error beside naive's and the best baseline's, and verdicts."""
-        judgement = self.forecaster.about.judgement
-        return {task: _task_quality(judgement, task) for task in judgement.tasks}
+        return self.forecaster.about.quality
 
     def _quantiles(self) -> dict[str, Any]:
         """Return levels and how good they were, of a model that has some."""
@@ -263,17 +259,6 @@ def _require_past(forecaster: Forecaster, now_s: int) -> None:
             got=f"{iso(now_s)} as the present, and a model that has seen candles until {seen}",
             fix="Check the clock of this machine and of the source; param:allow_old forecasts the past",
         )
-
-
-def _task_quality(judgement: Judgement, task: str) -> dict[str, Any]:
-    best = judgement.best_baseline(task)
-    return {
-        "multiple_of_naive": judgement.multiple(task),
-        "verdict": judgement.verdict(task),
-        "best_baseline": called(best),
-        "multiple_of_best": judgement.multiple(task, baseline=best),
-        "verdict_against_best": judgement.verdict(task, best),
-    }
 
 
 def age(seconds: int) -> str:

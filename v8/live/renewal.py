@@ -4,6 +4,20 @@ A generation is a run folder of its own (`v8.artifacts.nested_runs`), planned an
 it is done, each of its models is ruled on against the one that serves, by `v8.losses.contest` on candles that
 neither was made from, and the decision is saved before the next one is looked at. Until then, whatever
 happens, the old model serves. A generation that a killed call left behind is finished before another begins.
+
+Which models are stale, and why:
+
+* `age`: more candles have come than its test span holds, or than a stated number of days. Counted in candles
+  because a day means 96 of them to one series and 24 to another; by the test span because then all candles
+  that a challenger is judged on are newer than any that the champion was made or judged with.
+* `decay`: on the candles that came since, it is worse than its test span promised, or than the baseline that
+  was best there, by more than chance. The live record tells, where it holds enough forecasts of this model:
+  nobody can have tuned those. Else the model forecasts the candles since once more, a back-test.
+* `always`: there are new candles.
+
+A model that was challenged and stayed is not stale by the same evidence again: its age, and the candles
+that show decay, begin behind the newest candle of the challenger. Without new candles nothing is stale: the
+same candles and seed would give the same model.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,38 +25,31 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from v8.artifacts import nested_runs
 from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.metadata import read_metadata
-from v8.artifacts.nested_runs import (
-    SERVING_FILE,
-    Contender,
-    Decision,
-    Opponent,
-    Serving,
-    Sureness,
-    artifact_folder,
-    free_generation,
-    generation_folder,
-    list_generations,
-    read_serving,
-)
+from v8.artifacts.metadata import Metadata, read_metadata
+from v8.artifacts.nested_runs import Contender, Decision, Serving, Sureness
 from v8.artifacts.run_folder import RUN_FILE, RunRecord, now_iso, read_run
+from v8.artifacts.shared_models import SharedModels
 from v8.errors import ArtifactError, listed
+from v8.features.formulas import DAY_S
 from v8.features.store import FeatureStore
-from v8.formulas.baselines import NAIVE, called
+from v8.features.table import compute_table
+from v8.formulas.baselines import BASELINES, NAIVE, called
 from v8.live.ledger import Ledger
-from v8.live.staleness import Rule, Staleness, Standing
-from v8.losses.contest import Contest, compare_models, is_enough, too_few
-from v8.losses.metrics import measure_quantiles
+from v8.losses.contest import Contest, compare_models, decay_of, is_enough, too_few
+from v8.losses.judgement import MODEL
+from v8.losses.metrics import measure_errors, measure_quantiles
+from v8.losses.table import Losses
 from v8.machine.starting import quiet_start
 from v8.market.candles import Candles
 from v8.market.companions import Companions
-from v8.market.series import Series, series_advice
+from v8.market.series import Series, iso, series_advice
 from v8.market.sources.source import BringsMany, CandleSource
 from v8.profile import Profile, recorded_profile
 from v8.quantile_levels import interval_names
@@ -53,6 +60,11 @@ from v8.runs.plan import Plan, make_plan
 from v8.storage import sweep
 from v8.windows.dataset import prepare_series, table_columns
 from v8.windows.span import Span
+from v8.windows.splits import window_anchors
+from v8.wording import ABSENT, number
+
+RULES: Final = ("age", "decay", "always")
+"""By which a model is stale, see above."""
 
 _MOST_WORDS = 300
 """Letters of a reason in `serving.json`."""
@@ -63,22 +75,153 @@ CONTINUED = "an earlier call began to train it anew"
 NOT_TRAINED = "the challenger could not be trained"
 
 
+def recorded_losses(
+    ledger: Ledger, run: Path, series: Series, model_sha256: str, start_s: int
+) -> Losses | None:
+    """Return those of the live record that one model issued in time; None where it issued none.
+
+    Forecasts count that were issued for closes from `start_s` on, seconds since the epoch, UTC.
+    """
+    found = [one for one in ledger.scored(run, str(series)) if one.issuer.model_sha256 == model_sha256]
+    if not found:
+        return None
+    scored = max(found, key=lambda one: len(one.issued_for_s)).in_time(start_s)
+    issuer = scored.issuer
+    by_task = {task: {name: scored.of(task, name) for name in issuer.forecasters} for task in issuer.tasks}
+    # The newest candle closed when the forecast was issued for.
+    bars = scored.issued_for_s // issuer.bar_s - 1
+    return Losses(by_task, bars, issuer.horizon_bars, "of the live record")
+
+
+def back_tested_losses(
+    forecaster: Forecaster, opponents: Mapping[str, str], candles: Candles, start_s: int
+) -> Losses:
+    """Let a model forecast the candles since, beside naive and one baseline a task, by `opponents`.
+
+    Those are fitted to what lies before `start_s`, seconds since the epoch, UTC; forecasts count that are
+    issued from then on. There are none where nothing lies before it that baselines could be fitted to.
+    """
+    profile = forecaster.about.trained_profile
+    table = compute_table(candles, table_columns(profile))
+    anchors = window_anchors(table.segment, (0, len(table)), profile.lookback_bars, profile.horizon_bars)
+    closed_s = table.open_time_s + table.series.bar_s
+    is_before, is_since = closed_s[anchors + profile.horizon_bars] <= start_s, closed_s[anchors] >= start_s
+    before, since = (Span(table, profile, anchors[chosen]) for chosen in (is_before, is_since))
+    if not len(before) or not len(since):
+        return Losses({}, np.zeros(0, np.int64), since.horizon_bars)
+    by_task = {}
+    for task, values in forecaster.forecast(since.raw_windows()).items():
+        made = {MODEL: values.astype(np.float64), NAIVE: since.rolled[task]}
+        if (name := opponents[task]) not in made and BASELINES[name].is_installed():
+            made[name] = BASELINES[name].fit(before, forecaster.about.scaling)(since)[task]
+        by_task[task] = {who: measure_errors(since, task, what)[1] for who, what in made.items()}
+    return Losses.of(since, by_task, "of a back-test")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """By which rule a model is stale."""
+
+    when: str = "age"  # one of `RULES`
+    max_age_days: float | None = None  # from which on it is by `age`; None for the length of its test span
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How the model that serves a series stands."""
+
+    series: Series
+    generation: str  # that serves
+    trained_until_s: int | None  # open time of its newest candle, seconds, UTC; None if it is damaged
+    is_stale: bool  # whether it should be challenged
+    why: str  # the reason either way, a clause
+    live: str = ABSENT  # its error in the live record, as a multiple of naive's, and of how many forecasts
+
+    @property
+    def until(self) -> str:
+        """Its newest candle, in words."""
+        return ABSENT if self.trained_until_s is None else iso(self.trained_until_s)
+
+
+@dataclass(frozen=True)
+class _Served:
+    """A model that serves."""
+
+    series: Series
+    folder: Path  # its artefact
+    about: Metadata  # its `metadata.json`
+    tried_s: int  # open time of its newest candle, or of the newest challenger's that it has seen off
+    run: Path
+    ledger: Ledger | None  # where forecasts are recorded; None without one
+
+    def staleness(self, rule: Rule, candles: Candles) -> tuple[bool, str]:
+        """Say whether it is stale, and why, a clause."""
+        num_new = max(0, (int(candles.open_time_s[-1]) - self.tried_s) // self.series.bar_s)
+        said = f"{num_new:,} new {'candle' if num_new == 1 else 'candles'} since {iso(self.tried_s)}"
+        said += "".join(f", {count:,} bars lack {name}" for name, count in candles.report.lacking.items())
+        if not num_new or rule.when == "always":
+            return num_new > 0, said
+        if rule.when == "age":
+            first, end = self.about.split.test.rows
+            days = rule.max_age_days
+            allowed = end - first if days is None else int(days * DAY_S / self.series.bar_s)
+            return num_new > allowed, f"{said}, {'' if num_new > allowed else 'not '}more than {allowed:,}"
+        judged, start_s = self.about.judgement, self.tried_s + self.series.bar_s
+        losses = self.recorded(start_s)
+        if not losses or not is_enough(len(losses), losses.horizon_bars):
+            best = {task: judged.best_baseline(task) for task in judged.tasks}
+            losses = back_tested_losses(Forecaster.load(self.folder), best, candles, start_s)
+        is_stale, found = decay_of(judged, losses)
+        return is_stale, f"{said}: {found}"
+
+    def recorded(self, start_s: int) -> Losses | None:
+        """Return its losses in the live record from a close on; None without any."""
+        if self.ledger is None:
+            return None
+        return recorded_losses(self.ledger, self.run, self.series, self.about.model_sha256, start_s)
+
+    def live(self) -> str:
+        """Tell its error in the live record."""
+        recorded = self.recorded(0)
+        if not recorded or not len(recorded):
+            return ABSENT
+        errors = {task: (recorded.mean(task, MODEL), recorded.mean(task, NAIVE)) for task in recorded.by_task}
+        told = (f"{task} {number(ours / naive if naive else None)}" for task, (ours, naive) in errors.items())
+        return f"{', '.join(told)} of {len(recorded):,}"
+
+
+def standing_of(
+    series: Series, candles: Candles, serving: Serving, rule: Rule, ledger: Ledger | None = None
+) -> Standing:
+    """Say how the model that serves a series stands.
+
+    Args:
+        candles: The newest that there are; for `decay` as many as training takes.
+        ledger: Where forecasts are recorded.
+
+    Raises `DataError` if the candles cannot be used.
+    """
+    name, generation = str(series), serving.generation_of(str(series))
+    try:
+        folder = serving.folder(name)
+        about = read_metadata(folder, series=name)
+        trained_s, decisions = about.candles.last_open_s, serving.decisions_about(name)
+        ends = [one.challenger.trained_until for one in decisions if one.champion.generation == generation]
+        tried_s = max([trained_s, *(int(datetime.fromisoformat(end).timestamp()) for end in ends if end)])
+        served = _Served(series, folder, about, tried_s, serving.run, ledger)
+        is_stale, why = served.staleness(rule, candles)
+        return Standing(series, generation, trained_s, is_stale, why, served.live())
+    except ArtifactError:
+        return Standing(series, generation, None, True, "the model that serves cannot be used")
+
+
 class RememberedCandles:
     """Hands out the newest candles that a source gave first, so that all stages see the same present."""
 
     def __init__(self, source: CandleSource) -> None:
         self._source = source
+        self.name, self.is_publishable = source.name, source.is_publishable
         self._newest: dict[tuple[Series, int], Candles] = {}
-
-    @property
-    def name(self) -> str:
-        """The name of the source."""
-        return self._source.name
-
-    @property
-    def is_publishable(self) -> bool:
-        """Whether the source is a real market."""
-        return self._source.is_publishable
 
     def bring(self, series: Sequence[Series], num_bars: int) -> None:
         """Bring many series up to date at once, where the source can; see `BringsMany`."""
@@ -115,14 +258,15 @@ def rule_on(champion: Path, challenger: Path, candles: Candles, profile: Profile
 
     Raises `SeriesError` if a model does not forecast what the profile says.
     """
+    models = SharedModels()
     try:
-        new = Forecaster.load(challenger)
+        new = Forecaster.load(challenger, models=models)
     except ArtifactError:
         return Ruling(False, "the files of the challenger are damaged")
     if candles.digest != new.about.candles.digest:
         return Ruling(False, "the candles that the challenger was made from are no longer the same")
     try:
-        old = Forecaster.load(champion)
+        old = Forecaster.load(champion, models=models)
     except ArtifactError:
         return Ruling(True, "the files of the champion are damaged")
     abouts = ("series", "features", "lookback_bars", "horizon_bars", "quantiles")
@@ -130,7 +274,7 @@ def rule_on(champion: Path, challenger: Path, candles: Candles, profile: Profile
     if not is_same or old.about.tasks.keys() != new.about.tasks.keys():
         return Ruling(True, "the champion forecasts something else than the profile says")
     data = prepare_series(FeatureStore(num_remembered=0).table(candles, table_columns(profile)), profile)
-    span = unseen(data.spans["test"], old.seen_until_s)
+    span = _unseen(data.spans["test"], old.seen_until_s)
     if not is_enough(len(span), span.horizon_bars):
         return Ruling(False, too_few(len(span), span.horizon_bars))
     made = [each.forecast_all(span.raw_windows()) for each in (old, new)]
@@ -145,38 +289,35 @@ def rule_on(champion: Path, challenger: Path, candles: Candles, profile: Profile
 
 def decision_of(series: Series, serving: Serving, generation: str, stale: str, ruling: Ruling) -> Decision:
     """Write down a ruling."""
-    contest = ruling.contest
-    serves = serving.generation_of(str(series))
-    old, new = (contest.champion_multiples, contest.challenger_multiples) if contest else ({}, {})
+    contest, name, serves = ruling.contest, str(series), serving.generation_of(str(series))
+    multiples = (contest.champion_multiples, contest.challenger_multiples) if contest else ({}, {})
+
+    def contender(place: int, generation: str) -> Contender:
+        try:
+            folder = nested_runs.artifact_folder(serving.run, generation, name)
+            until: str | None = read_metadata(folder, series=name).candles.last_open
+        except ArtifactError:  # it is damaged, or was never made
+            until = None
+        return Contender(generation, until, multiples[place], ruling.quantiles[place])
+
     best = contest.best_baselines if contest else {}
-    trained_until = partial(_trained_until, series, serving)
     return Decision(
-        series=str(series),
+        series=name,
         decided_at=now_iso(),
         stale=shown(stale, _MOST_WORDS),
-        champion=Contender(serves, trained_until(serves), old, ruling.quantiles[0]),
-        challenger=Contender(generation, trained_until(generation), new, ruling.quantiles[1]),
+        champion=contender(0, serves),
+        challenger=contender(1, generation),
         num_windows=contest.judged.num_windows if contest else 0,
         judged_from=ruling.judged_from,
         judged_until=ruling.judged_until,
-        baselines={task: Opponent(called(name), multiple) for task, (name, multiple) in best.items()},
+        baselines={task: nested_runs.Opponent(called(name), one) for task, (name, one) in best.items()},
         p_values={task: test.p_value for task, test in contest.tests.items()} if contest else {},
         verdict="replaced" if ruling.is_replaced else "kept",
         why=shown(ruling.why, _MOST_WORDS),
     )
 
 
-def _trained_until(series: Series, serving: Serving, generation: str) -> str | None:
-    """Say until when one of the two was trained; None of one that is damaged or was never made."""
-    try:
-        folder = artifact_folder(serving.run, generation, str(series))
-        until = read_metadata(folder, series=str(series)).candles.last_open
-    except ArtifactError:
-        return None
-    return until
-
-
-def unseen(span: Span, seen_until_s: int) -> Span:
+def _unseen(span: Span, seen_until_s: int) -> Span:
     """Return the windows of a span that begin an embargo behind what another model has seen.
 
     That is when the last candle closed that it was fitted or stopped on, seconds since the epoch, UTC.
@@ -251,17 +392,17 @@ class Renewal:
 
         Raises `ArtifactError` if one is not finished in it, or none is.
         """
-        states = self.record.series
-        done = [name for name, state in states.items() if state.status == "done"]
+        done = [name for name, state in self.record.series.items() if state.status == "done"]
         wanted = [str(one) for one in asked] if asked else done
-        if not wanted or (strange := [name for name in wanted if name not in done]):
+        strange, fix = [name for name in wanted if name not in done], "Finish the run first"
+        if strange and done:
+            fix = series_advice(strange[0], done, f"The run has {listed(done)}")
+        if strange or not wanted:
             raise ArtifactError(
                 where=str(self.run),
                 rule="what is updated is a finished series of the run",
                 got=listed(strange) if wanted else "a run without any",
-                fix=series_advice(strange[0], done, f"The run has {listed(done)}")
-                if wanted and done
-                else "Finish the run first",
+                fix=fix,
             )
         return tuple(map(Series.parse, wanted))
 
@@ -270,31 +411,48 @@ class Renewal:
 
         Raises `ArtifactError` if one cannot be read, or was begun with another source.
         """
-        serving = read_serving(self.run)
-        for name in list_generations(self.run):
-            begun = self._begun(name)
+        serving = nested_runs.read_serving(self.run)
+        for name in nested_runs.list_generations(self.run):
+            folder = nested_runs.generation_folder(self.run, name)
+            try:
+                begun = read_run(folder)
+            except ArtifactError as error:
+                fix = f"Restore it, or remove this generation, if {nested_runs.SERVING_FILE} does not name it"
+                raise ArtifactError(where=error.where, rule=error.rule, got=error.got, fix=fix) from error
             mine = [one for one in chosen if str(one) in begun.series]
             left = tuple(one for one in mine if not serving.has_decided(str(one), name))
+            if left and begun.source != self.source.name:
+                raise ArtifactError(
+                    where=str(folder),
+                    rule=f"was begun with param:source {begun.source} and is finished with it",
+                    got=f"param:source {self.source.name}",
+                    fix="Use the same source, or remove this folder, which serves nothing yet",
+                )
             if left:
-                self._require_source(name, begun)
                 yield name, left
 
     def look(self, chosen: Sequence[Series]) -> Looked:
         """Find out which models are stale; a series whose candles cannot be had fails by itself."""
-        serving = read_serving(self.run)
+        serving = nested_runs.read_serving(self.run)
         self._candles.bring(self._companions.with_neighbours(chosen), self.profile.newest_bars)
-        found = [isolated(series, partial(self._standing, series, serving)) for series in chosen]
+
+        def standing(series: Series) -> Standing:
+            with quiet_start():
+                return standing_of(series, self._newest(series), serving, self.rule, self.ledger)
+
+        found = [isolated(series, partial(standing, series)) for series in chosen]
         failures = tuple(outcome for _, outcome in found if outcome.reason)
         return Looked(tuple(standing for standing, _ in found if standing), failures)
 
     def next_generation(self, chosen: Iterable[Series]) -> str:
         """Name the generation of some stale series, by the day of their newest candle."""
         newest_s = max(int(self._newest(one).open_time_s[-1]) for one in chosen)
-        return free_generation(self.run, datetime.fromtimestamp(newest_s, UTC).date().isoformat())
+        day = datetime.fromtimestamp(newest_s, UTC).date().isoformat()
+        return nested_runs.free_generation(self.run, day)
 
     def plan(self, generation: str, chosen: Sequence[Series]) -> Plan:
         """Plan the training of a generation."""
-        return make_plan(self.profile, chosen, generation_folder(self.run, generation))
+        return make_plan(self.profile, chosen, nested_runs.generation_folder(self.run, generation))
 
     def renew(self, chosen: Sequence[Series], train_all: TrainAll, show: Show) -> Iterator[Looked | Renewed]:
         """Finish what was begun, look at the others, and train what of them is stale.
@@ -319,10 +477,12 @@ class Renewal:
         decisions: list[Decision] = []
 
         def decide(summary: Summary, listen: Listener) -> None:
-            failures = {failure.series: failure for failure in summary.failures}
+            failed = {failure.series for failure in summary.failures}
             for series, why in stale.items():
-                ruling = self._ruled(series, generation, failures, listen)
-                serving = read_serving(self.run)
+                ruling = Ruling(False, NOT_TRAINED)
+                if series not in failed:
+                    ruling = self._ruled(series, generation, listen)
+                serving = nested_runs.read_serving(self.run)
                 decisions.append(decision_of(series, serving, generation, why, ruling))
                 serving.with_decision(decisions[-1]).save()
 
@@ -330,44 +490,22 @@ class Renewal:
         summary = run(plan, self._candles, train_all, show, command=words, is_listed=True, then=decide)
         return Renewed(generation, tuple(decisions), summary.failures)
 
-    def _begun(self, generation: str) -> RunRecord:
-        try:
-            return read_run(generation_folder(self.run, generation))
-        except ArtifactError as error:
-            fix = f"Restore it, or remove this generation, if {SERVING_FILE} does not name it"
-            raise ArtifactError(where=error.where, rule=error.rule, got=error.got, fix=fix) from error
+    def _newest(self, series: Series, end_s: int | None = None) -> Candles:
+        return self._companions.candles(self._candles, series, self.profile.newest_bars, end_s)
 
-    def _require_source(self, generation: str, begun: RunRecord) -> None:
-        if begun.source != self.source.name:
-            raise ArtifactError(
-                where=str(generation_folder(self.run, generation)),
-                rule=f"was begun with param:source {begun.source} and is finished with it",
-                got=f"param:source {self.source.name}",
-                fix="Use the same source, or remove this folder, which serves nothing yet",
+    def _ruled(self, series: Series, generation: str, listen: Listener) -> Ruling:
+        def rule() -> Ruling:
+            serves = nested_runs.read_serving(self.run).generation_of(str(series))
+            champion, challenger = (
+                nested_runs.artifact_folder(self.run, each, str(series)) for each in (serves, generation)
             )
+            record = read_run(nested_runs.generation_folder(self.run, generation))
+            pin = record.series[str(series)].candles
+            candles = self._newest(series, pin.last_open_s if pin else None)
+            with quiet_start():
+                return rule_on(champion, challenger, candles, self.profile)
 
-    def _newest(self, series: Series) -> Candles:
-        return self._companions.candles(self._candles, series, self.profile.newest_bars)
-
-    def _standing(self, series: Series, serving: Serving) -> Standing:
-        with quiet_start():
-            return Staleness(serving, self.rule, self.ledger).standing(series, self._newest(series))
-
-    def _ruled(
-        self, series: Series, generation: str, failures: Mapping[Series, Outcome], listen: Listener
-    ) -> Ruling:
-        if series in failures:
-            return Ruling(False, NOT_TRAINED)
-        ruling, outcome = isolated(series, lambda: self._rule(series, generation))
+        ruling, outcome = isolated(series, rule)
         if ruling is None:
             listen(Note(f"{outcome.reason} The champion stays."))
         return ruling or Ruling(False, "the two could not be compared")
-
-    def _rule(self, series: Series, generation: str) -> Ruling:
-        serves = read_serving(self.run).generation_of(str(series))
-        champion, challenger = (artifact_folder(self.run, each, str(series)) for each in (serves, generation))
-        pin = read_run(generation_folder(self.run, generation)).series[str(series)].candles
-        end_s = pin.last_open_s if pin else None
-        candles = self._companions.candles(self._candles, series, self.profile.newest_bars, end_s)
-        with quiet_start():
-            return rule_on(champion, challenger, candles, self.profile)

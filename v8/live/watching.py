@@ -8,36 +8,56 @@ close; nothing is made up for the time before.
 What is closed is decided by the source's time, measured anew at every wake. What cannot be done is told, once
 for each reason. Trouble with candles or the place is tried again at the next wake; a close whose candles are
 there but cannot be forecast is left out. The other series go on.
+
+Beside the model stand all baselines. What these know of the past is fitted to the newest candles that had
+closed by the last midnight UTC: once a day and series, and the same whenever it is asked for, so that a
+process that was killed writes the same numbers as one that was not. Fit and arithmetic are those of the
+judgement (`v8.formulas.baselines`).
+
+Legend: H steps of the horizon, C columns of a task.
 """
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NoReturn
 
+import numpy as np
+from numpy.typing import NDArray
+
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.shared_models import SharedModels
-from v8.errors import ArtifactError, DataError, V8Error, listed
+from v8.errors import ArtifactError, DataError, SeriesError, V8Error, listed
 from v8.features.formulas import DAY_S
+from v8.features.indicators import warmup_bars
+from v8.features.table import compute_table
+from v8.formulas.baseline import Forecast
+from v8.formulas.baselines import BASELINES
 from v8.hub.opening import open_place
-from v8.live.entries import Entry, score, truth_bars
+from v8.live.entries import Entry, Issuer, quantile_forecaster, score, truth_bars
 from v8.live.ledger import Ledger
-from v8.live.making import (
-    FittedBaselines,
-    fit_baselines,
-    fitted_until_s,
-    make_entry,
-    profile_of,
-    wanted_bars,
-)
+from v8.losses.judgement import MODEL
 from v8.market.candles import Candles
 from v8.market.companions import Companions
 from v8.market.series import Series, iso, series_advice
 from v8.market.sources.source import BringsMany, CandleSource, present_of
+from v8.profile import Profile
+from v8.quantile_levels import outer, quantile_column
 from v8.storage import digest_bytes
+from v8.tasks import TASKS
+from v8.windows.dataset import table_columns
+from v8.windows.scaling import fit_scaling
+from v8.windows.span import Span
+from v8.windows.splits import window_anchors
+
+FEWEST_FITTED_WINDOWS: Final = 200
+"""Windows of the past: baselines fitted to fewer are no opponents."""
+
+_BARS_BEFORE: Final = 500
+"""Bars that baselines look back on: the longest range has 240, and an average forgets within 500."""
 
 CATCH_UP_S: Final = 2 * DAY_S
 """Closes that were missed for longer stay missed."""
@@ -51,6 +71,142 @@ BROUGHT_BARS: Final = 1_000
 SETTLE_S: Final = 2
 MOST_JITTER_S: Final = 6
 """A candle is asked for 2 to 7 s after its close, each place at its own second."""
+
+
+def fitted_until_s(issued_for_s: int) -> int:
+    """Return until when the candles closed that the baselines of a forecast are fitted to.
+
+    >>> fitted_until_s(86_400 + 3_600)
+    86400
+    """
+    return issued_for_s // DAY_S * DAY_S
+
+
+def known_bars(profile: Profile) -> int:
+    """Return how many of the newest candles the baselines of a forecast look at."""
+    return warmup_bars(table_columns(profile)) + profile.lookback_bars + _BARS_BEFORE
+
+
+def wanted_bars(forecaster: Forecaster) -> int:
+    """Return how many of the newest candles the forecast of a close is made from."""
+    return max(forecaster.needed_bars, known_bars(forecaster.about.trained_profile))
+
+
+@dataclass(frozen=True, eq=False)
+class FittedBaselines:
+    """Every baseline that is installed, fitted to one past."""
+
+    profile: Profile  # gives tasks and horizon
+    until_s: int  # when the newest candle of that past closed, or later; seconds since the epoch, UTC
+    forecasts: Mapping[str, Forecast]  # each by its name
+
+    def forecast(self, candles: Candles) -> dict[str, dict[str, NDArray[np.float64]]]:
+        """Forecast the bars after the newest candle, per baseline and task, shape (H, C), in the task's unit.
+
+        `known_bars` candles, or all there are, are enough. Baselines that leave a task out are left out.
+        """
+        profile = self.profile
+        table = compute_table(candles, table_columns(profile))
+        unbroken = np.count_nonzero(table.segment == table.segment[-1])
+        if table.open_time_s[-1] != candles.open_time_s[-1] or unbroken < profile.lookback_bars:
+            raise DataError(
+                where=str(candles.series),
+                rule=f"baselines need {profile.lookback_bars} unbroken rows behind the indicators' warm-up",
+                got=f"{unbroken} that end at {iso(table.open_time_s[-1])}",
+                fix="Wait until the hole in the candles is behind the window",
+            )
+        newest = Span(table, profile, np.array([len(table) - 1]))
+        made = {name: forecast(newest) for name, forecast in self.forecasts.items()}
+        return {
+            name: {task: np.asarray(values[0]) for task, values in tasks.items()}
+            for name, tasks in made.items()
+            if set(tasks) >= set(profile.tasks)
+        }
+
+
+def fit_baselines(profile: Profile, candles: Candles, until_s: int) -> FittedBaselines:
+    """Fit every baseline that is installed to candles of which none may close after `until_s`.
+
+    Raises `DataError` if there are too few windows without a hole; `SeriesError` if the close never moves.
+    """
+    table = compute_table(candles, table_columns(profile))
+    rows = (0, len(table))
+    anchors = window_anchors(table.segment, rows, profile.lookback_bars, profile.horizon_bars)
+    if len(anchors) < FEWEST_FITTED_WINDOWS:
+        windows = f"{FEWEST_FITTED_WINDOWS} windows that ended by {iso(until_s)}"
+        raise DataError(
+            where=str(candles.series),
+            rule=f"baselines are fitted to at least {windows}",
+            got=str(len(anchors)),
+            fix="Wait until there are more candles of this series",
+        )
+    past = Span(table, profile, anchors)
+    scaling = fit_scaling(past, rows, table_columns(profile))
+    installed = {name: one.fit(past, scaling) for name, one in BASELINES.items() if one.is_installed()}
+    return FittedBaselines(profile, until_s, installed)
+
+
+def make_entry(
+    forecaster: Forecaster, fitted: FittedBaselines, candles: Candles, written_s: int, place: str
+) -> Entry:
+    """Forecast the bars after the newest candle, by the model and every baseline.
+
+    The model is given as many candles as it needs and no more, as `predict` does, so that the same candles
+    give the same numbers whatever else is known. `wanted_bars` candles are enough; the newest closes when the
+    forecast bars open.
+
+    Raises `DataError` if too few candles are unbroken, or the model has seen what it should forecast.
+    """
+    known, profile = candles.newest(forecaster.needed_bars), fitted.profile
+    issued_for_s = int(known.open_time_s[-1]) + forecaster.series.bar_s
+    _require_fitting(forecaster, issued_for_s)
+    frame = forecaster.predict(known)
+    columns = {task: TASKS[task].columns for task in profile.tasks}
+    made: dict[str, Mapping[str, NDArray[np.float64]]] = {
+        MODEL: {task: frame[[*names]].to_numpy() for task, names in columns.items()},
+        **fitted.forecast(candles.newest(known_bars(profile))),
+    }
+    for level in outer(forecaster.quantiles):  # as if each were a forecaster of its own
+        made[quantile_forecaster(level)] = {
+            task: frame[[quantile_column(name, level) for name in names]].to_numpy()
+            for task, names in columns.items()
+        }
+    issuer = Issuer(
+        place=place,
+        series=str(forecaster.series),
+        model_sha256=forecaster.about.model_sha256,
+        revision=forecaster.revision,
+        seen_until_s=forecaster.seen_until_s,
+        profile=profile.name,
+        profile_digest=profile.digest,
+        source=candles.source,
+        bar_s=forecaster.series.bar_s,
+        horizon_bars=forecaster.horizon_bars,
+        tasks=columns,
+        forecasters=tuple(made),
+    )
+    values = issuer.joined({task: np.stack([one[task] for one in made.values()]) for task in columns})
+    if not np.isfinite(values).all():
+        strange = [name for name, row in zip(made, values, strict=True) if not np.isfinite(row).all()]
+        raise SeriesError(
+            where=issuer.series,
+            rule="forecasts are finite numbers of single precision",
+            got=f"others from {listed(strange)} at {iso(issued_for_s)}",
+            fix="That close is left out",
+        )
+    return Entry(issuer, issued_for_s, written_s, known.digest, values)
+
+
+def _require_fitting(forecaster: Forecaster, issued_for_s: int) -> None:
+    """Refuse to speak about real prices with a model of simulated ones, and of what a model has seen."""
+    where, seen_s = str(forecaster.series), forecaster.seen_until_s
+    if forecaster.about.is_demo_market:
+        rule = "a ledger is of models that were trained on real candles"
+        raise DataError(where=where, rule=rule, got="one of the demo market", fix="Train it on real candles")
+    if seen_s > issued_for_s:
+        got = f"the close at {iso(issued_for_s)}, and a model that has seen candles until {iso(seen_s)}"
+        rule, fix = "a model forecasts what it has not seen", "That close is left out"
+        raise DataError(where=where, rule=rule, got=got, fix=fix)
 
 
 def jitter_s(place: str) -> int:
@@ -179,17 +335,16 @@ class Watch:
         if not closes and memory.looked_s == newest_s:
             return
         forecaster = self.models.forecaster(str(series)) if closes else None
-        begins_s = [
-            entry.due_s - truth_bars(entry) * series.bar_s for entry in self._ripe(series, woken).values()
-        ]
+        ripe = self._ripe(series, woken).values()
+        begins_s = [entry.due_s - truth_bars(entry) * series.bar_s for entry in ripe]
         if forecaster:
-            begins_s.append(closes[0] - wanted_bars(forecaster, profile_of(forecaster)) * series.bar_s)
+            begins_s.append(closes[0] - wanted_bars(forecaster) * series.bar_s)
         if begins_s:
             candles = source.candles(series, (newest_s - min(begins_s)) // series.bar_s)
             if forecaster:
                 with self._told_of(str(series), woken):
                     # Anew at each wake: a table may have grown since the last close.
-                    companions = Companions.of(profile_of(forecaster))
+                    companions = Companions.of(forecaster.about.trained_profile)
                     joined = companions.joined(candles, source)
                     self._issue(closes, forecaster, joined, source, woken)
                     companions.reaching(candles, joined)
@@ -219,7 +374,7 @@ class Watch:
         woken: Wake,
     ) -> None:
         """Forecast closes, oldest first, up to the first whose candle has not come."""
-        series, memory = forecaster.series, self._memories[forecaster.series]
+        series, memory, name = forecaster.series, self._memories[forecaster.series], str(forecaster.series)
         for close_s in closes:
             if candles.open_time_s[-1] < close_s - series.bar_s:
                 return
@@ -228,19 +383,19 @@ class Watch:
                 entry = self._entry(forecaster, candles, past, close_s)
             except V8Error as error:
                 memory.left_out_s = close_s
-                woken.failures[str(series)] = error
-                self._say(str(series), error)
+                woken.failures[name] = error
+                self._say(name, error)
                 continue
             written = replace(entry, written_s=present_of(source))
             if self.ledger.add(written):
                 woken.num_issued += 1
                 woken.num_late += written.is_late
-                self._told.pop(str(series), None)
+                self._told.pop(name, None)
 
     def _past(self, forecaster: Forecaster, close_s: int, source: CandleSource) -> FittedBaselines | Candles:
         """Return the baselines of a close, or the candles that they are yet to be fitted to."""
         fitted, until_s = self._memories[forecaster.series].fitted, fitted_until_s(close_s)
-        profile = profile_of(forecaster)
+        profile = forecaster.about.trained_profile
         if fitted and (fitted.until_s, fitted.profile) == (until_s, profile):
             return fitted
         companions, last_s = Companions.of(profile), until_s - forecaster.series.bar_s
@@ -250,19 +405,18 @@ class Watch:
         self, forecaster: Forecaster, candles: Candles, past: FittedBaselines | Candles, close_s: int
     ) -> Entry:
         """Forecast a close, as if it were written at once."""
-        series = forecaster.series
-        last_s = close_s - series.bar_s
+        last_s = close_s - forecaster.series.bar_s
         if last_s not in candles.open_time_s:
             raise DataError(
-                where=str(series),
+                where=str(forecaster.series),
                 rule=f"needs the candle that closed at {iso(close_s)}",
                 got="later candles without it",
                 fix="That close is left out",
             )
         if isinstance(past, Candles):
-            past = fit_baselines(profile_of(forecaster), past, fitted_until_s(close_s))
-            self._memories[series].fitted = past
-        known = candles.newest(wanted_bars(forecaster, past.profile), last_s)
+            past = fit_baselines(forecaster.about.trained_profile, past, fitted_until_s(close_s))
+            self._memories[forecaster.series].fitted = past
+        known = candles.newest(wanted_bars(forecaster), last_s)
         return make_entry(forecaster, past, known, close_s, self.place)
 
     def _due(self, series: Series, now_s: int) -> list[int]:
@@ -274,8 +428,7 @@ class Watch:
         return [*range(max(first_s, oldest_s), newest_s + 1, series.bar_s)]
 
     def _newest_close_s(self, series: Series, now_s: int) -> int:
-        past_s = now_s - self.settle_s - series.phase_s
-        return past_s // series.bar_s * series.bar_s + series.phase_s
+        return series.last_closed_s(now_s - self.settle_s) + series.bar_s
 
     @contextmanager
     def _told_of(self, what: str, woken: Wake | None = None) -> Iterator[None]:

@@ -13,7 +13,7 @@ from ledger_entries import ISSUER as BY_SOMEONE
 
 from v8.live.entries import Entry, Score
 from v8.live.ledger import Ledger
-from v8.live.staleness import recorded_losses
+from v8.live.renewal import recorded_losses
 from v8.losses.contest import decay_of
 from v8.losses.judgement import Judgement
 from v8.losses.table import Losses
