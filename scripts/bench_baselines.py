@@ -219,8 +219,8 @@ def prepared(what: Plan, name: str) -> Iterator[Judged]:
             data=data,
             span=data.spans[name],
             model=forecasts_of(what.run / str(series), data) if what.run else {},
-            judged_from_s=int(open_time_s[data.split.span(name)[0]]),
-            taught_until_s=int(open_time_s[data.split.train[1] - 1]),
+            judged_from_s=int(open_time_s[data.split[name][0]]),
+            taught_until_s=int(open_time_s[data.split["train"][1] - 1]),
         )
 
 

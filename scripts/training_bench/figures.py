@@ -14,8 +14,7 @@ from training_bench.contenders import FORMATS, Contender
 from v8.features.indicators import warmup_bars
 from v8.networks.cost import TRAINING_TO_FORWARD_FLOP, ceiling_pct, training_flop_per_window
 from v8.profile import Profile
-from v8.windows.dataset import table_columns
-from v8.windows.splits import split_rows
+from v8.windows.dataset import split_rows, table_columns
 
 EXTRAPOLATED_EPOCHS = 100
 FULL_FLEET = 40
@@ -99,6 +98,6 @@ def epoch_windows(profile: Profile) -> float:
     """Return the train windows of one epoch; a validation window counts a third, it has no gradient."""
     num_rows = profile.newest_bars - warmup_bars(table_columns(profile))
     split = split_rows(num_rows, profile, where=profile.name)
-    spans = {name: split.span(name) for name in ("train", "validation")}
+    spans = {name: split[name] for name in ("train", "validation")}
     windows = {name: end - first - profile.embargo_bars + 1 for name, (first, end) in spans.items()}
     return windows["train"] + windows["validation"] / TRAINING_TO_FORWARD_FLOP

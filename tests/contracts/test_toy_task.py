@@ -10,9 +10,7 @@ import pytest
 
 from v8.formulas.baselines import BASELINES
 from v8.profile import Profile
-from v8.tasks import TASKS
-from v8.tasks.closes import Closes
-from v8.tasks.task import UNITLESS, Task
+from v8.tasks import TASKS, UNITLESS, Closes, Task
 
 
 def implied(xp: Any, closes: Closes) -> Any:

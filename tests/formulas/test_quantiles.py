@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from v8.formulas.quantiles import conformal_widths, first_steps, kept_share
 from v8.profile import Profile
 from v8.quantile_levels import outer, signed_sums
-from v8.tasks import TASKS
-from v8.tasks.closes import standing_closes
+from v8.tasks import TASKS, standing_closes
 from v8.windows.dataset import SeriesData
 from v8.windows.regression import weighted_quantiles
-from v8.windows.spread import flat_units
+from v8.windows.span import flat_units
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -86,7 +85,7 @@ def test_the_unit_is_how_far_the_bands_of_simulated_walks_stray() -> None:
 
 
 def _units(standing: object) -> np.ndarray:
-    from v8.windows.spread import spread_units
+    from v8.windows.span import spread_units
 
     return spread_units(np, [TASKS["bands"]], standing, np.full((1, 1), 1e-3), np.ones((1, 3)))["bands"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from v8.formulas.baselines import EWMA, SCALED, fit_har
-from v8.tasks.closes import future_weights
+from v8.tasks import future_weights
 from v8.windows.span import Span
 
 

@@ -21,10 +21,9 @@ from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.profile import Profile
 from v8.tasks import TASKS
-from v8.windows.dataset import table_columns
+from v8.windows.dataset import table_columns, window_anchors
 from v8.windows.scaling import fit_scaling
 from v8.windows.span import Span
-from v8.windows.splits import window_anchors
 
 BAR_S = 900
 

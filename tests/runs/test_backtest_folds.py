@@ -14,8 +14,7 @@ from v8.features.indicators import warmup_bars
 from v8.market.series import Series
 from v8.profile import Profile, load_profile
 from v8.runs.backtest import History, fewest_step_bars, lay_folds
-from v8.windows.dataset import table_columns
-from v8.windows.splits import rows_needed, split_rows
+from v8.windows.dataset import rows_needed, split_rows, table_columns
 
 START_S = 1_600_000_200
 """A full quarter of an hour."""
@@ -59,10 +58,10 @@ def test_no_test_span_of_a_fold_meets_what_it_was_fitted_on_or_their_embargo(
 ) -> None:
     num_rows = max(rows_needed(profile), profile.newest_bars - warmup_bars(table_columns(profile)) - missing)
     split = split_rows(num_rows, profile, where="a fold")
-    assert split.test[0] - split.validation[1] >= profile.lookback_bars + profile.horizon_bars
-    assert split.validation[0] - split.train[1] >= profile.lookback_bars + profile.horizon_bars
-    assert split.test[1] == num_rows  # so the test spans of two folds begin as far apart as the folds end
-    assert 2 * fewest_step_bars(profile) >= split.test[1] - split.test[0] - missing
+    assert split["test"][0] - split["validation"][1] >= profile.lookback_bars + profile.horizon_bars
+    assert split["validation"][0] - split["train"][1] >= profile.lookback_bars + profile.horizon_bars
+    assert split["test"][1] == num_rows  # so the test spans of two folds begin as far apart as the folds end
+    assert 2 * fewest_step_bars(profile) >= split["test"][1] - split["test"][0] - missing
 
 
 def test_a_young_coin_and_one_that_left_take_part_where_they_can() -> None:

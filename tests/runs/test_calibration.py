@@ -47,7 +47,7 @@ def data(make_profile: Callable[..., Profile], make_data: Callable[..., SeriesDa
 def test_the_test_span_is_not_read(
     data: SeriesData, make_profile: Callable[..., Profile], change_table: Callable[..., Any]
 ) -> None:
-    first_test_row = data.split.test[0]
+    first_test_row = data.split["test"][0]
     columns = {name: data.table.column(name).copy() for name in data.table.columns}
     for values in columns.values():
         values[first_test_row:] *= 1.1

@@ -17,8 +17,6 @@ from v8.networks.networks import build_network
 from v8.profile import Profile
 from v8.windows.batches import (
     FleetWindows,
-    _gather,
-    _Resident,
     batched_rows,
     epoch_order,
     num_batches,
@@ -116,7 +114,7 @@ def test_numpy_gathers_the_same_batches_as_tf_data(
     profile = make_profile()
     fleet = [make_data(profile), make_data(profile, series="ETHUSDT-1h")]
     rows, weights = batched_rows([data.anchors["validation"] for data in fleet], 8)
-    plain = _gather(_Resident(fleet), rows[0], weights[0])
+    plain = FleetWindows(fleet).gather(rows[0], weights[0])
     piped = next(FleetWindows(fleet).span_batches("validation", 8))
     np.testing.assert_array_equal(plain.x_BMTF, np.asarray(piped.x_BMTF))
     for task, target in plain.y_BMHC.items():
@@ -135,7 +133,7 @@ def test_windows_weigh_what_their_series_says_whoever_gathers_them(
     assert (expected == 0).sum() == is_real.size - sum(data.num_windows("validation") for data in fleet)
     assert len(np.unique(expected)) > 50
     piped = [np.asarray(batch.weight_BM) for batch in FleetWindows(fleet).span_batches("validation", 32)]
-    plain = [_gather(_Resident(fleet), *batch).weight_BM for batch in zip(rows, is_real, strict=True)]
+    plain = [FleetWindows(fleet).gather(*batch).weight_BM for batch in zip(rows, is_real, strict=True)]
     np.testing.assert_array_equal(np.stack(piped), expected)
     np.testing.assert_array_equal(np.stack(plain), expected)
 

@@ -34,7 +34,7 @@ def test_g1_constants_ignore_everything_after_the_train_span(
     profile = make_profile(scaling=way, features=FEATURES)
     table = make_table(profile)
     data = prepare_series(table, profile)
-    end = data.split.train[1]
+    end = data.split["train"][1]
     changed = {}
     for name in table.columns:
         changed[name] = table.column(name).copy()

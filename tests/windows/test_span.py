@@ -13,8 +13,7 @@ from v8.columns import OHLC
 from v8.features.table import FeatureTable
 from v8.market.series import Series
 from v8.profile import Profile
-from v8.tasks import TASKS
-from v8.tasks.task import roll_forward
+from v8.tasks import TASKS, roll_forward
 from v8.windows.dataset import SeriesData
 from v8.windows.span import Span
 
@@ -117,10 +116,10 @@ def test_a_span_of_a_series_holds_bars_windows_and_what_followed_them(
         assert set(span.truth) == {"ohlc", "bands", "volatility"}
         assert list(span.rolled) == list(TASKS)
         assert {values.dtype for values in span.truth.values()} == {np.dtype(np.float64)}
-        first, end = data.split.span(name)
+        first, end = data.split[name]
         assert first <= span.anchors.min() - data.profile.lookback_bars + 1
         assert span.anchors.max() + data.profile.horizon_bars < end
-    assert data.spans["train"].anchors.max() < data.split.validation[0]
+    assert data.spans["train"].anchors.max() < data.split["validation"][0]
 
 
 def test_raw_windows_hold_the_features_of_the_rows_up_to_their_anchor(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from v8.errors import DataError
 from v8.profile import Profile, load_profile
-from v8.windows.splits import SPANS, rows_needed, split_rows, window_anchors
+from v8.windows.dataset import SPANS, rows_needed, split_rows, window_anchors
 
 ALIGNED = load_profile("aligned")
 
@@ -19,7 +19,7 @@ ALIGNED = load_profile("aligned")
 def test_the_shares_and_the_embargo_of_the_aligned_profile() -> None:
     # 1,140 rows less 2 embargoes of 60 + 10 leave 1,000: 700, 150 and 150.
     split = split_rows(1_140, ALIGNED, where="x")
-    assert (split.train, split.validation, split.test) == ((0, 700), (770, 920), (990, 1_140))
+    assert tuple(split.values()) == ((0, 700), (770, 920), (990, 1_140))
 
 
 @given(num_rows=st.integers(0, 20_000))
@@ -29,13 +29,13 @@ def test_g5_spans_follow_each_other_with_an_embargo_between(num_rows: int) -> No
             split_rows(min(num_rows, 600), ALIGNED, where="x")
         return
     split = split_rows(num_rows, ALIGNED, where="x")
-    assert split.train[0] == 0
-    assert split.test[1] == num_rows
-    assert split.validation[0] - split.train[1] == 70
-    assert split.test[0] - split.validation[1] == 70
+    assert split["train"][0] == 0
+    assert split["test"][1] == num_rows
+    assert split["validation"][0] - split["train"][1] == 70
+    assert split["test"][0] - split["validation"][1] == 70
     segment = np.zeros(num_rows, np.int32)
     for name in SPANS:
-        assert len(window_anchors(segment, split.span(name), 60, 10)) >= 1
+        assert len(window_anchors(segment, split[name], 60, 10)) >= 1
 
 
 @given(
@@ -70,7 +70,7 @@ def test_g5_no_window_of_one_span_shares_a_row_with_another(make_profile: Callab
     split = split_rows(500, profile, where="x")
     touched = []
     for name in SPANS:
-        anchors = window_anchors(np.zeros(500, np.int32), split.span(name), 20, 3)
+        anchors = window_anchors(np.zeros(500, np.int32), split[name], 20, 3)
         touched.append({row for anchor in anchors for row in range(anchor - 19, anchor + 4)})
     assert not (touched[0] & touched[1] | touched[1] & touched[2] | touched[0] & touched[2])
 

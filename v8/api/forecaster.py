@@ -31,9 +31,8 @@ from v8.market.frames import GivenCandles, candle_table, read_open_times
 from v8.market.series import TIMEFRAME_S, US_PER_S, Series, iso
 from v8.profile import Profile, load_profile
 from v8.storage import passing_folder
-from v8.windows.dataset import table_columns
+from v8.windows.dataset import table_columns, window_anchors
 from v8.windows.span import Span
-from v8.windows.splits import window_anchors
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -51,7 +51,7 @@ from v8.networks.published import FORECAST_BATCH, Forecasts, forecast_windows, s
 from v8.quantile_levels import MEDIAN, fault_of, quantile_column, quantile_output
 from v8.records import Count, OpenTime, Positive
 from v8.tasks import TASKS
-from v8.windows.splits import window_anchors
+from v8.windows.dataset import window_anchors
 
 FRAME: Final = "a frame"
 """Name of the source of candles that were given as a table in memory."""

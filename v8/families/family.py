@@ -17,7 +17,7 @@ from pydantic import Field
 
 from v8.quantile_levels import quantile_output
 from v8.records import Settings
-from v8.tasks.task import Task
+from v8.tasks import Task
 
 HEAD_PREFIX = "head_"
 Size = Annotated[int, Field(ge=1, le=4096)]

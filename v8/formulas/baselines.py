@@ -29,8 +29,7 @@ from v8.formulas.boosting import LIGHTGBM
 from v8.formulas.range_paths import Summary, path_medians, path_quantiles, walk_windows
 from v8.quantile_levels import MEDIAN
 from v8.registry import Registry
-from v8.tasks import TASKS
-from v8.tasks.closes import Closes, future_weights
+from v8.tasks import TASKS, Closes, future_weights
 from v8.windows.regression import least_absolute_errors, weighted_median
 from v8.windows.scaling import Scaling
 from v8.windows.span import Floats, Span

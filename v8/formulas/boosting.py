@@ -25,9 +25,7 @@ from v8.columns import RANGE_BARS
 from v8.errors import SeriesError
 from v8.features.formulas import FLOOR_SHARE, recent_range
 from v8.formulas.baseline import Baseline, Forecast, TaskForecasts, moved_from_rolled, moves_from_rolled
-from v8.tasks import TASKS
-from v8.tasks.closes import future_weights
-from v8.tasks.shipped import BANDS_TASK
+from v8.tasks import BANDS_TASK, TASKS, future_weights
 from v8.windows.span import Floats, Span
 
 PACKAGE: Final = "lightgbm"

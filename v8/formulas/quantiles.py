@@ -1,7 +1,7 @@
 """Quantiles: where a network's begin, and how far those of paths must be stretched.
 
 * The untrained network forecasts the train span's quantiles of each step and column, in multiples of the
-  units of `v8.windows.spread`, which are in recent ranges: an interval is as wide as the market is wild.
+  units of `spread_units`, which are in recent ranges: an interval is as wide as the market is wild.
 * Under `calibration: ensemble` no network says quantiles: they lie off the median as those of the simulated
   paths do (`v8.formulas.range_ensemble`), times a factor. On the validation span every distance is stretched
   by what is missing there to its level: the level's own quantile of truth over distance (conformalised

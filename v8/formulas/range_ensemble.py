@@ -60,8 +60,7 @@ from v8.formulas.range_paths import (
     walk_windows,
 )
 from v8.profile import Profile
-from v8.tasks import TASKS
-from v8.tasks.closes import RANGE_TO_VARIANCE, Closes, variance_weights
+from v8.tasks import RANGE_TO_VARIANCE, TASKS, Closes, variance_weights
 from v8.windows.regression import fit_without, least_absolute_errors, least_squares, weighted_median
 from v8.windows.span import Floats, Span, unheld_waves
 

@@ -25,9 +25,7 @@ from numpy.typing import NDArray
 from v8.columns import CLOSE, HIGH, LOW, OHLC, RANGE_BARS, TASK_OHLC
 from v8.features.formulas import FLOOR_SHARE
 from v8.quantile_levels import MEDIAN
-from v8.tasks import TASKS
-from v8.tasks.closes import Closes, window_moments
-from v8.tasks.task import Task
+from v8.tasks import TASKS, Closes, Task, window_moments
 from v8.windows.span import Floats, Span
 
 NUM_PATHS: Final = 512

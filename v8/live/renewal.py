@@ -58,9 +58,8 @@ from v8.runs.events import Listener, Note, Outcome, isolated
 from v8.runs.execution import Show, Summary, TrainAll, run
 from v8.runs.plan import Plan, make_plan
 from v8.storage import sweep
-from v8.windows.dataset import prepare_series, table_columns
+from v8.windows.dataset import prepare_series, table_columns, window_anchors
 from v8.windows.span import Span
-from v8.windows.splits import window_anchors
 from v8.wording import ABSENT, number
 
 RULES: Final = ("age", "decay", "always")

@@ -48,10 +48,9 @@ from v8.profile import Profile
 from v8.quantile_levels import outer, quantile_column
 from v8.storage import digest_bytes
 from v8.tasks import TASKS
-from v8.windows.dataset import table_columns
+from v8.windows.dataset import table_columns, window_anchors
 from v8.windows.scaling import fit_scaling
 from v8.windows.span import Span
-from v8.windows.splits import window_anchors
 
 FEWEST_FITTED_WINDOWS: Final = 200
 """Windows of the past: baselines fitted to fewer are no opponents."""

@@ -118,7 +118,7 @@ def season_of(data: SeriesData, forecasts: Mapping[str, Any], losses: table.Loss
     truth, made = test.truth[TASK_OHLC][..., OHLC.index(CLOSE)], forecasts[TASK_OHLC]
     is_held = (truth >= made[..., OHLC.index(LOW)]) & (truth <= made[..., OHLC.index(HIGH)])
     high, low = (data.table.column(name).astype(np.float64) for name in (HIGH, LOW))
-    ranges, fitted, bar_s = np.log(high / low), data.split.train[1], data.series.bar_s
+    ranges, fitted, bar_s = np.log(high / low), data.split["train"][1], data.series.bar_s
     return Season(
         closes_s=data.table.open_time_s[test.anchors].astype(np.int64) + bar_s,
         losses={

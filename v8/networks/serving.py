@@ -35,8 +35,7 @@ from v8.networks import serving_parts as parts
 from v8.networks.published import PublishedModel
 from v8.networks.serving_parts import columns_of
 from v8.profile import Profile
-from v8.tasks import TASKS
-from v8.tasks.task import roll_forward
+from v8.tasks import TASKS, roll_forward
 from v8.windows.scaling import Scaling, TargetForm, Transform, restore, shape_inputs
 from v8.windows.span import Floats
 

@@ -29,9 +29,8 @@ from v8.formulas.range_ensemble import MEMBERS, known_ranges, move_terms
 from v8.formulas.range_paths import NUM_PATHS, path_medians, path_quantiles
 from v8.profile import Profile
 from v8.quantile_levels import MEDIAN, apart, outer, quantile_output, signed_sums
-from v8.tasks import TASKS
-from v8.tasks.closes import RANGE_TO_VARIANCE, standing_closes
-from v8.windows.spread import spread_units
+from v8.tasks import RANGE_TO_VARIANCE, TASKS, standing_closes
+from v8.windows.span import spread_units
 
 
 def columns_of(rows: Any, profile: Profile, names: Sequence[str]) -> Any:

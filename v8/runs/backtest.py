@@ -32,8 +32,7 @@ from v8.profile import Profile
 from v8.runs.events import Listener, Note, StageStarted, Waiting, isolated, told_once
 from v8.runs.execution import Show, Summary, TrainAll, run
 from v8.runs.plan import make_plan
-from v8.windows.dataset import table_columns
-from v8.windows.splits import rows_needed, split_rows
+from v8.windows.dataset import rows_needed, split_rows, table_columns
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def lay_folds(histories: Mapping[Series, History], profile: Profile, num_folds: 
 def fewest_step_bars(profile: Profile) -> int:
     """Return the bars between two folds at least: half a test span, so that most of it is new."""
     num_rows = profile.newest_bars - warmup_bars(table_columns(profile))
-    first, end = split_rows(num_rows, profile, where=f"folds of {profile.newest_bars:,} candles").test
+    first, end = split_rows(num_rows, profile, where=f"folds of {profile.newest_bars:,} candles")["test"]
     return -(-(end - first) // 2)
 
 

@@ -27,8 +27,7 @@ from v8.market.series import Series, load_universe
 from v8.networks.cost import TRAINING_TO_FORWARD_FLOP, training_flop_per_window
 from v8.profile import Profile, require_trainable
 from v8.records import Count, Number
-from v8.windows.dataset import table_columns
-from v8.windows.splits import SPANS, rows_needed, split_rows
+from v8.windows.dataset import SPANS, rows_needed, split_rows, table_columns
 
 ASSUMED_FLOP_PER_S_PER_CORE = 38e9
 """Training speed assumed for estimates: about 300 windows/s of 126 MFLOP a core (scripts/RESULTS.md)."""
@@ -185,7 +184,7 @@ def estimate_work(profile: Profile, num_cores: int | None = None) -> Work:
     num_rows = max(0, profile.newest_bars - warmup_bars(table_columns(profile)))
     split = split_rows(num_rows, profile, where=f"{profile.newest_bars} candles")
     window_bars = profile.lookback_bars + profile.horizon_bars
-    windows = {name: split.span(name)[1] - split.span(name)[0] - window_bars + 1 for name in SPANS}
+    windows = {name: split[name][1] - split[name][0] - window_bars + 1 for name in SPANS}
     flop = training_flop_per_window(profile)
     epoch_flop = flop * (windows["train"] + windows["validation"] / TRAINING_TO_FORWARD_FLOP)
     rate = ASSUMED_FLOP_PER_S_PER_CORE * (num_cores or num_usable_cores())

@@ -19,8 +19,7 @@ from v8.losses.leaderboard import History, LeaderboardRow, summarise
 from v8.losses.table import Against
 from v8.market.candles import Candles
 from v8.quantile_levels import MEDIAN, intervals, levels_of, nominal, percent_of, quantile_column
-from v8.tasks import TASKS
-from v8.tasks.task import Task
+from v8.tasks import TASKS, Task
 from v8.views import charts
 from v8.views.charts import Axis, Chart, Fan, Line, Mark, Rule
 

@@ -67,18 +67,43 @@ def batched_rows(orders: Sequence[Rows], batch_size: int) -> tuple[Rows, Weights
 
 
 class FleetWindows:
-    """The windows of one or many series of one profile; tables and pipelines are set up once."""
+    """The windows of one or many series of one profile; tables and pipelines are set up once.
+
+    The tables of a fleet lie side by side, the shorter ones filled up with zeros no anchor points to.
+    """
 
     def __init__(self, fleet: Sequence[SeriesData]) -> None:
         self._fleet = list(fleet)
-        self._resident = _Resident(fleet)
         self._pipelines: dict[tuple[int, ...], _Pipeline] = {}
+        first = fleet[0]
+        self.inputs_MNF = _side_by_side([data.inputs_NF for data in fleet])
+        self.targets_MNHC = {
+            name: _side_by_side([data.learned[name] for data in fleet]) for name in first.learned
+        }
+        self.weights_MN = _side_by_side([data.weight_N for data in fleet])
+        features, scaling = first.profile.features, first.scaling
+        masks = {origin: scaling.anchored_mask(origin) for origin in ("", *neighbours(features))}
+        self.anchors = [
+            (features.index(beside(origin, CLOSE)), mask_F)
+            for origin, mask_F in masks.items()
+            if not origin or mask_F.any()
+        ]
+        """Column of the close, and which columns are measured from it, of each series that has prices."""
+        self.steps_T = np.arange(1 - first.profile.lookback_bars, 1)
 
     @property
     def num_bytes(self) -> int:
         """Size of the tables."""
-        resident = self._resident
-        return resident.inputs_MNF.nbytes + sum(one.nbytes for one in resident.targets_MNHC.values())
+        return self.inputs_MNF.nbytes + sum(one.nbytes for one in self.targets_MNHC.values())
+
+    @cached_property
+    def tensors(self) -> tuple[Any, dict[str, Any], Any]:
+        """Inputs, targets by name, and weights as tensors of the host, which all pipelines share."""
+        import tensorflow as tf  # noqa: PLC0415 - the floors below start without it
+
+        with tf.device("CPU:0"):
+            targets_MNHC = {task: tf.constant(target) for task, target in self.targets_MNHC.items()}
+            return tf.constant(self.inputs_MNF), targets_MNHC, tf.constant(self.weights_MN)
 
     def training_batches(
         self, seeds: Sequence[int], *, first_epochs: Sequence[int], num_epochs: int
@@ -100,42 +125,21 @@ class FleetWindows:
         """Yield one pass over a span of every series, in time order."""
         yield from self._gathered(*batched_rows([data.anchors[span] for data in self._fleet], batch_size))
 
+    def gather(self, rows_BM: Rows, weight_BM: Weights) -> Batch:
+        """Make one batch by NumPy."""
+        models = np.arange(rows_BM.shape[1])[:, None]
+        x_BMTF = self.inputs_MNF[models, rows_BM[:, :, None] + self.steps_T]
+        for close, mask_F in self.anchors:
+            x_BMTF = x_BMTF - x_BMTF[:, :, -1:, close, None] * mask_F
+        y_BMHC = {task: target[models[:, 0], rows_BM] for task, target in self.targets_MNHC.items()}
+        return Batch(x_BMTF, y_BMHC, weight_BM * self.weights_MN[models[:, 0], rows_BM])
+
     def _gathered(self, rows_SBM: Rows, weight_SBM: Weights) -> Iterator[Batch]:
         if find_spec("tensorflow") is None:
-            return (_gather(self._resident, *batch) for batch in zip(rows_SBM, weight_SBM, strict=True))
+            return (self.gather(*batch) for batch in zip(rows_SBM, weight_SBM, strict=True))
         if rows_SBM.shape not in self._pipelines:
-            self._pipelines[rows_SBM.shape] = _Pipeline(self._resident, rows_SBM.shape)
+            self._pipelines[rows_SBM.shape] = _Pipeline(self, rows_SBM.shape)
         return self._pipelines[rows_SBM.shape].batches(rows_SBM, weight_SBM)
-
-
-class _Resident:
-    """The tables of a fleet side by side, the shorter ones filled up with zeros no anchor points to."""
-
-    def __init__(self, fleet: Sequence[SeriesData]) -> None:
-        first = fleet[0]
-        self.inputs_MNF = _side_by_side([data.inputs_NF for data in fleet])
-        self.targets_MNHC = {
-            name: _side_by_side([data.learned[name] for data in fleet]) for name in first.learned
-        }
-        self.weights_MN = _side_by_side([data.weight_N for data in fleet])
-        features, scaling = first.profile.features, first.scaling
-        masks = {origin: scaling.anchored_mask(origin) for origin in ("", *neighbours(features))}
-        self.anchors = [
-            (features.index(beside(origin, CLOSE)), mask_F)
-            for origin, mask_F in masks.items()
-            if not origin or mask_F.any()
-        ]
-        """Column of the close, and which columns are measured from it, of each series that has prices."""
-        self.steps_T = np.arange(1 - first.profile.lookback_bars, 1)
-
-    @cached_property
-    def tensors(self) -> tuple[Any, dict[str, Any], Any]:
-        """Inputs, targets by name, and weights as tensors of the host, which all pipelines share."""
-        import tensorflow as tf  # noqa: PLC0415 - the floors below start without it
-
-        with tf.device("CPU:0"):
-            targets_MNHC = {task: tf.constant(target) for task, target in self.targets_MNHC.items()}
-            return tf.constant(self.inputs_MNF), targets_MNHC, tf.constant(self.weights_MN)
 
 
 def _side_by_side(arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
@@ -148,15 +152,6 @@ def _side_by_side(arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
     return joined
 
 
-def _gather(resident: _Resident, rows_BM: Rows, weight_BM: Weights) -> Batch:
-    models = np.arange(rows_BM.shape[1])[:, None]
-    x_BMTF = resident.inputs_MNF[models, rows_BM[:, :, None] + resident.steps_T]
-    for close, mask_F in resident.anchors:
-        x_BMTF = x_BMTF - x_BMTF[:, :, -1:, close, None] * mask_F
-    y_BMHC = {task: target[models[:, 0], rows_BM] for task, target in resident.targets_MNHC.items()}
-    return Batch(x_BMTF, y_BMHC, weight_BM * resident.weights_MN[models[:, 0], rows_BM])
-
-
 class _Pipeline:
     """Passes of one length through tf.data: gathers in the background what a variable names.
 
@@ -165,13 +160,13 @@ class _Pipeline:
     once, and every later step of the program pays for fresh pages (44 ms became 63 ms).
     """
 
-    def __init__(self, resident: _Resident, shape: tuple[int, ...]) -> None:
+    def __init__(self, windows: FleetWindows, shape: tuple[int, ...]) -> None:
         import tensorflow as tf  # noqa: PLC0415 - the floors below start without it
 
         with tf.device("CPU:0"):
-            inputs_MNF, targets_MNHC, weights_MN = resident.tensors
-            steps_T = tf.constant(resident.steps_T, tf.int64)
-            anchors = [(close, tf.constant(mask_F)) for close, mask_F in resident.anchors]
+            inputs_MNF, targets_MNHC, weights_MN = windows.tensors
+            steps_T = tf.constant(windows.steps_T, tf.int64)
+            anchors = [(close, tf.constant(mask_F)) for close, mask_F in windows.anchors]
             self._rows_SBM = tf.Variable(np.zeros(shape, np.int64))
             self._weight_SBM = tf.Variable(np.zeros(shape, np.float32))
 

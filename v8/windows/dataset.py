@@ -1,15 +1,20 @@
 """One series made ready: table, split, scaling, windows, all by row number into resident arrays.
 
+Train, validation and test span follow one another in time, with an embargo between them. An anchor is the
+last known row of a window: its lookback rows end there and its horizon rows follow. A window counts only when
+all its rows lie in one span and in one unbroken segment, so none looks across a hole in the candles, and none
+shares a row with another span.
+
 A window is never copied out of the table before its batch is made: memory grows with rows times
 (features + horizon x targets), never with the lookback.
 
 Shape legend: N rows, W windows, T lookback, F features, H horizon, C columns of a task.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +27,12 @@ from v8.profile import Profile
 from v8.quantile_levels import quantile_output
 from v8.tasks import TASKS
 from v8.windows.scaling import Scaling, fit_scaling
-from v8.windows.span import Floats, Span, recent_range
-from v8.windows.splits import SPANS, Split, rows_needed, split_rows, window_anchors
-from v8.windows.spread import flat_units
+from v8.windows.span import Floats, Span, flat_units, recent_range
+
+SPANS: Final = ("train", "validation", "test")
+
+Split = dict[str, tuple[int, int]]
+"""First and past-the-end row of each of the spans."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,7 @@ class SeriesData:
         targets_NHC: Per task, scaled targets by anchor row, float32; rows that anchor no window are 0.
         weight_N: Weight of the window anchored at each row in losses, mean about one, float32.
         units_NHC: By `quantile_output` of each task, what its quantiles are multiples of, by anchor row,
-            float32, see `v8.windows.spread`; nothing where the network forecasts none.
+            float32, see `spread_units`; nothing where the network forecasts none.
     """
 
     profile: Profile
@@ -73,8 +81,7 @@ class SeriesData:
     def describe_split(self) -> dict[str, Any]:
         """Return rows, open times (ISO, UTC) and windows of each span, and the embargo, as JSON values."""
         described: dict[str, Any] = {}
-        for name in SPANS:
-            first, end = self.split.span(name)
+        for name, (first, end) in self.split.items():
             ends_s = self.table.open_time_s[[first, end - 1]]
             first_open, last_open = (datetime.fromtimestamp(int(end_s), UTC).isoformat() for end_s in ends_s)
             described[name] = {
@@ -83,7 +90,7 @@ class SeriesData:
                 "last_open": last_open,
                 "num_windows": self.num_windows(name),
             }
-        return {**described, "embargo_bars": self.split.embargo_bars}
+        return {**described, "embargo_bars": self.profile.embargo_bars}
 
 
 def table_columns(profile: Profile) -> tuple[str, ...]:
@@ -101,8 +108,8 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
         SeriesError: If the close never moves on the train span.
     """
     split = split_rows(len(table), profile, where=str(table.series))
-    spans = {name: _span(table, split, name, profile) for name in SPANS}
-    scaling = fit_scaling(spans["train"], split.train, table_columns(profile))
+    spans = {name: _span(table, rows, name, profile) for name, rows in split.items()}
+    scaling = fit_scaling(spans["train"], split["train"], table_columns(profile))
     # Windows weigh as much as the recent range by which targets are divided; all alike where none does.
     floored = scaling.floored_range(recent_range(table, profile))
     return SeriesData(
@@ -115,9 +122,18 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
         inputs_NF=scaling.scale_inputs(
             table.select(profile.features).astype(np.float64), _closes(table, profile)
         ),
-        targets_NHC=_targets(spans, scaling),
+        # One task at a time: of a million rows each is hundreds of megabytes.
+        targets_NHC=_by_row(
+            (span, task, scaling.scale_targets(span, {task: span.truth[task]})[task])
+            for span in spans.values()
+            for task in span.truth
+        ),
         weight_N=(floored / floored[spans["train"].anchors].mean()).astype(np.float32),
-        units_NHC=_units(spans, floored) if profile.shape.outer_levels else {},
+        units_NHC=_by_row(
+            (span, quantile_output(task), unit)
+            for span in (spans.values() if profile.shape.outer_levels else ())
+            for task, unit in flat_units(span, floored[span.anchors]).items()
+        ),
     )
 
 
@@ -128,8 +144,8 @@ def _closes(table: FeatureTable, profile: Profile) -> dict[str, Floats]:
     return {origin: table.column(name).astype(np.float64) for origin, name in told.items()}
 
 
-def _span(table: FeatureTable, split: Split, name: str, profile: Profile) -> Span:
-    found = window_anchors(table.segment, split.span(name), profile.lookback_bars, profile.horizon_bars)
+def _span(table: FeatureTable, rows: tuple[int, int], name: str, profile: Profile) -> Span:
+    found = window_anchors(table.segment, rows, profile.lookback_bars, profile.horizon_bars)
     if not len(found):
         raise DataError(
             where=str(table.series),
@@ -141,24 +157,57 @@ def _span(table: FeatureTable, split: Split, name: str, profile: Profile) -> Spa
     return Span(table, profile, found)
 
 
-def _targets(spans: Mapping[str, Span], scaling: Scaling) -> dict[str, NDArray[np.float32]]:
-    targets: dict[str, NDArray[np.float32]] = {}
-    for span in spans.values():
-        for task in span.truth:  # one at a time: of a million rows each is hundreds of megabytes
-            _put(targets, span, scaling.scale_targets(span, {task: span.truth[task]}))
-    return targets
+def _by_row(told: Iterable[tuple[Span, str, NDArray[np.floating[Any]]]]) -> dict[str, NDArray[np.float32]]:
+    """Write what belongs to the windows of spans, (W, H, C) by name, into arrays by anchor row."""
+    rows: dict[str, NDArray[np.float32]] = {}
+    for span, name, values_WHC in told:
+        if name not in rows:
+            rows[name] = np.zeros((len(span.table), *values_WHC.shape[1:]), np.float32)
+        rows[name][span.anchors] = values_WHC
+    return rows
 
 
-def _units(spans: Mapping[str, Span], floored_N: Floats) -> dict[str, NDArray[np.float32]]:
-    units: dict[str, NDArray[np.float32]] = {}
-    for span in spans.values():
-        found = flat_units(span, floored_N[span.anchors])
-        _put(units, span, {quantile_output(task): values for task, values in found.items()})
-    return units
+def split_rows(num_rows: int, profile: Profile, *, where: str) -> Split:
+    """Divide the rows by the profile's shares, after setting two embargoes aside.
+
+    A DataError tells that a span of the series `where` would not hold a single window.
+    """
+    window_bars = profile.lookback_bars + profile.horizon_bars
+    usable = num_rows - 2 * profile.embargo_bars
+    num_train = round(usable * profile.split.train)
+    num_validation = round(usable * profile.split.validation)
+    smallest = min(num_train, num_validation, usable - num_train - num_validation)
+    if smallest < window_bars:
+        raise DataError(
+            where=where,
+            rule=f"needs at least {rows_needed(profile)} rows after the indicators' warm-up, so that train, "
+            f"validation and test each hold one window of {window_bars} bars",
+            got=str(num_rows),
+            fix="Fetch a longer history with param:bars, or lower lookback_bars in the profile",
+        )
+    validation_start = num_train + profile.embargo_bars
+    test_start = validation_start + num_validation + profile.embargo_bars
+    validation = validation_start, validation_start + num_validation
+    return {"train": (0, num_train), "validation": validation, "test": (test_start, num_rows)}
 
 
-def _put(rows: dict[str, NDArray[np.float32]], span: Span, values: Mapping[str, NDArray[Any]]) -> None:
-    """Write what belongs to the windows of a span into arrays by anchor row, made when missing."""
-    for name, values_WHC in values.items():
-        empty = np.zeros((len(span.table), *values_WHC.shape[1:]), np.float32)
-        rows.setdefault(name, empty)[span.anchors] = values_WHC
+def rows_needed(profile: Profile) -> int:
+    """Return the fewest unbroken rows with which every span holds a window."""
+    window_bars = profile.lookback_bars + profile.horizon_bars
+    smallest_share = min(profile.split.train, profile.split.validation, profile.split.test)
+    # One row more than the exact quotient absorbs the rounding of the shares.
+    return int(np.ceil((window_bars + 1) / smallest_share)) + 2 * profile.embargo_bars
+
+
+def window_anchors(
+    segment: NDArray[np.int32], span: tuple[int, int], lookback_bars: int, horizon_bars: int
+) -> NDArray[np.int64]:
+    """List the last known row of every complete window of a span, ascending, int64; empty when nothing fits.
+
+    The segment numbers the unbroken piece that each row belongs to, shape (N,), ascending; the lookback
+    includes the anchor.
+    """
+    first, end = span
+    anchors = np.arange(first + lookback_bars - 1, end - horizon_bars, dtype=np.int64)
+    unbroken = segment[anchors - lookback_bars + 1] == segment[anchors + horizon_bars]
+    return anchors[unbroken]

@@ -54,8 +54,6 @@ What it is made of stays as it is, so that the published models of one profile r
 WINDOWS_AT_ONCE: Final = 65_536
 """Windows whose logarithms are taken at once: of a million they would fill gigabytes on the way."""
 
-_FIX: Final = "Leave this series out or fetch another span"
-
 
 class Transform(StrEnum):
     """How one input column is brought to unit size."""
@@ -79,9 +77,8 @@ _ANCHORED_TRANSFORMS = {
     Kind.PRICE_CHANGE: Transform.RELATIVE,
     Kind.AMOUNT: Transform.RELATIVE,
     Kind.POSITIVE: Transform.LOGGED,
-    Kind.CENTRED: Transform.LEVEL,
-    Kind.OTHER: Transform.LEVEL,
 }
+"""How `anchored` scaling transforms columns by their kind; all others by `LEVEL`."""
 
 
 @dataclass(frozen=True)
@@ -97,40 +94,27 @@ class ColumnScaling:
 
 @dataclass(frozen=True)
 class TaskScaling:
-    """Constants of one task.
+    """Constants of one task."""
 
-    Args:
-        task: A key of `TASKS`.
-        form: What the network's output means.
-        center: Per column, shape (C,); zeros but under `LEVEL`.
-        scale: Per column, shape (C,); one common value but under `LEVEL`, which keeps order.
-        start: Scaled constant forecast per step and column, shape (H, C).
-        offset: Median log ratio of truth to roll-forward on train windows, shape (H, C).
-    """
-
-    task: str
-    form: TargetForm
-    center: tuple[float, ...]
-    scale: tuple[float, ...]
-    start: tuple[tuple[float, ...], ...]
-    offset: tuple[tuple[float, ...], ...]
+    task: str  # a key of `TASKS`
+    form: TargetForm  # what the network's output means
+    center: tuple[float, ...]  # per column, shape (C,); zeros but under `LEVEL`
+    scale: tuple[float, ...]  # per column, shape (C,); one common value but under `LEVEL`, which keeps order
+    start: tuple[tuple[float, ...], ...]  # scaled constant forecast per step and column, shape (H, C)
+    offset: tuple[
+        tuple[float, ...], ...
+    ]  # median log ratio of truth to roll-forward on train windows, (H, C)
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Everything that turns prices into numbers near one, and back; columns and tasks in the profile's order.
-
-    Args:
-        reference_price: Median train close; keeps float32 logarithms small, cancels out in windows.
-        volatility_floor: Smallest volatility told apart, unitless.
-        range_floor: Smallest recent range that divides a target, unitless; 0 unless `ranged`.
-    """
+    """Everything that turns prices into numbers near one, and back; columns and tasks as in the profile."""
 
     columns: tuple[ColumnScaling, ...]
     tasks: tuple[TaskScaling, ...]
-    reference_price: float
-    volatility_floor: float
-    range_floor: float = 0.0
+    reference_price: float  # median train close; keeps float32 logarithms small, cancels out in windows
+    volatility_floor: float  # smallest volatility told apart, unitless
+    range_floor: float = 0.0  # smallest recent range that divides a target, unitless; 0 unless `ranged`
 
     @property
     def structure(self) -> tuple[Hashable, ...]:
@@ -155,11 +139,9 @@ class Scaling:
         """
         scaled = []
         for column, x_N in zip(self.columns, table_NF.T, strict=True):
-            origin, floor = parted(column.name)[0], column.floor
-            price = 1.0 if origin else self.reference_price
-            shaped = shape_inputs(
-                np, column.transform, x_N, close=closes.get(origin), anchor=price, floor=floor
-            )
+            origin = parted(column.name)[0]
+            price, close_N = 1.0 if origin else self.reference_price, closes.get(origin)
+            shaped = shape_inputs(np, column.transform, x_N, close=close_N, anchor=price, floor=column.floor)
             scaled.append((shaped - column.center) / column.scale)
         return np.stack(scaled, axis=1).astype(np.float32)
 
@@ -168,11 +150,8 @@ class Scaling:
 
         The origin is "" for the series itself, else the symbol of another one.
         """
-        is_meant = [
-            column.transform is Transform.ANCHORED and parted(column.name)[0] == origin
-            for column in self.columns
-        ]
-        return np.array(is_meant, np.float32)
+        anchored = (each.name if each.transform is Transform.ANCHORED else None for each in self.columns)
+        return np.array([name is not None and parted(name)[0] == origin for name in anchored], np.float32)
 
     def floored_range(self, range_W: Floats) -> Floats:
         """Raise recent ranges to the smallest one that divides a target, shape (W,), unitless."""
@@ -209,14 +188,10 @@ def shape_inputs(xp: Any, transform: Transform, x: Any, *, close: Any, anchor: A
 
 
 def restore(xp: Any, form: TargetForm, stretched: Any, *, reference: Any, unit: Any, center: Any) -> Any:
-    """Turn a target of its own size back into the task's unit; the published model does so too.
+    """Turn targets times their scale, (W, H, C), back into the task's unit; the published model does so too.
 
-    Args:
-        xp: Array namespace, `numpy` or `keras.ops`.
-        stretched: Targets times their scale, shape (W, H, C).
-        reference: Roll-forward forecast, floored where its logarithm was taken.
-        unit: What a recent range is in the task's unit, shape (W, 1, 1); only `RANGED` reads it.
-        center: Per column; only `LEVEL` reads it.
+    The reference is the roll-forward forecast, floored where its logarithm was taken, the unit what a recent
+    range is in the task's unit, (W, 1, 1), for `RANGED` only, and the center, per column, for `LEVEL` only.
     """
     if form is TargetForm.RANGED:
         return reference + stretched * unit
@@ -235,24 +210,19 @@ def fit_scaling(train: Span, rows: tuple[int, int], columns: Sequence[str]) -> S
     raw = {name: train.table.column(name)[slice(*rows)].astype(np.float64) for name in columns}
     close, volatility = raw[CLOSE], raw[VOLATILITY]
     floor = VOLATILITY_FLOOR_SHARE * _positive_median(volatility)
-    if not floor or float(np.std(np.diff(np.log(close)))) == 0:
-        raise SeriesError(
-            where=where,
-            rule="the close must move on the train span",
-            got="one price throughout",
-            fix=_FIX,
-        )
-    is_ranged = profile.scaling == "ranged"
+    is_ranged, fix = profile.scaling == "ranged", "Leave this series out or fetch another span"
     range_floor = RANGE_FLOOR_SHARE * _positive_median(raw[RECENT_RANGE]) if is_ranged else 0.0
+    if not floor or float(np.std(np.diff(np.log(close)))) == 0:
+        rule, got = "the close must move on the train span", "one price throughout"
+        raise SeriesError(where=where, rule=rule, got=got, fix=fix)
     if is_ranged and not range_floor:
-        raise SeriesError(
-            where=where,
-            rule="some bar of the train span must trade at more than one price with scaling: ranged",
-            got="high equal to low throughout",
-            fix=_FIX,
-        )
+        rule = "some bar of the train span must trade at more than one price with scaling: ranged"
+        raise SeriesError(where=where, rule=rule, got="high equal to low throughout", fix=fix)
+    fitted = [_fit_column(profile, name, raw) for name in profile.features]
+    for place in unheld_waves(train, profile.features):
+        fitted[place] = replace(fitted[place], scale=SILENT_SCALE)
     return Scaling(
-        columns=_fit_columns(train, raw),
+        columns=tuple(fitted),
         tasks=tuple(_fit_task(train, task, floor, range_floor) for task in profile.tasks),
         reference_price=float(np.median(close)),
         volatility_floor=floor,
@@ -279,22 +249,14 @@ def _range_distance(task: str, span: Span, values_WHC: Floats, range_floor: floa
     return (values_WHC - span.rolled[task]) / np.asarray(unit_W)[:, None, None]
 
 
-def _fit_columns(train: Span, raw: Mapping[str, Floats]) -> tuple[ColumnScaling, ...]:
-    """Fit every input column; one that tells the time of too long a period is as good as zero."""
-    profile = train.profile
-    columns = [_fit_column(profile, name, raw) for name in profile.features]
-    for place in unheld_waves(train, profile.features):
-        columns[place] = replace(columns[place], scale=SILENT_SCALE)
-    return tuple(columns)
-
-
 def _fit_column(profile: Profile, name: str, raw: Mapping[str, Floats]) -> ColumnScaling:
     x_N, origin = raw[name], parted(name)[0]
     if profile.scaling == "minmax":
         low, high = float(x_N.min()), float(x_N.max())
         return ColumnScaling(name, Transform.LEVEL, low, _positive(high - low), 0.0)
-    is_level = profile.scaling == "standard"
-    transform = Transform.LEVEL if is_level else _ANCHORED_TRANSFORMS[FEATURES[name].kind]
+    transform = Transform.LEVEL
+    if profile.scaling != "standard":
+        transform = _ANCHORED_TRANSFORMS.get(FEATURES[name].kind, transform)
     close_N = raw.get(beside(origin, CLOSE))
     if transform is Transform.ANCHORED and close_N is not None:
         # The reference of others is their center: like `reference_price` it cancels out in windows.
@@ -307,45 +269,39 @@ def _fit_column(profile: Profile, name: str, raw: Mapping[str, Floats]) -> Colum
 
 def _fit_task(train: Span, task: str, floor: float, range_floor: float) -> TaskScaling:
     profile, num_columns = train.profile, len(TASKS[task].columns)
-    weight_W = np.maximum(train.recent_range, range_floor)
-    ratio = _log_ratio(task, train, train.truth[task], floor)
-    form, center, scale = _FORMS[profile.scaling], np.zeros(num_columns), np.ones(num_columns)
+    weight_W, truth_WHC = np.maximum(train.recent_range, range_floor), train.truth[task]
+    ratio = _log_ratio(task, train, truth_WHC, floor)
     offset = tuple(map(tuple, np.median(ratio, axis=0).tolist()))
-    if form is TargetForm.ROLL_FORWARD:
-        # One scale for all columns of a task keeps their order: high above close stays above.
-        scale = scale * _positive(float(np.sqrt(ratio.var(axis=0).mean())))
-        scaled = np.divide(ratio, scale, out=ratio)
-    elif form is TargetForm.RANGED:
-        moved = _range_distance(task, train, train.truth[task], range_floor)
-        # The naive forecast's mean error becomes one, so a loss reads as a multiple of it.
-        mean_WHC = np.average(np.abs(moved), axis=0, weights=weight_W)
-        scale = scale * _positive(float(mean_WHC.mean()))
-        scaled = moved / scale
-    else:
-        truth_WHC = train.truth[task]
+    form = _FORMS.get(profile.scaling, TargetForm.LEVEL)
+    if form is TargetForm.LEVEL:
         flat = truth_WHC.reshape(-1, num_columns)
         is_standard = profile.scaling == "standard"
         center = flat.mean(axis=0) if is_standard else flat.min(axis=0)
         spread = flat.std(axis=0) if is_standard else np.ptp(flat, axis=0)
-        scale = np.array([_positive(float(value)) for value in spread])
-        scaled = (truth_WHC - center) / scale
-    is_mean = profile.tasks[task].loss == "mse"
+        moved, scale = truth_WHC - center, np.array([_positive(float(value)) for value in spread])
+    else:
+        if form is TargetForm.ROLL_FORWARD:
+            moved, size = ratio, np.sqrt(ratio.var(axis=0).mean())
+        else:
+            moved = _range_distance(task, train, truth_WHC, range_floor)
+            # The naive forecast's mean error becomes one, so a loss reads as a multiple of it.
+            size = np.average(np.abs(moved), axis=0, weights=weight_W).mean()
+        # One scale for all columns of a task keeps their order: high above close stays above.
+        center, scale = np.zeros(num_columns), np.full(num_columns, _positive(float(size)))
+    scaled = np.divide(moved, scale, out=moved)
+    start = _typical(scaled, weight_W, is_mean=profile.tasks[task].loss == "mse")
     return TaskScaling(
         task=task,
         form=form,
         center=tuple(center.tolist()),
         scale=tuple(scale.tolist()),
-        start=tuple(map(tuple, _typical(scaled, weight_W, is_mean=is_mean).tolist())),
+        start=tuple(map(tuple, start.tolist())),
         offset=offset,
     )
 
 
-_FORMS = {
-    "anchored": TargetForm.ROLL_FORWARD,
-    "ranged": TargetForm.RANGED,
-    "standard": TargetForm.LEVEL,
-    "minmax": TargetForm.LEVEL,
-}
+_FORMS = {"anchored": TargetForm.ROLL_FORWARD, "ranged": TargetForm.RANGED}
+"""What targets mean by the profile's scaling; `LEVEL` with any other."""
 
 
 def _typical(scaled_WHC: Floats, weight_W: Floats, *, is_mean: bool) -> Floats:

@@ -1,4 +1,4 @@
-"""A span: windows of one series, with all that is known at them and what followed.
+"""A span: windows of one series, with all that is known at them, what followed, and how far it may lie off.
 
 Everything is computed when first asked for, and kept, but for what is very large (`PerTask`).
 What is named *known* at a window reads its last known row and earlier ones only; `truth` alone looks ahead.
@@ -9,7 +9,7 @@ Legend: R rows of the table, W windows, T lookback, F features, H horizon, C col
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -19,9 +19,16 @@ from v8.columns import BAND_PERIOD_BARS, BAND_WIDTH_STDS, CLOSE, HIGH, LOW, RECE
 from v8.features.formulas import DAY_S, WEEK_S
 from v8.features.table import FeatureTable
 from v8.profile import Profile
-from v8.tasks import TASKS
-from v8.tasks.closes import RANGE_TO_VARIANCE, Closes, standing_closes
-from v8.tasks.shipped import BANDS_TASK
+from v8.tasks import (
+    BANDS_TASK,
+    RANGE_TO_VARIANCE,
+    TASKS,
+    Closes,
+    Task,
+    moved_closes,
+    standing_closes,
+    variance_weights,
+)
 
 EWMA_DECAY: Final = 0.94
 """What is left of a bar's weight one bar later; RiskMetrics Technical Document (1996), section 5.3."""
@@ -33,7 +40,6 @@ what happened once is taken for what always happens then."""
 _PERIODS_S: Final = {"day": DAY_S, "week": WEEK_S}
 
 Floats = NDArray[np.float64]
-
 
 LARGEST_KEPT_BYTES: Final = 64 << 20
 """Of one task: 200,000 windows of candles ten steps ahead."""
@@ -200,3 +206,59 @@ def recent_range(table: FeatureTable, profile: Profile) -> Floats:
     if profile.scaling == "ranged":
         return table.column(RECENT_RANGE).astype(np.float64)
     return np.ones(len(table))
+
+
+def spread_units(
+    xp: Any, tasks: Sequence[Task], standing: Closes, recent: Any, squares: Any
+) -> dict[str, Any]:
+    """Return the unit of every task's quantiles, (W or 1, H, C or 1), in recent ranges, above 0.
+
+    By so much can each forecast be wrong, as far as arithmetic knows. Say each coming bar ranges so far,
+    either way, by itself. Then
+
+    * open, high, low and close are as uncertain as a random walk with these steps has come far;
+    * the middle of the bands moves with every close that the walk moves, and their deviation faster the
+      further the last close lies from the middle: to first order (the delta method) a column of theirs moves
+      by |1/20 - D m / (19 d)| of the sum of all moved closes, m and d being middle and deviation of the
+      roll-forward twenty, seen from the last close, and D by how many deviations the column lies off the
+      middle;
+    * beside that, the deviation grows by what the walk adds to its square.
+
+    The unit is the root of the sum of the last two squares. Upper and lower band differ by the side on which
+    the last close lies, which no symmetric feature says.
+
+    Args:
+        xp: Array namespace, `numpy` or `keras.ops`.
+        standing: The closes that come if the close stays where it is.
+        recent: Recent ranges, (W, 1), unitless and above 0.
+        squares: Squared ranges of coming bars, (W, H) or (1, H), in recent ranges and above 0.
+    """
+    walked = xp.expand_dims(xp.sqrt(xp.cumsum(squares, axis=1)), -1)
+    if not any(task.has_window for task in tasks):
+        return {task.name: walked for task in tasks}
+    middle, deviation = (standing.middle - 1.0) / recent, standing.deviation / recent
+    horizon = squares.shape[1]
+    of_moved, of_widened = (
+        xp.matmul(squares, weights.T.astype(np.float32))
+        for weights in (np.square(moved_closes(horizon)), variance_weights(horizon))
+    )
+    widened = xp.sqrt(xp.square(deviation) + of_widened)
+    slope = middle / ((BAND_PERIOD_BARS - 1) * widened)
+    moved, slope, added = (
+        xp.expand_dims(part, -1) for part in (xp.sqrt(of_moved), slope, widened - deviation)
+    )
+
+    def windowed(task: Task) -> Any:
+        off = task.column_deviations.astype(np.float32)
+        moves_middle = 1.0 / BAND_PERIOD_BARS if task.is_price else 0.0
+        return xp.sqrt(xp.square((moves_middle - slope * off) * moved) + xp.square(added * off))
+
+    return {task.name: windowed(task) if task.has_window else walked for task in tasks}
+
+
+def flat_units(span: Span, floored_range: Floats) -> dict[str, Floats]:
+    """Return the units if every coming bar ranges as the recent ones did, per task, shape (W, H, C)."""
+    tasks = [TASKS[name] for name in span.profile.tasks]
+    squares = np.ones((1, span.horizon_bars))
+    units = spread_units(np, tasks, span.standing, floored_range[:, None], squares)
+    return {task: np.broadcast_to(unit, span.truth[task].shape) for task, unit in units.items()}
