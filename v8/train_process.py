@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from v8.artifacts.run_folder import read_run
-from v8.cli.run import carry_out
+from v8.cli.runs import carry_out
 from v8.errors import DataError, StorageError, V8Error
 from v8.machine.interruption import watch_interrupts
 from v8.machine.measurements import serve

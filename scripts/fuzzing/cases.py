@@ -28,7 +28,7 @@ import yaml
 from fuzzing.given import TABLE, candles_told, covariates
 from fuzzing.ledgers import LEDGER, changed_ledger
 from v8.artifacts.nested_runs import PLAN_FILE
-from v8.hub.layout import Choice, stage_run
+from v8.hub.staging import Choice, stage_run
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.market.sources.tables import ARCHIVE_COLUMNS

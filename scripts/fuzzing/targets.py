@@ -30,7 +30,8 @@ from v8.artifacts.run_folder import read_run
 from v8.artifacts.series_artifact import read_sample
 from v8.cli.app import app
 from v8.errors import MAX_MESSAGE, V8Error
-from v8.hub.layout import Choice, read_manifest, stage_run
+from v8.hub.layout import read_manifest
+from v8.hub.staging import Choice, stage_run
 from v8.losses.leaderboard import read_history
 from v8.market.companions import read_user_table
 from v8.market.series import load_universe

@@ -14,7 +14,7 @@ import pytest
 import v8
 from v8.api.runs import Flags, train
 from v8.artifacts.forecaster import SeenCandlesWarning
-from v8.cli.run import run as run_command
+from v8.cli.commands import run as run_command
 from v8.errors import ArgumentError, DataError, StorageError, V8Error
 
 NEVER: tuple[Any, ...] = (object(), 1j, b"BTCUSDT-15m", float("nan"), "x" * 5_000, "a\0b", [1, [object()]])

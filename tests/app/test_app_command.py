@@ -18,7 +18,7 @@ from deaf import DEAF
 from typer.testing import CliRunner
 
 from v8.app.server import listening
-from v8.cli import serve
+from v8.cli import commands
 from v8.cli.app import app
 from v8.errors import ProfileError
 
@@ -105,7 +105,7 @@ def test_answers_are_sent_at_once() -> None:
 
 
 def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "EXTRA", ("starlette", "no_such_server"))
+    monkeypatch.setattr(commands, "EXTRA", ("starlette", "no_such_server"))
     done = CliRunner().invoke(app, ["app", "runs/a"])
     assert done.exit_code == 2
     assert "got no package no_such_server" in done.stderr

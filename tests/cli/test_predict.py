@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 
 from v8.artifacts.forecaster import Forecaster
 from v8.cli.app import app
-from v8.cli.predict import _exit_on_refusals
+from v8.cli.predict import exit_on_refusals
 from v8.errors import DataError
 from v8.formulas.baselines import called
 from v8.live.issuing import IssuedMany
@@ -310,7 +310,7 @@ def test_one_reason_of_several_series_is_one_line(capsys: pytest.CaptureFixture[
     lost = DataError(where="rates.csv", rule="must be a CSV", got="no such file", fix="Name its folder")
     own = DataError(where="SOLUSDT-1h", rule="needs candles", got="none", fix="Fetch some")
     with pytest.raises(typer.Exit) as ended:
-        _exit_on_refusals(IssuedMany([], {"BTCUSDT-1h": lost, "ETHUSDT-1h": lost, "SOLUSDT-1h": own}))
+        exit_on_refusals(IssuedMany([], {"BTCUSDT-1h": lost, "ETHUSDT-1h": lost, "SOLUSDT-1h": own}))
     assert ended.value.exit_code == DataError.exit_code
     assert capsys.readouterr().err.splitlines() == [
         f"failed: BTCUSDT-1h, ETHUSDT-1h: {lost}",

@@ -10,9 +10,10 @@ import pytest
 
 from v8.errors import PublishError
 from v8.hub.client import RetryPolicy
-from v8.hub.layout import Choice, Manifest, Staged, stage_run
+from v8.hub.layout import Manifest
 from v8.hub.publish import Difference, Published, preview, publish
 from v8.hub.pull import pull
+from v8.hub.staging import Choice, Staged, stage_run
 
 REPO = "someone/fleet"
 

@@ -13,9 +13,9 @@ import pytest
 from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import read_metadata
 from v8.errors import ArtifactError, PullError
-from v8.hub.layout import Choice, stage_run
 from v8.hub.opening import open_place
 from v8.hub.publish import publish
+from v8.hub.staging import Choice, stage_run
 
 REPO, BOTH = "someone/fleet", ("BTCUSDT-15m", "ETHUSDT-1h")
 

@@ -11,8 +11,9 @@ import pytest
 from v8.artifacts.run_folder import SeriesState
 from v8.errors import ArtifactError, PublishError
 from v8.hub.client import RetryPolicy
-from v8.hub.layout import Choice, Manifest, Staged, stage_run
+from v8.hub.layout import Manifest
 from v8.hub.publish import Published, publish
+from v8.hub.staging import Choice, Staged, stage_run
 
 REPO = "someone/fleet"
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from v8.artifacts.run_folder import SeriesState
 from v8.cli.app import app
 from v8.errors import ArtifactError
-from v8.hub.layout import Choice, stage_run
+from v8.hub.staging import Choice, stage_run
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 

@@ -15,8 +15,9 @@ import pytest
 from v8.errors import PublishError
 from v8.hub import client
 from v8.hub.client import RetryPolicy
-from v8.hub.layout import MANIFEST_FILE, Choice, Staged, stage_run
+from v8.hub.layout import MANIFEST_FILE
 from v8.hub.publish import Published, check_access, publish
+from v8.hub.staging import Choice, Staged, stage_run
 
 REPO = "someone/fleet"
 ROUTES = (

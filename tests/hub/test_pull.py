@@ -17,9 +17,10 @@ import pytest
 
 from v8.errors import ArtifactError, PullError, V8Error
 from v8.hub.client import RetryPolicy
-from v8.hub.layout import Choice, Manifest, stage_run
+from v8.hub.layout import Manifest
 from v8.hub.publish import publish
 from v8.hub.pull import Pulled, pull
+from v8.hub.staging import Choice, stage_run
 
 REPO, SERIES = "someone/fleet", "BTCUSDT-15m"
 FILES = ["README.md", "history.csv", "metadata.json", "model.keras"]

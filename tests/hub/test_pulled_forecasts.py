@@ -23,8 +23,8 @@ from v8.artifacts.forecaster import Forecaster
 from v8.cli.app import app
 from v8.errors import ArtifactError, PullError
 from v8.features.table import compute_table
-from v8.hub.layout import Choice, stage_run
 from v8.hub.publish import publish
+from v8.hub.staging import Choice, stage_run
 from v8.runs.outputs import write_outputs
 from v8.windows.dataset import prepare_series, table_columns
 

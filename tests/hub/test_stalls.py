@@ -16,9 +16,9 @@ import pytest
 from v8.errors import PublishError, PullError
 from v8.hub import client
 from v8.hub.client import RetryPolicy
-from v8.hub.layout import Choice, Staged, stage_run
 from v8.hub.publish import Published, publish
 from v8.hub.pull import pull
+from v8.hub.staging import Choice, Staged, stage_run
 
 REPO = "someone/fleet"
 FOR_EVER = 10_000

@@ -21,7 +21,7 @@ from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import read_metadata
 from v8.cli.printing import print_leaderboard
 from v8.errors import MAX_MESSAGE, V8Error
-from v8.hub.layout import Choice, stage_run
+from v8.hub.staging import Choice, stage_run
 from v8.runs.outputs import draw_pictures, write_outputs
 
 SERIES = "BTCUSDT-15m"

@@ -17,7 +17,7 @@ from forked import called
 
 from v8.artifacts.run_folder import RunFolder, RunRecord, read_run
 from v8.errors import ArtifactError
-from v8.hub.layout import Choice, stage_run
+from v8.hub.staging import Choice, stage_run
 from v8.profile import load_profile
 from v8.runs.outputs import write_outputs
 

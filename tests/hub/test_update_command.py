@@ -27,8 +27,8 @@ from typer.testing import CliRunner
 from v8.artifacts.nested_runs import Decision, read_serving, served_folder
 from v8.cli.app import app
 from v8.errors import ArtifactError
-from v8.hub.layout import Choice, stage_run
 from v8.hub.publish import publish
+from v8.hub.staging import Choice, stage_run
 from v8.live.entries import Entry, Issuer, Score
 from v8.live.ledger import Ledger
 from v8.live.renewal import NOT_TRAINED, Looked, Renewal, Renewed, Rule

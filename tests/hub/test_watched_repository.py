@@ -11,8 +11,8 @@ from later_candles import BEGIN_S, with_future
 from moved_clock import open_following
 
 from v8.errors import ArtifactError
-from v8.hub.layout import Choice, stage_run
 from v8.hub.publish import publish
+from v8.hub.staging import Choice, stage_run
 from v8.live.ledger import Ledger
 from v8.live.watching import ServingModels, Watch
 

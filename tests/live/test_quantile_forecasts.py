@@ -19,9 +19,9 @@ from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import METADATA_FILE, read_metadata
 from v8.artifacts.nested_runs import Serving, read_serving
 from v8.artifacts.run_folder import RunFolder, RunRecord, read_run
-from v8.cli.printed_forecasts import PRINTERS
-from v8.cli.track import _PRINTERS
-from v8.cli.update import _print_decisions
+from v8.cli.live import RECORD_PRINTERS
+from v8.cli.predict import PRINTERS
+from v8.cli.runs import print_decisions
 from v8.errors import ArtifactError
 from v8.live.entries import score
 from v8.live.issuing import Issued
@@ -172,7 +172,7 @@ def test_the_ledger_scores_each_level_and_tells_crps_and_coverage(
     low, high = (entry.forecast(name)["ohlc"] for name in ("model_q5", "model_q95"))
     share = float(((low <= truth) & (truth <= high)).mean())
     assert live.coverage is not None and live.coverage.shares["90 %"] == share
-    for name, shown in _PRINTERS.items():
+    for name, shown in RECORD_PRINTERS.items():
         shown(record)
         printed = capsys.readouterr().out
         assert {"table": "ohlc 90 %", "json": '"coverage"', "csv": ",crps,within_90,within_50"}[
@@ -200,7 +200,7 @@ def test_a_contest_tells_how_sure_both_models_were(
     decision = decision_of(made.forecaster.series, serving, "2026-01-01", "asked", ruling)
     Serving(tmp_path, {}, (decision,)).save()
     assert read_serving(tmp_path).decisions == (decision,)
-    _print_decisions(Renewed("2026-01-01", (decision,), ()))
+    print_decisions(Renewed("2026-01-01", (decision,), ()))
     printed = capsys.readouterr().out
     assert "(truths within 90 % / 50 %)" in printed
     assert f"{told.crps:.3f} ({percent(told.coverage['90 %'])} / " in printed

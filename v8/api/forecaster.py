@@ -111,8 +111,8 @@ def publish_folder(run: Path, repo: str, *, series: Sequence[str] = (), is_priva
         ArtifactError: If the run is damaged.
     """
     from v8.hub.client import RetryPolicy  # noqa: PLC0415 - only who publishes needs these
-    from v8.hub.layout import Choice, stage_run  # noqa: PLC0415
     from v8.hub.publish import publish  # noqa: PLC0415
+    from v8.hub.staging import Choice, stage_run  # noqa: PLC0415
 
     choice = Choice(is_partial=bool(series), series=tuple(series))
     retries = RetryPolicy(tell=lambda text: print(text, file=sys.stderr))  # noqa: T201 - the notebook waits

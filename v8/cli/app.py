@@ -24,18 +24,8 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from v8.cli.backtest import backtest
+from v8.cli import commands
 from v8.cli.compare import compare_profiles
-from v8.cli.data import data, features
-from v8.cli.doctor import doctor
-from v8.cli.forecast import forecast
-from v8.cli.predict import predict
-from v8.cli.publish import publish
-from v8.cli.pull import pull
-from v8.cli.run import report, run
-from v8.cli.serve import serve
-from v8.cli.track import track
-from v8.cli.update import update
 from v8.errors import ProfileError, StorageError, V8Error
 from v8.invocation import EXIT_INTERRUPTED, command
 from v8.machine.interruption import leave, watch_interrupts
@@ -117,20 +107,13 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command()(run)
-app.command()(data)
-app.command()(features)
-app.command()(report)
-app.command()(publish)
-app.command()(pull)
-app.command()(predict)
-app.command()(update)
-app.command()(forecast)
-app.command()(track)
-app.command()(backtest)
-app.command()(compare_profiles)
-app.command("app")(serve)
-app.command()(doctor)
+COMMANDS: Final = (
+    *(commands.run, commands.data, commands.features, commands.report, commands.publish, commands.pull),
+    *(commands.predict, commands.update, commands.forecast, commands.track, commands.backtest),
+    *(compare_profiles, commands.serve, commands.doctor),
+)
+for _function in COMMANDS:
+    app.command("app" if _function is commands.serve else None)(_function)
 
 
 def _print_version(is_asked: bool) -> None:

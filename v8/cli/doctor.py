@@ -1,16 +1,17 @@
-"""`python -m v8 doctor`: what this machine has, what it computes on, how fast, and what to choose."""
+"""What `python -m v8 doctor` prints: what this machine has, computes on, how fast, and what to choose."""
 
 import json
 import sys
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from v8.cli.printing import print_lines, print_table
 from v8.errors import V8Error
-from v8.profile import load_profile, network_outputs
+from v8.machine.doctor import examine, report_of
+from v8.profile import Profile
+from v8.runs.engines import choose_workers
 from v8.tables import Table
 
 MATMUL_COLUMNS = {
@@ -33,38 +34,19 @@ STEP_COLUMNS = {
 """Columns of the tables: title, and how a measurement is written there."""
 
 
-def doctor(
-    profile: Annotated[
-        str, typer.Option("--profile", metavar="NAME|FILE", help="Whose network is measured.")
-    ] = "aligned",
-    is_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document and nothing else.")
-    ] = False,
-    seconds: Annotated[
-        float, typer.Option("--seconds", metavar="S", min=0.05, help="Time of each measurement.")
-    ] = 2.0,
-) -> None:
-    """Examine this machine: driver, devices, speed of training, and the flags to choose."""
-    chosen = load_profile(profile)
-    network_outputs(chosen)  # or there is nothing to measure
-
-    from v8.machine.doctor import examine, report_of
-    from v8.runs.engines import choose_workers
-
+def examined(profile: Profile, seconds: float, *, is_json: bool) -> int:
+    """Examine this machine, so many seconds a measurement, print it, and return the exit code."""
     started = time.monotonic()
-    findings = examine(chosen, seconds, partial(choose_workers, "cpu", "auto"))
-    report = report_of(findings, chosen, time.monotonic() - started)
+    findings = examine(profile, seconds, partial(choose_workers, "cpu", "auto"))
+    report = report_of(findings, profile, time.monotonic() - started)
     if is_json:
         sys.stdout.write(json.dumps(report, indent=2) + "\n")
     else:
         _print(report)
-    if report["verdict"]["state"] == "incomplete":
-        raise typer.Exit(V8Error.exit_code)
+    return V8Error.exit_code if report["verdict"]["state"] == "incomplete" else 0
 
 
 def _print(report: Mapping[str, Any]) -> None:
-    from v8.cli.printing import print_lines, print_table
-
     print_lines("This machine", *(f"  {what:<8} {found}" for what, found in _machine_rows(report)), "")
     matmuls = [{**speed, "threads": threads} for threads, speed in report["matmul"].items()]
     steps = [{**step, "network": "small" if step["is_short"] else "whole"} for step in report["steps"]]

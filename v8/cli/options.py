@@ -1,116 +1,121 @@
-"""Flags that several commands share, and how their words become our nouns."""
+"""Flags that several commands share, each declared once, and how their words become our nouns."""
 
 import shlex
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
+from typer import Argument, Option
 
 from v8.errors import ProfileError
 from v8.invocation import command
-from v8.market.sources.source import SOURCES
+from v8.market.sources.source import SOURCES, CandleSource, open_source
+from v8.runs.options import take_tables
 
 MAX_BARS: Final = 10_000_000
 """Candles per series that can be asked for; as many as a profile may use."""
 
+DEFAULT_ENGINE: Final = "local"
+
 SeriesOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--series",
-        metavar="BTCUSDT-15m",
-        help="One series; repeat for more. Default: all 40, or all of --data-dir.",
-    ),
+    Option(metavar="BTCUSDT-15m", help="One series; repeat for more. Default: all 40, or all of --data-dir."),
+]
+ServedSeriesOption = Annotated[
+    list[str] | None, Option(metavar="BTCUSDT-15m", help="Only this one; repeat for more. Default: all.")
 ]
 UniverseOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--universe", metavar="FILE.yaml", help="Series of a file: symbols and timeframes, or series."
-    ),
+    Path | None, Option(metavar="FILE.yaml", help="Series of a file: symbols and timeframes, or series.")
 ]
-SourceOption = Annotated[
-    str, typer.Option("--source", metavar="|".join(SOURCES), help="Where candles come from.")
-]
+SourceOption = Annotated[str, Option(metavar="|".join(SOURCES), help="Where candles come from.")]
 DataDirOption = Annotated[
     Path | None,
-    typer.Option(
-        "--data-dir",
-        metavar="DIR",
-        help="Folder of CSV, Parquet, Feather or JSON files, with --source files.",
-    ),
+    Option(metavar="DIR", help="Folder of CSV, Parquet, Feather or JSON files, with --source files."),
 ]
 TablesOption = Annotated[
     Path | None,
-    typer.Option(
-        "--tables",
+    Option(
         metavar="DIR",
         help="Folder of the CSV files that a profile names under covariates. Default: V8_TABLES, or here.",
     ),
 ]
 DeviceOption = Annotated[
-    str,
-    typer.Option("--device", metavar="auto|cpu|gpu", help="What computes; gpu refuses to run elsewhere."),
+    str, Option(metavar="auto|cpu|gpu", help="What computes; gpu refuses to run elsewhere.")
 ]
-WorkersOption = Annotated[
-    str, typer.Option("--workers", metavar="auto|N", help="Processes that train at the same time.")
-]
-EpochsOption = Annotated[
-    int | None, typer.Option("--epochs", metavar="N", help="Most epochs. Default: the profile's.")
-]
-FleetSizeOption = Annotated[
-    str, typer.Option("--fleet-size", metavar="auto|N", help="Series that train as one program.")
-]
-EngineOption = Annotated[
-    str, typer.Option("--engine", metavar="local|ray", help="Who trains: this machine, or tasks of Ray.")
-]
+WorkersOption = Annotated[str, Option(metavar="auto|N", help="Processes that train at the same time.")]
+EpochsOption = Annotated[int | None, Option(metavar="N", help="Most epochs. Default: the profile's.")]
+FleetSizeOption = Annotated[str, Option(metavar="auto|N", help="Series that train as one program.")]
+EngineOption = Annotated[str, Option(metavar="local|ray", help="Who trains: this machine, or tasks of Ray.")]
 AddressOption = Annotated[
-    str | None,
-    typer.Option(
-        "--address", metavar="HOST:PORT|auto", help="A Ray cluster to join. Default: one of this machine."
-    ),
+    str | None, Option(metavar="HOST:PORT|auto", help="A Ray cluster to join. Default: one of this machine.")
 ]
-DEFAULT_ENGINE: Final = "local"
 RevisionOption = Annotated[
-    str | None,
-    typer.Option(
-        "--revision", metavar="SHA", help="Commit, branch or tag of the repository. Default: newest."
-    ),
+    str | None, Option(metavar="SHA", help="Commit, branch or tag of the repository. Default: newest.")
 ]
 OfflineOption = Annotated[
-    bool, typer.Option("--offline", help="Use only what is in the cache, as HF_HUB_OFFLINE=1 does.")
+    bool, Option("--offline", help="Use only what is in the cache, as HF_HUB_OFFLINE=1 does.")
 ]
-
 RunArgument = Annotated[
-    Path | None, typer.Argument(metavar="RUN", help="A run folder such as runs/aligned.", show_default=False)
+    Path | None, Argument(metavar="RUN", help="A run folder such as runs/aligned.", show_default=False)
 ]
-RepoOption = Annotated[
-    str | None, typer.Option("--repo", metavar="USER/NAME", help="A repository on the Hub instead.")
-]
+ThisRunArgument = Annotated[Path, Argument(metavar="RUN", help="A run folder, for example runs/aligned.")]
+RepoOption = Annotated[str | None, Option(metavar="USER/NAME", help="A repository on the Hub instead.")]
 LedgerOption = Annotated[
-    Path,
-    typer.Option("--ledger", metavar="FILE", help="The database of forecasts; made when there is none."),
+    Path, Option(metavar="FILE", help="The database of forecasts; made when there is none.")
 ]
 
 
 def require_folder_of(flag: str, file: Path) -> None:
     """Refuse a file that a flag names where there is no folder for it: v8 makes none at a misspelt place.
 
-    Raises:
-        ProfileError: If its folder does not exist.
+    Raises `ProfileError` if its folder does not exist.
     """
     if not file.parent.is_dir():
-        raise ProfileError(
-            where=flag,
-            rule="is a file in a folder that exists",
-            got=f"no folder {file.parent}",
-            fix=f"Make it first: mkdir -p {shlex.quote(str(file.parent))}",
-        )
+        raise no_folder(flag, "is a file in a folder that exists", file.parent)
+
+
+def no_folder(flag: str, rule: str, folder: Path) -> ProfileError:
+    """Return the error for a folder that has to be made first."""
+    fix = f"Make it first: mkdir -p {shlex.quote(str(folder))}"
+    return ProfileError(where=flag, rule=rule, got=f"no folder {folder}", fix=fix)
+
+
+def require_one_of(flag: str, word: str, known: Collection[str], fix: str = "Choose one") -> None:
+    """Refuse a word that a flag does not know with a `ProfileError`."""
+    if word not in known:
+        raise ProfileError(where=flag, rule=f"is one of {', '.join(known)}", got=repr(word), fix=fix)
+
+
+def require_picture(file: Path) -> None:
+    """Refuse a place for a picture with a `ProfileError`: no folder is made, and no file replaced."""
+    if file.suffix.lower() != ".png":
+        rule = "is a file that ends in .png"
+        raise ProfileError(where="--plot", rule=rule, got=repr(file.name), fix="Add the ending")
+    require_folder_of("--plot", file)
+    if file.is_symlink() or file.exists():
+        from v8.views.pictures import is_own_picture
+
+        if not is_own_picture(file):
+            rule, fix = (
+                "is a new file or a picture that v8 drew",
+                "Choose another name, or move that file away",
+            )
+            raise ProfileError(where="--plot", rule=rule, got=f"another file at {file}", fix=fix)
+
+
+def open_candles(source: str, data_dir: Path | None, tables: Path | None = None) -> CandleSource:
+    """Open the source of candles that flags name, with the tables beside it.
+
+    Raises `ProfileError` if there is none of that name, or what it needs is not there.
+    """
+    take_tables(tables)
+    return open_source(source, data_dir=data_dir)
 
 
 def one_place(name: str, run: Path | None, repo: str | None) -> Path | str:
     """Return the one place of models that the call of a command names.
 
-    Raises:
-        ProfileError: If it names none or two.
+    Raises `ProfileError` if it names none or two.
     """
     if run is not None and repo is None:
         return run

@@ -1,195 +1,154 @@
-"""`python -m v8 predict`: the forecast of the coming bars as a table, CSV, JSON or picture.
+"""What `predict` does and prints: the forecast of the coming bars as tables, CSV, JSON or pictures.
 
 Of one series, of several, or of all that a place has models of. Where several are asked for, one that cannot
-be forecast is one line on standard error, and the others are printed all the same.
+be forecast is one line on standard error, and the others are printed all the same. A few series are printed
+bar by bar; of many the table has one row a series. Numbers go to standard output; what is said about those of
+a CSV goes to standard error.
 """
 
-from __future__ import annotations
-
-import shlex
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Any, Final
 
+import pandas as pd
 import typer
 
-from v8.cli.options import (
-    MAX_BARS,
-    DataDirOption,
-    OfflineOption,
-    RevisionOption,
-    SourceOption,
-    TablesOption,
-    UniverseOption,
-    require_folder_of,
-)
-from v8.cli.printed_forecasts import PRINTERS
-from v8.errors import ProfileError, SeriesError, listed
-from v8.invocation import command
-from v8.runs.options import asked_series, take_tables
+from v8.cli.options import require_picture
+from v8.cli.printing import print_lines, print_table, tell
+from v8.columns import CLOSE, HIGH, LOW
+from v8.errors import SeriesError, listed
+from v8.hub.opening import open_place
+from v8.live.issuing import Issued, IssuedMany, age, issue, issue_each
+from v8.machine.starting import quiet_start
+from v8.market.series import iso
+from v8.market.sources.source import CandleSource
+from v8.runs.engines import place as place_models
+from v8.tables import Table
+from v8.views.pictures import draw_forecast
+from v8.wording import ABSENT, number, percent
 
-if TYPE_CHECKING:
-    from v8.live.issuing import Issued, IssuedMany
+MOST_WHOLE: Final = 4
+"""Series that are printed bar by bar; more are printed in a row each."""
 
 
-def predict(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(metavar="FOLDER", help="A run folder such as runs/aligned, or one series' folder."),
-    ] = None,
-    repo: Annotated[
-        str | None, typer.Option("--repo", metavar="USER/NAME", help="A repository on the Hub instead.")
-    ] = None,
-    series: Annotated[
-        list[str] | None,
-        typer.Option("--series", metavar="BTCUSDT-15m", help="Whose model to use; repeat for more."),
-    ] = None,
-    is_all: Annotated[
-        bool, typer.Option("--all", help="Use the models of all series that are there.")
-    ] = False,
-    universe: UniverseOption = None,
-    revision: RevisionOption = None,
-    offline: OfflineOption = False,
-    source: SourceOption = "live",
-    data_dir: DataDirOption = None,
-    tables: TablesOption = None,
-    bars: Annotated[
-        int | None,
-        typer.Option(
-            "--bars",
-            metavar="N",
-            min=1,
-            max=MAX_BARS,
-            help="Candles to read. Default: as many as the model needs.",
-        ),
-    ] = None,
-    allow_old: Annotated[
-        bool, typer.Option("--allow-old", help="Forecast even where every forecast bar has already closed.")
-    ] = False,
-    output_format: Annotated[
-        str, typer.Option("--format", metavar="table|csv|json", help="How to print the forecast.")
-    ] = "table",
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot",
-            metavar="FILE.png|DIR",
-            help="Draw candles and forecast; of several series a picture each, in a folder.",
-        ),
-    ] = None,
-) -> None:
-    """Forecast the bars after the newest candle with saved or published models."""
-    _check_words(folder, repo, output_format)
-    asked = _asked(series, universe, is_all=is_all)
-    is_many = is_all or universe is not None or len(asked) > 1
-    _check_plot(plot, is_many=is_many)
-
-    from v8.machine.starting import quiet_start
-    from v8.market.sources.source import open_source
-    from v8.runs.engines import place
-
-    take_tables(tables)
-    candle_source = open_source(source, data_dir=data_dir)
-    place("auto", "1", "1")  # the same sums in the same order as when the model was judged
+def forecast_each(
+    source: Path | str,
+    names: Sequence[str],
+    candles: CandleSource,
+    *,
+    revision: str | None,
+    is_offline: bool,
+    is_many: bool,
+    bars: int | None,
+    is_any_age: bool,
+) -> IssuedMany:
+    """Forecast the named series of a place: all that it has, or its only one, where none is named."""
+    place_models("auto", "1", "1")  # the same sums in the same order as when the model was judged
     with quiet_start():
-        from v8.hub.opening import open_place
-        from v8.live.issuing import IssuedMany, issue, issue_each
-
-        models = open_place(repo or folder or "", revision=revision, is_offline=offline)
+        models = open_place(source, revision=revision, is_offline=is_offline)
         if is_many:
-            names = asked or models.series
-            told = issue_each(models, names, candle_source, bars=bars, is_any_age=allow_old)
-        else:
-            forecaster = models.open(asked[0] if asked else None)
-            one = issue(forecaster, candle_source, models.name, bars=bars, is_any_age=allow_old)
-            told = IssuedMany([one], {})
-    PRINTERS[output_format](told.issued, is_many=is_many)
-    if plot:
-        _draw(told.issued, plot, is_many=is_many)
-    _exit_on_refusals(told)
+            return issue_each(models, names or models.series, candles, bars=bars, is_any_age=is_any_age)
+        forecaster = models.open(names[0] if names else None)
+        return IssuedMany([issue(forecaster, candles, models.name, bars=bars, is_any_age=is_any_age)], {})
 
 
-def _asked(series: Sequence[str] | None, universe: Path | None, *, is_all: bool) -> tuple[str, ...]:
-    """Return the names of the series that are asked for; none for the only one, or for all that there are."""
-    if is_all and (series or universe):
-        raise ProfileError(
-            where="--all",
-            rule="takes every series that is there",
-            got="--series or --universe beside it",
-            fix="Leave one of them out",
-        )
-    return tuple(map(str, asked_series(series, universe) or ()))
-
-
-def _check_words(folder: Path | None, repo: str | None, output_format: str) -> None:
-    if (folder is None) == (repo is None):
-        raise ProfileError(
-            where=command("predict"),
-            rule="needs one place of the model: a folder, or --repo",
-            got="neither" if repo is None else "both",
-            fix="Write for example runs/aligned --series BTCUSDT-15m, or --repo user/name",
-        )
-    if output_format not in PRINTERS:
-        raise ProfileError(
-            where="--format",
-            rule=f"is one of {', '.join(PRINTERS)}",
-            got=repr(output_format),
-            fix="Choose one",
-        )
-
-
-def _check_plot(plot: Path | None, *, is_many: bool) -> None:
-    if plot and not is_many:
-        _check_picture(plot)
-    elif plot and not plot.is_dir():
-        raise ProfileError(
-            where="--plot",
-            rule="is a folder that exists where several series are forecast",
-            got=f"no folder {plot}",
-            fix=f"Make it first: mkdir -p {shlex.quote(str(plot))}",
-        )
-
-
-def _check_picture(plot: Path) -> None:
-    """Refuse a picture's place: no folder is made for it, and no file of the user's replaced."""
-    if plot.suffix.lower() != ".png":
-        rule = "is a file that ends in .png"
-        raise ProfileError(where="--plot", rule=rule, got=repr(plot.name), fix="Add the ending")
-    require_folder_of("--plot", plot)
-    if (plot.is_symlink() or plot.exists()) and not _is_own_picture(plot):
-        raise ProfileError(
-            where="--plot",
-            rule="is a new file or a picture that v8 drew",
-            got=f"another file at {plot}",
-            fix="Choose another name, or move that file away",
-        )
-
-
-def _is_own_picture(plot: Path) -> bool:
-    from v8.views.pictures import is_own_picture
-
-    return is_own_picture(plot)
-
-
-def _draw(issued: Sequence[Issued], plot: Path, *, is_many: bool) -> None:
-    from v8.views.pictures import draw_forecast
-
+def draw(issued: Sequence[Issued], plot: Path, *, is_many: bool) -> None:
+    """Draw forecasts into a file, or a file each in a folder, and say where."""
     for one in issued:
         file = plot / f"{one.forecaster.series}.png" if is_many else plot
-        _check_picture(file)
+        require_picture(file)
         draw_forecast(one.candles, one.forecast, file, notes=one.lines())
-        sys.stderr.write(f"Picture: {file}\n")
+        tell(f"Picture: {file}")
 
 
-def _exit_on_refusals(told: IssuedMany) -> None:
+def exit_on_refusals(told: IssuedMany) -> None:
     """Say in a line for each reason which series were not forecast, and leave as `run` does."""
     by_reason: dict[str, list[str]] = {}
     for name, error in told.refused.items():
         by_reason.setdefault(str(error), []).append(name)
     for reason, names in by_reason.items():
         where = "" if reason.startswith(names[0]) else f"{listed(names)}: "
-        sys.stderr.write(f"failed: {where}{reason}\n")
+        tell(f"failed: {where}{reason}")
     codes = {error.exit_code for error in told.refused.values()}
     if codes:
         raise typer.Exit(codes.pop() if not told.issued and len(codes) == 1 else SeriesError.exit_code)
+
+
+def print_tables(issued: Sequence[Issued], *, is_many: bool) -> None:
+    """Print a table a series, or one of all of them."""
+    if len(issued) > MOST_WHOLE:
+        _print_rows(issued)
+        return
+    for one in issued:
+        header, opens = ("open time", *one.points().columns), one.opens()
+        shown = [map("{:.7g}".format, values) for values in one.points().to_numpy()]
+        parts: dict[str, Iterable[Iterable[str]]] = {
+            f"{one.forecaster.series}: forecast issued at {iso(one.issued_at_s)}": shown
+        }
+        parts |= {f"{name} intervals": cells for name, cells in one.intervals().items()}
+        for title, cells in parts.items():
+            rows = [(time, *values) for time, values in zip(opens, cells, strict=True)]
+            print_table(Table(header, rows, title))
+        print_lines(*one.lines())
+
+
+def print_csv(issued: Sequence[Issued], *, is_many: bool) -> None:
+    """Print numbers with all their digits, one row a bar; the first column is the series where many are."""
+    frames = []
+    for one in issued:
+        frames.append(one.forecast.set_axis(one.opens()).rename_axis("open_time").reset_index())
+        if is_many:
+            frames[-1].insert(0, "series", str(one.forecaster.series))
+        tell("\n".join(one.lines()))
+    if frames:
+        pd.concat(frames).to_csv(sys.stdout, index=False, lineterminator="\n")
+
+
+def print_json(issued: Sequence[Issued], *, is_many: bool) -> None:
+    """Print one object, or a list of them where many were asked for."""
+    contents = [one.to_json() for one in issued]
+    sys.stdout.write(json.dumps(contents if is_many else contents[0], indent=2, allow_nan=False) + "\n")
+
+
+PRINTERS: Final[Mapping[str, Callable[..., None]]] = {
+    "table": print_tables,
+    "csv": print_csv,
+    "json": print_json,
+}
+"""Every form by the name that `--format` takes; each is given forecasts and whether many were asked for."""
+
+
+def _print_rows(issued: Sequence[Issued]) -> None:
+    """Print a row a series, and of forecasts of one place where they come from and how to read them."""
+    first, last = issued[0], max(one.issued_at_s for one in issued)
+    header = ("series", "first bar", "bars", "last close", "low", "high", "close", "change", "× best", "age")
+    print_table(Table(header, map(_row, issued), f"{len(issued)} forecasts issued at {iso(last)}"))
+    revision = f" at {first.revision}" if first.revision else ""
+    task = next(iter(first.quality))
+    print_lines(
+        f"Models: {first.place}{revision}, profile {first.profile}. Candles: {first.candles.source}.",
+        *first.demo_lines(),
+        "low, high: of all bars; close: of the last bar, and its change from the last close.",
+        f"× best: error of {task} on the test span as a multiple of the best baseline's; below 1 it is less.",
+        "age: how long before the forecast the newest candle closed that training has seen.",
+    )
+
+
+def _row(one: Issued) -> list[Any]:
+    """Sum a forecast up: how low and how high it goes, where it ends, what the model is worth, its age."""
+    forecast, close = one.forecast, float(one.candles.column(CLOSE)[-1])
+    ends = float(forecast[CLOSE].iloc[-1]) if CLOSE in forecast else None
+    numbers = [
+        forecast[LOW].min() if LOW in forecast else None,
+        forecast[HIGH].max() if HIGH in forecast else None,
+        ends,
+    ]
+    change = ABSENT if ends is None else percent(ends / close - 1.0, 2)
+    best = next(iter(one.quality.values()))["multiple_of_best"]
+    old = ABSENT if one.model_age_s is None else age(one.model_age_s)
+    prices = [ABSENT if value is None else f"{value:.7g}" for value in numbers]
+    first = one.forecast.index[0].strftime("%Y-%m-%dT%H:%MZ")
+    start = [str(one.forecaster.series), first, len(forecast), f"{close:.7g}"]
+    return [*start, *prices, change, number(best), old]

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column
 
 from v8.artifacts.run_folder import ERROR_FILE
+from v8.errors import V8Error
 from v8.losses.leaderboard import LeaderboardRow, TaskSummary, summarise
 from v8.losses.table import ALPHA, Against
 from v8.machine.starting import quiet_start
@@ -207,6 +208,17 @@ def print_lines(*lines: str) -> None:
     for line in lines:
         sys.stdout.write(line + "\n")
     sys.stdout.flush()
+
+
+def tell(text: str) -> None:
+    """Print a line that is no result to standard error."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def tell_error(error: V8Error) -> None:
+    """Print an error that does not end the command."""
+    tell(f"error: {error}")
 
 
 @dataclass

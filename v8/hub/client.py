@@ -33,7 +33,7 @@ from functools import partial
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import huggingface_hub as hub
 from huggingface_hub import constants, errors
@@ -340,20 +340,19 @@ class HubRepo(ABC):
 
     It is asked through the `traffic` of `strict_client`. The token appears in no message.
 
+    Args:
+        kind: What the Hub calls its kind.
+        flag: The flag that names it, for messages.
+
     Raises:
         PublishError: If it cannot be the name of a repository, or HF_ENDPOINT no address.
         V8Error: If the token has a form that no token has.
     """
 
-    kind: ClassVar[str] = "model"
-    """What the Hub calls its kind."""
-
-    flag: ClassVar[str] = "param:repo"
-    """The flag that names it, for messages."""
-
-    def __init__(self, name: str, traffic: Traffic) -> None:
-        check_repo_name(name, self.flag)
-        self.name, self.endpoint, self.cache = name, hub_endpoint(), cache_folder()
+    def __init__(self, name: str, traffic: Traffic, kind: str = "model", flag: str = "param:repo") -> None:
+        check_repo_name(name, flag)
+        self.name, self.kind, self.flag = name, kind, flag
+        self.endpoint, self.cache = hub_endpoint(), cache_folder()
         self._token, self._traffic, self._end_s = hub.get_token(), traffic, math.inf
         if self._token and not _TOKEN.fullmatch(self._token):
             # A header with other characters makes the HTTP client quote the whole token in its error.

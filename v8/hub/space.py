@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -25,17 +25,7 @@ from packaging.version import Version
 
 from v8.errors import PublishError, listed
 from v8.hub import hub_endpoint
-from v8.hub.client import RetryPolicy, strict_client
-from v8.hub.publish import (
-    PUBLISH_RETRIES,
-    Announce,
-    Difference,
-    Published,
-    PublishedRepo,
-    RemoteState,
-    SingleCommit,
-    WritableRepo,
-)
+from v8.hub.publish import Difference, Publication, RemoteRepo, RemoteState
 from v8.hub.pull import published
 from v8.profile import config_path
 from v8.storage import write_bytes, write_text
@@ -111,131 +101,65 @@ _OURS: Final = f"{PACKAGE_FOLDER}/app/__init__.py"
 _MADE_BY_THE_HUB: Final = frozenset({".gitattributes", "README.md", "LICENSE"})
 
 
-class PublishedSpace(PublishedRepo):
-    """A Space to compare with."""
-
-    kind, flag = "space", "param:space"
-
-
-class WritableSpace(WritableRepo):
-    """A Space to publish into."""
-
-    kind, flag = "space", "param:space"
-
-
 @dataclass(frozen=True)
-class StagedSpace:
+class StagedSpace(Publication):
     """The files of a Space in a folder, by relative names with forward slashes, ascending.
 
     It shows the models of `repo`.
     """
 
+    kind, flag = "space", "param:space"
+
     folder: Path
     paths: tuple[str, ...]
     repo: str
 
+    @property
+    def title(self) -> str:
+        """Title of the commit."""
+        return f"Publish the page of {self.repo}"
+
     def difference(self, seen: RemoteState) -> Difference:
-        """Compare it with what a Space holds, by content."""
+        """Compare the files with what a Space holds."""
         files = {path: self.folder / path for path in self.paths}
-        return Difference.of(
-            files, seen, (path for path in seen.files if path.startswith(f"{PACKAGE_FOLDER}/"))
-        )
+        ours = (path for path in seen.files if path.startswith(f"{PACKAGE_FOLDER}/"))
+        return Difference.of(files, seen, ours)
+
+    def settled(self, remote: RemoteRepo, seen: RemoteState, *, is_pruning: bool) -> Self:
+        """Refuse somebody's other Space with a `PublishError`."""
+        strange = sorted(path for path in seen.files if path not in _MADE_BY_THE_HUB)
+        if strange and _OURS not in seen.files:
+            raise PublishError(
+                where=remote.name,
+                rule="a page goes into a new Space, or one that v8 published",
+                got=f"one with other files: {listed(strange)}",
+                fix="Choose another name in param:space",
+            )
+        return self
 
 
 def stage(folder: Path, space: str, repo: str) -> StagedSpace:
     """Lay out the Space of published models in an empty folder.
 
     Raises:
-        PublishError: If the environment lacks a package of the page.
+        PublishError: If the environment lacks a package of the page: nobody knows its version.
         PullError: If nothing is published in `repo` that this user may read.
     """
     published(repo)
-    return StagedSpace(folder, _staged_files(folder, space, repo, hub_endpoint()), repo)
-
-
-def publish_space(
-    staged: StagedSpace,
-    space: str,
-    *,
-    is_private: bool,
-    retries: RetryPolicy = PUBLISH_RETRIES,
-    announce: Announce = lambda found: None,
-) -> Published:
-    """Make a Space hold what is staged, in one commit, or in none when it does already.
-
-    The Space is made when it does not exist; with `is_private` strangers must not see it.
-
-    Raises `PublishError` if it cannot be, in one sentence; then nothing half done is left.
-    """
-    with strict_client(retries, shows_progress=sys.stderr.isatty()) as traffic:
-        remote = WritableSpace(space, traffic)
-        commit = SpaceCommit(remote, announce, staged)
-        revision = commit.carry_out(traffic, is_private=is_private)
-        return Published(f"{remote.endpoint}/spaces/{space}", revision, commit.sent)
-
-
-def preview_space(
-    staged: StagedSpace, space: str, *, retries: RetryPolicy = PUBLISH_RETRIES
-) -> Difference | None:
-    """Ask the Hub what publishing would change, and change nothing; a public Space needs no token.
-
-    Returns:
-        The difference; None when there is no such Space yet that this user may see.
-
-    Raises `PublishError` if publishing would be refused, or the Hub does not answer.
-    """
-    with strict_client(retries) as traffic:
-        remote = PublishedSpace(space, traffic)
-        if not remote.exists():
-            return None
-        seen = remote.insist_on(remote.look)
-        _require_ours(remote, seen)
-        return staged.difference(seen)
-
-
-@dataclass
-class SpaceCommit(SingleCommit):
-    """The commit of a Space."""
-
-    staged: StagedSpace
-
-    def _prepare(self, seen: RemoteState) -> None:
-        _require_ours(self.remote, seen)
-
-    def _title(self) -> str:
-        return f"Publish the page of {self.staged.repo}"
-
-    def _difference(self, seen: RemoteState) -> Difference:
-        return self.staged.difference(seen)
-
-
-def _require_ours(remote: PublishedRepo, seen: RemoteState) -> None:
-    """Refuse somebody's other Space."""
-    strange = sorted(path for path in seen.files if path not in _MADE_BY_THE_HUB)
-    if strange and _OURS not in seen.files:
-        raise PublishError(
-            where=remote.name,
-            rule="a page goes into a new Space, or one that v8 published",
-            got=f"one with other files: {listed(strange)}",
-            fix="Choose another name in param:space",
-        )
-
-
-def _staged_files(folder: Path, space: str, repo: str, endpoint: str) -> tuple[str, ...]:
-    """Lay out a Space that shows the models of `repo`, with links to `endpoint`; return all paths, ascending.
-
-    Raises:
-        PublishError: If a package that the page needs is not installed here: nobody knows its version.
-    """
     python = ".".join(map(str, sys.version_info[:2]))
     names = {"repo": repo, "port": PORT, "source": SOURCE, "python": python, "version": VERSION}
-    names |= {"title": space.partition("/")[2], "page": f"{endpoint}/{repo}"}
+    names |= {"title": space.partition("/")[2], "page": f"{hub_endpoint()}/{repo}"}
     texts = {"app.py": _ENTRY, "Dockerfile": _DOCKERFILE, "README.md": _README}
     for name, text in texts.items():
         write_text(folder / name, text.format(**names))
     write_text(folder / "requirements.txt", "\n".join(pinned(NEEDED)) + "\n")
-    _stage_package(folder / PACKAGE_FOLDER)
-    return tuple(sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()))
+    package = Path(__file__).parents[1]
+    for file in sorted(package.rglob("*.py")):
+        write_bytes(folder / PACKAGE_FOLDER / file.relative_to(package), file.read_bytes())
+    for file in sorted(config_path("universe").parent.glob("*.yaml")):
+        write_bytes(folder / PACKAGE_FOLDER / "configs" / file.name, file.read_bytes())
+    paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return StagedSpace(folder, tuple(paths), repo)
 
 
 def pinned(names: Iterable[str]) -> list[str]:
@@ -256,7 +180,12 @@ def pinned(names: Iterable[str]) -> list[str]:
             about = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             if name in direct:
-                raise _unknown(name) from None
+                raise PublishError(
+                    where="param:space",
+                    rule="pins what the page needs at the versions that are installed here",
+                    got=f"no package {name}",
+                    fix="Install v8 with its extra app: python -m pip install '/path/to/checkout[app]'",
+                ) from None
             continue  # it is for Linux only and this is not: pip chooses a version
         found[name] = Version(about.version).public
         wanted += _needed(about.requires or (), extra)
@@ -268,20 +197,3 @@ def _needed(lines: Iterable[str], extra: str) -> Iterator[tuple[str, str]]:
     for needed in map(Requirement, lines):
         if needed.marker is None or needed.marker.evaluate({**_LINUX, "extra": extra}):
             yield from ((canonicalize_name(needed.name), each) for each in ("", *needed.extras))
-
-
-def _stage_package(folder: Path) -> None:
-    package = Path(__file__).parents[1]
-    for file in sorted(package.rglob("*.py")):
-        write_bytes(folder / file.relative_to(package), file.read_bytes())
-    for file in sorted(config_path("universe").parent.glob("*.yaml")):
-        write_bytes(folder / "configs" / file.name, file.read_bytes())
-
-
-def _unknown(name: str) -> PublishError:
-    return PublishError(
-        where="param:space",
-        rule="pins what the page needs at the versions that are installed here",
-        got=f"no package {name}",
-        fix="Install v8 with its extra app: python -m pip install '/path/to/checkout[app]'",
-    )

@@ -29,7 +29,7 @@ SMOKE_PRECISION: Final = "float32"
 
 
 class RunOptions(BaseModel):
-    """Every parameter of a run, by the names that the doors give them; `v8.cli.run` explains each."""
+    """Every parameter of a run, by the names that the doors give them; `v8 run --help` explains each."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 

@@ -1,0 +1,558 @@
+"""Every command of the line: its flags, what is refused at once, and who does the work.
+
+What does the work is imported inside the commands, so that `--help` and usage errors answer at once.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Final
+
+from typer import Argument, Exit, Option
+
+from v8.cli import options as cli
+from v8.errors import DataError, ProfileError, SeriesError
+from v8.invocation import command
+from v8.live import DEFAULT_LEDGER
+from v8.market.series import load_universe
+from v8.market.sources.source import SOURCES
+from v8.profile import load_profile, network_outputs
+from v8.runs.options import RunOptions, asked_series, require_tables, served_series
+from v8.runs.tracking import TRACKERS
+
+FORMATS: Final = ("table", "csv", "json")
+"""How forecasts are printed."""
+
+RECORD_FORMATS: Final = ("table", "json", "csv")
+"""How the live record is printed."""
+
+UPDATE: Final = "update"
+"""The word behind `data`."""
+
+LOOPBACK: Final = "127.0.0.1"
+
+EXTRA: Final = ("starlette", "uvicorn")
+"""Packages of the extra `app`."""
+
+
+def run(
+    profile: Annotated[
+        str, Option(metavar="NAME|FILE", help="What to train: a shipped name or a YAML file.")
+    ] = "aligned",
+    series: cli.SeriesOption = None,
+    universe: cli.UniverseOption = None,
+    source: cli.SourceOption = "vision",
+    data_dir: cli.DataDirOption = None,
+    tables: cli.TablesOption = None,
+    bars: Annotated[
+        int | None, Option(metavar="N", help="Newest candles per series. Default: the profile's.")
+    ] = None,
+    epochs: cli.EpochsOption = None,
+    precision: Annotated[
+        str | None,
+        Option(
+            metavar="auto|float32|mixed_float16|mixed_bfloat16",
+            help="Number format of training. Default: the profile's.",
+        ),
+    ] = None,
+    no_mixed_precision: Annotated[
+        bool, Option("--no-mixed-precision", help="The same as --precision float32.")
+    ] = False,
+    device: cli.DeviceOption = "auto",
+    workers: cli.WorkersOption = "auto",
+    fleet_size: cli.FleetSizeOption = "auto",
+    engine: cli.EngineOption = cli.DEFAULT_ENGINE,
+    address: cli.AddressOption = None,
+    runs: Annotated[Path, Option(metavar="DIR", help="Folder of all run folders.")] = Path("runs"),
+    fresh: Annotated[
+        bool, Option("--fresh", help="Start a new run beside the old ones; nothing is deleted.")
+    ] = False,
+    resume: Annotated[
+        bool, Option("--resume", help="Continue the run that is there; this is done anyway.")
+    ] = False,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Print the plan and its estimated time; do nothing.")
+    ] = False,
+    smoke: Annotated[
+        bool, Option("--smoke", help="A tiny budget for every series, to see that everything works.")
+    ] = False,
+    redo: Annotated[
+        list[str] | None,
+        Option(metavar="BTCUSDT-15m", help="Train a series anew and keep its old files; repeat for more."),
+    ] = None,
+    track: Annotated[
+        list[str] | None,
+        Option(metavar="|".join(TRACKERS), help="Keep curves for a tracker; repeat for more."),
+    ] = None,
+    publish: Annotated[
+        str | None, Option(metavar="USER/NAME", help="Publish to the Hub when every series is done.")
+    ] = None,
+) -> None:
+    """Train, judge and save a model for every series; the same call again continues or skips."""
+    given = {name: value for name, value in locals().items() if value is not None and name != "dry_run"}
+    prepared = RunOptions(**given, command=_words_to_continue()).prepared()
+
+    from v8.cli.runs import carry_out, preview
+
+    exit_code = preview(prepared) if dry_run else carry_out(prepared).exit_code
+    if exit_code:
+        raise Exit(exit_code)
+
+
+def _words_to_continue() -> str:
+    """Return the command line of this process without what is done once, ready to be pasted."""
+    words = [
+        word
+        for before, word in pairwise(["", *sys.argv[1:]])
+        if word not in ("--fresh", "--redo") and before != "--redo" and not word.startswith("--redo=")
+    ]
+    return command("run", *words) if Path(sys.argv[0]).name == "run.py" else command(*words)
+
+
+def data(
+    action: Annotated[
+        str | None, Argument(metavar="[update]", help="Bring the store of --source live up to date.")
+    ] = None,
+    series: cli.SeriesOption = None,
+    universe: cli.UniverseOption = None,
+    source: cli.SourceOption = "vision",
+    data_dir: cli.DataDirOption = None,
+    bars: Annotated[
+        int, Option(metavar="N", min=1, max=cli.MAX_BARS, help="Newest candles per series.")
+    ] = 8_000,  # as in every shipped profile
+    accept_revision: Annotated[
+        bool,
+        Option(
+            "--accept-revision",
+            help="Update, and take what the API says now of candles instead of what it said first.",
+        ),
+    ] = False,
+) -> None:
+    """Download and check candles; print what was found, repaired and dropped."""
+    action = UPDATE if accept_revision and action is None else action
+    asked = asked_series(series, universe)
+    if action not in (None, UPDATE):
+        rule, fix = f"takes the word {UPDATE}, or none", "Name series with --series"
+        raise ProfileError(where=command("data"), rule=rule, got=repr(action), fix=fix)
+    if action and (source not in {"vision", "live"} or data_dir):
+        raise ProfileError(
+            where=command(f"data {UPDATE}"),
+            rule="brings the store of --source live up to date",
+            got=f"--source {source}" if source != "vision" else "--data-dir",
+            fix="Leave it out",
+        )
+    candles = cli.open_candles("live" if action else source, data_dir)
+    chosen = asked or served_series(candles)
+
+    from v8.cli.data import check_candles, update_store
+    from v8.cli.printing import print_reasons
+    from v8.market.sources.live import LiveSource
+
+    if action and isinstance(candles, LiveSource):
+        failures = update_store(candles, chosen, bars, accepts=accept_revision)
+    else:
+        failures = check_candles(candles, chosen, bars)
+    if failures:
+        print_reasons(f"{len(failures)} of {len(chosen)} series have no usable candles", failures)
+        raise Exit(DataError.exit_code)
+
+
+def features(
+    series: cli.SeriesOption = None,
+    profile: Annotated[
+        str | None,
+        Option(metavar="NAME|FILE", help="Explain the features of a profile instead, one by one."),
+    ] = None,
+) -> None:
+    """Show the feature columns kept on disk, per series, and where they lie; or explain a profile's."""
+    if profile is not None and series:
+        raise ProfileError(
+            where="--profile",
+            rule="explains features, which are the same for every series",
+            got="--series beside it",
+            fix="Leave one of them out",
+        )
+    if profile is not None:
+        explained = load_profile(profile)
+
+        from v8.cli.data import print_features
+
+        print_features(explained)
+        return
+    chosen = asked_series(series) or load_universe()
+
+    from v8.cli.data import print_store
+
+    print_store(chosen)
+
+
+def report(run: cli.ThisRunArgument) -> None:
+    """Redraw leaderboard.csv, report.html, its pictures and timing.json from the saved artefacts."""
+    from v8.cli.runs import redraw
+
+    if exit_code := redraw(run):
+        raise Exit(exit_code)
+
+
+def publish(
+    repo: Annotated[str, Option(metavar="USER/NAME", help="Where to; made when it does not exist.")],
+    run: Annotated[
+        Path | None, Argument(metavar="[RUN]", help="A run folder, for example runs/aligned.")
+    ] = None,
+    space: Annotated[
+        str | None, Option(metavar="USER/NAME", help="Publish the page of the models in --repo instead.")
+    ] = None,
+    private: Annotated[
+        bool, Option("--private", help="Make a new repository one that only you can see.")
+    ] = False,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Ask the Hub what would change and print it; send nothing.")
+    ] = False,
+    only_skilled: Annotated[
+        bool,
+        Option(
+            "--only-skilled",
+            help="Hold back models that lose to the naive forecast, by more than chance. Those that only a "
+            "better baseline beats are published and say so.",
+        ),
+    ] = False,
+    is_partial: Annotated[
+        bool, Option("--partial", help="Publish a run although some of its series are not done.")
+    ] = False,
+    prune: Annotated[
+        bool, Option("--prune", help="Remove published models that the run does not have.")
+    ] = False,
+) -> None:
+    """Publish a run's models with card, leaderboard and manifest; or the page that shows them."""
+    if (run is None) == (space is None):
+        raise ProfileError(
+            where=command("publish"),
+            rule="publishes a run folder to --repo, or the page of the models in --repo to --space",
+            got="neither" if run is None else "both",
+            fix="Write for example runs/aligned --repo you/fleet, and then --repo you/fleet --space you/page",
+        )
+
+    from v8.cli import hub
+
+    if run is None:
+        hub.publish_page(str(space), repo, is_private=private, is_dry=dry_run)
+        return
+    send = hub.preview_run if dry_run else hub.publish_run
+    send(run, repo, is_partial=is_partial, is_only_skilled=only_skilled, is_private=private, is_pruning=prune)
+
+
+def pull(
+    repo: Annotated[str, Option(metavar="USER/NAME", help="Where from.")],
+    series: Annotated[
+        list[str] | None, Option(metavar="BTCUSDT-15m", help="One series; repeat for more. Default: all.")
+    ] = None,
+    revision: cli.RevisionOption = None,
+    offline: cli.OfflineOption = False,
+) -> None:
+    """Download published models, compare every file with the manifest, and say where they are."""
+    from v8.cli.hub import pull_models
+
+    pull_models(repo, series or (), revision, is_offline=offline)
+
+
+def predict(
+    folder: Annotated[
+        Path | None,
+        Argument(metavar="FOLDER", help="A run folder such as runs/aligned, or one series' folder."),
+    ] = None,
+    repo: cli.RepoOption = None,
+    series: Annotated[
+        list[str] | None, Option(metavar="BTCUSDT-15m", help="Whose model to use; repeat for more.")
+    ] = None,
+    is_all: Annotated[bool, Option("--all", help="Use the models of all series that are there.")] = False,
+    universe: cli.UniverseOption = None,
+    revision: cli.RevisionOption = None,
+    offline: cli.OfflineOption = False,
+    source: cli.SourceOption = "live",
+    data_dir: cli.DataDirOption = None,
+    tables: cli.TablesOption = None,
+    bars: Annotated[
+        int | None,
+        Option(
+            metavar="N", min=1, max=cli.MAX_BARS, help="Candles to read. Default: as many as the model needs."
+        ),
+    ] = None,
+    allow_old: Annotated[
+        bool, Option("--allow-old", help="Forecast even where every forecast bar has already closed.")
+    ] = False,
+    output_format: Annotated[
+        str, Option("--format", metavar="table|csv|json", help="How to print the forecast.")
+    ] = "table",
+    plot: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE.png|DIR",
+            help="Draw candles and forecast; of several series a picture each, in a folder.",
+        ),
+    ] = None,
+) -> None:
+    """Forecast the bars after the newest candle with saved or published models."""
+    if (folder is None) == (repo is None):
+        raise ProfileError(
+            where=command("predict"),
+            rule="needs one place of the model: a folder, or --repo",
+            got="neither" if repo is None else "both",
+            fix="Write for example runs/aligned --series BTCUSDT-15m, or --repo user/name",
+        )
+    cli.require_one_of("--format", output_format, FORMATS)
+    if is_all and (series or universe):
+        rule, got = "takes every series that is there", "--series or --universe beside it"
+        raise ProfileError(where="--all", rule=rule, got=got, fix="Leave one of them out")
+    asked = tuple(map(str, asked_series(series, universe) or ()))
+    is_many = is_all or universe is not None or len(asked) > 1
+    if plot and is_many and not plot.is_dir():
+        raise cli.no_folder("--plot", "is a folder that exists where several series are forecast", plot)
+    if plot and not is_many:
+        cli.require_picture(plot)
+    candles = cli.open_candles(source, data_dir, tables)
+
+    from v8.cli import predict as work
+
+    told = work.forecast_each(
+        repo or folder or "",
+        asked,
+        candles,
+        revision=revision,
+        is_offline=offline,
+        is_many=is_many,
+        bars=bars,
+        is_any_age=allow_old,
+    )
+    work.PRINTERS[output_format](told.issued, is_many=is_many)
+    if plot:
+        work.draw(told.issued, plot, is_many=is_many)
+    work.exit_on_refusals(told)
+
+
+def update(
+    run: cli.ThisRunArgument,
+    when: Annotated[str, Option(metavar="age|decay|always", help="Which models are stale.")] = "age",
+    max_age: Annotated[
+        float | None,
+        Option(
+            metavar="DAYS",
+            min=0,
+            help="Age from which on a model is stale. Default: the length of its test span.",
+        ),
+    ] = None,
+    series: Annotated[
+        list[str] | None,
+        Option(metavar="BTCUSDT-15m", help="One series; repeat for more. Default: all of the run."),
+    ] = None,
+    source: Annotated[
+        str | None,
+        Option(
+            metavar="|".join(SOURCES),
+            help="Where new candles come from. Default: the run's, live for the archive's.",
+        ),
+    ] = None,
+    data_dir: cli.DataDirOption = None,
+    tables: cli.TablesOption = None,
+    device: cli.DeviceOption = "auto",
+    workers: cli.WorkersOption = "auto",
+    fleet_size: cli.FleetSizeOption = "auto",
+    engine: cli.EngineOption = cli.DEFAULT_ENGINE,
+    address: cli.AddressOption = None,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Print what is stale and would be trained; do nothing.")
+    ] = False,
+    ledger: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="Where forecasts are recorded. Default: runs/ledger.sqlite, where there is one.",
+        ),
+    ] = None,
+    publish: Annotated[
+        str | None, Option(metavar="USER/NAME", help="Publish what serves then, in one commit.")
+    ] = None,
+) -> None:
+    """Train stale models anew on the newest candles; of old and new the better one serves."""
+    asked = asked_series(series)
+
+    from v8.cli import runs as work
+    from v8.live.renewal import Renewal
+    from v8.runs.engines import choose_engine
+
+    rule = work.stale_rule(when, max_age)
+    candles = cli.open_candles(source or work.newest_source(run), data_dir, tables)
+    renewal = Renewal(run, candles, rule, command(*sys.argv[1:]), work.known_ledger(ledger))
+    chosen = renewal.chosen(asked)
+    require_tables(renewal.profile)
+    train_all = choose_engine(engine, device, workers, fleet_size, address)
+    if dry_run:
+        work.preview_renewal(renewal, chosen)
+        return
+    if publish:
+        from v8.cli import hub
+
+        hub.check_publishing(publish, candles)
+    is_whole = work.renew(renewal, chosen, train_all)
+    if publish:
+        hub.publish_run(run, publish, is_partial=True)
+    if not is_whole:
+        raise Exit(SeriesError.exit_code)
+
+
+def forecast(
+    run: cli.RunArgument = None,
+    repo: cli.RepoOption = None,
+    series: cli.ServedSeriesOption = None,
+    every: Annotated[bool, Option("--every", help="Go on at every candle's close until Ctrl-C.")] = False,
+    ledger: cli.LedgerOption = DEFAULT_LEDGER,
+    source: cli.SourceOption = "live",
+    data_dir: cli.DataDirOption = None,
+    tables: cli.TablesOption = None,
+    revision: cli.RevisionOption = None,
+    offline: cli.OfflineOption = False,
+) -> None:
+    """Issue forecasts into the ledger before their truth exists, and score those whose truth has come."""
+    where, names = cli.one_place("forecast", run, repo), _names(series)
+    if ledger != DEFAULT_LEDGER:
+        cli.require_folder_of("--ledger", ledger)
+    if not cli.open_candles(source, data_dir, tables).is_publishable:
+        raise ProfileError(
+            where=f"--source {source}",
+            rule="a ledger is about the future",
+            got="a simulated market, which has none",
+            fix="Use --source live",
+        )
+
+    from v8.cli.live import issue_forecasts
+    from v8.live.watching import ServingModels
+
+    find = partial(ServingModels, where, names, revision=revision, is_offline=offline)
+    again = partial(cli.open_candles, source, data_dir)
+    exit_code = issue_forecasts(where, find, ledger, again, is_for_ever=every)
+    if exit_code:
+        raise Exit(exit_code)
+
+
+def track(
+    run: cli.RunArgument = None,
+    repo: cli.RepoOption = None,
+    series: cli.ServedSeriesOption = None,
+    ledger: cli.LedgerOption = DEFAULT_LEDGER,
+    output_format: Annotated[
+        str, Option("--format", metavar="table|json|csv", help="How to print the record.")
+    ] = "table",
+) -> None:
+    """Print how issued forecasts turned out, beside the naive forecast and the best baseline."""
+    where, names = cli.one_place("track", run, repo), _names(series)
+    cli.require_one_of("--format", output_format, RECORD_FORMATS)
+
+    from v8.cli.live import print_record
+
+    print_record(ledger, where, names, output_format)
+
+
+def _names(series: Sequence[str] | None) -> list[str] | None:
+    return [str(one) for one in asked_series(series) or ()] or None
+
+
+def backtest(
+    profile: Annotated[
+        str, Option(metavar="NAME|FILE", help="What to judge: a shipped name or a YAML file.")
+    ] = "frontier",
+    folds: Annotated[
+        int, Option(metavar="K", min=1, max=1_000, help="Seasons, spread over all history.")
+    ] = 6,
+    series: cli.SeriesOption = None,
+    universe: cli.UniverseOption = None,
+    source: cli.SourceOption = "vision",
+    data_dir: cli.DataDirOption = None,
+    tables: cli.TablesOption = None,
+    history: Annotated[
+        int | None,
+        Option(
+            metavar="N",
+            min=1,
+            max=cli.MAX_BARS,
+            help="Newest candles per series that the folds lie in. Default: all there are.",
+        ),
+    ] = None,
+    bars: Annotated[
+        int | None, Option(metavar="N", help="Candles of each fold. Default: the profile's newest bars.")
+    ] = None,
+    epochs: cli.EpochsOption = None,
+    device: cli.DeviceOption = "auto",
+    workers: cli.WorkersOption = "auto",
+    fleet_size: cli.FleetSizeOption = "auto",
+    engine: cli.EngineOption = cli.DEFAULT_ENGINE,
+    address: cli.AddressOption = None,
+    out: Annotated[
+        Path | None, Option(metavar="DIR", help="Folder of the back-test. Default: backtests/PROFILE.")
+    ] = None,
+) -> None:
+    """Judge a profile over many seasons, fitted anew for each; the same call again continues."""
+    budget = load_profile(profile).with_budget(newest_bars=bars, epochs=epochs)
+    asked = asked_series(series, universe)
+    candles = cli.open_candles(source, data_dir, tables)
+    require_tables(budget)
+    chosen = asked or served_series(candles)
+
+    from v8.cli.backtest import judge_seasons
+    from v8.runs.backtest import Asked
+    from v8.runs.engines import choose_engine
+
+    train_all = choose_engine(engine, device, workers, fleet_size, address)
+    wanted = Asked(budget, chosen, folds, history, command(*sys.argv[1:]))
+    if judge_seasons(out or Path("backtests") / budget.name, wanted, candles, train_all).failures:
+        raise Exit(SeriesError.exit_code)
+
+
+def serve(
+    run: cli.RunArgument = None,
+    repo: cli.RepoOption = None,
+    revision: cli.RevisionOption = None,
+    offline: cli.OfflineOption = False,
+    source: cli.SourceOption = "live",
+    data_dir: cli.DataDirOption = None,
+    tables: cli.TablesOption = None,
+    ledger: cli.LedgerOption = DEFAULT_LEDGER,
+    host: Annotated[
+        str | None, Option(metavar="ADDRESS", help=f"Where to listen. Default: {LOOPBACK}.")
+    ] = None,
+    port: Annotated[int, Option(metavar="N", min=0, max=65_535, help="0 takes any that is free.")] = 8008,
+) -> None:
+    """Show forecasts of the present, leaderboard and live record on a page with a JSON API."""
+    where = cli.one_place("app", run, repo)
+    if lacking := [name for name in EXTRA if importlib.util.find_spec(name) is None]:
+        raise ProfileError(
+            where=command("app"),
+            rule="needs the extra `app` of v8, a small server",
+            got=f"no package {' and '.join(lacking)}",
+            fix="Install it from a checkout of v8: python -m pip install '/path/to/checkout[app]'",
+        )
+
+    candles = cli.open_candles(source, data_dir, tables)
+
+    from v8.app.places import LedgerReader
+    from v8.cli.serve import place_of, serve_page
+
+    serve_page(
+        place_of(where, revision, is_offline=offline), candles, LedgerReader(ledger, where), host, port
+    )
+
+
+def doctor(
+    profile: Annotated[str, Option(metavar="NAME|FILE", help="Whose network is measured.")] = "aligned",
+    is_json: Annotated[bool, Option("--json", help="Print one JSON document and nothing else.")] = False,
+    seconds: Annotated[float, Option(metavar="S", min=0.05, help="Time of each measurement.")] = 2.0,
+) -> None:
+    """Examine this machine: driver, devices, speed of training, and the flags to choose."""
+    chosen = load_profile(profile)
+    network_outputs(chosen)  # or there is nothing to measure
+
+    from v8.cli.doctor import examined
+
+    if exit_code := examined(chosen, seconds, is_json=is_json):
+        raise Exit(exit_code)

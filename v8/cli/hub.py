@@ -1,0 +1,150 @@
+"""What `publish` and `pull` do and print: a run's models or their page to the Hub, and models from it."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from v8.cli.printing import print_lines, print_table, tell
+from v8.errors import listed
+from v8.hub import publish as hub
+from v8.hub.client import RetryPolicy, check_repo_name
+from v8.hub.pull import pull
+from v8.hub.space import stage
+from v8.hub.staging import Choice, Staged, check_source, stage_run
+from v8.market.sources.source import CandleSource
+from v8.storage import passing_folder
+from v8.tables import Table
+from v8.wording import plural
+
+
+def check_publishing(repo: str, source: CandleSource) -> None:
+    """Refuse before hours of training what publishing would refuse after them.
+
+    Raises `PublishError` if the source is simulated, or the token cannot write the repository.
+    """
+    check_source(source.name, is_publishable=source.is_publishable)
+    hub.check_access(repo, RetryPolicy(tell=tell))
+
+
+def publish_run(
+    run: Path,
+    repo: str,
+    *,
+    is_partial: bool = False,
+    is_only_skilled: bool = False,
+    is_private: bool = False,
+    is_pruning: bool = False,
+) -> None:
+    """Stage a run, publish it and print where it is.
+
+    Published models that the run does not have stay, or go with `is_pruning`.
+
+    Raises:
+        PublishError: If it may not or cannot be published.
+        ArtifactError: If the run is damaged.
+    """
+    with passing_folder("v8-publish") as folder:
+        staged = stage_run(run, folder, repo, Choice(is_partial, is_only_skilled))
+        print_lines(*_summary(staged))
+        published = hub.publish(
+            staged,
+            repo,
+            is_private=is_private,
+            is_pruning=is_pruning,
+            retries=RetryPolicy(tell=tell),
+            announce=lambda found: print_lines(*_differences(repo, found)),
+        )
+        if published.sent is None:
+            print_lines(f"Nothing has changed since {published.url}")
+            return
+        sent = f"{len(published.sent.additions)} files, {published.sent.num_bytes:,} bytes"
+        print_lines(f"Sent {sent}.", f"Published: {published.url}")
+
+
+def preview_run(
+    run: Path, repo: str, *, is_partial: bool, is_only_skilled: bool, is_private: bool, is_pruning: bool
+) -> None:
+    """Print what publishing a run would send and change; the Hub is asked, and nothing is sent."""
+    check_repo_name(repo)
+    with passing_folder("v8-publish") as folder:
+        staged = stage_run(run, folder, repo, Choice(is_partial, is_only_skilled))
+        retries = RetryPolicy(tell=tell)
+        plan, found = hub.preview(staged, repo, is_private=is_private, is_pruning=is_pruning, retries=retries)
+        rows = [(file.path, f"{file.size_bytes:,}", file.sha256[:12]) for file in plan.files]
+        print_table(Table(("file", "bytes", "sha256"), rows, f"Plan for {repo} (nothing is sent)"))
+        print_lines(*_summary(plan))
+        print_lines(*_would_change("repository", repo, found))
+
+
+def publish_page(space: str, repo: str, *, is_private: bool, is_dry: bool) -> None:
+    """Stage the page of published models as a Space, publish it or tell what that would change.
+
+    Raises:
+        PublishError: If it may not or cannot be published.
+        PullError: If nothing is published in `repo` that this user may read.
+    """
+    check_repo_name(space, "--space")
+    retries = RetryPolicy(tell=tell)
+    with passing_folder("v8-space") as folder:
+        staged = stage(folder, space, repo)
+        print_lines(f"The page of {repo} for {space}: {plural(len(staged.paths), 'file')}, one commit.")
+        if is_dry:
+            print_lines(*_would_change("Space", space, hub.preview(staged, space, retries=retries)[1]))
+            return
+        published = hub.publish(
+            staged,
+            space,
+            is_private=is_private,
+            retries=retries,
+            announce=lambda found: print_lines(*_differences(space, found)),
+        )
+    is_new = "Published" if published.sent else "Nothing has changed since"
+    print_lines(f"{is_new}: {published.url} at {published.revision[:12]}")
+
+
+def pull_models(repo: str, series: Sequence[str], revision: str | None, *, is_offline: bool) -> None:
+    """Pull models, and print what they are and where."""
+    pulled = pull(repo, series, revision=revision, is_offline=is_offline)
+    files = {name: pulled.manifest.files_of(name) for name in pulled.series}
+    rows = []
+    for name in pulled.series:
+        span, num_bytes = pulled.manifest.data[name], sum(file.size_bytes for file in files[name])
+        rows.append((name, span.last_open, span.source, f"{num_bytes:,}"))
+    title = f"{repo} at {pulled.revision}, profile {pulled.manifest.profile_name}"
+    print_table(Table(("series", "data until", "candles from", "bytes"), rows, title))
+    if pulled.why_cached:
+        print_lines(f"Not confirmed by the Hub, because {pulled.why_cached}.")
+    num_files = sum(map(len, files.values()))
+    print_lines(
+        f"{num_files} files have the published sha256; {pulled.num_downloaded} of them were downloaded now.",
+        f"Folder: {pulled.folder}",
+        f'In Python: v8.load("{repo}", "{pulled.series[0]}", revision="{pulled.revision}")',
+    )
+
+
+def _summary(staged: Staged) -> list[str]:
+    num_bytes = sum(file.size_bytes for file in staged.files)
+    return [
+        *(f"{series}: held back, because {reason}." for series, reason in staged.held_back.items()),
+        f"{len(staged.metadata)} models of {staged.manifest.profile_name} for {staged.repo}: "
+        f"{len(staged.files)} files, {num_bytes:,} bytes, one commit.",
+    ]
+
+
+def _would_change(kind: str, repo: str, found: hub.Difference | None) -> Iterator[str]:
+    if found:
+        yield from _differences(f"{repo} (nothing is sent)", found)
+    elif found is None:
+        yield f"There is no {kind} {repo} yet that this user may see; publishing makes it."
+    else:
+        yield f"{repo} holds all of it already: publishing changes nothing."
+
+
+def _differences(repo: str, found: hub.Difference) -> Iterator[str]:
+    """Count files, and models where there are any: a page has none."""
+    yield f"Difference to what is in {repo}:"
+    has_models = any(found.models.values())
+    for what, paths in found.files.items():
+        models = found.models[what]
+        counted = f"{plural(len(models), 'model')}, " if has_models else ""
+        told = f"  {what + ':':<8} {counted}{plural(len(paths), 'file')}"
+        yield f"{told}: {listed(models)}" if models else told

@@ -1,0 +1,214 @@
+"""What `run`, `report` and `update` do and print.
+
+Interrupted, what was finished is saved, old models serve on, and the same command goes on where it was.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from v8.artifacts.nested_runs import Decision, Sureness
+from v8.artifacts.run_folder import read_run
+from v8.cli import printing
+from v8.cli.options import require_one_of
+from v8.cli.printing import print_lines, print_reasons, print_table, tell_error
+from v8.errors import DataError, ProfileError, SeriesError, StorageError, V8Error, listed
+from v8.invocation import command
+from v8.live import DEFAULT_LEDGER
+from v8.live.ledger import Ledger
+from v8.live.renewal import RULES, Looked, Renewal, Renewed, Rule
+from v8.machine.interruption import set_last_words
+from v8.market.series import Series
+from v8.market.sources.source import SOURCES
+from v8.runs.execution import Summary, TrainAll
+from v8.runs.options import PreparedRun, RunOptions
+from v8.runs.outputs import PICTURES_FOLDER, REPORT_FILE, draw_pictures, write_outputs
+from v8.storage import FolderLock
+from v8.tables import Table
+from v8.wording import ABSENT, count, number, percent
+
+
+def carry_out(prepared: PreparedRun) -> Summary:
+    """Do what a run is asked for, and print what came of it."""
+    path, repo = prepared.plan.path, prepared.options.publish
+    if not repo:
+        return _carried_out(prepared)
+
+    from v8.cli.hub import check_publishing, publish_run
+
+    check_publishing(repo, prepared.source)
+    summary = _carried_out(prepared)
+    if summary.failures:
+        partly = command("publish", str(path), "--repo", repo, "--partial")
+        printing.tell(f"not published, because some series failed. Publish the others with: {partly}")
+    else:
+        publish_run(path, repo)
+    return summary
+
+
+def _carried_out(prepared: PreparedRun) -> Summary:
+    """Run the plan; what can be done then is printed as commands to paste."""
+    options, path = prepared.options, prepared.plan.path
+    set_last_words(f"interrupted: {path} is saved. Continue with: {options.command}")
+    summary = prepared.carry_out(printing.open_display)
+    printing.print_summary(summary, path, summary.rows)
+    given = {"--data-dir": options.data_dir, "--tables": options.tables}
+    folders = [word for flag, place in given.items() if place for word in (flag, str(place))]
+    printing.print_newer(summary.newer, command("update", str(path), *folders), f"{options.command} --fresh")
+    failed = {failure.series for failure in summary.failures}
+    if done := [str(one.series) for one in prepared.plan.series if one.series not in failed]:
+        is_default = options.source == RunOptions.model_fields["source"].default
+        candles = [*([] if is_default else ["--source", options.source]), *folders]
+        print_lines(f"Forecast: {command('predict', str(path), '--series', done[0], *candles)}")
+    if prepared.source.is_publishable and not options.smoke and not options.publish and not failed:
+        print_lines(f"Publish: {command('publish', str(path), '--repo', 'USER/NAME')}")
+    return summary
+
+
+def preview(prepared: PreparedRun) -> int:
+    """Print the plan; return the exit code of the run where the source lacks series that were named."""
+    printing.print_plan(prepared.plan, prepared.source)
+    if not (lacking := prepared.lacking()):
+        return 0
+    print_reasons(f"{len(lacking)} series would fail", lacking)
+    is_all = len(lacking) == len(prepared.plan.series)
+    return (DataError if is_all else SeriesError).exit_code
+
+
+def redraw(run: Path) -> int:
+    """Write what a run shows anew from its artefacts, print it, and return the exit code."""
+    errors: dict[str, V8Error] = {}
+
+    def tell(error: V8Error) -> None:
+        if str(error) not in errors:
+            tell_error(error)
+        errors[str(error)] = error
+
+    # Nobody is asked for the folder: every file is whole, and a run at work draws its own again.
+    printing.print_leaderboard(write_outputs(run, tell, is_anew=True))
+    try:
+        if not any(isinstance(error, StorageError) for error in errors.values()):
+            pictures = draw_pictures(run, tell)
+            print_lines(f"Report: {run / REPORT_FILE}")
+            if pictures:
+                names = ", ".join(path.name for path in pictures)
+                print_lines(f"Pictures: {names} in {run / PICTURES_FOLDER}")
+    except StorageError as error:
+        tell(error)
+    return max((error.exit_code for error in errors.values()), default=0)
+
+
+def stale_rule(when: str, max_age_days: float | None) -> Rule:
+    """Return which models are stale, as `--when` and `--max-age` say.
+
+    Raises `ProfileError` if they cannot mean anything.
+    """
+    require_one_of("--when", when, RULES, fix="Choose one of these")
+    if max_age_days is not None and (when != "age" or not math.isfinite(max_age_days)):
+        raise ProfileError(
+            where="--max-age",
+            rule="is a number of days, for --when age",
+            got=f"{max_age_days} with --when {when}",
+            fix="Write for example --max-age 7, or leave it out",
+        )
+    return Rule(when, max_age_days)
+
+
+def newest_source(run: Path) -> str:
+    """Name the source that has the newest candles of a run's own."""
+    source = read_run(run).source
+    return "live" if source == "vision" and "live" in SOURCES else source
+
+
+def known_ledger(file: Path | None) -> Ledger | None:
+    """Open the ledger to read it, where there is one; it is closed when the command ends."""
+    return Ledger.open(file or DEFAULT_LEDGER) if file or DEFAULT_LEDGER.exists() else None
+
+
+def renew(renewal: Renewal, chosen: Sequence[Series], train_all: TrainAll) -> bool:
+    """Renew what is stale, and say whether every series could be looked at and trained."""
+    set_last_words(f"interrupted: what served in {renewal.run} serves on. Go on with: {renewal.words}")
+    with FolderLock(renewal.run):
+        came = []
+        for one in renewal.renew(chosen, train_all, printing.open_display):
+            _print(one)
+            came.append(one)
+        rows = write_outputs(renewal.run, tell_error)  # also after a kill between a decision and this
+    if any(each.has_changes for each in came):
+        printing.print_leaderboard(rows)
+    return not any(each.failures for each in came)
+
+
+def preview_renewal(renewal: Renewal, chosen: Sequence[Series]) -> None:
+    """Print what is stale and would be trained."""
+    begun: set[Series] = set()
+    for generation, undecided in renewal.unfinished(chosen):
+        print_lines(f"Generation {generation} was begun and would be finished first: {listed(undecided)}.")
+        begun.update(undecided)
+    if left := [one for one in chosen if one not in begun]:
+        _print(looked := renewal.look(left))
+        if looked.stale:
+            plan = renewal.plan(renewal.next_generation(looked.stale), [*looked.stale])
+            printing.print_plan(plan, renewal.source)
+
+
+def _print(came: Looked | Renewed) -> None:
+    if isinstance(came, Looked):
+        rows = [
+            (one.series, one.generation, one.until, one.live, "yes" if one.is_stale else "no")
+            for one in came.standings
+        ]
+        header = ("series", "generation", "newest candle", "live record × naive", "stale")
+        print_table(Table(header, rows, "What serves"))
+        print_lines(*(f"{one.series}: {one.why}." for one in came.standings))
+    else:
+        print_decisions(came)
+    if came.failures:
+        reasons = [(str(failure.series), failure.reason or "") for failure in came.failures]
+        print_reasons(f"{len(reasons)} series failed; what served serves on", reasons)
+
+
+def print_decisions(renewed: Renewed) -> None:
+    """Print how good champions and challengers were, and which serve."""
+    decisions = renewed.decisions
+    tasks = " / ".join(next((one.baselines for one in decisions if one.baselines), ()))
+    title = (
+        f"Generation {renewed.generation}: error as a multiple of naive's on candles that neither has seen"
+    )
+    header = ("series", f"champion: {tasks}", "challenger", "best baseline", "windows", "serves")
+    print_table(Table(header, map(_decision_cells, decisions), title))
+    _print_quantiles([one for one in decisions if one.challenger.quantiles])
+    for one in decisions:
+        verdict = "the challenger serves" if one.is_replaced else "the champion stays"
+        print_lines(f"{one.series}: {verdict}; of the challenger: {one.why}.")
+
+
+def _decision_cells(decision: Decision) -> Iterable[str]:
+    old, new = decision.champion, decision.challenger
+    yield decision.series
+    for each in (old, new):
+        yield f"{each.generation}: {' / '.join(map(number, each.multiples.values()))}"
+    yield " / ".join(f"{number(one.multiple)} {one.name}" for one in decision.baselines.values())
+    yield count(decision.num_windows)
+    yield (new if decision.is_replaced else old).generation
+
+
+def _print_quantiles(decisions: Sequence[Decision]) -> None:
+    """Print how sure champions and challengers were, where they have quantiles."""
+    if not decisions:
+        return
+    first = decisions[0].challenger.quantiles
+    within = " / ".join(next(iter(first.values())).coverage)
+    title = f"Quantiles: CRPS as a multiple of naive's error (truths within {within}); they decide nothing"
+    rows = [
+        (one.series, each.generation, *(_sureness(each.quantiles.get(task)) for task in first))
+        for one in decisions
+        for each in (one.champion, one.challenger)
+    ]
+    print_table(Table(("series", "generation", *first), rows, title))
+
+
+def _sureness(told: Sureness | None) -> str:
+    if told is None:
+        return ABSENT
+    return f"{number(told.crps)} ({' / '.join(map(percent, told.coverage.values()))})"

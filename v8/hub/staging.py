@@ -1,0 +1,292 @@
+"""Staging a run for publishing: its models, checked, in a folder as they will lie in the repository.
+
+Everything that is said about a model is read from its `metadata.json`; nothing here takes the time of
+day. Staging the same run twice gives the same bytes, so publishing it twice changes nothing. Models that the
+run does not have stay, and manifest, leaderboard and card tell of them, too; with `is_pruning` they are
+removed in the same commit, and older commits keep them. Files of other kinds stay untouched.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from v8 import records
+from v8.artifacts import metadata as artifacts
+from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE, MODEL_FILE, Metadata, read_metadata
+from v8.artifacts.model_file import MAX_UNPACKED_BYTES, check_keras_file, require_made_for
+from v8.artifacts.nested_runs import Decision, read_serving
+from v8.artifacts.run_folder import RunRecord, read_run
+from v8.artifacts.series_artifact import README_FILE, artifact_readme
+from v8.errors import ArtifactError, PublishError, listed
+from v8.hub import layout
+from v8.hub.layout import CARD_FILE, MANIFEST_FILE, ListedFile, Manifest, series_folder, series_of
+from v8.hub.publish import Difference, Publication, RemoteRepo, RemoteState
+from v8.losses.leaderboard import LEADERBOARD_FILE, rank_results, read_history, write_leaderboard_csv
+from v8.storage import write_bytes, write_text
+from v8.views.card import change_line, distinct_versions, model_card
+
+_ORDINARY: Final = frozenset({".gitattributes", CARD_FILE, "LICENSE", "LICENSE.md", "LICENSE.txt"})
+"""What a repository without a published run may hold: what the Hub's own page creates."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which models of a run to publish."""
+
+    is_partial: bool = False  # whether a run with failed or unfinished series may be published
+    is_only_skilled: bool = False
+    """Whether models that lose to the naive forecast in any task, by more than chance, are held back; those
+    that only a better baseline beats are published, and labelled."""
+    series: tuple[str, ...] = ()  # names of those that are meant; all of the run when empty
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Models of a repository that a run does not have and that stay there, by series."""
+
+    manifest: Manifest
+    metadata: Mapping[str, Metadata]
+
+    @property
+    def files(self) -> tuple[ListedFile, ...]:
+        """The files that stay, as they were published."""
+        return tuple(file for series in self.metadata for file in self.manifest.files_of(series))
+
+
+@dataclass(frozen=True)
+class Staged(Publication):
+    """The models of a run that are published, in a folder that tells of those that stay, too."""
+
+    folder: Path  # where
+    repo: str  # where to, `user/name`
+    record: RunRecord  # what the run is
+    metadata: Mapping[str, Metadata]  # per series that is published
+    held_back: Mapping[str, str]  # per series that is not published: why, as a clause
+    changes: Mapping[str, Decision] = field(default_factory=dict)
+    """Per series that is not served by the run's first model: the decision that made it so."""
+    kept: Kept | None = None
+    is_pruning: bool = False
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """What describes the run together with the models that stay."""
+        return layout.read_manifest(self.folder / MANIFEST_FILE)
+
+    @property
+    def files(self) -> tuple[ListedFile, ...]:
+        """Every file of the folder, the manifest included, ascending by path."""
+        kept = {file.path for file in self.kept.files} if self.kept else ()
+        files = [file for file in self.manifest.files if file.path not in kept]
+        manifest = ListedFile.read(self.folder, MANIFEST_FILE)
+        return tuple(sorted((*files, manifest), key=lambda file: file.path))
+
+    @property
+    def title(self) -> str:
+        """Title of the commit."""
+        return f"Publish {len(self.metadata)} models of {self.record.profile_name}"
+
+    def changelog(self, missing: Difference) -> str:
+        """Say what of the renewed models the commit brings, and why each was renewed."""
+        brought = {series for series in map(series_of, missing.additions) if series}
+        return "\n".join(
+            change_line(self.changes[series]) for series in sorted(brought & self.changes.keys())
+        )
+
+    def difference(self, seen: RemoteState) -> Difference:
+        """Compare the files with what a repository holds."""
+        wanted = {file.path: self.folder / file.path for file in self.files}
+        return Difference.of(
+            wanted, seen, filter(layout.is_published_path, seen.files) if self.is_pruning else ()
+        )
+
+    def settled(self, remote: RemoteRepo, seen: RemoteState, *, is_pruning: bool) -> Staged:
+        """Return what the repository is to hold: the run, beside the models that stay.
+
+        Raises `PublishError` if it holds another project, or models that stay cannot be told of.
+        """
+        strange = sorted(path for path in seen.files if path not in _ORDINARY)
+        if strange and MANIFEST_FILE not in seen.files:  # no card is written over somebody's other project
+            raise PublishError(
+                where=remote.name,
+                rule="a run goes into a new repository, or one that holds a published run",
+                got=f"one with other files: {listed(strange)}",
+                fix="Choose another name in param:repo",
+            )
+        has_others = {*map(series_of, seen.files)} - {None, *self.metadata}
+        try:
+            kept = self._kept(remote, seen) if has_others and not is_pruning else None
+            staged = replace(self, kept=kept, is_pruning=is_pruning)
+            return staged if kept == self.kept else staged.described()
+        except ArtifactError as error:
+            raise PublishError(
+                where=error.where,
+                rule=f"a model that the run does not have stays as it was published: {error.rule}",
+                got=error.got,
+                fix="Publish the run it is of again, or remove what this run lacks with param:prune",
+            ) from error
+
+    def _kept(self, remote: RemoteRepo, seen: RemoteState) -> Kept | None:
+        """Read what stays: the manifest, and per series that is not ours its metadata."""
+        manifest_file = remote.text(MANIFEST_FILE, seen)
+        manifest, metadata, folder = layout.read_manifest(manifest_file), {}, manifest_file.parent
+        for series in manifest.series:
+            if series not in self.metadata:
+                for file in manifest.files_of(series):
+                    _require_published(file, remote, seen, folder)
+                metadata[series] = read_metadata(folder / series_folder(series), series=series)
+        return Kept(manifest, metadata) if metadata else None
+
+    def described(self) -> Staged:
+        """Write leaderboard, card and manifest, of the run's models and those that stay.
+
+        Raises:
+            PublishError: If models that stay are of another profile, so that no one card can tell of all.
+            ArtifactError: If their metadata cannot be read.
+        """
+        record, kept = self.record, self.kept
+        staying = kept.metadata if kept else {}
+        self._require_one_profile(staying)
+        together = [about for _, about in sorted({**staying, **self.metadata}.items())]
+        is_of_many_runs = bool(kept or self.changes)
+        card = model_card(
+            self.repo,
+            record,
+            together,
+            {name: reason for name, reason in self.held_back.items() if name not in staying},
+            is_of_many_runs=is_of_many_runs,
+            changes=self.changes.values(),
+        )
+        ranked = rank_results(about.result for about in together)
+        write_leaderboard_csv(self.folder / LEADERBOARD_FILE, ranked)
+        write_text(self.folder / CARD_FILE, card)
+        files = (*layout.list_files(self.folder), *(kept.files if kept else ()))
+        made_with = (about.versions for about in together)
+        manifest = Manifest(
+            profile_name=record.profile_name,
+            profile_digest=record.profile_digest,
+            created_at=max(about.created_at for about in together),
+            versions=distinct_versions(made_with) if is_of_many_runs else record.versions,
+            data={about.series: layout.DataSpan.of(about.candles) for about in together},
+            files=tuple(sorted(files, key=lambda file: file.path)),
+        )
+        write_text(self.folder / MANIFEST_FILE, manifest.to_text())
+        layout.read_manifest(self.folder / MANIFEST_FILE)  # what is sent must be what pulling accepts
+        return self
+
+    def _require_one_profile(self, kept: Mapping[str, Metadata]) -> None:
+        name, digest = self.record.profile_name, self.record.profile_digest
+        if others := [series for series, about in kept.items() if about.profile_digest != digest]:
+            rule = f"models that stay beside those of a run are of its profile {name}, too"
+            raise PublishError(
+                where=self.repo,
+                rule=f"{rule} (digest {digest[:12]})",
+                got=f"{len(others)} of another: {listed(others)}",
+                fix="Choose another param:repo, or remove all models that the run does not have with "
+                "param:prune",
+            )
+
+
+def _require_published(file: ListedFile, remote: RemoteRepo, seen: RemoteState, folder: Path) -> None:
+    """Refuse a file that is not listed as it was published; download the metadata, which is read."""
+    entry = seen.files.get(file.path)
+    is_whole = entry is not None and entry.size == file.size_bytes
+    if entry and entry.lfs:
+        is_whole = is_whole and entry.lfs.sha256 == file.sha256
+    if is_whole and file.path.endswith(METADATA_FILE):
+        remote.text(file.path, seen)
+        is_whole = file.is_whole_in(folder)
+    if not is_whole:
+        raise ArtifactError(
+            where=f"{remote.name}, {file.path}",
+            rule=f"{file.size_bytes:,} bytes with sha256 {file.sha256[:12]}",
+            got="other content" if entry else "no such file",
+            fix="Publish the run again",
+        )
+
+
+def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
+    """Lay out a run in an empty folder for publishing; the examples of its card name the repository.
+
+    Raises:
+        PublishError: If the run was made on the demo market, has unfinished series, or no model is left.
+        ArtifactError: If the run is damaged, or a model file is not the one that was judged.
+    """
+    record = read_run(run)
+    check_source(record.source, is_publishable=record.is_publishable)
+    meant = set(choice.series) or record.series.keys()
+    held_back = {name: why for name, why in _unfinished(run, record, choice).items() if name in meant}
+    metadata, serving = {}, read_serving(run)
+    for name in sorted((record.series.keys() & meant) - held_back.keys()):
+        try:
+            served = serving.folder(name)
+            with artifacts.redo_offered(served):
+                about = read_metadata(served, series=name)
+                result = about.result
+                check_source(result.source, is_publishable=not result.is_demo)
+                if choice.is_only_skilled and (losing := result.judgement.loses):
+                    held_back[name] = f"it loses to the naive forecast: {', '.join(losing)}"
+                    continue
+                _stage_artifact(served, folder / series_folder(name), about)
+        except ArtifactError:
+            if not choice.is_partial:
+                raise
+            held_back[name] = "its files are damaged"
+            shutil.rmtree(folder / series_folder(name), ignore_errors=True)
+        else:
+            metadata[name] = about
+    if not metadata:
+        reasons = [f"{name}, because {reason}" for name, reason in held_back.items()]
+        raise PublishError(
+            where=str(run),
+            rule="publishing needs at least one model",
+            got=f"none: {listed(reasons)}" if reasons else "a run without series",
+            fix="Train further, or publish without param:only_skilled",
+        )
+    changes = {name: one for name in metadata if (one := serving.renewal_of(name))}
+    return Staged(folder, repo, record, metadata, held_back, changes).described()
+
+
+def check_source(source: str, *, is_publishable: bool) -> None:
+    """Refuse a simulated market with a `PublishError`."""
+    if not is_publishable:
+        raise PublishError(
+            where=f"param:source {source}",
+            rule="only models of real markets are published",
+            got="a simulated market, about which a forecast says nothing",
+            fix="Train on param:source vision or files",
+        )
+
+
+def _unfinished(run: Path, record: RunRecord, choice: Choice) -> dict[str, str]:
+    """Return per series that is not done: why; refuse any where all were to be published."""
+    found = {
+        name: "its training failed" if state.status == "failed" else "its training is not finished"
+        for name, state in record.series.items()
+        if state.status != "done"
+    }
+    if found and not choice.is_partial:
+        raise PublishError(
+            where=str(run),
+            rule="a run is published when all its series are done",
+            got=f"{len(found)} of {len(record.series)} that are not: {listed(list(found))}",
+            fix="Continue the run, or publish what there is with param:partial",
+        )
+    return found
+
+
+def _stage_artifact(source: Path, target: Path, about: Metadata) -> None:
+    """Copy an artefact, so that nobody changes it while it is sent, and check the copy."""
+    target.mkdir(parents=True)
+    fix = "Restore the file or train the series again"
+    for name in (MODEL_FILE, METADATA_FILE, HISTORY_FILE):
+        most = MAX_UNPACKED_BYTES if name == MODEL_FILE else records.MAX_FILE_BYTES
+        write_bytes(target / name, records.read_plain(source / name, fix=fix, most_bytes=most))
+    read_history(target / HISTORY_FILE)
+    check_keras_file(file := artifacts.verify_model_file(target, about))
+    require_made_for(file, about.series)
+    write_text(target / README_FILE, artifact_readme(about))
