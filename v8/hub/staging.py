@@ -11,7 +11,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -58,9 +57,16 @@ class Kept:
         return tuple(file for series in self.metadata for file in self.manifest.files_of(series))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Staged(Publication):
-    """The models of a run that are published, in a folder that tells of those that stay, too."""
+    """The models of a run that are published, in a folder that tells of those that stay, too.
+
+    Making one writes leaderboard, card and manifest.
+
+    Raises:
+        PublishError: If models that stay are of another profile, so that no one card can tell of all.
+        ArtifactError: If their metadata cannot be read.
+    """
 
     folder: Path  # where
     repo: str  # where to, `user/name`
@@ -71,11 +77,13 @@ class Staged(Publication):
     """Per series that is not served by the run's first model: the decision that made it so."""
     kept: Kept | None = None
     is_pruning: bool = False
+    manifest: Manifest = field(init=False)  # of the run's models and those that stay
 
-    @cached_property
-    def manifest(self) -> Manifest:
-        """What describes the run together with the models that stay."""
-        return layout.read_manifest(self.folder / MANIFEST_FILE)
+    def __post_init__(self) -> None:
+        self._require_one_profile()
+        self._describe()
+        # What is sent must be what pulling accepts.
+        self.manifest = layout.read_manifest(self.folder / MANIFEST_FILE)
 
     @property
     def files(self) -> tuple[ListedFile, ...]:
@@ -120,8 +128,9 @@ class Staged(Publication):
         has_others = {*map(series_of, seen.files)} - {None, *self.metadata}
         try:
             kept = self._kept(remote, seen) if has_others and not is_pruning else None
-            staged = replace(self, kept=kept, is_pruning=is_pruning)
-            return staged if kept == self.kept else staged.described()
+            if (kept, is_pruning) == (self.kept, self.is_pruning):
+                return self
+            return replace(self, kept=kept, is_pruning=is_pruning)
         except ArtifactError as error:
             raise PublishError(
                 where=error.where,
@@ -141,16 +150,23 @@ class Staged(Publication):
                 metadata[series] = read_metadata(folder / series_folder(series), series=series)
         return Kept(manifest, metadata) if metadata else None
 
-    def described(self) -> Staged:
-        """Write leaderboard, card and manifest, of the run's models and those that stay.
+    def _require_one_profile(self) -> None:
+        name, digest = self.record.profile_name, self.record.profile_digest
+        staying = self.kept.metadata if self.kept else {}
+        if others := [series for series, about in staying.items() if about.profile_digest != digest]:
+            raise PublishError(
+                where=self.repo,
+                rule=f"models that stay beside those of a run are of its profile {name}, too "
+                f"(digest {digest[:12]})",
+                got=f"{len(others)} of another: {listed(others)}",
+                fix="Choose another param:repo, or remove all models that the run does not have with "
+                "param:prune",
+            )
 
-        Raises:
-            PublishError: If models that stay are of another profile, so that no one card can tell of all.
-            ArtifactError: If their metadata cannot be read.
-        """
+    def _describe(self) -> None:
+        """Write leaderboard, card and manifest."""
         record, kept = self.record, self.kept
         staying = kept.metadata if kept else {}
-        self._require_one_profile(staying)
         together = [about for _, about in sorted({**staying, **self.metadata}.items())]
         is_of_many_runs = bool(kept or self.changes)
         card = model_card(
@@ -175,20 +191,6 @@ class Staged(Publication):
             files=tuple(sorted(files, key=lambda file: file.path)),
         )
         write_text(self.folder / MANIFEST_FILE, manifest.to_text())
-        layout.read_manifest(self.folder / MANIFEST_FILE)  # what is sent must be what pulling accepts
-        return self
-
-    def _require_one_profile(self, kept: Mapping[str, Metadata]) -> None:
-        name, digest = self.record.profile_name, self.record.profile_digest
-        if others := [series for series, about in kept.items() if about.profile_digest != digest]:
-            rule = f"models that stay beside those of a run are of its profile {name}, too"
-            raise PublishError(
-                where=self.repo,
-                rule=f"{rule} (digest {digest[:12]})",
-                got=f"{len(others)} of another: {listed(others)}",
-                fix="Choose another param:repo, or remove all models that the run does not have with "
-                "param:prune",
-            )
 
 
 def _require_published(file: ListedFile, remote: RemoteRepo, seen: RemoteState, folder: Path) -> None:
@@ -248,7 +250,7 @@ def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
             fix="Train further, or publish without param:only_skilled",
         )
     changes = {name: one for name in metadata if (one := serving.renewal_of(name))}
-    return Staged(folder, repo, record, metadata, held_back, changes).described()
+    return Staged(folder, repo, record, metadata, held_back, changes)
 
 
 def check_source(source: str, *, is_publishable: bool) -> None:
