@@ -48,8 +48,7 @@ from v8.artifacts.run_folder import RunRecord, pin_of, read_run
 from v8.columns import CLOSE, OHLC, TASK_OHLC
 from v8.errors import ArtifactError, ProfileError, V8Error
 from v8.features.table import compute_table
-from v8.formulas.baselines import BASELINES, NAIVE
-from v8.formulas.boosting import POOLED, fit_boosted
+from v8.formulas.baselines import BASELINES, NAIVE, POOLED, fit_boosted
 from v8.hardware import describe_machine, versions
 from v8.losses.judgement import MODEL, Judgement
 from v8.losses.metrics import measure_errors

@@ -12,8 +12,7 @@ from judging import judge
 
 from v8.errors import SeriesError
 from v8.features.table import FeatureTable
-from v8.formulas.baselines import BASELINES
-from v8.formulas.boosting import Boosting, boosting_terms, fit_boosted, recent_unit
+from v8.formulas.baselines import BASELINES, Boosting, boosting_terms, fit_boosted, recent_unit
 from v8.losses.judgement import Judgement
 from v8.profile import Profile
 from v8.windows.span import Span

@@ -7,7 +7,7 @@ import pytest
 
 from v8.columns import RANGE_BARS
 from v8.formulas.baselines import fit_range_paths
-from v8.formulas.range_paths import NUM_PATHS, SEED
+from v8.formulas.ranges import NUM_PATHS, SEED
 from v8.windows.span import Span
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from v8.features.table import FeatureTable, compute_table
-from v8.formulas.range_ensemble import (
+from v8.formulas.ranges import (
     MEMBERS,
     KnownRanges,
     RangeEnsemble,

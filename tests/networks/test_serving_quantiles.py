@@ -14,7 +14,7 @@ from keras_3_10 import unknown_keys
 
 from v8.artifacts.model_file import check_keras_file
 from v8.formulas.quantiles import first_steps
-from v8.formulas.range_ensemble import fit_ensemble
+from v8.formulas.ranges import fit_ensemble
 from v8.networks.networks import build_network
 from v8.networks.published import forecast_windows, split_outputs
 from v8.networks.serving import ServingGraph, ServingModel

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from v8.columns import TASK_OHLC
-from v8.formulas.range_ensemble import MEMBERS, fit_ensemble
+from v8.formulas.ranges import MEMBERS, fit_ensemble
 from v8.networks.networks import build_network
 from v8.networks.published import forecast_windows
 from v8.networks.serving import ServingGraph, ServingModel, build_serving

@@ -38,7 +38,7 @@ from v8.columns import TASK_OHLC, neighbours
 from v8.errors import ArtifactError, listed
 from v8.features.indicators import FEATURES, definition_digest, definitions, warmup_bars
 from v8.formulas.baselines import called
-from v8.formulas.range_ensemble import Shares
+from v8.formulas.ranges import Shares
 from v8.hardware import describe_machine, process_memory, versions
 from v8.losses.judgement import Judgement, QuantileJudgement
 from v8.losses.table import ALPHA

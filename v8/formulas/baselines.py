@@ -1,4 +1,8 @@
-"""Every baseline a forecast is shown beside, in the order of the reports.
+"""Baselines: forecasts that need no network, which a model has to beat, in the order of the reports.
+
+A baseline is fitted to the train span alone and then forecasts any windows from what is known at them, so
+it can neither see the test span nor be tuned on it. One of your own is one file that calls
+`BASELINES.register`; it may leave out tasks it says nothing about.
 
 Some know closes alone: nothing moves, or everything goes on as it used to. Others forecast how far prices
 will range from how far they did. These start from a variance of one bar's return, known at the window. What
@@ -9,30 +13,65 @@ it means for a task:
   variance expected of the twenty is that of roll-forward plus the bar's variance times `future_weights`.
 
 Whatever is fitted is fitted per step and column, on train windows, to the absolute error in returns, by
-which forecasts are judged. `range_paths` forecasts the ranges of the coming bars, then lets prices walk that
-far (`v8.formulas.range_paths`); the profile of that name publishes it as a Keras file, in single precision.
+which forecasts are judged. `range_paths` is of `v8.formulas.ranges`; the profile of that name publishes it as
+a Keras file, in single precision. `lightgbm` knows ranges over several horizons and what roll-forward says,
+but is free in how it joins them. One booster per task and column serves all steps: the step is a term. Trees
+learn moves in recent ranges, each weighed by its range, which makes their absolute error that in returns. No
+term depends on price, so that series can be pooled.
 
-Legend: N windows, H steps of the horizon, Q levels, C columns of a task, T terms of a regression, P paths.
+LightGBM is optional (`pip install lightgbm`). Fitting takes one thread and a fixed seed: the same candles
+give the same forecast.
+
+Legend: N windows, H steps of the horizon, Q levels, C columns of a task, T terms of a regression, P paths,
+S rows to learn from.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import importlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from v8.columns import BAND_PERIOD_BARS, CLOSE, OHLC, RANGE_BARS, TASK_OHLC
-from v8.formulas import range_paths
-from v8.formulas.baseline import Baseline, Forecast, TaskForecasts, moved_from_rolled, moves_from_rolled
-from v8.formulas.boosting import LIGHTGBM
-from v8.formulas.range_paths import Summary, path_medians, path_quantiles, walk_windows
+from v8.errors import SeriesError
+from v8.features.formulas import FLOOR_SHARE, recent_range
+from v8.formulas import ranges
 from v8.quantile_levels import MEDIAN
 from v8.registry import Registry
-from v8.tasks import TASKS, Closes, future_weights
+from v8.tasks import BANDS_TASK, TASKS, Closes, future_weights
 from v8.windows.regression import least_absolute_errors, weighted_median
 from v8.windows.scaling import Scaling
 from v8.windows.span import Floats, Span
+
+TaskForecasts: TypeAlias = Mapping[str, Floats]
+Forecast: TypeAlias = Callable[[Span], TaskForecasts]
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A forecast that needs no network.
+
+    Args:
+        fit: Maps the train span and the constants of its scaling to a function of windows. That function
+            reads what is known at them, never their truth, and returns arrays of shape (N, H, C) per task of
+            the profile, float64, in the task's unit. It may leave tasks out.
+        is_installed: Whether the optional package it needs is there; always when it needs none.
+        fit_quantiles: Likewise maps train span, constants and levels to a function of windows that returns
+            quantiles, (N, H, Q, C) per task of the profile; None for one that says nothing about them.
+    """
+
+    name: str  # its key in judgements and reports
+    sentence: str  # what it assumes about the future, for people
+    source: str  # who described it, or where its numbers come from
+    fit: Callable[[Span, Scaling], Forecast]
+    is_installed: Callable[[], bool] = lambda: True
+    fit_quantiles: Callable[[Span, Scaling, Sequence[float]], Forecast] | None = None
 
 
 def _last_close(span: Span) -> TaskForecasts:
@@ -67,8 +106,7 @@ def _fit_conformal(train: Span, scaling: Scaling, levels: Sequence[float]) -> Fo
     """Add the quantiles of past errors, in recent ranges, to the roll-forward forecast."""
 
     def unit(task: str, span: Span) -> Floats:
-        range_N = scaling.floored_range(span.recent_range)
-        return np.asarray(TASKS[task].size(span.last_close, range_N))[:, None, None]
+        return span.unit(task, scaling.floored_range(span.recent_range))
 
     errors = {task: (train.truth[task] - train.rolled[task]) / unit(task, train) for task in train.truth}
     beyond_HQC = {task: np.quantile(one, levels, axis=0).swapaxes(0, 1) for task, one in errors.items()}
@@ -133,7 +171,7 @@ def fit_har(train: Span, scaling: Scaling) -> Forecast:
     nothing about which way they go.
     """
     fitted = {}
-    for task, moved in moves_from_rolled(train).items():
+    for task, moved in train.moves().items():
         by_step = zip(_har_terms_by_step(train, task), np.moveaxis(moved, 1, 0), strict=True)
         fitted[task] = np.stack(
             [least_absolute_errors(*of_step) * TASKS[task].is_moved for of_step in by_step]
@@ -141,7 +179,7 @@ def fit_har(train: Span, scaling: Scaling) -> Forecast:
 
     def forecast(span: Span) -> TaskForecasts:
         return {
-            task: moved_from_rolled(span, task, np.einsum("hnt,htc->nhc", _har_terms(span, task), fitted_HTC))
+            task: span.moved(task, np.einsum("hnt,htc->nhc", _har_terms(span, task), fitted_HTC))
             for task, fitted_HTC in fitted.items()
         }
 
@@ -153,7 +191,7 @@ def _fit_constants(train: Span, variance_of: Callable[[Span], Floats]) -> Foreca
     variance = variance_of(train)[:, None, None]
     ahead, rolled = variance * future_weights(train.horizon_bars)[:, None], train.rolled_deviation[:, :, None]
     constants = {}
-    for task, moved in moves_from_rolled(train).items():
+    for task, moved in train.moves().items():
         if TASKS[task].has_window:
             # Variance of the twenty closes = roll-forward's + constant x variance ahead. A column errs by as
             # much as its deviation, whose slope in the constant is the weight. One on the middle itself
@@ -162,11 +200,10 @@ def _fit_constants(train: Span, variance_of: Callable[[Span], Floats]) -> Foreca
             grown = np.divide(moved, per_column, out=np.zeros_like(moved), where=per_column != 0)
             added = np.maximum(rolled + grown, 0.0) ** 2 - rolled**2
             slope = ahead / np.sqrt(rolled**2 + ahead + np.finfo(float).tiny)
-            constants[task] = _constants(added, ahead, np.broadcast_to(slope, added.shape))
+            constants[task] = _constants(added, ahead, slope)
         else:
             # Distance from the last close = constant x root of the bar's variance.
-            reach = np.broadcast_to(np.sqrt(variance), moved.shape)
-            constants[task] = _constants(moved, reach, reach)
+            constants[task] = _constants(moved, np.sqrt(variance), np.sqrt(variance))
 
     def forecast(span: Span) -> TaskForecasts:
         variance = variance_of(span)
@@ -175,26 +212,26 @@ def _fit_constants(train: Span, variance_of: Callable[[Span], Floats]) -> Foreca
     return forecast
 
 
-def _constants(moved: Floats, terms: Floats, weights: Floats) -> Floats:
+def _constants(moved_NHC: Floats, terms: Floats, weights: Floats) -> Floats:
     """Return the constants (H, C) with moved = constant x term, by the median with these weights."""
-    terms_NHC, steps = np.broadcast_to(terms, moved.shape), range(moved.shape[1])
-    return np.stack([_constant(moved[:, k], terms_NHC[:, k], weights[:, k]) for k in steps])
-
-
-def _constant(moved_NC: Floats, terms_NC: Floats, weights_NC: Floats) -> Floats:
-    """Return the constants (C,) of one step."""
-    is_moving = terms_NC > 0
-    ratios = np.divide(moved_NC, terms_NC, out=np.zeros_like(moved_NC), where=is_moving)
-    return weighted_median(ratios, np.where(is_moving, weights_NC, 0.0))
+    constants = []
+    by_step = (
+        np.moveaxis(np.broadcast_to(one, moved_NHC.shape), 1, 0) for one in (moved_NHC, terms, weights)
+    )
+    for moved_NC, terms_NC, weights_NC in zip(*by_step, strict=True):
+        is_moving = terms_NC > 0
+        ratios = np.divide(moved_NC, terms_NC, out=np.zeros_like(moved_NC), where=is_moving)
+        constants.append(weighted_median(ratios, np.where(is_moving, weights_NC, 0.0)))
+    return np.stack(constants)
 
 
 def _ranged(span: Span, task: str, variance: Floats, constant: Floats) -> Floats:
     if not TASKS[task].has_window:
-        return moved_from_rolled(span, task, np.sqrt(variance)[:, None, None] * constant)
+        return span.moved(task, np.sqrt(variance)[:, None, None] * constant)
     rolled = span.rolled_deviation[:, :, None]
     ahead = variance[:, None, None] * future_weights(span.horizon_bars)[:, None]
     deviation = np.sqrt(np.maximum(rolled**2 + constant * ahead, 0.0))
-    return moved_from_rolled(span, task, (deviation - rolled) * TASKS[task].column_deviations)
+    return span.moved(task, (deviation - rolled) * TASKS[task].column_deviations)
 
 
 def _har_terms(span: Span, task: str) -> Floats:
@@ -243,7 +280,7 @@ def fit_range_paths(train: Span, scaling: Scaling) -> Forecast:
     """Fit the regressions to the train span and keep what followed its windows."""
     levels = train.profile.quantiles
     if not levels:
-        return _fitted(train, partial(path_medians, np))
+        return _walking(train, partial(ranges.path_medians, np))
     quantiles, middle = fit_range_path_quantiles(train, scaling, levels), levels.index(MEDIAN)
     return lambda span: {task: values[:, :, middle] for task, values in quantiles(span).items()}
 
@@ -253,9 +290,16 @@ def fit_range_path_quantiles(train: Span, scaling: Scaling, levels: Sequence[flo
 
     Medians and quantiles are judged one after the other: fit and walk of the same spans are done once.
     """
-    known = _FITTED.setdefault(train, {})
+    known, walked = _FITTED.setdefault(train, {}), WeakKeyDictionary[Span, TaskForecasts]()
     if tuple(levels) not in known:
-        known[tuple(levels)] = _walked_once(_fitted(train, partial(path_quantiles, np, levels)))
+        forecast = _walking(train, partial(ranges.path_quantiles, np, levels))
+
+        def remembered(span: Span) -> TaskForecasts:
+            if span not in walked:
+                walked[span] = forecast(span)
+            return walked[span]
+
+        known[tuple(levels)] = remembered
     return known[tuple(levels)]
 
 
@@ -263,24 +307,9 @@ _FITTED: Final[WeakKeyDictionary[Span, dict[tuple[float, ...], Forecast]]] = Wea
 """Forecasts of quantiles by the train span they were fitted to, while anybody holds it."""
 
 
-def _walked_once(forecast: Forecast) -> Forecast:
-    walked: WeakKeyDictionary[Span, TaskForecasts] = WeakKeyDictionary()
-
-    def remembered(span: Span) -> TaskForecasts:
-        if span not in walked:
-            walked[span] = forecast(span)
-        return walked[span]
-
-    return remembered
-
-
-def _fitted(train: Span, summed_up: Summary) -> Forecast:
-    fitted = range_paths.fit_range_paths(train)
-
-    def forecast(span: Span) -> TaskForecasts:
-        return walk_windows(span, fitted.ranges(span), fitted.lent_PHC, summed_up)
-
-    return forecast
+def _walking(train: Span, summed_up: ranges.Summary) -> Forecast:
+    fitted = ranges.fit_range_paths(train)
+    return lambda span: ranges.walk_windows(span, fitted.ranges(span), fitted.lent_PHC, summed_up)
 
 
 RANGE_PATHS: Final = Baseline(
@@ -289,6 +318,142 @@ RANGE_PATHS: Final = Baseline(
     "filtered historical simulation: Barone-Adesi, Giannopoulos & Vosper (1999), J. Futures Markets 19",
     fit_range_paths,
     fit_quantiles=fit_range_path_quantiles,
+)
+
+
+PACKAGE: Final = "lightgbm"
+
+TERM_DECIMALS: Final = 6
+"""Digits of a term: what differs by rounding only must not fall on either side of a branch."""
+
+
+@dataclass(frozen=True)
+class Boosting:
+    """How boosters are grown."""
+
+    num_trees: int  # trees of each booster
+    num_leaves: int  # leaves of a tree
+    learning_rate: float  # share of each tree's answer that counts
+    min_leaf: int  # fewest rows of a leaf; a window gives one row per step
+    max_windows: int  # most windows of a series to learn from, evenly spread; neighbours share most bars
+
+    def settings(self) -> dict[str, Any]:
+        """Return them under LightGBM's names, with those that make it repeatable."""
+        return {
+            "objective": "l1",
+            "num_leaves": self.num_leaves,
+            "learning_rate": self.learning_rate,
+            "min_data_in_leaf": self.min_leaf,
+            "seed": 42,
+            "num_threads": 1,
+            "deterministic": True,
+            "force_row_wise": True,  # else the quicker of two ways is timed, and they round differently
+            "verbosity": -1,
+        }
+
+
+ALONE: Final = Boosting(num_trees=20, num_leaves=4, learning_rate=0.15, min_leaf=1_000, max_windows=10_000)
+"""For one series. Chosen on validation spans, where larger trees, more of them or fewer windows err more."""
+
+POOLED: Final = Boosting(num_trees=200, num_leaves=15, learning_rate=0.06, min_leaf=400, max_windows=1_500)
+"""For many series together; the size of the search in scripts/FRONTIER.md, not tuned further."""
+
+
+def fit_boosted(spans: Sequence[Span], boosting: Boosting = ALONE) -> Forecast:
+    """Fit one booster per task and column to the train spans of one or several series.
+
+    Columns that a range does not move stay at roll-forward, for it says nothing about which way they go.
+
+    Raises `SeriesError` if LightGBM is missing or cannot be loaded.
+    """
+    boosters = _boosters(_lightgbm(), spans, boosting)
+
+    def forecast(span: Span) -> TaskForecasts:
+        terms, unit_N11 = _flat(boosting_terms(span)), recent_unit(span)[:, None, None]
+        moves = {task: np.zeros_like(rolled) for task, rolled in span.rolled.items()}
+        for (task, column), booster in boosters.items():
+            moves[task][:, :, column] = booster.predict(terms, num_threads=1).reshape(len(unit_N11), -1)
+        return {task: span.moved(task, made * unit_N11) for task, made in moves.items()}
+
+    return forecast
+
+
+def boosting_terms(span: Span) -> Floats:
+    """Describe each step of each window by numbers that do not depend on price.
+
+    Returns:
+        Shape (N, H, T): logarithms of the recent range and of the ranges over `RANGE_BARS` as shares of it;
+        middle and deviation of roll-forward's bands in recent ranges; by how much the deviation would grow if
+        bars ahead ranged as of late; the step. Zeros but for the step where nothing has moved.
+    """
+    unit = recent_unit(span)
+    is_moving = unit > 0
+    divisor = np.where(is_moving, unit, 1.0)
+    deviations = np.stack([np.sqrt(span.range_variance(bars)) for bars in RANGE_BARS], axis=-1)
+    shares = np.maximum(deviations / divisor[:, None], FLOOR_SHARE)
+    by_window = np.log(np.concatenate([divisor[:, None], shares], axis=1)) * is_moving[:, None]
+    bands = BANDS_TASK.implied(np, span.standing)
+    middle = (bands.mean(axis=2) / span.last_close[:, None] - 1.0) / divisor[:, None]
+    rolled = span.rolled_deviation / divisor[:, None]
+    grown = np.sqrt(rolled**2 + future_weights(span.horizon_bars) * is_moving[:, None]) - rolled
+    steps = np.broadcast_to(np.arange(1.0, span.horizon_bars + 1), rolled.shape)
+    by_step = np.stack([middle, rolled, grown, steps], axis=-1)
+    repeated = np.repeat(by_window[:, None], span.horizon_bars, axis=1)
+    return np.concatenate([repeated, by_step], axis=2).round(TERM_DECIMALS)
+
+
+def recent_unit(span: Span) -> Floats:
+    """Return the going size of one bar's move at each window, shape (N,), in returns; 0 in a dead market."""
+    return recent_range(*(np.sqrt(span.range_variance(bars)) for bars in RANGE_BARS[1:]))
+
+
+def _boosters(lightgbm: ModuleType, spans: Sequence[Span], boosting: Boosting) -> dict[tuple[str, int], Any]:
+    """Return one booster for each task and column that a range moves; none where there is no row."""
+    terms, weights, moves = [], [], defaultdict(list)
+    for span in spans:
+        unit = recent_unit(span)
+        used = np.flatnonzero(unit > 0)  # where nothing moves there is no unit to learn in
+        used = used[:: max(1, -(-len(used) // boosting.max_windows))]
+        terms.append(_flat(boosting_terms(Span(span.table, span.profile, span.anchors[used]))))
+        weights.append(np.repeat(unit[used] / unit.mean(), span.horizon_bars))
+        for task, moved in span.moves().items():
+            moves[task].append(_flat(moved[used] / unit[used, None, None]))
+    if not any(len(one) for one in terms):
+        return {}
+    settings = boosting.settings()
+    # The terms are put into bins once and serve every booster.
+    data = lightgbm.Dataset(np.concatenate(terms), weight=np.concatenate(weights), params=settings)
+    boosters = {}
+    for task, made in moves.items():
+        for column in np.flatnonzero(TASKS[task].is_moved):
+            data.set_label(np.concatenate([moved[:, column] for moved in made]))
+            boosters[task, int(column)] = lightgbm.train(settings, data, boosting.num_trees)
+    return boosters
+
+
+def _flat(values_NHX: Floats) -> Floats:
+    """Put the steps of all windows below one another, shape (N x H, X)."""
+    return values_NHX.reshape(-1, values_NHX.shape[-1])
+
+
+def _lightgbm() -> ModuleType:
+    try:
+        return importlib.import_module(PACKAGE)
+    except (ImportError, OSError) as error:  # OSError: its library misses another one, such as libgomp
+        raise SeriesError(
+            where=f"baseline {PACKAGE}",
+            rule=f"needs the optional package {PACKAGE}, whole or not at all",
+            got=f"{type(error).__name__} ({error})",
+            fix=f"Run: pip install {PACKAGE}, or uninstall it to go without",
+        ) from error
+
+
+LIGHTGBM: Final = Baseline(
+    PACKAGE,
+    "Roll-forward moved by boosted trees on the same ranges, on the step and on roll-forward's bands.",
+    "gradient boosting of least absolute errors: Friedman (2001), doi:10.1214/aos/1013203451; LightGBM",
+    lambda train, scaling: fit_boosted([train]),
+    lambda: find_spec(PACKAGE) is not None,  # it is not imported for this
 )
 
 

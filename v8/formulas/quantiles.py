@@ -3,7 +3,7 @@
 * The untrained network forecasts the train span's quantiles of each step and column, in multiples of the
   units of `spread_units`, which are in recent ranges: an interval is as wide as the market is wild.
 * Under `calibration: ensemble` no network says quantiles: they lie off the median as those of the simulated
-  paths do (`v8.formulas.range_ensemble`), times a factor. On the validation span every distance is stretched
+  paths do (`v8.formulas.ranges`), times a factor. On the validation span every distance is stretched
   by what is missing there to its level: the level's own quantile of truth over distance (conformalised
   quantile regression: Romano, Patterson and Candès 2019, arXiv:1905.03222, each end by itself). Windows
   overlap, so that few of them are news: of a move found in them a share is kept (`kept_share`).

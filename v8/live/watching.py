@@ -34,8 +34,7 @@ from v8.errors import ArtifactError, DataError, SeriesError, V8Error, listed
 from v8.features.formulas import DAY_S
 from v8.features.indicators import warmup_bars
 from v8.features.table import compute_table
-from v8.formulas.baseline import Forecast
-from v8.formulas.baselines import BASELINES
+from v8.formulas.baselines import BASELINES, Forecast
 from v8.hub.opening import open_place
 from v8.live.entries import Entry, Issuer, quantile_forecaster, score, truth_bars
 from v8.live.ledger import Ledger

@@ -30,7 +30,7 @@ from v8.columns import (
     beside,
     parted,
 )
-from v8.formulas.range_ensemble import RangeEnsemble
+from v8.formulas.ranges import RangeEnsemble
 from v8.networks import serving_parts as parts
 from v8.networks.published import PublishedModel
 from v8.networks.serving_parts import columns_of

@@ -7,7 +7,7 @@ is made coherent by itself, as the point forecast is; then each quantile is move
 where it would lie within. Smaller and larger of two coherent candles are coherent again, because low is a
 minimum and high a maximum.
 
-**Formulas** of `calibration: ensemble` read the window's raw candles, as `v8.formulas.range_ensemble` does in
+**Formulas** of `calibration: ensemble` read the window's raw candles, as `v8.formulas.ranges` does in
 numpy. To begin with the network has every share, and the formulas, whose numbers are zeros then, have none.
 
 What was fitted are weights, so models of one profile differ in weights alone.
@@ -25,8 +25,7 @@ import numpy as np
 from keras import ops
 
 from v8.columns import HIGH, LOW, OHLC, RECENT_RANGE, range_column
-from v8.formulas.range_ensemble import MEMBERS, known_ranges, move_terms
-from v8.formulas.range_paths import NUM_PATHS, path_medians, path_quantiles
+from v8.formulas.ranges import MEMBERS, NUM_PATHS, known_ranges, move_terms, path_medians, path_quantiles
 from v8.profile import Profile
 from v8.quantile_levels import MEDIAN, apart, outer, quantile_output, signed_sums
 from v8.tasks import RANGE_TO_VARIANCE, TASKS, standing_closes

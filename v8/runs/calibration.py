@@ -1,7 +1,7 @@
 """Calibration: how much the validation span lets a network say beside two formulas, folded into its model.
 
 What the network itself forecasts there is read from the published model, whose outputs are coherent already.
-Under `calibration: ensemble` two formulas are fitted to the train span (`v8.formulas.range_ensemble`) and
+Under `calibration: ensemble` two formulas are fitted to the train span (`v8.formulas.ranges`) and
 mixed with it, and quantiles lie off the mix as those of simulated paths do, stretched until they hold their
 shares of the windows.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.formulas.quantiles import conformal_widths
-from v8.formulas.range_ensemble import MEMBERS, Shares, fit_ensemble, fit_shares, mix, told_shares
+from v8.formulas.ranges import MEMBERS, Shares, fit_ensemble, fit_shares, mix, told_shares
 from v8.networks.serving import ServingModel
 from v8.quantile_levels import apart
 from v8.windows.dataset import SeriesData

@@ -2,7 +2,7 @@
 
 The published model takes raw candles in and gives price units out, with stock Keras operations inside. No
 network and no scaling: the window tells the ranges behind, a dense layer the ranges ahead, and one
-multiplication with the bars that past windows lent makes the paths of `v8.formulas.range_paths`. What was
+multiplication with the bars that past windows lent makes the paths of `v8.formulas.ranges`. What was
 fitted are weights, so models of one profile differ in weights alone.
 
 Shape legend: B batch, T lookback, H horizon, C open, high, low, close, P paths, R ranges behind.
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OHLC, RANGE_BARS
 from v8.errors import DivergedError
-from v8.formulas.range_paths import NUM_PATHS, RangePaths, fit_range_paths, path_medians
+from v8.formulas.ranges import NUM_PATHS, RangePaths, fit_range_paths, path_medians
 from v8.hardware import device_of, memory_of
 from v8.networks.published import PublishedModel
 from v8.networks.serving import LEAST_VOLATILITY_SHARE
@@ -78,7 +78,7 @@ def build_formula(profile: Profile) -> keras.Model:
 
 def formula_weights(fitted: RangePaths, least_volatility: float) -> list[NDArray[np.float32]]:
     """List what `FormulaModel` puts into its layers; no volatility below the least, unitless, is forecast."""
-    constant_H, coefficients_RH = fitted.coefficients_TH[0], fitted.coefficients_TH[1:]
+    constant_H, coefficients_RH = fitted.coefficients_LH[0], fitted.coefficients_LH[1:]
     floors = [[fitted.floor, least_volatility]]
     return [np.array(one, np.float32) for one in (floors, coefficients_RH, constant_H, fitted.lent_PHC)]
 

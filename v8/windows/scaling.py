@@ -245,8 +245,8 @@ def _log_ratio(task: str, span: Span, values_WHC: Floats, volatility_floor: floa
 
 def _range_distance(task: str, span: Span, values_WHC: Floats, range_floor: float) -> Floats:
     """Return the distance from roll-forward in recent ranges, shape (W, H, C)."""
-    unit_W = TASKS[task].size(span.last_close, np.maximum(span.recent_range, range_floor))
-    return (values_WHC - span.rolled[task]) / np.asarray(unit_W)[:, None, None]
+    unit_W11 = span.unit(task, np.maximum(span.recent_range, range_floor))
+    return (values_WHC - span.rolled[task]) / unit_W11
 
 
 def _fit_column(profile: Profile, name: str, raw: Mapping[str, Floats]) -> ColumnScaling:

@@ -147,6 +147,24 @@ class Span:
         deviation: Floats = (upper - lower) / (2 * BAND_WIDTH_STDS) / self.last_close[:, None]
         return deviation
 
+    def unit(self, task: str, share_W: Floats | None = None) -> Floats:
+        """Return what a share of the last close, all of it if None, is in a task's unit, shape (W, 1, 1)."""
+        share_W = np.ones(len(self)) if share_W is None else share_W
+        return np.asarray(TASKS[task].size(self.last_close, share_W))[:, None, None]
+
+    def moves(self) -> PerTask:
+        """Return how far the truth lay from roll-forward, per task, shape (W, H, C), in returns."""
+
+        def compute(task: str) -> Floats:
+            moved = self.truth[task] - self.rolled[task]
+            return np.divide(moved, self.unit(task), out=moved)
+
+        return PerTask(self.truth, compute)
+
+    def moved(self, task: str, moves_WHC: Floats) -> Floats:
+        """Move roll-forward by so much, in returns: the inverse of `moves`, in the task's unit."""
+        return self.rolled[task] + moves_WHC * self.unit(task)
+
     @cached_property
     def recent_range(self) -> Floats:
         """The profile's unit of targets at each window, shape (W,), unitless; 1 where it has none."""

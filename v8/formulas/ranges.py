@@ -1,18 +1,25 @@
-"""Two formulas that say how far the coming bars range: `calibration: ensemble` adds them to a network.
+"""Two formulas that say how far the coming bars range, and thereby how far prices go.
 
 Both begin with one regression: for each step the log range of that bar, by least squares on the log ranges
 behind and, where the profile has them and the train span holds them often enough, on the waves of the day and
 of the week (`v8.windows.span.unheld_waves`). Then
 
+* the *paths*: windows of the train span lend the bars that followed them, open, high, low and close as log
+  ratios to the close before, each in multiples of the range forecast for its bar (filtered historical
+  simulation: Barone-Adesi, Giannopoulos & Vosper 1999). Fat tails, and how calm and wild bars follow each
+  other, come as they were. Scaled by the ranges forecast now they make paths; candles, bands and volatility
+  are worked out on each path, and their medians are the forecast. Every path goes up once and down once, for
+  nothing is known about which way.
 * the *regression* gives each step and column two coefficients, fitted to the smallest absolute error in
-  returns: for candles of the walk that these ranges make and of the bar's own range, for bands and volatility
-  of the deviation that follows and of roll-forward's own;
-* the *paths* are those of `v8.formulas.range_paths`, walked with these ranges: bars that followed train
-  windows, chosen evenly over the span.
+  returns, by which forecasts are judged: for candles of the walk that these ranges make and of the bar's own
+  range, for bands and volatility of the deviation that follows and of roll-forward's own.
 
-Nothing here needs a profile's scaling, and beside open, high, low and close nothing of its features: ranges
-are read from the window's candles, those over more bars than the window from the features that hold them.
-So every network can have it at its side, however small its window.
+`RangePaths` knows ranges and no waves: the baseline `range_paths` computes it with `numpy`, the published
+file of the profile of that name with `keras.ops`; what follows the fit is written once, over an array
+namespace. `RangeEnsemble` is both, with bars chosen evenly over the span: `calibration: ensemble` adds it to
+a network. It needs no scaling and, beside open, high, low and close, no features: ranges are read from the
+window's candles, those over more bars than the window from the features that hold them. So every network
+can have it at its side, however small its window.
 
 A window that does not tell of the longest range does not know how wild the market is of late, and a
 regression on the others expects it to become what it was in the train span. Where it has just changed that is
@@ -26,61 +33,57 @@ without any knowledge: equal shares of regression and paths, which are hard to b
 1989, doi:10.1016/0169-2070(89)90012-5), and none of the network, which was fitted to one season and errs most
 where the market has just changed. Half of the way may still be far from a member that is much better than the
 others; where the mix errs by more than `MOST_LOST` times what one of its members does, that one speaks alone.
+scripts/FRONTIER.md has the figures.
 
-Why both formulas: the paths know fat tails and how calm and wild bars follow each other, the regression is
-fitted to the very errors that are judged. scripts/FRONTIER.md has the figures.
-
-Legend: W windows, H steps of the horizon, L terms of a log range, R terms of a task,
-Q levels, C columns of a task, M members.
+Legend: W windows, H steps of the horizon, L terms of a log range, R terms of a task, P paths,
+Q levels, C columns of a task, M members, K the 20 known closes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.columns import (
-    OHLC,
-    RANGE_BARS,
-    RECENT_RANGE,
-    TASK_OHLC,
-    WAVE_COLUMNS,
-    range_column,
-)
-from v8.formulas.range_paths import (
-    NUM_PATHS,
-    least_deviation,
-    lent_bars,
-    log_ranges,
-    path_medians,
-    path_quantiles,
-    walk_windows,
-)
+from v8.columns import CLOSE, HIGH, LOW, OHLC, RANGE_BARS, RECENT_RANGE, TASK_OHLC, WAVE_COLUMNS, range_column
+from v8.features.formulas import FLOOR_SHARE
 from v8.profile import Profile
-from v8.tasks import RANGE_TO_VARIANCE, TASKS, Closes, variance_weights
+from v8.quantile_levels import MEDIAN
+from v8.tasks import RANGE_TO_VARIANCE, TASKS, Closes, Task, variance_weights, window_moments
 from v8.windows.regression import fit_without, least_absolute_errors, least_squares, weighted_median
 from v8.windows.span import Floats, Span, unheld_waves
 
 MEMBERS: Final = ("network", "regression", "paths")
 """Who forecasts, in the order of an ensemble's shares."""
 
+NUM_PATHS: Final = 512
+"""Paths of a window, half of them mirror images of the others."""
+
+MAX_MULTIPLE: Final = 20.0
+"""Returns of more forecast ranges count as so many: after a dead hour any move is huge."""
+
+SEED: Final = 1999
+"""Of the choice of train windows; the same candles give the same forecast."""
+
+WINDOWS_AT_ONCE: Final = 32
+"""Windows whose paths are in memory at the same time."""
+
+Summary: TypeAlias = Callable[[Sequence[Task], Floats, Floats], Mapping[str, Floats]]
+"""Maps tasks, known closes (W, 20) and the moves of paths (W, P, H, C) to what is said of them."""
+
+MIRRORED: Final = tuple(OHLC.index({HIGH: LOW, LOW: HIGH}.get(name, name)) for name in OHLC)
+"""Columns of a bar turned upside down."""
+
 
 @dataclass(frozen=True)
 class KnownRanges:
-    """The ranges behind of which a profile's windows tell.
+    """The ranges behind of which a profile's windows tell."""
 
-    Args:
-        from_candles: Bars whose mean range is read from the candles of the window.
-        from_features: Bars whose range is a feature, as a share of the recent range.
-        waves: Features that tell the time.
-    """
-
-    from_candles: tuple[int, ...]
-    from_features: tuple[int, ...]
-    waves: tuple[str, ...]
+    from_candles: tuple[int, ...]  # bars whose mean range is read from the candles of the window
+    from_features: tuple[int, ...] = ()  # bars whose range is a feature, as a share of the recent range
+    waves: tuple[str, ...] = ()  # features that tell the time
 
     @property
     def num_ranges(self) -> int:
@@ -97,6 +100,20 @@ class KnownRanges:
         """Terms of a log range, L."""
         return 1 + self.num_ranges + len(self.waves)
 
+    def terms(self, span: Span, floor: float) -> Floats:
+        """Return a constant, the floored log deviations behind and the waves, shape (W, L)."""
+        deviations = [np.sqrt(span.range_variance(bars)) for bars in self.from_candles]
+        if self.from_features:
+            shares_WX = span.known((RECENT_RANGE, *map(range_column, self.from_features)))
+            deviations += [*(shares_WX[:, :1] * shares_WX[:, 1:]).T]
+        logs = [np.log(np.maximum(one, floor)) for one in deviations]
+        waves = span.known(self.waves).T if self.waves else ()
+        return np.stack([np.ones(len(span)), *logs, *waves], axis=1)
+
+
+ALL_RANGES: Final = KnownRanges(RANGE_BARS)
+"""What `RangePaths` reads from the candles of all bars behind."""
+
 
 def known_ranges(profile: Profile) -> KnownRanges:
     """Say which ranges behind a profile's windows tell of, each once; long ones may be missing."""
@@ -110,6 +127,37 @@ def known_ranges(profile: Profile) -> KnownRanges:
 
 
 @dataclass(frozen=True, eq=False)
+class RangePaths:
+    """The fitted formula.
+
+    Args:
+        floor: Deviation of a bar to which smaller ones are raised, unitless, above 0.
+        coefficients_LH: Of a constant and the log deviations over `RANGE_BARS`, for the log range of each
+            coming bar, shape (L, H).
+        lent_PHC: The bars that followed train windows, and their mirrors: log ratios to the close before,
+            in multiples of the bar's forecast range, shape (P, H, C).
+    """
+
+    floor: float
+    coefficients_LH: Floats
+    lent_PHC: Floats
+
+    def ranges(self, span: Span) -> Floats:
+        """Forecast the log range of each coming bar, shape (W, H), unitless."""
+        return np.exp(ALL_RANGES.terms(span, self.floor) @ self.coefficients_LH)
+
+
+def fit_range_paths(train: Span) -> RangePaths:
+    """Fit the regressions to the train span and keep what followed its windows."""
+    ranges_WH = log_ranges(train.truth[TASK_OHLC])
+    floor = least_deviation(ranges_WH)
+    terms_WL = ALL_RANGES.terms(train, floor)
+    coefficients_LH = least_squares(terms_WL, np.log(np.maximum(ranges_WH, floor)))
+    drawn = np.random.default_rng(SEED).integers(len(train), size=NUM_PATHS // 2)
+    return RangePaths(floor, coefficients_LH, lent_bars(train, np.exp(terms_WL @ coefficients_LH), drawn))
+
+
+@dataclass(frozen=True, eq=False)
 class RangeEnsemble:
     """Both formulas, fitted to one series.
 
@@ -118,7 +166,7 @@ class RangeEnsemble:
         most: Log range beyond which none is forecast: the largest of the train span.
         path_LH: Coefficients of the log range of each coming bar, shape (L, H).
         moves: Per task, coefficients of the regression, shape (H, R, C), returns per unit of a term.
-        lent_PHC: The bars that paths are made of, see `v8.formulas.range_paths`.
+        lent_PHC: The bars that paths are made of, see `lent_bars`.
     """
 
     floor: float
@@ -129,7 +177,7 @@ class RangeEnsemble:
 
     def ranges(self, span: Span) -> Floats:
         """Forecast the log range of each coming bar, shape (W, H), unitless."""
-        forecast = _log_terms(span, self.floor) @ self.path_LH
+        forecast = known_ranges(span.profile).terms(span, self.floor) @ self.path_LH
         return np.exp(np.clip(forecast, np.log(self.floor), self.most))
 
     def regress(self, span: Span) -> dict[str, Floats]:
@@ -138,7 +186,7 @@ class RangeEnsemble:
         made = {}
         for task, coefficients_HRC in self.moves.items():
             moved_WHC = np.einsum("whr,hrc->whc", terms[TASKS[task].has_window], coefficients_HRC)
-            made[task] = span.rolled[task] + moved_WHC * _unit(span, task)
+            made[task] = span.moved(task, moved_WHC)
         return made
 
     def walk(self, span: Span) -> dict[str, Floats]:
@@ -157,7 +205,7 @@ def fit_ensemble(train: Span) -> RangeEnsemble:
     logs_WH = np.log(np.maximum(ranges_WH, floor))
     known = known_ranges(train.profile)
     unheld = [1 + known.num_ranges + place for place in unheld_waves(train, known.waves)]
-    terms_WL = _log_terms(train, floor)
+    terms_WL = known.terms(train, floor)
     path_LH = fit_without(unheld, lambda held_WK: fit_log_ranges(held_WK, logs_WH, known), terms_WL)
     most = float(logs_WH.max())
     unlent = np.empty((0, train.horizon_bars, len(OHLC)))
@@ -206,32 +254,99 @@ def move_terms(xp: Any, standing: Closes, ranges: Any) -> dict[bool, Any]:
 
 
 def _fit_moves(train: Span, ranges_WH: Floats) -> dict[str, Floats]:
-    terms = move_terms(np, train.standing, ranges_WH)
-    fitted = {}
-    for task, truth_WHC in train.truth.items():
-        moved_WHC = (truth_WHC - train.rolled[task]) / _unit(train, task)
+    terms, fitted = move_terms(np, train.standing, ranges_WH), {}
+    for task, moved_WHC in train.moves().items():
         steps = zip(
-            np.moveaxis(terms[TASKS[task].has_window], 1, 0), np.moveaxis(moved_WHC, 1, 0), strict=True
+            *(np.moveaxis(one, 1, 0) for one in (terms[TASKS[task].has_window], moved_WHC)), strict=True
         )
         fitted[task] = np.stack([least_absolute_errors(*step) for step in steps]) * TASKS[task].is_moved
     return fitted
 
 
-def _log_terms(span: Span, floor: float) -> Floats:
-    """Return a constant, the floored log deviations behind and the waves, shape (W, L)."""
-    known = known_ranges(span.profile)
-    deviations = [np.sqrt(span.range_variance(bars)) for bars in known.from_candles]
-    if known.from_features:
-        shares_WX = span.known((RECENT_RANGE, *map(range_column, known.from_features)))
-        deviations += [*(shares_WX[:, :1] * shares_WX[:, 1:]).T]
-    logs = [np.log(np.maximum(one, floor)) for one in deviations]
-    waves = span.known(known.waves).T if known.waves else ()
-    return np.stack([np.ones(len(span)), *logs, *waves], axis=1)
+def walk_windows(span: Span, ranges_WH: Floats, lent_PHC: Floats, summed_up: Summary) -> dict[str, Floats]:
+    """Walk the paths of some windows, a few at a time, and sum them up: per task, one row a window.
+
+    Ranges, (W, H), are the log ranges forecast for each coming bar, unitless; `lent_PHC` is of `lent_bars`.
+    """
+    starts = range(0, len(span), WINDOWS_AT_ONCE)
+    parts = [slice(start, start + WINDOWS_AT_ONCE) for start in starts]
+    moves = (ranges_WH[part, None, :, None] * lent_PHC for part in parts)
+    tasks = [TASKS[name] for name in span.profile.tasks]
+    made = [
+        summed_up(tasks, span.history_close[part], moved) for part, moved in zip(parts, moves, strict=True)
+    ]
+    return {task: np.concatenate([part[task] for part in made]) for task in span.profile.tasks}
 
 
-def _unit(span: Span, task: str) -> Any:
-    """What a return of one is in the task's unit."""
-    return span.last_close[:, None, None] if TASKS[task].is_price else 1.0
+def path_medians(xp: Any, tasks: Sequence[Task], history_close: Any, moved: Any) -> dict[str, Any]:
+    """Walk the paths as `path_closes` does: per task the median on them, shape (W, H, C), in its unit."""
+    found = path_quantiles(xp, (MEDIAN,), tasks, history_close, moved)
+    return {task: xp.squeeze(values, axis=2) for task, values in found.items()}
+
+
+def path_quantiles(
+    xp: Any, levels: Sequence[float], tasks: Sequence[Task], history_close: Any, moved: Any
+) -> dict[str, Any]:
+    """Do the same with the quantiles of some levels, of which the median is one: shape (W, H, Q, C)."""
+    paths, summed_up = path_closes(xp, history_close, moved), partial(_quantiles, xp, levels)
+    last = xp.take(history_close, [history_close.shape[1] - 1], axis=1)
+    last = xp.expand_dims(xp.expand_dims(last, -1), -1)
+    return {task.name: task.size(last, task.on_paths(xp, task, paths, summed_up)) for task in tasks}
+
+
+def _quantiles(xp: Any, levels: Sequence[float], values: Any) -> Any:
+    """Interpolate between order statistics, (W, P, H, C) to (W, H, Q, C).
+
+    Not the namespaces' own quantile: numpy sorts all numbers in a sixth of the time it takes to select a few.
+    """
+    places = np.array(levels) * (values.shape[1] - 1)
+    below, above = np.floor(places), np.ceil(places)
+    sorted_WPHC = xp.sort(values, axis=1)
+    low, high = (xp.take(sorted_WPHC, [*map(int, which)], axis=1) for which in (below, above))
+    share_Q11 = (places - below)[:, None, None].astype(np.float32 if xp is not np else np.float64)
+    return xp.transpose(low + (high - low) * share_Q11, (0, 2, 1, 3))
+
+
+def path_closes(xp: Any, history_close: Any, moved: Any) -> Closes:
+    """Walk the paths: what comes in units of the last close, by path, arrays of shape (W, P, H) and more.
+
+    Args:
+        xp: Array namespace, `numpy` or `keras.ops`.
+        history_close: Closes of the last 20 known rows, oldest first, shape (W, K), quote currency.
+        moved: Open, high, low and close of each coming bar of each path as log ratios to the close before,
+            shape (W, P, H, C).
+    """
+    last = xp.take(history_close, [history_close.shape[1] - 1], axis=1)
+    steps = xp.take(moved, OHLC.index(CLOSE), axis=3)
+    walked = xp.cumsum(steps, axis=2)
+    candles = xp.expand_dims(walked - steps, -1) + moved
+    path = xp.expm1(walked)
+    mean, deviation = window_moments(xp, history_close / last - 1.0, path.shape[2], path)
+    return Closes(1.0, 1.0 + path, 1.0 + mean, deviation, candles)
+
+
+def least_deviation(ranges_WH: Floats) -> float:
+    """Return the deviation of a bar to which smaller ones are raised: above 0, though no bar has a range."""
+    tiny = float(np.finfo(np.float32).tiny)
+    return FLOOR_SHARE * (float(np.median(ranges_WH)) or max(float(ranges_WH.mean()), tiny))
+
+
+def log_ranges(ohlc_WHC: Floats) -> Floats:
+    """Return the log range of each bar, shape (W, H), unitless."""
+    return np.log(ohlc_WHC[:, :, OHLC.index(HIGH)] / ohlc_WHC[:, :, OHLC.index(LOW)])
+
+
+def lent_bars(train: Span, forecast_WH: Floats, drawn: NDArray[np.int64]) -> Floats:
+    """Take the bars that followed the train windows at some places, (D,), and their mirrors.
+
+    Forecast ranges, (W, H), are unitless and above 0. Returns log ratios to the close before, in multiples of
+    the range forecast, shape (2 D, H, C).
+    """
+    ohlc = train.truth[TASK_OHLC][drawn]
+    before = np.concatenate([train.last_close[drawn, None], ohlc[:, :-1, OHLC.index(CLOSE)]], axis=1)
+    multiples = np.log(ohlc / before[:, :, None]) / forecast_WH[drawn][:, :, None]
+    lent = np.clip(multiples, -MAX_MULTIPLE, MAX_MULTIPLE)
+    return np.concatenate([lent, -lent[:, :, MIRRORED]])
 
 
 MOST_LOST: Final = 1.02
