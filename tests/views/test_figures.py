@@ -54,7 +54,7 @@ SAMPLE = ForecastSample(
 
 def plain(figure: Chart) -> dict[str, Any]:
     """Return what a page holds of a valid figure, whose every colour is one of the page's own."""
-    assert len(notebook_figure(figure).data) == len(figure.marks)  # Plotly refuses what it does not know
+    assert len(notebook_figure(figure).data) == len(figure.traces)  # Plotly refuses what it does not know
     content = json.loads(json.dumps(plotly(figure, NAMED), allow_nan=False))
     text = json.dumps(content)
     for name in {part.partition('"')[0] for part in text.split('"$')[1:]}:
@@ -156,7 +156,7 @@ def test_every_baseline_has_a_line_of_its_own_however_many_there_are(make_metada
     assert [one["name"] for one in lines] == [*(name.replace("_", " ") for name in BASELINES), "model"]
     assert len({json.dumps(one["line"]) for one in lines}) == len(BASELINES) + 1
     assert len({json.dumps(line_style(place)) for place in range(200)}) == 200
-    assert all(line_style(place)["colour"] != "blue" for place in range(200))  # the model's
+    assert all(line_style(place)["color"] != "$blue" for place in range(200))  # the model's
 
 
 def test_the_errors_of_several_series_are_their_median_as_far_as_all_go(make_metadata) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from v8.artifacts.series_artifact import ForecastSample, IssuedForecast, Rows
-from v8.columns import BB_LOWER, BB_UPPER, CLOSE, HIGH, LOW, OHLC, TASK_BANDS, TASK_OHLC
+from v8.columns import BB_LOWER, BB_UPPER, CLOSE, HIGH, LOW, TASK_BANDS, TASK_OHLC
 from v8.features.table import compute_columns
 from v8.formulas.baselines import BASELINES, NAIVE
 from v8.losses.judgement import MODEL, Judgement
@@ -21,7 +21,7 @@ from v8.market.candles import Candles
 from v8.quantile_levels import MEDIAN, intervals, levels_of, nominal, percent_of, quantile_column
 from v8.tasks import TASKS, Task
 from v8.views import charts
-from v8.views.charts import Axis, Chart, Fan, Line, Mark, Rule
+from v8.views.charts import Chart, Json, axis, rule
 
 Points = tuple[list[Any], list[Any]]
 """x and y of a line; None in both breaks it."""
@@ -55,12 +55,12 @@ def error_figure(judgements: Sequence[Judgement], task: str) -> Chart:
         for place, name in enumerate(BASELINES)
         if any(name in one.errors[task] for one in judgements)
     ]
-    lines.append(_error_line(judgements, task, MODEL, {"colour": "blue", "width": 3.5}))
-    x, y = Axis("steps ahead", most_ticks=11), Axis("error ÷ naive")
+    lines.append(_error_line(judgements, task, MODEL, {"color": "$blue", "width": 3.5}))
+    x, y = axis("steps ahead", nticks=11), axis("error ÷ naive")
     return Chart(lines, 330, x, y, tells_all_at_x=True, has_legend_below=True)
 
 
-def _error_line(judgements: Iterable[Judgement], task: str, name: str, style: Mapping[str, Any]) -> Line:
+def _error_line(judgements: Iterable[Judgement], task: str, name: str, style: Json) -> Json:
     judged = [one for one in judgements if name in one.errors[task]]
     errors, naive = ([one.error(task, each).by_step for one in judged] for each in (name, NAIVE))
     rows = [
@@ -68,16 +68,17 @@ def _error_line(judgements: Iterable[Judgement], task: str, name: str, style: Ma
         for pair in zip(errors, naive, strict=True)
     ]
     ratios, sizes = _medians(rows), _medians(errors)
-    return Line(
+    is_far = name != MODEL and any(ratio is not None and ratio > FAR_MULTIPLE for ratio in ratios)
+    return charts.line(
         name.replace("_", " "),
-        list(range(1, len(ratios) + 1)),
+        range(1, len(ratios) + 1),
         [ratio and float(f"{ratio:.6g}") for ratio in ratios],
-        **style,
-        joins_gaps=True,
-        is_far=name != MODEL and any(ratio is not None and ratio > FAR_MULTIPLE for ratio in ratios),
+        style,
+        connectgaps=True,
+        visible="legendonly" if is_far else True,
         mode="lines+markers" if name == MODEL or len(ratios) == 1 else "lines",
-        notes=[size and float(f"{100 * size:.6g}") for size in sizes],
-        told="%{y:.3f} (%{customdata:.4f} %)",
+        customdata=[size and float(f"{100 * size:.6g}") for size in sizes],
+        hovertemplate="%{y:.3f} (%{customdata:.4f} %)",
     )
 
 
@@ -90,14 +91,26 @@ def _medians(rows: Iterable[Sequence[float | None]]) -> list[float | None]:
 def learning_figure(history: History, best_epoch: int) -> Chart:
     """Draw train and validation loss of at least one epoch; mark the one kept, 0 is the untrained network."""
     epochs, mode = [int(one["epoch"]) for one in history], "lines" if len(history) > 1 else "markers"
+    styles = {"train": ("$other", 1.5), "validation": ("$blue", 3)}
     lines = [
-        Line(
-            name, epochs, [one[f"{name}_loss"] for one in history], colour, width, mode=mode, told="%{y:.5f}"
+        charts.line(
+            name,
+            epochs,
+            [one[f"{name}_loss"] for one in history],
+            {"color": colour, "width": width},
+            mode=mode,
+            hovertemplate="%{y:.5f}",
         )
-        for name, colour, width in (("train", "other", 1.5), ("validation", "blue", 3))
+        for name, (colour, width) in styles.items()
     ]
-    x, y = Axis("epoch", step=max(1, -(-len(history) // 10))), Axis("loss, scaled units")
-    mark = Rule(best_epoch, "orange", dash="dash", label=f"best: {best_epoch}")
+    x, y = axis("epoch", dtick=max(1, -(-len(history) // 10))), axis("loss, scaled units")
+    text = {
+        "text": f"best: {best_epoch}",
+        "font": {"color": "$orange"},
+        "textangle": 0,
+        "textposition": "end",
+    }
+    mark = rule(best_epoch, "$orange", dash="dash") | {"label": text}
     return Chart(lines, 290, x, y, rules=[mark], tells_all_at_x=True)
 
 
@@ -108,9 +121,9 @@ def relative_losses_figure(histories: Iterable[History]) -> Chart:
         first = history[0]["validation_loss"] or 1.0
         points = [one["epoch"] for one in history], [one["validation_loss"] / first for one in history]
         mode = "lines+markers" if len(history) < 3 else "lines"
-        lines.append(Line("", *points, "blue", mode=mode, opacity=0.5))
-    x = Axis(f"epoch; one line for each of {len(lines)} series")
-    return Chart(lines, 330, x, rules=[Rule(1, "other", is_level=True)], has_legend=False)
+        lines.append(charts.line("", *points, {"color": "$blue", "width": 2}, mode=mode, opacity=0.5))
+    x = axis(f"epoch; one line for each of {len(lines)} series")
+    return Chart(lines, 330, x, axis(), rules=[rule(1, "$other", is_level=True)], has_legend=False)
 
 
 def dot_figure(
@@ -130,38 +143,35 @@ def dot_figure(
     is_usual_far = bool(every) and statistics.median(every) > FAR_MULTIPLE
     far = [task for task in known if max(known[task], default=0) > FAR_MULTIPLE and not is_usual_far]
     least = min([1.0, *every])
-    dots = []
-    for task, values in columns.items():
-        is_far = [task in far and value is not None and value > FAR_MULTIPLE for value in values]
-        slot = _slot(least, far.index(task) + 0.2) if task in far else None
-        x = [slot if beyond else value for value, beyond in zip(values, is_far, strict=True)]
-        filled = is_sure[task] if is_sure else [True] * len(names)
-        about = TASKS[task]
-        dots.append(charts.Dots(about.title, x, list(names), about.colour, values, filled, is_far))
-    edge = [Rule(FAR_MULTIPLE + 0.01, "other", 1, "dot")] if far else []
-    return Chart(
-        dots,
-        130 + _ROW_HEIGHT * len(names),
-        _dot_axis(x_title, least, len(far)),
-        Axis.of_rows(len(names)),
-        rules=[Rule(1, "soft"), *edge],
-    )
 
+    def slot(number: float) -> float:
+        """Return a place beyond the edge."""
+        return FAR_MULTIPLE + number * 0.2 * (FAR_MULTIPLE - least)
 
-def _dot_axis(title: str, least: float, num_far: int) -> Axis:
-    """Return an axis that has room for the tasks with dots far off."""
-    if not num_far:
-        return Axis(title)
-    step = 0.1 if least > 0.7 else 0.25
-    first, last = math.ceil(least / step), round(FAR_MULTIPLE / step)
-    ticks = [round(step * number, 2) for number in range(first, last + 1)]
-    start = least - 0.05 * (FAR_MULTIPLE - least)
-    return Axis(title, (start, _slot(least, num_far)), {tick: f"{tick:g}" for tick in ticks})
-
-
-def _slot(least: float, number: float) -> float:
-    """Return a place beyond the edge."""
-    return FAR_MULTIPLE + number * 0.2 * (FAR_MULTIPLE - least)
+    dots = [
+        charts.dots(
+            TASKS[task].title,
+            names,
+            f"${TASKS[task].colour}",
+            values,
+            is_sure=is_sure[task] if is_sure else [True] * len(names),
+            slots=[
+                slot(far.index(task) + 0.2) if task in far and value and value > FAR_MULTIPLE else None
+                for value in values
+            ],
+        )
+        for task, values in columns.items()
+    ]
+    x, rules = axis(x_title), [rule(1, "$soft")]
+    if far:
+        step = 0.1 if least > 0.7 else 0.25
+        first, last = math.ceil(least / step), round(FAR_MULTIPLE / step)
+        ticks = [round(step * number, 2) for number in range(first, last + 1)]
+        ends = least - 0.05 * (FAR_MULTIPLE - least), slot(len(far))
+        x = axis(x_title, ends=ends, ticks={tick: f"{tick:g}" for tick in ticks})
+        rules.append(rule(FAR_MULTIPLE + 0.01, "$other", 1, "dot"))
+    height = 130 + _ROW_HEIGHT * len(names)
+    return Chart(dots, height, x, charts.row_axis(len(names)), rules=rules)
 
 
 def multiples_figure(rows: Sequence[LeaderboardRow], *, x_title: str, is_against_best: bool = False) -> Chart:
@@ -179,16 +189,16 @@ def stage_figure(seconds: Mapping[str, Mapping[str, float]]) -> Chart:
     """Draw the wall time of every stage as stacked bars: per row, from top to bottom, seconds per stage."""
     names = list(seconds)
     bars = [
-        charts.Bars(
+        charts.bars(
             stage.replace("_", " "),
             [round(seconds[name].get(stage, 0.0), 4) for name in names],
             names,
             charts.STAGES[place % len(charts.STAGES)],
-            told="%{y}: %{x:.2f} s",
+            "%{y}: %{x:.2f} s",
         )
         for place, stage in enumerate(dict.fromkeys(stage for one in seconds.values() for stage in one))
     ]
-    return Chart(bars, 150 + _ROW_HEIGHT * len(names), Axis("seconds"), Axis.of_rows(len(names)))
+    return Chart(bars, 150 + _ROW_HEIGHT * len(names), axis("seconds"), charts.row_axis(len(names)))
 
 
 def season_figure(
@@ -199,19 +209,18 @@ def season_figure(
     Rows, from top to bottom, lack columns or hold None where there is no skill. Of each column there are the
     words below it and those of its tooltip.
     """
-    cells = [[those.get(column) for column in columns] for those in rows.values()]
-    known = [abs(value) for those in cells for value in those if value is not None]
-    heat = charts.Heat(
-        list(rows),
+    cells = {name: [those.get(column) for column in columns] for name, those in rows.items()}
+    known = [abs(value) for those in cells.values() for value in those if value is not None]
+    heat = charts.heat(
         cells,
+        [notes[column] for column in columns],
+        "%{y}, %{customdata}: %{z:+.2f} %<extra></extra>",
         far=min(max([1.0, *known]), MOST_SKILL_PCT),
-        notes=[notes[column] for column in columns],
-        told="%{y}, %{customdata}: %{z:+.2f} %<extra></extra>",
         has_numbers=len(columns) <= MOST_TOLD_COLUMNS,
     )
     ticks = {float(place): text for place, text in enumerate(columns.values())}
-    x = Axis("fold, in the order of time", ticks=ticks, has_grid=False, has_zero=False)
-    return Chart([heat], 90 + _ROW_HEIGHT * len(rows), x, Axis.of_rows(len(rows), has_grid=False))
+    x = axis("fold, in the order of time", ticks=ticks, showgrid=False, zeroline=False)
+    return Chart([heat], 90 + _ROW_HEIGHT * len(rows), x, charts.row_axis(len(rows), showgrid=False))
 
 
 def forecast_figure(
@@ -231,18 +240,18 @@ def forecast_figure(
     x = [f"{time:%Y-%m-%d %H:%M}" for time in times] if places is None else list(places)
     others = [task for name, task in TASKS.items() if name in sample.truth and name != TASK_OHLC]
     below = [task for task in others if not task.is_price]
-    marks: list[Mark] = [charts.Candles(known, x[: len(sample.open_time_s)], sample.truth[TASK_OHLC])]
-    marks += [each for task in others if task.is_price for each in _task_lines(sample, task, x)]
-    marks += (_hollow if has_candles else _closes)(sample, x)
+    traces = [charts.candles(known, x[: len(sample.open_time_s)], sample.truth[TASK_OHLC])]
+    traces += [each for task in others if task.is_price for each in _task_lines(sample, task, x)]
+    traces += (_hollow if has_candles else _closes)(sample, x)
     for each in (each for task in below for each in _task_lines(sample, task, x)):
-        marks.append(replace(each, is_below=True, is_named=False))
+        traces.append(each | {"showlegend": False, "yaxis": "y2"})
     titled = ", ".join(task.name for task in below)
-    panel = Axis(titled, form=charts.SHARES, most_ticks=4) if below else None
-    price, time = Axis("price", form=",.6~g"), Axis(kind="date" if places is None else None)
-    return Chart(marks, 460 if below else 360, time, price, panel, tells_all_at_x=True)
+    panel = axis(titled, nticks=4, tickformat=charts.SHARES) if below else None
+    price, time = axis("price", tickformat=",.6~g"), axis(type="date" if places is None else None)
+    return Chart(traces, 460 if below else 360, time, price, panel, tells_all_at_x=True)
 
 
-def _closes(sample: ForecastSample, x: Sequence[Any]) -> Iterator[Mark]:
+def _closes(sample: ForecastSample, x: Sequence[Any]) -> Iterator[Json]:
     """Draw a fan per forecast, opening at the last known close, and the close in it.
 
     The fan is the intervals of the close, or low to high where the model has none.
@@ -250,72 +259,77 @@ def _closes(sample: ForecastSample, x: Sequence[Any]) -> Iterator[Mark]:
     if intervals(sample.levels):
         yield from _interval_fans(sample, x)
     else:  # nobody said how often the truth would stay within
-        yield _fan(sample, x, "forecast low to high (no interval)", (HIGH, LOW), start=CLOSE)
-    points = _broken(_paths(sample, x, CLOSE))
-    yield Line("forecast, close", *points, "blue", 2.5, mode="lines+markers", size=3)
+        ends = (_paths(sample, x, column, CLOSE) for column in (HIGH, LOW))
+        yield _fan("forecast low to high (no interval)", *ends)
+    points, style = _broken(_paths(sample, x, CLOSE)), {"color": "$blue", "width": 2.5}
+    yield charts.line("forecast, close", *points, style, mode="lines+markers", marker={"size": 3})
 
 
-def _hollow(sample: ForecastSample, x: Sequence[Any]) -> Iterator[Mark]:
+def _hollow(sample: ForecastSample, x: Sequence[Any]) -> Iterator[Json]:
     """Draw forecasts as candles of their own, within the bands forecast and the intervals of the close."""
     yield from _interval_fans(sample, x)
     for one in sample.issued:
         rows = one.values[TASK_OHLC]
-        yield charts.Candles("forecast", x[one.last_known + 1 :][: len(rows)], rows, "blue")
+        yield charts.candles("forecast", x[one.last_known + 1 :][: len(rows)], rows, "$blue")
     if TASK_BANDS in sample.truth:
-        yield replace(_fan(sample, x, "forecast band to band", (BB_UPPER, BB_LOWER)), is_named=False)
+        ends = (_paths(sample, x, column) for column in (BB_UPPER, BB_LOWER))
+        yield _fan("forecast band to band", *ends, showlegend=False)
 
 
-def _fan(
-    sample: ForecastSample, x: Sequence[Any], name: str, columns: tuple[str, str], start: str | None = None
-) -> Fan:
-    """Fill the room between an upper and a lower column of every forecast, from what was known on."""
-    uppers, lowers = (_paths(sample, x, column, start) for column in columns)
+def _interval_fans(sample: ForecastSample, x: Sequence[Any]) -> Iterator[Json]:
+    """Fill each central interval of the close, the widest first, from the last known close on."""
+    for pair in intervals(sample.levels):
+        low, high = (_paths(sample, x, CLOSE, level=level) for level in pair)
+        yield _fan(f"close, {percent_of(nominal(pair))} % interval", high, low)
+
+
+def _fan(name: str, uppers: Iterable[Points], lowers: Iterable[Points], **more: Any) -> Json:
+    """Fill the room between an upper and a lower path of every forecast."""
     edges = [
         ([*times, *reversed(times)], [*upper, *reversed(lower)])
         for (times, upper), (_, lower) in zip(uppers, lowers, strict=True)
     ]
-    return Fan(name, *_broken(edges))
+    return charts.fan(name, *_broken(edges), **more)
 
 
-def _interval_fans(sample: ForecastSample, x: Sequence[Any]) -> Iterator[Fan]:
-    """Fill each central interval of the close, the widest first, from the last known close on."""
-    close, known = OHLC.index(CLOSE), _column(sample.truth, CLOSE)
-    for pair in intervals(sample.levels):
-        edges = []
-        for one in sample.issued:
-            rows = one.quantiles[TASK_OHLC]
-            low, high = ([row[close] for row in rows[sample.levels.index(level)]] for level in pair)
-            times = list(x[one.last_known :][: len(low) + 1])
-            start = known[one.last_known]
-            edges.append(([*times, *reversed(times)], [start, *high, *reversed(low), start]))
-        yield Fan(f"close, {percent_of(nominal(pair))} % interval", *_broken(edges))
-
-
-def _task_lines(sample: ForecastSample, task: Task, x: Sequence[Any]) -> Iterator[Line]:
+def _task_lines(sample: ForecastSample, task: Task, x: Sequence[Any]) -> Iterator[Json]:
     """Draw truth and forecasts of each column of a task; a lone point is joined to what was known."""
-    widths, dash = ((1.0, 2.0), "dash") if task.is_price else ((1.5, 2.5), None)
+    thin, thick, dash = (1.0, 2.0, "dash") if task.is_price else (1.5, 2.5, None)
     for column in task.columns:
-        is_named = column == task.columns[0]
+        more: Json = {} if column == task.columns[0] else {"showlegend": False}
         name = task.name if task.is_price else f"{task.name}, truth"
-        truth = list(x[: len(sample.truth[task.name])]), _column(sample.truth, column)
-        yield Line(name, *truth, "other", widths[0], is_named=is_named, joins_gaps=True)
-        forecasts = _broken(_paths(sample, x, column))
-        yield Line(f"{task.name}, forecast", *forecasts, task.colour, widths[1], dash, is_named=is_named)
+        points = x[: len(sample.truth[task.name])], _column(sample.truth, column)
+        yield charts.line(name, *points, {"color": "$other", "width": thin}, connectgaps=True, **more)
+        style = {"color": f"${task.colour}", "width": thick, "dash": dash}
+        yield charts.line(f"{task.name}, forecast", *_broken(_paths(sample, x, column)), style, **more)
 
 
-def _paths(sample: ForecastSample, x: Sequence[Any], column: str, start: str | None = None) -> list[Points]:
-    """Return a column of every forecast, led off from the last known value of itself, or of `start`."""
+def _paths(
+    sample: ForecastSample,
+    x: Sequence[Any],
+    column: str,
+    start: str | None = None,
+    level: float | None = None,
+) -> list[Points]:
+    """Return a column of every forecast, led off from the last known value of itself, or of `start`.
+
+    At a level, its quantiles.
+    """
     known = _column(sample.truth, start or column)
-    return [
-        (list(x[one.last_known :][: len(values) + 1]), [known[one.last_known], *values])
-        for one, values in ((one, _column(one.values, column)) for one in sample.issued)
-    ]
+    paths = []
+    for one in sample.issued:
+        rows = one.values
+        if level is not None:
+            rows = {task: each[sample.levels.index(level)] for task, each in one.quantiles.items()}
+        values = [known[one.last_known], *_column(rows, column)]
+        paths.append((list(x[one.last_known :][: len(values)]), values))
+    return paths
 
 
 def _broken(paths: Iterable[Points]) -> Points:
     """Put paths into one line with a break after each."""
     found = list(paths)
-    x, y = ([value for path in found for value in (*path[axis], None)] for axis in (0, 1))
+    x, y = ([value for path in found for value in (*path[part], None)] for part in (0, 1))
     return x, y
 
 
@@ -333,7 +347,7 @@ def issued_on_the_way(sample: ForecastSample) -> Chart:
     )
     times = [datetime.fromtimestamp(time_s, UTC) for time_s in sample.open_time_s]
     title = f"open times in UTC, bars of {sample.bar_s // 60} minutes"
-    x = Axis(title, ticks=_date_ticks(times, 1 - len(times)))
+    x = axis(title, ticks=_date_ticks(times, 1 - len(times)))
     return replace(forecast_figure(candles, places=range(1 - len(times), 1)), x=x)
 
 
@@ -351,10 +365,10 @@ def issued_figure(candles: Candles, forecast: pd.DataFrame) -> Chart:
     ticks = _date_ticks(times, 1 - num_known)
     return replace(
         chart,
-        x=Axis(ends=(-num_known, num_coming + 1), ticks=ticks, has_grid=False),
-        y=replace(chart.y, title="price, quote currency"),
-        below=replace(chart.below, is_from_zero=True) if chart.below else None,
-        rules=[Rule(0.5, "soft", 1, "dot"), Rule(0.5, "blue", until=num_coming + 1)],
+        x=axis(ends=(-num_known, num_coming + 1), ticks=ticks, showgrid=False),
+        y=chart.y | {"title": {"text": "price, quote currency"}},
+        below=chart.below | {"rangemode": "tozero"} if chart.below else None,
+        rules=[rule(0.5, "$soft", 1, "dot"), charts.shade(0.5, num_coming + 1)],
     )
 
 

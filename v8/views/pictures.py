@@ -1,11 +1,12 @@
 """Charts as PNG files, for READMEs and chats where a page cannot go: those of a run, and one forecast.
 
-They are the charts of `v8.views.figures`, drawn with Matplotlib: lines, dots, fans, candles, rules. Drawings
-are made without pyplot, so nothing global changes and no display is needed.
+They are the charts of `v8.views.figures`, drawn with Matplotlib from the JSON that Plotly draws. Drawings are
+made without pyplot, so nothing global changes and no display is needed.
 """
 
+import html
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -22,8 +23,8 @@ from v8.losses.leaderboard import History, SeriesResult, rank_results, summarise
 from v8.market.candles import Candles
 from v8.storage import write_bytes
 from v8.tasks import TASKS
-from v8.views import charts, figures
-from v8.views.charts import LIGHT, SHARES, Axis, Chart
+from v8.views import figures
+from v8.views.charts import LIGHT, SHARES, Chart, Json, axis, plotly
 
 MOST_ROWS: Final = 100
 """Series of a leaderboard in one picture; that of a thousand would be 33,000 pixels high."""
@@ -41,8 +42,7 @@ _POINTS: Final = 0.75
 _BODY_BARS: Final = 0.66
 """Width of a candle's body, in bars."""
 
-_DASHES: Final[dict[str | None, Any]] = {
-    None: "-",
+_DASHES: Final[dict[str, Any]] = {
     "solid": "-",
     "dot": ":",
     "dash": "--",
@@ -71,10 +71,12 @@ def write_pictures(
     best = next((samples[row.series] for row in rows if row.series in samples), None)
     pictures: dict[str, tuple[str, list[Chart], tuple[float, float]]] = {}
     if rows:
-        best_rows = rows[:MOST_ROWS]
+        best_rows, beside = rows[:MOST_ROWS], ("naive error", "error of the best baseline")
         skill = [
-            figures.multiples_figure(best_rows, x_title=f"error ÷ {other}", is_against_best=is_best)
-            for other, is_best in (("naive error", False), ("error of the best baseline", True))
+            figures.multiples_figure(
+                best_rows, x_title=f"error ÷ {other}", is_against_best=other == beside[1]
+            )
+            for other in beside
         ]
         said = "below 1 is less; filled: differs from 1 by more than chance"
         if len(rows) > MOST_ROWS:
@@ -83,7 +85,7 @@ def write_pictures(
         errors = []
         for task in summarise(rows):
             judged = [one.judgement for one in results if task in one.judgement.errors]
-            errors.append(replace(figures.error_figure(judged, task), title=TASKS[task].title, y=Axis()))
+            errors.append(replace(figures.error_figure(judged, task), title=TASKS[task].title, y=axis()))
         said = f"mean absolute error ÷ naive's by step, median over {len(results)} series"
         pictures["errors_by_step.png"] = said, errors, (8.0 if len(errors) == 1 else 4.0 * len(errors), 4.0)
     if any(histories.values()):
@@ -146,54 +148,66 @@ def _write_png(
 
 
 def _draw(panels: Sequence[Axes], chart: Chart) -> None:
-    for axes, about in zip(panels, (chart.y, chart.below), strict=False):
-        if about:
-            _decorate(axes, about, chart)
-    for mark in chart.marks:
-        _DRAWN[type(mark)](panels[1] if isinstance(mark, charts.Line) and mark.is_below else panels[0], mark)
-    _clip_far_lines(panels[0], chart)
-    if chart.below and chart.below.is_from_zero:
+    content = plotly(chart)
+    layout = content["layout"]
+    for axes, name in zip(panels, ("yaxis", "yaxis2"), strict=False):
+        if name in layout:
+            _decorate(axes, layout[name], layout)
+    for trace in content["data"]:
+        _draw_trace(panels[1] if trace.get("yaxis") else panels[0], trace)
+    _clip_far_lines(panels[0], content["data"])
+    if layout.get("yaxis2", {}).get("rangemode") == "tozero":
         panels[1].set_ylim(bottom=0)
     panels[0].set_title(chart.title, fontsize=10)
-    panels[-1].set_xlabel(chart.x.title)
-    if chart.x.ends:
-        panels[-1].set_xlim(*chart.x.ends)
-    if chart.x.ticks:
-        labels = [text.replace("<br>", "\n") for text in chart.x.ticks.values()]
-        panels[-1].set_xticks(list(chart.x.ticks), labels, fontsize=8)
+    time, last = layout["xaxis"], panels[-1]
+    last.set_xlabel(_title(time))
+    if "range" in time:
+        last.set_xlim(*time["range"])
+    if "tickvals" in time:
+        labels = [text.replace("<br>", "\n") for text in time["ticktext"]]
+        last.set_xticks(time["tickvals"], labels, fontsize=8)
 
 
-def _decorate(axes: Axes, about: Axis, chart: Chart) -> None:
-    if chart.x.has_grid:
+def _title(about: Json) -> str:
+    return str(about.get("title", {}).get("text", ""))
+
+
+def _decorate(axes: Axes, about: Json, layout: Json) -> None:
+    if layout["xaxis"].get("showgrid", True):
         axes.grid(color=LIGHT["rule"], linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_ylabel(about.title)
-    if about.form == SHARES:
+    axes.set_ylabel(_title(about))
+    if about.get("tickformat") == SHARES:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    if about.ends:
-        axes.set_ylim(*about.ends)
-    for rule in chart.rules:
-        colour = LIGHT[rule.colour]
-        if rule.until is not None:
-            axes.axvspan(rule.at, rule.until, color=colour, alpha=0.04, linewidth=0)
-            continue
-        draw = axes.axhline if rule.is_level else axes.axvline
-        draw(rule.at, color=colour, linewidth=rule.width * _POINTS, linestyle=_DASHES[rule.dash])
+    if "range" in about:
+        axes.set_ylim(*about["range"])
+    for shape in layout.get("shapes", ()):
+        if shape["type"] == "rect":
+            style = {"color": shape["fillcolor"], "alpha": shape["opacity"]}
+            axes.axvspan(shape["x0"], shape["x1"], **style, linewidth=0)
+        elif "xref" in shape:
+            axes.axhline(shape["y0"], **_stroke(shape["line"]))
+        else:
+            axes.axvline(shape["x0"], **_stroke(shape["line"]))
 
 
-def _clip_far_lines(axes: Axes, chart: Chart) -> None:
+def _stroke(about: Json) -> dict[str, Any]:
+    dash = _DASHES[about.get("dash", "solid")]
+    return {"color": about["color"], "linewidth": about["width"] * _POINTS, "linestyle": dash}
+
+
+def _clip_far_lines(axes: Axes, traces: Sequence[Json]) -> None:
     """End the axis above what the page shows at once; a line far off leaves it, with its number there."""
-    lines = [mark for mark in chart.marks if isinstance(mark, charts.Line)]
-    far = [line for line in lines if line.is_far]
-    near = [y for line in lines if line.is_far is False for y in line.y if y is not None]
+    far = [trace for trace in traces if trace.get("visible") == "legendonly"]
+    near = [y for trace in traces if trace.get("visible") is True for y in trace["y"] if y is not None]
     if not far or not near:
         return
     margin = 0.06 * ((max(near) - min(near)) or 1.0)
     axes.set_ylim(min(near) - margin, max(near) + margin * (1 + 2 * len(far)))
     for place, line in enumerate(far):
-        said = f"{line.name} ↑ up to {max(y for y in line.y if y is not None):,.3g}"
-        style: dict[str, Any] = {"color": LIGHT[line.colour], "fontsize": 7.5, "ha": "right", "va": "top"}
+        said = f"{line['name']} ↑ up to {max(y for y in line['y'] if y is not None):,.3g}"
+        style: dict[str, Any] = {"color": line["line"]["color"], "fontsize": 7.5, "ha": "right", "va": "top"}
         axes.text(0.99, 0.99 - 0.06 * place, said, transform=axes.transAxes, **style)
 
 
@@ -210,60 +224,49 @@ def _add_legend(sheet: Figure, panels: Iterable[Axes]) -> None:
     )
 
 
-def _draw_line(axes: Axes, line: charts.Line) -> None:
-    axes.plot(
-        _floats(line.x),
-        _floats(line.y),
-        color=LIGHT[line.colour],
-        linewidth=line.width * _POINTS,
-        linestyle=_DASHES[line.dash],
-        alpha=line.opacity,
-        marker="o" if line.mode == "lines+markers" else None,
-        markersize=(line.size or 5) * _POINTS,
-        label=line.name if line.is_named else None,
-    )
+def _draw_trace(axes: Axes, trace: Json) -> None:
+    marker = trace.get("marker", {})
+    if trace["type"] == "candlestick":
+        _draw_candles(axes, trace)
+    elif "symbol" in marker:
+        _draw_dots(axes, trace)
+    else:
+        points, label = (_floats(trace["x"]), _floats(trace["y"])), html.unescape(trace["name"])
+        shown: dict[str, Any] = {"label": label if trace.get("showlegend", True) else None}
+        if "fill" in trace:
+            axes.fill(*points, color=trace["line"]["color"], alpha=_FAN_OPACITY, linewidth=0, **shown)
+        else:
+            shown |= {"marker": "o" if trace["mode"] == "lines+markers" else None}
+            shown |= {"markersize": marker.get("size", 5) * _POINTS, "alpha": trace.get("opacity")}
+            axes.plot(*points, **_stroke(trace["line"]), **shown)
 
 
-def _draw_fan(axes: Axes, fan: charts.Fan) -> None:
-    label = fan.name if fan.is_named else None
-    style: dict[str, Any] = {"color": LIGHT["blue"], "alpha": _FAN_OPACITY, "linewidth": 0}
-    axes.fill(_floats(fan.x), _floats(fan.y), **style, label=label)
-
-
-def _draw_dots(axes: Axes, dots: charts.Dots) -> None:
+def _draw_dots(axes: Axes, trace: Json) -> None:
     """Draw dots, filled or hollow, and arrows with their numbers."""
-    x, colour = _floats(dots.x), LIGHT[dots.colour]
+    x, rows = _floats(trace["x"]), [html.unescape(row) for row in trace["y"]]
+    colour, symbols = trace["marker"]["color"], trace["marker"]["symbol"]
     # All rows in their order, before some are drawn.
-    axes.yaxis.update_units(dots.rows)  # type: ignore[no-untyped-call]
-    for is_far, shape, label in ((False, "o", dots.name), (True, ">", None)):
-        chosen = [row for row, far in enumerate(dots.is_far) if far == is_far]
-        fills = [colour if dots.is_sure[row] else "none" for row in chosen]
-        places = [x[row] for row in chosen], [dots.rows[row] for row in chosen]
+    axes.yaxis.update_units(rows)  # type: ignore[no-untyped-call]
+    for kind, shape, label in (("circle", "o", trace["name"]), ("triangle", ">", None)):
+        chosen = [row for row, symbol in enumerate(symbols) if symbol.startswith(kind)]
+        fills = ["none" if symbols[row].endswith("-open") else colour for row in chosen]
+        places = [x[row] for row in chosen], [rows[row] for row in chosen]
         axes.scatter(*places, marker=shape, facecolors=fills, edgecolors=colour, label=label)
-    for at, row, text in zip(x, dots.rows, dots.texts(), strict=True):
+    for at, row, text in zip(x, rows, trace["text"], strict=True):
         if text:
             axes.annotate(text, (at, row), (5, 0), textcoords="offset points", va="center", fontsize=7)
 
 
-def _draw_candles(axes: Axes, candles: charts.Candles) -> None:
-    opened, high, low, close = np.array(candles.rows, np.float64).T
-    rising, falling = candles.styles()
-    styles = [rising if rises else falling for rises in close >= opened]
-    edges, fills = ([LIGHT[style[part]] for style in styles] for part in (0, 1))
-    axes.vlines(candles.x, low, high, colors=edges, linewidth=0.8)
+def _draw_candles(axes: Axes, trace: Json) -> None:
+    opened, high, low, close = (np.array(trace[name]) for name in ("open", "high", "low", "close"))
+    styles = [trace["increasing" if rises else "decreasing"] for rises in close >= opened]
+    edges, fills = [style["line"]["color"] for style in styles], [style["fillcolor"] for style in styles]
+    axes.vlines(trace["x"], low, high, colors=edges, linewidth=0.8)
     # A body without height would be invisible; a thousandth of the range is a line.
     least = 1e-3 * float(high.max() - low.min())
     heights, bottoms = np.maximum(np.abs(close - opened), least), np.minimum(opened, close)
     style: dict[str, Any] = {"color": fills, "edgecolor": edges, "linewidth": 0.8, "zorder": 3}
-    axes.bar(candles.x, heights, _BODY_BARS, bottoms, **style, label=candles.name)
-
-
-_DRAWN: Final[Mapping[type, Callable[[Axes, Any], None]]] = {
-    charts.Line: _draw_line,
-    charts.Fan: _draw_fan,
-    charts.Dots: _draw_dots,
-    charts.Candles: _draw_candles,
-}
+    axes.bar(trace["x"], heights, _BODY_BARS, bottoms, **style, label=trace["name"])
 
 
 def _floats(values: Iterable[float | None]) -> list[float]:
