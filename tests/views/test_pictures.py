@@ -80,7 +80,7 @@ def test_the_axis_of_forecasts_issued_on_the_way_tells_dates() -> None:
 def test_the_legend_covers_nothing(results: list[SeriesResult], tmp_path: Path) -> None:
     sheet = Sheet(layout="constrained")
     axes = sheet.subplots()
-    _draw([axes], multiples_figure(rank_results(results), x_title="x"))
+    _draw([axes], multiples_figure(rank_results(results), "naive error"))
     _add_legend(sheet, [axes])
     sheet.savefig(tmp_path / "drawn.png")
     (legend,) = sheet.legends

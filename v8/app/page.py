@@ -20,8 +20,8 @@ from v8.market.series import Series, iso
 from v8.quantile_levels import intervals, quantile_column
 from v8.tables import Table
 from v8.tasks import TASKS
-from v8.views.leaderboard_tables import LEADERBOARD_NOTE, multiples_table, summary_cards, verdicts
 from v8.views.markup import Html, element, facts, join, shown_table
+from v8.views.page import leaderboard, summary_cards
 from v8.wording import ABSENT, count, duration, number, p_value, percent, plural, spaced
 
 if TYPE_CHECKING:  # it comes with TensorFlow
@@ -97,9 +97,7 @@ def _leaderboard(fleet: Fleet) -> Html:
     parts = [
         element("h2", "Leaderboard"),
         summary_cards(fleet.rows),
-        element("p", LEADERBOARD_NOTE, class_="soft"),
-        multiples_table(fleet.rows, "/?series={}"),
-        verdicts(fleet.rows),
+        *leaderboard(fleet.rows, "/?series={}"),
     ]
     return join(parts)
 

@@ -19,21 +19,14 @@ from v8.artifacts.metadata import MachineAbout, Metadata
 from v8.artifacts.nested_runs import Decision
 from v8.artifacts.run_folder import RUN_FILE, RunRecord
 from v8.artifacts.series_artifact import covariate_note
-from v8.losses.leaderboard import (
-    LeaderboardRow,
-    SeriesResult,
-    TaskScore,
-    TaskSummary,
-    rank_results,
-    summarise,
-)
+from v8.losses.judgement import MODEL
+from v8.losses.leaderboard import LeaderboardRow, SeriesResult, median, rank_results, summarise
 from v8.losses.table import ALPHA
 from v8.records import Moment, Plain, Sha256, Word, at_keys, checked
 from v8.redaction import shown
 from v8.tables import Table
 from v8.tasks import TASKS
-from v8.views.leaderboard_tables import interval_summary
-from v8.wording import ABSENT, count, duration, number, p_value, percent, plural
+from v8.wording import ABSENT, count, duration, number, p_value, percent, plural, spaced
 
 LICENSE: Final = "mit"
 PIPELINE: Final = "time-series-forecasting"
@@ -214,7 +207,7 @@ def model_card(
         summary=_summary(rows),
         significance=_TEST.format(num_series=len(rows)) if is_tested else _NO_TEST,
         leaderboard=_leaderboard(rows, is_tested=is_tested),
-        intervals=_INTERVALS.format(table=sure) if (sure := interval_summary(results)) else "",
+        intervals=(sure := _intervals(results)),
         sureness=_SURE if sure else _UNSURE,
         changes=_changes(changes),
         held_back=f"Not published:\n\n{lines}\n" if held_back else "",
@@ -227,14 +220,14 @@ def model_card(
 
 
 def _front_matter(profile: str, results: Sequence[SeriesResult], rows: Sequence[LeaderboardRow]) -> str:
-    test_spans = {result.series: result.split["test"] for result in results}
+    tests = {result.series: result.split["test"] for result in results}
     data = ModelCardData(
         library_name="keras",
         license=LICENSE,
         pipeline_tag=PIPELINE,
         tags=list(TAGS),
         model_name=profile,
-        eval_results=[result for row in rows for result in _eval_results(row, test_spans[row.series])],
+        eval_results=[result for row in rows for result in _eval_results(row, tests[row.series])],
     )
     content = data.to_dict()  # type: ignore[no-untyped-call]
     # One metric a line, so that a change of the card is easy to see.
@@ -243,8 +236,16 @@ def _front_matter(profile: str, results: Sequence[SeriesResult], rows: Sequence[
 
 def _eval_results(row: LeaderboardRow, test: Mapping[str, Any]) -> Iterator[EvalResult]:
     """Write one series as the Hub's model index wants it: task, data set, a result per metric."""
+    error = "mean absolute error over that of the"
     for task, score in row.tasks.items():
-        for kind, (meaning, value) in _metrics(score).items():
+        metrics = [
+            ("relative_mae", f"{error} naive forecast", score.naive.multiple),
+            ("skill_score", "skill against the naive forecast", score.naive.skill),
+        ]
+        for best in score.shown[1:]:
+            meaning = f"{error} best baseline, {best.name}"
+            metrics.append(("relative_mae_of_best_baseline", meaning, best.multiple))
+        for kind, meaning, value in metrics:
             if value is not None and math.isfinite(value):
                 yield EvalResult(
                     task_type=PIPELINE,
@@ -259,28 +260,18 @@ def _eval_results(row: LeaderboardRow, test: Mapping[str, Any]) -> Iterator[Eval
                 )
 
 
-def _metrics(score: TaskScore) -> dict[str, tuple[str, float | None]]:
-    """Return per metric of the model index what it means, and its value."""
-    found = {
-        "relative_mae": ("mean absolute error over that of the naive forecast", score.naive.multiple),
-        "skill_score": ("skill against the naive forecast", score.naive.skill),
-    }
-    for best in score.shown[1:]:
-        meaning = f"mean absolute error over that of the best baseline, {best.name}"
-        found["relative_mae_of_best_baseline"] = (meaning, best.multiple)
-    return found
-
-
 def _summary(rows: Sequence[LeaderboardRow]) -> str:
-    cells = []
-    for task, summary in summarise(rows).items():
-        for wins in summary.shown:
-            medians = number(wins.median_multiple), number(wins.median_skill)
-            outcomes = map(count, (wins.num_beating, wins.num_losing, wins.num_undecided))
-            cells.append((TASKS[task].title, wins.name, count(wins.num_series), *medians, *outcomes))
-    medians_of = ("models", "median multiple", "median skill")
-    header = ("task", "beside", *medians_of, "beat it", "lose to it", "no real difference")
-    return Table(header, cells).markdown()
+    header = ("task", "beside", "models", "median multiple", "median skill")
+    cells = [
+        [
+            *(TASKS[task].title, wins.name, count(wins.num_series)),
+            *map(number, (wins.median_multiple, wins.median_skill)),
+            *map(count, (wins.num_beating, wins.num_losing, wins.num_undecided)),
+        ]
+        for task, summary in summarise(rows).items()
+        for wins in summary.shown
+    ]
+    return Table([*header, "beat it", "lose to it", "no real difference"], cells).markdown()
 
 
 def _leaderboard(rows: Sequence[LeaderboardRow], *, is_tested: bool) -> str:
@@ -289,20 +280,18 @@ def _leaderboard(rows: Sequence[LeaderboardRow], *, is_tested: bool) -> str:
     for task, summary in summaries.items():
         for wins in summary.shown:
             header += [f"{TASKS[task].title} × {wins.name}", *(["p"] if is_tested else [])]
-    cells = [_cells(row, summaries, is_tested=is_tested) for row in rows]
-    return Table([*header, "direction"], cells).markdown()
-
-
-def _cells(row: LeaderboardRow, summaries: Mapping[str, TaskSummary], *, is_tested: bool) -> Iterator[str]:
-    yield _labelled(row)
-    for task, summary in summaries.items():
-        score = row.tasks.get(task)
-        for against in score.shown if score else [None] * len(summary.shown):
-            yield number(against.multiple if against else None)
-            if is_tested:
-                yield p_value(against.corrected_p_value if against else None)
-    low, high = map(percent, row.hit_rate_95 or (None, None))
-    yield f"{percent(row.hit_rate)} ({low} to {high})" if row.hit_rate_95 else ABSENT
+    lines = []
+    for row in rows:
+        cells = [_labelled(row)]
+        for task, summary in summaries.items():
+            score = row.tasks.get(task)
+            for against in score.shown if score else [None] * len(summary.shown):
+                cells.append(number(against.multiple if against else None))
+                cells += [p_value(against.corrected_p_value if against else None)] if is_tested else []
+        low, high = map(percent, row.hit_rate_95 or (None, None))
+        cells.append(f"{percent(row.hit_rate)} ({low} to {high})" if row.hit_rate_95 else ABSENT)
+        lines.append(cells)
+    return Table([*header, "direction"], lines).markdown()
 
 
 def _labelled(row: LeaderboardRow) -> str:
@@ -313,6 +302,23 @@ def _labelled(row: LeaderboardRow) -> str:
             losses.setdefault(name, []).append(TASKS[task].title.lower())
     said = "; ".join(f"loses to {name}: {', '.join(tasks)}" for name, tasks in losses.items())
     return f"{row.series} **{said}**" if said else row.series
+
+
+def _intervals(results: Sequence[SeriesResult]) -> str:
+    """Write medians over series of how quantiles did; nothing where none has any."""
+    judged = [result.quantiles for result in results if result.quantiles]
+    if not judged:
+        return ""
+    names, rows = judged[0].named_intervals(), []
+    for task, about in judged[0].tasks.items():
+        those = [one.tasks[task] for one in judged if one.levels == judged[0].levels and task in one.tasks]
+        for name in about.errors:
+            errors = [one.errors[name] for one in those if name in one.errors]
+            within = (median(each.mean_coverage(at) for each in errors) for at in range(len(names)))
+            crps = median(one.errors[name].crps / one.errors[MODEL].crps for one in those)
+            rows.append([TASKS[task].title, spaced(name), number(crps), *map(percent, within)])
+    header = ("task", "forecaster", "CRPS, model = 1", *(f"within {name}" for name in names))
+    return _INTERVALS.format(table=Table(header, rows).markdown())
 
 
 def _data(metadata: Sequence[Metadata]) -> str:
@@ -352,12 +358,12 @@ def _making(
     machines = [about.machine for about in metadata] if is_of_many_runs else [told.machine]
     times = sorted(making.created_at for making in makings)
     num_parameters = _distinct(f"{about.num_parameters:,}" for about in metadata)
-    losses = ", ".join(f"{task} {about['loss']}" for task, about in run.profile["tasks"].items())
+    losses = ", ".join(f"{task} {about.loss}" for task, about in told.tasks.items())
     fewest, most = (count(pick(result.epochs_run for result in results)) for pick in (min, max))
     rows = [
         ("profile", f"`{run.profile_name}`, digest `{run.profile_digest[:12]}`"),
-        ("network", f"{run.profile['network']['family']}, {num_parameters} parameters"),
-        ("scaling and losses", f"{run.profile['scaling']}; {losses}"),
+        ("network", f"{told.family}, {num_parameters} parameters"),
+        ("scaling and losses", f"{told.scaling}; {losses}"),
         ("epochs run", fewest if fewest == most else f"{fewest} to {most}"),
         ("number format", _distinct(about.training.precision for about in metadata)),
         ("computed on", _distinct(about.training.device for about in metadata)),
@@ -380,7 +386,15 @@ def _distinct(values: Iterable[str]) -> str:
 
 def _changes(decisions: Iterable[Decision]) -> str:
     """Return the section of a card in Markdown; empty where nothing was renewed."""
-    rows = [_change_cells(one) for one in sorted(decisions, key=lambda one: one.series)]
+    rows = []
+    for one in sorted(decisions, key=lambda one: one.series):
+        new, old, ends = one.challenger, one.champion, (one.judged_from, one.judged_until)
+        best = ", ".join(f"{number(each.multiple)} {each.name}" for each in one.baselines.values())
+        multiples = (", ".join(map(number, each.multiples.values())) for each in (new, old))
+        span = f"{_time(ends[0])} to {_time(ends[1])}" if all(ends) else ABSENT
+        about = [one.series, _time(new.trained_until), _time(old.trained_until), one.stale]
+        told = (each or ABSENT for each in (*multiples, best))
+        rows.append([*about, *told, count(one.num_windows), span])
     header = ("series", "newest candle", "before", "why", "new", "old", "best baseline", "windows", "judged")
     return _CHANGES.format(table=Table(header, rows).markdown()) if rows else ""
 
@@ -392,20 +406,6 @@ def change_line(decision: Decision) -> str:
         f"{decision.series}: model up to {_time(new.trained_until)} in place of {_time(old.trained_until)}. "
         f"Stale: {decision.stale}. Chosen: {decision.why}."
     )
-
-
-def _change_cells(decision: Decision) -> Iterator[str]:
-    new, old = decision.challenger, decision.champion
-    yield from (decision.series, _time(new.trained_until), _time(old.trained_until), decision.stale)
-    yield from (_numbers(each.multiples.values()) for each in (new, old))
-    best = [f"{number(one.multiple)} {one.name}" for one in decision.baselines.values()]
-    yield from (", ".join(best) or ABSENT, count(decision.num_windows))
-    ends = decision.judged_from, decision.judged_until
-    yield f"{_time(ends[0])} to {_time(ends[1])}" if all(ends) else ABSENT
-
-
-def _numbers(multiples: Iterable[float]) -> str:
-    return ", ".join(map(number, multiples)) or ABSENT
 
 
 def _time(moment: str | None) -> str:

@@ -1,8 +1,8 @@
 """Charts as values: Plotly's JSON, which pages and notebooks draw with Plotly and pictures with Matplotlib.
 
 A chart names its colours by the one palette, which has each on light paper and on dark: `$blue` is `--blue`
-of a page's style sheet, so that it follows the reader's setting. What v8 draws is made by the functions here, in
-Plotly's words; `v8.views.pictures` reads from the same JSON what a run and a forecast need. Plotly reads a
+of a page's style sheet, so that it follows the reader's setting. What v8 draws is made by the functions here,
+in Plotly's words; `v8.views.pictures` reads from the same JSON what a run and a forecast need. Plotly reads a
 little markup in labels, therefore names from files are escaped here.
 """
 

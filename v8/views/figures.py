@@ -36,6 +36,13 @@ MOST_SKILL_PCT: Final = 10.0
 MOST_TOLD_COLUMNS: Final = 8
 """Columns of a map whose numbers fit into its cells on a telephone."""
 
+NAIVE_ERROR: Final = "naive error"
+BESIDE: Final = {
+    "the naive forecast": NAIVE_ERROR,
+    "each task's best baseline": "error of the best baseline",
+}
+"""What errors of a leaderboard are drawn beside, and what they are multiples of."""
+
 SHOWN_BARS: Final = 60
 """Known candles in the chart of one forecast; more become too thin to see."""
 
@@ -174,15 +181,15 @@ def dot_figure(
     return Chart(dots, height, x, charts.row_axis(len(names)), rules=rules)
 
 
-def multiples_figure(rows: Sequence[LeaderboardRow], *, x_title: str, is_against_best: bool = False) -> Chart:
-    """Draw series' errors as multiples of naive's or of the best baseline's; hollow dots may be luck."""
-    kind, tasks = "best" if is_against_best else "naive", summarise(rows)
+def multiples_figure(rows: Sequence[LeaderboardRow], its: str) -> Chart:
+    """Draw series' errors as multiples of `its`, a value of `BESIDE`; hollow dots may be luck."""
+    kind, tasks = "naive" if its == NAIVE_ERROR else "best", summarise(rows)
     scores: dict[str, list[Against | None]] = {
         task: [getattr(row.tasks.get(task), kind, None) for row in rows] for task in tasks
     }
     multiples = {task: [one.multiple if one else None for one in those] for task, those in scores.items()}
     is_sure = {task: [bool(one and one.is_significant) for one in those] for task, those in scores.items()}
-    return dot_figure([row.series for row in rows], multiples, x_title=x_title, is_sure=is_sure)
+    return dot_figure([row.series for row in rows], multiples, x_title=f"error ÷ {its}", is_sure=is_sure)
 
 
 def stage_figure(seconds: Mapping[str, Mapping[str, float]]) -> Chart:

@@ -71,13 +71,8 @@ def write_pictures(
     best = next((samples[row.series] for row in rows if row.series in samples), None)
     pictures: dict[str, tuple[str, list[Chart], tuple[float, float]]] = {}
     if rows:
-        best_rows, beside = rows[:MOST_ROWS], ("naive error", "error of the best baseline")
-        skill = [
-            figures.multiples_figure(
-                best_rows, x_title=f"error ÷ {other}", is_against_best=other == beside[1]
-            )
-            for other in beside
-        ]
+        best_rows = rows[:MOST_ROWS]
+        skill = [figures.multiples_figure(best_rows, its) for its in figures.BESIDE.values()]
         said = "below 1 is less; filled: differs from 1 by more than chance"
         if len(rows) > MOST_ROWS:
             said += f"; the best {MOST_ROWS} of {len(rows):,} series"
