@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import os
 import re
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from v8.invocation import command, explained_start
+from v8.invocation import collected_later, command, explained_start
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -110,3 +111,23 @@ def test_a_ctrl_c_during_the_imports_is_one_line_and_130(capsys: pytest.CaptureF
     with pytest.raises(SystemExit, match="130"), explained_start():
         raise KeyboardInterrupt
     assert capsys.readouterr().err == "interrupted: nothing was begun. Repeat the same command.\n"
+
+
+def test_the_collector_is_off_within_the_block_alone_whatever_happens_there() -> None:
+    assert gc.isenabled()
+    with collected_later(), collected_later():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ZeroDivisionError), collected_later():
+        _ = 1 / 0
+    assert gc.isenabled()
+
+
+def test_a_collector_that_is_off_stays_off() -> None:
+    gc.disable()
+    try:
+        with collected_later():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

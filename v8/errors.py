@@ -2,7 +2,9 @@
 
 The sentence reads `where: rule; got what. How to mend it.` The constructor takes the four parts by
 name, so none can be forgotten, and the command line turns the class into an exit code. Whatever the parts
-quote, the sentence is one line of at most `MAX_MESSAGE` characters without control characters or passwords.
+quote, the sentence is one line of at most `MAX_MESSAGE` characters without control characters or passwords:
+file names, keys, values, addresses and other programs' messages may hold anything, line breaks that forge a
+second message, escapes that move a terminal's cursor, megabytes, the password of a proxy (`shown`).
 
 A part that means a parameter names it as `param:data_dir`. Only the doors know how it is written there: the
 command line shows `--data-dir`, a call from Python `data_dir=` (`with_parameters`).
@@ -26,8 +28,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from v8.redaction import shown
-
+MOST_SHOWN: Final = 120  # characters of a text that are shown unless told otherwise
+_CUT: Final = " ... "
+_MOST_READ: Final = 20_000  # of a longer text only the begin and the end are looked at
+_CREDENTIALS: Final = re.compile(r"(?<=://)[^/?#\s]*@")
 MAX_LISTED = 5
 MAX_MESSAGE: Final = 600
 _MAX_PART: Final = 400
@@ -36,6 +40,42 @@ _SHORTER: Final = {"got": 120, "rule": 150, "where": 120, "fix": 150}
 
 
 _PARAMETER: Final = re.compile(r"\bparam:([a-z]+(?:_[a-z]+)*)")
+
+
+def shown(text: object, most: int = MOST_SHOWN) -> str:
+    r"""Write a text as one line of at most `most` characters; its middle goes first.
+
+    Blanks of every kind become one blank, control characters their escapes, and the user and password of an
+    address three stars.
+
+    >>> shown("two\nlines"), shown("\x1b[31mred"), shown("http://me:secret@host/x")
+    ('two lines', '\\x1b[31mred', 'http://***@host/x')
+    >>> shown("a" * 50, 20)
+    'aaaaaaaa ... aaaaaaa'
+    """
+    words = without_credentials(_shortened(str(text), _MOST_READ)).split()
+    line = "".join(letter if letter.isprintable() else _escaped(letter) for letter in " ".join(words))
+    return _shortened(line, most)
+
+
+def without_credentials(text: str) -> str:
+    """Take the user and password out of every address in a text.
+
+    >>> without_credentials("ftp://a:b@c and https://d/e@f")
+    'ftp://***@c and https://d/e@f'
+    """
+    return _CREDENTIALS.sub("***@", text)
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape").decode("ascii")
+
+
+def _shortened(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    kept = most - len(_CUT)
+    return text[: kept - kept // 2] + _CUT + text[len(text) - kept // 2 :]
 
 
 def as_flag(name: str) -> str:

@@ -3,6 +3,7 @@
 `scripts/v8` says in `V8_COMMAND` how it was called, so that every command that v8 prints can be pasted.
 """
 
+import gc
 import os
 import shlex
 import sys
@@ -56,3 +57,19 @@ def _wrong_python(rule: str, got: str) -> V8Error:
         got=f"{got} in {sys.executable}",
         fix="Start it as scripts/v8, which installs what is missing into .venv, or with .venv/bin/python",
     )
+
+
+@contextmanager
+def collected_later() -> Iterator[None]:
+    """Leave garbage where it is until the block ends; a collector that is off already stays off.
+
+    Python's collector looks through all there is again and again as that grows: a quarter of the time in
+    which a process imports TensorFlow and traces a training step. Neither leaves much garbage.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -40,7 +40,7 @@ from v8.columns import (
     parted,
     user_columns,
 )
-from v8.errors import ProfileError
+from v8.errors import ProfileError, shown
 from v8.families import FAMILIES
 from v8.families.family import Family, NetworkOutputs, NetworkSettings, NetworkShape
 from v8.features.formulas import ANCHORED_KINDS
@@ -54,7 +54,6 @@ from v8.features.indicators import (
 )
 from v8.quantile_levels import fault_of, outer
 from v8.records import Settings, first_error, first_fault, under_key
-from v8.redaction import shown
 from v8.registry import advice, nearest
 from v8.storage import digest_json
 from v8.tasks import TASKS

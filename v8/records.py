@@ -15,8 +15,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import AfterValidator, AliasPath, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from v8.errors import ArtifactError
-from v8.redaction import shown
+from v8.errors import ArtifactError, shown
 from v8.user_files import read_given
 
 AS_WRITTEN: Final = "must be as v8 wrote it"

@@ -23,8 +23,7 @@ from typing import Any, Final, Self
 import psutil
 from filelock import FileLock, Timeout
 
-from v8.errors import ArtifactError, StorageError
-from v8.redaction import shown
+from v8.errors import ArtifactError, StorageError, shown
 from v8.user_files import open_given, read_given, require_replaceable
 
 _MAKER: Final = r"(?P<pid>[1-9][0-9]{0,9})(-(?P<machine>[0-9a-f]{6}))?"

@@ -7,8 +7,8 @@ import html
 from hypothesis import given
 from hypothesis import strategies as st
 
-from v8.tables import Table
 from v8.views.markup import Html, element, facts, join, shown_table
+from v8.wording import Table
 
 
 @given(text=st.text())

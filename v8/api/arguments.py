@@ -30,11 +30,10 @@ import numpy as np
 import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
-from v8.errors import PARTS, ArgumentError, StorageError, V8Error, as_argument, listed, with_parameters
+from v8.errors import PARTS, ArgumentError, StorageError, V8Error, as_argument, listed, shown, with_parameters
 from v8.invocation import command
 from v8.profile import config_path, key_places
 from v8.records import first_fault
-from v8.redaction import shown
 from v8.registry import nearest
 
 MOST_LETTERS: Final = 4_096

@@ -20,7 +20,7 @@ from v8.api.forecaster import Forecaster, publish_folder, sureness, tidy
 from v8.artifacts.metadata import HISTORY_FILE, Metadata, read_metadata
 from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.run_folder import read_run
-from v8.errors import ArtifactError, ProfileError, V8Error, as_flag, listed
+from v8.errors import ArtifactError, ProfileError, V8Error, as_flag, listed, shown
 from v8.invocation import command
 from v8.losses.leaderboard import LEADERBOARD_FILE, read_history
 from v8.machine.measurements import ask
@@ -31,7 +31,6 @@ from v8.market.series import Series, series_advice
 from v8.market.sources.source import SOURCES
 from v8.profile import Profile, load_profile
 from v8.records import read_plain
-from v8.redaction import shown
 from v8.runs.options import RunOptions
 from v8.runs.outputs import REPORT_FILE
 from v8.storage import digest_json, home, write_text, write_with

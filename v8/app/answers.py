@@ -9,10 +9,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from v8.app.places import Fleet
-from v8.errors import DataError, V8Error, with_parameters
+from v8.errors import DataError, V8Error, shown, with_parameters
 from v8.losses.table import Against
 from v8.market.series import Series, iso, series_advice
-from v8.redaction import shown
 from v8.version import VERSION
 
 if TYPE_CHECKING:  # it comes with TensorFlow

@@ -18,11 +18,10 @@ from v8.app.places import Fleet
 from v8.columns import CLOSE, OHLC
 from v8.market.series import Series, iso
 from v8.quantile_levels import intervals, quantile_column
-from v8.tables import Table
 from v8.tasks import TASKS
 from v8.views.markup import Html, element, facts, join, shown_table
 from v8.views.page import leaderboard, summary_cards
-from v8.wording import ABSENT, count, duration, number, p_value, percent, plural, spaced
+from v8.wording import ABSENT, Table, count, duration, number, p_value, percent, plural, spaced
 
 if TYPE_CHECKING:  # it comes with TensorFlow
     from v8.live.issuing import Issued

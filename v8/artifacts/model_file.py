@@ -35,9 +35,8 @@ from typing import Any, Final
 
 import h5py
 
-from v8.errors import ArtifactError, V8Error, listed
+from v8.errors import ArtifactError, V8Error, listed, shown
 from v8.networks.published import FORECAST_BATCH
-from v8.redaction import shown
 from v8.user_files import open_given
 
 CONFIG_MEMBER: Final = "config.json"

@@ -26,14 +26,13 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
-from v8.errors import ArtifactError, DataError, ProfileError, StorageError, V8Error, listed
+from v8.errors import ArtifactError, DataError, ProfileError, StorageError, V8Error, listed, shown
 from v8.hardware import describe_machine, versions
 from v8.invocation import command
 from v8.market.candles import Candles
 from v8.market.series import Series, by_series, is_series_name
 from v8.profile import Profile, ProfileName, is_digest_of
 from v8.records import AS_WRITTEN, check_format, checked, read_json_object, read_plain
-from v8.redaction import shown
 from v8.storage import FolderLock, Pace, sweep, write_json
 
 RUN_FORMAT = 1

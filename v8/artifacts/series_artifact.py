@@ -46,11 +46,10 @@ from v8.market.candles import Candles
 from v8.quantile_levels import fault_of, percent_of, quantile_output
 from v8.records import Count, Number, OpenTime, Text, checked, read_json_object
 from v8.storage import digest_file, write_json, write_text
-from v8.tables import Table
 from v8.tasks import TASKS
 from v8.training.progress import EpochRecord
 from v8.windows.dataset import SeriesData
-from v8.wording import number, plural
+from v8.wording import Table, number, plural
 
 if TYPE_CHECKING:  # reading an artefact must not start TensorFlow
     from v8.training.trainer import TrainingResult

@@ -26,11 +26,10 @@ from typer.core import TyperGroup
 
 from v8.cli import commands
 from v8.cli.compare import compare_profiles
-from v8.errors import ProfileError, StorageError, V8Error
+from v8.errors import ProfileError, StorageError, V8Error, shown
 from v8.invocation import EXIT_INTERRUPTED, command
 from v8.machine.interruption import leave, watch_interrupts
 from v8.net import told_of_waiting
-from v8.redaction import shown
 from v8.version import VERSION
 
 _UsageError: Any = typer.BadParameter.__mro__[1]

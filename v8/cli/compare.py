@@ -24,7 +24,7 @@ from v8.invocation import command
 from v8.profile import load_profile, profile_names
 from v8.records import check_format, read_json_object
 from v8.runs.options import asked_series, require_tables, served_series, take_tables
-from v8.tables import Table
+from v8.wording import Table
 
 if TYPE_CHECKING:
     from v8.views.comparison import Comparison

@@ -12,8 +12,7 @@ from v8.market.series import Series, iso
 from v8.market.sources.live import LiveSource
 from v8.market.sources.source import CandleSource
 from v8.profile import Profile
-from v8.tables import Table
-from v8.wording import duration
+from v8.wording import Table, duration
 
 MOST_SKEW_S: Final = 5.0
 """A clock that is wrong by less is not worth a line."""

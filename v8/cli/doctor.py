@@ -12,7 +12,7 @@ from v8.errors import V8Error
 from v8.machine.doctor import examine, report_of
 from v8.profile import Profile
 from v8.runs.engines import choose_workers
-from v8.tables import Table
+from v8.wording import Table
 
 MATMUL_COLUMNS = {
     "threads": "{threads}",

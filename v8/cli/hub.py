@@ -12,8 +12,7 @@ from v8.hub.space import stage
 from v8.hub.staging import Choice, Staged, check_source, stage_run
 from v8.market.sources.source import CandleSource
 from v8.storage import passing_folder
-from v8.tables import Table
-from v8.wording import plural
+from v8.wording import Table, plural
 
 
 def check_publishing(repo: str, source: CandleSource) -> None:

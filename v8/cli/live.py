@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from v8.cli.printing import print_lines, print_table, tell
-from v8.errors import ArtifactError, V8Error, listed
+from v8.errors import ArtifactError, V8Error, listed, shown
 from v8.invocation import command
 from v8.live import DEFAULT_LEDGER
 from v8.live.ledger import Ledger
@@ -24,10 +24,8 @@ from v8.machine.interruption import set_last_words
 from v8.machine.starting import quiet_start
 from v8.market.series import iso
 from v8.market.sources.source import CandleSource
-from v8.redaction import shown
 from v8.runs.engines import place as place_models
-from v8.tables import Table
-from v8.wording import ABSENT, number, p_value, percent, plural
+from v8.wording import ABSENT, Table, number, p_value, percent, plural
 
 SOME_FAILED: Final = 4
 """Exit code where some series could not be forecast and others could."""

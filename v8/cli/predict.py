@@ -25,9 +25,8 @@ from v8.machine.starting import quiet_start
 from v8.market.series import iso
 from v8.market.sources.source import CandleSource
 from v8.runs.engines import place as place_models
-from v8.tables import Table
 from v8.views.pictures import draw_forecast
-from v8.wording import ABSENT, number, percent
+from v8.wording import ABSENT, Table, number, percent
 
 MOST_WHOLE: Final = 4
 """Series that are printed bar by bar; more are printed in a row each."""

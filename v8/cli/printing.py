@@ -28,8 +28,7 @@ from v8.runs import events
 from v8.runs.execution import NewerCandles, Summary
 from v8.runs.outputs import REPORT_FILE
 from v8.runs.plan import ASSUMED_FLOP_PER_S_PER_CORE, Plan, RunCost, Work, estimate_work, known_cost
-from v8.tables import Table
-from v8.wording import ABSENT, duration, epochs, number, percent, plural
+from v8.wording import ABSENT, Table, duration, epochs, number, percent, plural
 
 PLAIN_WIDTH = 160
 """Columns of tables that go to a file or pipe, which has no width of its own."""

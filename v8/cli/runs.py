@@ -24,8 +24,7 @@ from v8.runs.execution import Summary, TrainAll
 from v8.runs.options import PreparedRun, RunOptions
 from v8.runs.outputs import PICTURES_FOLDER, REPORT_FILE, draw_pictures, write_outputs
 from v8.storage import FolderLock
-from v8.tables import Table
-from v8.wording import ABSENT, count, number, percent
+from v8.wording import ABSENT, Table, count, number, percent
 
 
 def carry_out(prepared: PreparedRun) -> Summary:

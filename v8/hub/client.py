@@ -41,10 +41,9 @@ from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import _http
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
-from v8.errors import PublishError, V8Error
+from v8.errors import PublishError, V8Error, shown
 from v8.hub import hub_endpoint
 from v8.net import PassingTroubleError, Patience, Refused, in_thread
-from v8.redaction import shown
 from v8.storage import digest_file, digest_git_blob
 
 SLOWEST_BYTES_S: Final = 1_000

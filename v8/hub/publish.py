@@ -19,11 +19,10 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 from huggingface_hub.hf_api import RepoFile
 
 from v8.artifacts.model_file import MAX_TEXT_BYTES
-from v8.errors import ArtifactError, PublishError, listed
+from v8.errors import ArtifactError, PublishError, listed, shown
 from v8.hub import TOKEN_PAGE
 from v8.hub.client import HubRepo, Refusal, RetryPolicy, is_listed, strict_client
 from v8.hub.layout import series_of
-from v8.redaction import shown
 
 PUBLISH_RETRIES: Final = RetryPolicy()
 

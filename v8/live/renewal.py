@@ -36,7 +36,7 @@ from v8.artifacts.metadata import Metadata, read_metadata
 from v8.artifacts.nested_runs import Contender, Decision, Serving, Sureness
 from v8.artifacts.run_folder import RUN_FILE, RunRecord, now_iso, read_run
 from v8.artifacts.shared_models import SharedModels
-from v8.errors import ArtifactError, listed
+from v8.errors import ArtifactError, listed, shown
 from v8.features.formulas import DAY_S
 from v8.features.store import FeatureStore
 from v8.features.table import compute_table
@@ -53,7 +53,6 @@ from v8.market.series import Series, iso, series_advice
 from v8.market.sources.source import BringsMany, CandleSource
 from v8.profile import Profile, recorded_profile
 from v8.quantile_levels import interval_names
-from v8.redaction import shown
 from v8.runs.events import Listener, Note, Outcome, isolated
 from v8.runs.execution import Show, Summary, TrainAll, run
 from v8.runs.plan import Plan, make_plan

@@ -31,8 +31,8 @@ from v8.losses.judgement import Judgement, QuantileJudgement, best_baseline
 from v8.losses.table import BEATS, LOSES, Against, corrected
 from v8.records import MAX_SIZE, Count, Seconds, Text, at_keys, checked, read_plain
 from v8.storage import write_text
-from v8.tables import Table
 from v8.tasks import TASKS
+from v8.wording import Table
 
 History = Sequence[Mapping[str, float]]
 """One record per epoch with at least `epoch`, `train_loss` and `validation_loss`."""

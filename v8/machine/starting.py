@@ -19,7 +19,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Final
 
-from v8.collector import collected_later
+from v8.invocation import collected_later
 
 LEFT_OUT: Final = {
     "jax": ("tensorflow", "keras.src.callbacks"),  # Keras' JAX backend is no part of either

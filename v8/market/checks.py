@@ -42,11 +42,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from v8.columns import CLOSE, OHLC, OHLCV, OPEN_TIME, VOLUME
-from v8.errors import MAX_LISTED, DataError, listed
+from v8.errors import MAX_LISTED, DataError, listed, shown
 from v8.market.candles import MAX_VALUE, CandleReport, Candles, LostRow, assembled
 from v8.market.frames import is_coarse, is_real, read_open_times, require_named, too_coarse
 from v8.market.series import US_PER_S, WEEK_S, Series, iso
-from v8.redaction import shown
 
 MAX_DROPPED_SHARE = 0.05
 """Rows that may break a rule. The worst real file (LTC, February 2018) has 1.7 %; a file of another

@@ -30,7 +30,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from v8.columns import USER, VOLUME, beside, parted
-from v8.errors import DataError, listed
+from v8.errors import DataError, listed, shown
 from v8.market.candles import MAX_VALUE, Candles, places
 from v8.market.checks import check_candles
 from v8.market.frames import candle_table, read_open_times
@@ -38,7 +38,6 @@ from v8.market.series import US_PER_S, Series, iso
 from v8.market.sources.source import CandleSource
 from v8.market.sources.tables import require_closed_quotes, uneven
 from v8.profile import TABLES_PLACE, Profile, TableSettings
-from v8.redaction import shown
 from v8.user_files import read_given
 
 MAX_TABLE_BYTES: Final = 2**28  # a row a minute for ten years has 150 MB

@@ -35,9 +35,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from v8.columns import CLOSE, HIGH, LOW, OHLC, OHLCV, OPEN, OPEN_TIME, VOLUME, plain_symbol
-from v8.errors import DataError, listed
+from v8.errors import DataError, listed, shown
 from v8.market.series import Series
-from v8.redaction import shown
 
 GivenCandles: TypeAlias = pd.DataFrame | Mapping[str, Any] | Sequence[Any] | np.ndarray[Any, Any]
 """A frame; columns by name; or rows, each a list of values or a mapping of names to values."""

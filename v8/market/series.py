@@ -20,9 +20,8 @@ from typing import Any, Final
 import numpy as np
 
 from v8.columns import SYMBOL_RULE, is_symbol, plain_symbol
-from v8.errors import ProfileError, listed
+from v8.errors import ProfileError, listed, shown
 from v8.profile import config_path, read_yaml
-from v8.redaction import shown
 from v8.registry import advice
 
 US_PER_S: Final = 1_000_000

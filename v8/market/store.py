@@ -46,11 +46,10 @@ from numpy.typing import NDArray
 
 from v8 import storage
 from v8.columns import OHLCV, OPEN_TIME
-from v8.errors import DataError
+from v8.errors import DataError, shown
 from v8.invocation import command
 from v8.market.candles import LEAST_JUMP, Candles, are_doubted, distances, jump_of, places
 from v8.market.series import Series, iso
-from v8.redaction import shown
 from v8.storage import waited_lock
 from v8.user_files import read_given
 from v8.wording import plural

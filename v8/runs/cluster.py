@@ -39,13 +39,12 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from v8.errors import ProfileError, SeriesError, StorageError, V8Error
+from v8.errors import ProfileError, SeriesError, StorageError, V8Error, shown
 from v8.hardware import has_gpu, num_usable_cores, versions, visible_gpus
 from v8.machine.interruption import STOP_SIGNALS, deferred_interrupts
 from v8.machine.placement import SINGLE_THREADED, Placement
 from v8.machine.starting import light_start
 from v8.market.series import Series
-from v8.redaction import shown
 from v8.runs.events import Event, Listener, Note, Outcome, log_told_as_notes
 from v8.runs.plan import Job
 from v8.runs.workers import STOP_S, JobQueue, deaf_to_interrupts, end_with_parent

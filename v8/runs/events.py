@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from v8.errors import DataError, V8Error
+from v8.errors import DataError, V8Error, shown
 from v8.market.series import Series
-from v8.redaction import shown
 
 if TYPE_CHECKING:
     from v8.training.progress import EpochRecord

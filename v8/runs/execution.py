@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from v8.artifacts.metadata import redo_offered, verify_model_file
 from v8.artifacts.run_folder import ERROR_FILE, RunFolder, RunRecord, pin_of
-from v8.errors import ArtifactError, DataError, SeriesError, StorageError
+from v8.errors import ArtifactError, DataError, SeriesError, StorageError, without_credentials
 from v8.hardware import may_have_gpu
 from v8.losses.leaderboard import LeaderboardRow
 from v8.machine.choices import choose_loops, choose_precision, compile_loops
@@ -26,7 +26,6 @@ from v8.market.companions import Companions
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.net import told_of_waiting
-from v8.redaction import without_credentials
 from v8.runs.events import (
     Event,
     Listener,

@@ -22,15 +22,14 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.collector import collected_later
-from v8.errors import ArtifactError, DivergedError, StorageError
+from v8.errors import ArtifactError, DivergedError, StorageError, shown
 from v8.formulas.quantiles import first_steps
 from v8.hardware import backend_name, device_of, memory_of
+from v8.invocation import collected_later
 from v8.networks.networks import build_network, counterparts, has_teacher, num_parameters
 from v8.networks.serving import ServingGraph, ServingModel
 from v8.networks.stacking import load, stack, unstack
 from v8.profile import Profile
-from v8.redaction import shown
 from v8.training.checkpoint import Checkpoint
 from v8.training.programs import keep_new_programs
 from v8.training.progress import EpochRecord, LossPatience, Progress, rate_at

@@ -24,14 +24,13 @@ from v8.losses.season import Cell, Season, Seasons, SeriesFold, Stretch, TaskRes
 from v8.losses.table import ALPHA
 from v8.market.series import Series
 from v8.storage import write_json, write_text
-from v8.tables import Table
 from v8.tasks import TASKS
 from v8.views.charts import Chart
 from v8.views.document import document, plot
 from v8.views.figures import season_figure
 from v8.views.markup import Html, element, facts, join, shown_table
 from v8.views.page import DEMO_WARNING
-from v8.wording import ABSENT, digits, number, p_value, percent, plural, spaced
+from v8.wording import ABSENT, Table, digits, number, p_value, percent, plural, spaced
 
 RESULTS_FORMAT: Final = 1
 """Version of the keys of `backtest.json`."""

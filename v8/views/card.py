@@ -19,14 +19,13 @@ from v8.artifacts.metadata import MachineAbout, Metadata
 from v8.artifacts.nested_runs import Decision
 from v8.artifacts.run_folder import RUN_FILE, RunRecord
 from v8.artifacts.series_artifact import covariate_note
+from v8.errors import shown
 from v8.losses.judgement import MODEL
 from v8.losses.leaderboard import LeaderboardRow, SeriesResult, median, rank_results, summarise
 from v8.losses.table import ALPHA
 from v8.records import Moment, Plain, Sha256, Word, at_keys, checked
-from v8.redaction import shown
-from v8.tables import Table
 from v8.tasks import TASKS
-from v8.wording import ABSENT, count, duration, number, p_value, percent, plural, spaced
+from v8.wording import ABSENT, Table, count, duration, number, p_value, percent, plural, spaced
 
 LICENSE: Final = "mit"
 PIPELINE: Final = "time-series-forecasting"

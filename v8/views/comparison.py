@@ -20,14 +20,13 @@ from pydantic_core import to_jsonable_python
 
 from v8.networks.cost import ceiling_pct
 from v8.storage import write_json, write_text
-from v8.tables import Table
 from v8.tasks import TASKS
 from v8.views.charts import Chart
 from v8.views.document import document, plot
 from v8.views.figures import dot_figure, stage_figure
 from v8.views.markup import Html, element, join, shown_table
 from v8.views.page import DEMO_WARNING, provenance
-from v8.wording import ABSENT, count, digits, duration, number, plural
+from v8.wording import ABSENT, Table, count, digits, duration, number, plural
 
 COMPARISON_FORMAT: Final = 1
 """Version of the keys of `compare.json`."""

@@ -8,7 +8,7 @@ import html
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from v8.tables import Table
+from v8.wording import Table
 
 _VOID: Final = frozenset({"br", "hr", "link", "meta"})
 

@@ -30,14 +30,13 @@ from v8.losses.table import ALPHA, BEATS, LOSES, Against
 from v8.quantile_levels import interval_names
 from v8.records import MAX_FILE_BYTES
 from v8.storage import digest_bytes, write_text
-from v8.tables import Table
 from v8.tasks import TASKS
 from v8.user_files import open_given, read_given
 from v8.version import VERSION
 from v8.views import figures
 from v8.views.document import document, plot
 from v8.views.markup import Html, element, facts, join, share_bar, shown_table, split_bar
-from v8.wording import ABSENT, count, duration, epochs, number, p_value, percent, price, spaced
+from v8.wording import ABSENT, Table, count, duration, epochs, number, p_value, percent, price, spaced
 
 if TYPE_CHECKING:
     from v8.views.comparison import Comparison

@@ -16,13 +16,12 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import ClassVar, Final
 
-from v8.errors import DataError, ProfileError
+from v8.errors import DataError, ProfileError, shown
 from v8.market.candles import Candles, require_num_bars
 from v8.market.checks import check_candles
 from v8.market.series import Series
 from v8.market.sources.downloads import Address, Downloader, read_address
 from v8.market.sources.tables import read_csv_table
-from v8.redaction import shown
 
 DATASET_VARIABLE: Final = "V8_HUB_DATASET"
 DEFAULT_DATASET: Final = "zongowo111/cpb-models"

@@ -46,13 +46,12 @@ import pandas as pd
 import requests
 
 from v8.columns import OHLCV, OPEN_TIME
-from v8.errors import DataError, ProfileError
+from v8.errors import DataError, ProfileError, shown
 from v8.market.candles import MAX_VALUE, Candles, are_doubted, require_num_bars
 from v8.market.checks import check_candles
 from v8.market.series import Series, iso
 from v8.market.sources import downloads
 from v8.market.sources.source import require_listed
-from v8.redaction import shown
 
 MOST_AGE_S: Final = 600.0
 """After so many seconds the exchange is asked again; a clock of quartz errs by less than 0.1 s until then."""

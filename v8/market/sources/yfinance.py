@@ -26,11 +26,10 @@ import pandas as pd
 
 from v8 import storage
 from v8.columns import OHLC, OPEN_TIME, plain_symbol
-from v8.errors import DataError, ProfileError, listed
+from v8.errors import DataError, ProfileError, listed, shown
 from v8.market.candles import Candles, require_num_bars
 from v8.market.checks import check_candles
 from v8.market.series import Series, iso
-from v8.redaction import shown
 
 PACKAGE: Final = "yfinance"
 SYMBOLS_VARIABLE: Final = "V8_YFINANCE_SYMBOLS"
