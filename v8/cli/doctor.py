@@ -1,4 +1,4 @@
-"""What `python -m v8 doctor` prints: what this machine has, computes on, how fast, and what to choose."""
+"""What `v8 doctor` prints: what this machine has, computes on, how fast, and what to choose."""
 
 import json
 import sys
