@@ -13,8 +13,8 @@ import re
 import socket
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,7 +26,7 @@ import requests
 from requests.adapters import HTTPAdapter
 from requests.exceptions import InvalidSchema, InvalidURL, MissingSchema, TooManyRedirects
 from requests.utils import get_auth_from_url
-from urllib3 import HTTPConnectionPool, PoolManager
+from urllib3 import PoolManager
 from urllib3.exceptions import HTTPError
 
 from v8.errors import DataError, ProfileError
@@ -66,8 +66,7 @@ class TimeLimits:
 class Etiquette:
     """How a server is asked and what its answers mean; this one is that of a folder of files.
 
-    Args:
-        variable: The environment variable by which the user asks elsewhere, for errors.
+    Errors name the environment variable by which the user asks elsewhere.
     """
 
     kind = "archive"
@@ -106,20 +105,17 @@ class Etiquette:
 
 def trouble_of(answer: requests.Response) -> PassingTroubleError:
     """Return the trouble that the status of an answer tells, and the pause that it asks for."""
-    return PassingTroubleError(
-        f"status {answer.status_code}", asked_wait_s(answer.headers.get("Retry-After"))
-    )
+    wait_s = asked_wait_s(answer.headers.get("Retry-After"))
+    return PassingTroubleError(f"status {answer.status_code}", wait_s)
 
 
 class Downloader:
     """A pool of threads with keep-alive connections.
 
     Args:
-        variable: The environment variable by which the user asks elsewhere, for errors.
-        etiquette: How the server is asked; that of a folder of files when None.
+        variable: See `Etiquette`, which is that of a folder of files when None.
         num_workers: Most requests in flight at once.
         patience: How often an address is asked again, and after which pauses.
-        limits: How long downloads may take.
     """
 
     def __init__(
@@ -159,7 +155,13 @@ class Downloader:
         """
         futures = [self._pool.submit(work, item) for item in items]
         try:
-            self._wait_for(futures)
+            pending = set(futures)
+            while pending:
+                _, pending = wait(pending, self._limits.quiet_s, FIRST_EXCEPTION)
+                for future in futures:
+                    if future.done():
+                        future.result()
+                self._tell_longest()
             return [future.result() for future in futures]
         finally:
             for waiting in list(self._waiting):  # none, unless something went wrong
@@ -173,8 +175,7 @@ class Downloader:
         """Download one file within the calling thread; None when the server says it is absent (404).
 
         Args:
-            url: Its address, without user and password.
-            auth: User and password, if the server asks for them.
+            auth: User and password, which the address does not hold.
             name: What it is, for those who wait; the last part of the address when None.
         """
         waiting = _Waiting(url, name or urlsplit(url).path.rpartition("/")[2], time.monotonic())
@@ -186,32 +187,17 @@ class Downloader:
 
         self._waiting.append(waiting)
         try:
-            return self._patience.insist(
-                lambda _: self._ask(url, max_bytes, auth),
-                partial(self._gave_up, waiting),
-                before_pause=before_pause,
-            )
+            ask, refuse = lambda _: self._ask(url, max_bytes, auth), partial(self._gave_up, waiting)
+            return self._patience.insist(ask, refuse, before_pause=before_pause)
         finally:
             self._waiting.remove(waiting)
-
-    def _wait_for(self, futures: Sequence[Future[Any]]) -> None:
-        """Wait until all are done, or one has failed, and tell of long waiting."""
-        pending = set(futures)
-        while pending:
-            _, pending = wait(pending, self._limits.quiet_s, FIRST_EXCEPTION)
-            for future in futures:
-                if future.done():
-                    future.result()
-            self._tell_longest()
 
     def _tell_longest(self) -> None:
         longest = min(list(self._waiting), key=lambda waiting: waiting.begun_s, default=None)
         if longest and longest.seconds >= self._limits.quiet_s:
-            host, most_s = urlsplit(longest.url).netloc, self._limits.file_s
-            tell_waiting(
-                f"waiting for {longest.name} from {host}, {longest.seconds:.0f} s of at most {most_s:g} s; "
-                f"try {longest.num_tries} of {self._patience.num_tries}"
-            )
+            limit = f"{longest.seconds:.0f} s of at most {self._limits.file_s:g} s"
+            tries = f"try {longest.num_tries} of {self._patience.num_tries}"
+            tell_waiting(f"waiting for {longest.name} from {urlsplit(longest.url).netloc}, {limit}; {tries}")
 
     def _ask(self, url: str, max_bytes: int, auth: Auth | None) -> bytes | None:
         times, etiquette = (self._limits.connect_s, self._limits.silence_s), self._etiquette
@@ -278,25 +264,13 @@ class _BoundedAdapter(HTTPAdapter):
         return manager
 
     def _bound(self, manager: PoolManager) -> None:
-        pools = manager.pool_classes_by_scheme.items()
-        bounded: Any = {scheme: partial(_bounded_pool, pool, self._limit_s) for scheme, pool in pools}
-        manager.pool_classes_by_scheme = bounded
-
-
-def _bounded_pool(
-    kind: type[HTTPConnectionPool], limit_s: float, *args: Any, **options: Any
-) -> HTTPConnectionPool:
-    """Make a pool whose connections make bounded answers."""
-    pool: Any = kind(*args, **options)
-    make_connection = pool.ConnectionCls
-
-    def make_bounded(*args: Any, **options: Any) -> Any:
-        connection = make_connection(*args, **options)
-        connection.response_class = partial(_BoundedAnswer, limit_s)
-        return connection
-
-    pool.ConnectionCls = make_bounded
-    return pool
+        """Give it pools whose connections make bounded answers."""
+        bounded: dict[str, Any] = {"response_class": staticmethod(partial(_BoundedAnswer, self._limit_s))}
+        pools: dict[str, Any] = dict(manager.pool_classes_by_scheme)
+        for scheme, pool in pools.items():
+            connection = type("BoundedConnection", (pool.ConnectionCls,), bounded)
+            pools[scheme] = type("BoundedPool", (pool,), {"ConnectionCls": connection})
+        manager.pool_classes_by_scheme = pools
 
 
 class _BoundedAnswer(HTTPResponse):
@@ -355,11 +329,7 @@ class Address:
 
 
 def read_address(url: str, *, variable: str, kind: str, default: str) -> Address:
-    """Check a base address, and split off user and password.
-
-    Args:
-        default: What stands without that variable, for the error.
-    """
+    """Check a base address, and split off user and password; `default` stands without that variable."""
     try:
         address, prepared = urlsplit(url), requests.Request("GET", url).prepare()
         is_sound = address.scheme in {"http", "https"} and bool(address.hostname) and bool(prepared.url)
