@@ -32,6 +32,9 @@ _TIMEFRAMES: Final = ("1m", "3m", "5m", "15m", "30m", "1h", "2h", "4h", "6h", "8
 TIMEFRAME_S: Final = {name: int(name[:-1]) * _UNIT_S[name[-1]] for name in _TIMEFRAMES}
 """Seconds of one bar for every timeframe the exchange archive offers on a fixed grid."""
 
+_PAIR: Final = re.compile(r"(.{2,})(?:U[SDT]{1,4}|USDC|BTC|ETH|BNB|EUR|TRY)")
+_CROSSED: Final = ("symbols", "timeframes")
+
 
 @dataclass(frozen=True, order=True)
 class Series:
@@ -102,10 +105,7 @@ def iso(open_s: int | float) -> str:
 
 
 def series_advice(name: str, known: Sequence[str], otherwise: str) -> str:
-    """Suggest the series that was meant: of the same coin, for another one is another market.
-
-    Args:
-        name: What was asked for and is not there.
+    """Suggest the series that was meant by a name: of the same coin, for another one is another market.
 
     >>> series_advice("BTCUSD-15m", ["ETHUSDT-15m", "BTCUSDT-1h", "BTCUSDT-15m"], "Fetch it")
     'Did you mean BTCUSDT-15m'
@@ -125,9 +125,6 @@ def _coin(name: str) -> str:
     symbol = plain_symbol(name.partition("-")[0])
     found = _PAIR.fullmatch(symbol)
     return found[1] if found else symbol
-
-
-_PAIR: Final = re.compile(r"(.{2,})(?:U[SDT]{1,4}|USDC|BTC|ETH|BNB|EUR|TRY)")
 
 
 def is_series_name(name: str) -> bool:
@@ -151,13 +148,9 @@ def by_series(found: Any) -> Any:
 
 
 def load_universe(path: Path | None = None) -> tuple[Series, ...]:
-    """Read a universe file: symbols crossed with timeframes, or a list of series.
+    """Read a universe file in its order, symbol by symbol where it crosses them; the installed one when None.
 
-    Args:
-        path: YAML with `symbols` and `timeframes`, or with `series`; the installed `universe.yaml` when None.
-
-    Returns:
-        Series in file order; symbol by symbol where they are crossed.
+    It is YAML with `symbols` and `timeframes`, or with `series`.
     """
     path = path or config_path("universe")
     content = read_yaml(path)
@@ -169,9 +162,6 @@ def load_universe(path: Path | None = None) -> tuple[Series, ...]:
         found = tuple(Series(plain_symbol(symbol), frame) for symbol in symbols for frame in timeframes)
     _require_single(path, [str(series) for series in found])
     return found
-
-
-_CROSSED: Final = ("symbols", "timeframes")
 
 
 def _require_keys(path: Path, content: dict[str, Any]) -> None:

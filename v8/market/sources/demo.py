@@ -83,8 +83,7 @@ def _simulated(series: Series, num_bars: int) -> pd.DataFrame:
     is_wild_at_first = np.random.default_rng([seed]).random(_NUM_REGIMES) < 0.5
     variance = _regimes(draws["has_switch"], draws["is_wild"], is_wild_at_first) * _season(open_s)
     columns = _candle_columns(series, draws, np.sqrt(variance), level)
-    frame = pd.DataFrame({OPEN_TIME: open_s, **columns})
-    return frame.iloc[:num_bars][::-1].reset_index(drop=True)
+    return pd.DataFrame({OPEN_TIME: open_s, **columns}).iloc[:num_bars][::-1].reset_index(drop=True)
 
 
 def _draw(series: Series, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
@@ -128,8 +127,6 @@ def _candle_columns(
     """Draw the path within every bar and read its candle off it: OHLCV, each of shape (N,), newest first.
 
     Args:
-        series: Whose bar length scales the steps.
-        draws: Random numbers by name, newest first.
         relative: Volatility of each bar relative to the long run, shape (N,), newest first.
         level: Last close, quote currency; between 0.00001 and 100,000.
     """

@@ -24,7 +24,7 @@ from v8.columns import plain_symbol
 from v8.errors import DataError, ProfileError, listed
 from v8.market.candles import Candles, require_one_unit
 from v8.market.checks import check_candles
-from v8.market.series import TIMEFRAME_S, Series, series_advice
+from v8.market.series import TIMEFRAME_S, Series, is_series_name, series_advice
 from v8.market.sources.tables import FILE_KINDS, MAX_FILE_BYTES, read_table, split_ending
 from v8.user_files import read_given
 
@@ -57,7 +57,8 @@ def named_series(stem: str) -> tuple[Series, ...]:
     else:
         found = _TIMEFRAME.finditer(stem[:_MOST_LETTERS])
         pairs = [(_symbol(stem[: match.start() - 1]), match[1]) for match in found]
-    return tuple(dict.fromkeys(series for pair in pairs if (series := _series(*pair))))
+    told = [f"{plain_symbol(symbol)}-{timeframe}" for symbol, timeframe in pairs]
+    return tuple(dict.fromkeys(Series.parse(name) for name in told if is_series_name(name)))
 
 
 def names_series(stem: str, series: Series) -> bool:
@@ -96,26 +97,15 @@ def _timeframe(minutes: str) -> str:
     return next((name for name, bar_s in TIMEFRAME_S.items() if bar_s == seconds), "")
 
 
-def _series(symbol: str, timeframe: str) -> Series | None:
-    try:
-        return Series(plain_symbol(symbol), timeframe)
-    except ProfileError:
-        return None
-
-
 @dataclass(frozen=True)
 class FilesSource:
-    """Candles from files of the user.
-
-    Args:
-        now: Clock in seconds since the epoch; rows of a bar that is still running are dropped.
-    """
+    """Candles from files of the user."""
 
     name: ClassVar = "files"
     is_publishable: ClassVar = True
 
     folder: Path
-    now: Callable[[], float] = time.time
+    now: Callable[[], float] = time.time  # clock in seconds since the epoch: the running bar is dropped
 
     def series(self) -> tuple[Series, ...]:
         """List the series that the names of the files tell, by name; see `SeriesLister`."""
@@ -133,7 +123,15 @@ class FilesSource:
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles of the files that match; see `CandleSource`."""
-        tables = [_table(path, ending, series) for path, ending in self._matching(series)]
+        tables = []
+        for path, ending in self._matching(series):
+            try:
+                content = read_given(path, MAX_FILE_BYTES)
+            except OSError as error:
+                rule, got = "must be a file that can be read", error.strerror or "an input error"
+                fix = "Check its permissions, and split what is longer into several files"
+                raise DataError(where=str(path), rule=rule, got=got, fix=fix) from error
+            tables.append(read_table(content, ending, series, str(path)))
         frame = pd.concat(tables, ignore_index=True)
         checked = check_candles(frame, series, source=self.name, now_s=int(self.now()))
         require_one_unit(checked)
@@ -194,13 +192,3 @@ def open_folder(data_dir: Path | None) -> FilesSource:
         got = "no param:data_dir" if data_dir is None else f"{data_dir}, which is no folder"
         raise ProfileError(where="param:source files", rule=rule, got=got, fix="Add param:data_dir FOLDER")
     return FilesSource(data_dir)
-
-
-def _table(path: Path, ending: str, series: Series) -> pd.DataFrame:
-    try:
-        content = read_given(path, MAX_FILE_BYTES)
-    except OSError as error:
-        got = error.strerror or "an input error"
-        fix = "Check its permissions, and split what is longer into several files"
-        raise DataError(where=str(path), rule="must be a file that can be read", got=got, fix=fix) from error
-    return read_table(content, ending, series, str(path))

@@ -45,11 +45,7 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class HubSource:
-    """Candles from a dataset on the Hub.
-
-    Args:
-        dataset: Which; None reads `V8_HUB_DATASET`, or else takes the lineage's.
-    """
+    """Candles from a dataset on the Hub: that of `V8_HUB_DATASET`, or else the lineage's."""
 
     name: ClassVar = "hub"
     is_publishable: ClassVar = True
@@ -83,31 +79,24 @@ class HubSource:
         repo, revision = self.dataset.repo, self.dataset.revision
         url = f"{self._address.url}/api/datasets/{repo}/revision/{revision}"
         answer = self._fetched(url, MAX_ANSWER_BYTES)
-        if (commit := _told_commit(answer or b"")) is None:
-            got = "no such dataset or revision" if answer is None else repr(shown(str(answer[:40])))
-            fix = f"Check {DATASET_VARIABLE}, and that the Hub can be reached"
-            raise DataError(where=url, rule="must tell the commit of a public dataset", got=got, fix=fix)
-        return commit
+        try:
+            told = json.loads(answer or b"")
+        except (ValueError, RecursionError):
+            told = None
+        commit = told.get("sha") if isinstance(told, dict) else None
+        if isinstance(commit, str) and _COMMIT.fullmatch(commit):
+            return commit
+        got = "no such dataset or revision" if answer is None else repr(shown(str(answer[:40])))
+        rule = "must tell the commit of a public dataset"
+        fix = f"Check {DATASET_VARIABLE}, and that the Hub can be reached"
+        raise DataError(where=url, rule=rule, got=got, fix=fix)
 
     def _fetched(self, url: str, max_bytes: int) -> bytes | None:
         return self.downloader.fetch(url, max_bytes=max_bytes, auth=self._address.auth)
 
 
-def _told_commit(answer: bytes) -> str | None:
-    try:
-        told = json.loads(answer)
-    except (ValueError, RecursionError):
-        return None
-    commit = told.get("sha") if isinstance(told, dict) else None
-    return commit if isinstance(commit, str) and _COMMIT.fullmatch(commit) else None
-
-
 def read_dataset(name: str | None) -> Dataset:
-    """Read the name of a dataset.
-
-    Args:
-        name: `USER/NAME` or `USER/NAME@REVISION`; None or nothing means the lineage's.
-    """
+    """Read the name of a dataset, `USER/NAME` or `USER/NAME@REVISION`; nothing means the lineage's."""
     found = _NAME.fullmatch(name or DEFAULT_DATASET)
     if not found or ".." in found[0]:
         rule = "names a dataset on the Hub, USER/NAME or USER/NAME@REVISION"

@@ -34,11 +34,9 @@ class CandleSource(Protocol):
         """Whether models trained on these candles may be published; never for the demo market."""
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
-        """Return the newest closed candles of a series.
+        """Return the newest closed candles of a series, at most `num_bars`, fewer when there are no more.
 
-        Args:
-            num_bars: Most candles to return, at least 1; fewer come back when there are no more.
-            end_s: Latest open time, seconds since the epoch, UTC; None for the newest there are.
+        None opens after `end_s`, seconds since the epoch, UTC; None for the newest there are.
         """
 
 
@@ -150,12 +148,7 @@ SOURCES: Final[Registry[SourceKind]] = Registry(
 
 
 def open_source(name: str, *, data_dir: Path | None = None) -> CandleSource:
-    """Open a source by name.
-
-    Args:
-        name: A key of `SOURCES`.
-        data_dir: Folder of a source that reads one; None for the others.
-    """
+    """Open a source by its key of `SOURCES`; one that reads a folder takes `data_dir`."""
     if name not in SOURCES and Path(name).is_dir():
         rule = f"a source is one of {', '.join(SOURCES)}"
         fix = f"Write param:source files param:data_dir {shlex.quote(name)}"
@@ -195,14 +188,11 @@ class CutOffSource:
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest candles up to the moment; see `CandleSource`."""
-        last_s = self.newest_s.get(str(series)) or self._of_timeframe(series)
+        same = (each_s for name, each_s in self.newest_s.items() if name.endswith(f"-{series.timeframe}"))
+        last_s = self.newest_s.get(str(series)) or next(same)
         found = self.source.candles(series, num_bars, last_s if end_s is None else min(end_s, last_s))
         # Later candles are known to exist; that they do is no news in a back-test.
         return found.noting(num_newer=0)
-
-    def _of_timeframe(self, series: Series) -> int:
-        ends = {Series.parse(name).timeframe: end_s for name, end_s in self.newest_s.items()}
-        return ends[series.timeframe]
 
 
 def require_listed(series: Series, source: str) -> None:

@@ -37,6 +37,10 @@ SYMBOLS_VARIABLE: Final = "V8_YFINANCE_SYMBOLS"
 REACH_DAYS: Final = {"1m": 7, "5m": 60, "15m": 60, "1h": 730, "1d": 365 * 30}
 """Bars that Yahoo has, by what it calls them as we do, and for how many days back."""
 
+_OPTIONS: Final = {
+    **dict.fromkeys(("auto_adjust", "ignore_tz", "threads", "progress"), False),
+    **dict.fromkeys(("keepna", "prepost"), True),
+}
 _MARGIN_S: Final = 3_600  # Yahoo refuses all of a span whose begin is a moment too old when it arrives
 _TIMEOUT_S: Final = 30  # of each of the few requests that the package makes
 _KNOWN: Final = (
@@ -69,15 +73,16 @@ class YahooSource:
         """Return the newest closed candles that Yahoo has; see `CandleSource`."""
         require_num_bars(num_bars, series)
         ticker, now_s = ticker_of(series), int(self.now())
-        oldest_s = now_s - _reach_s(series)
+        if series.timeframe not in REACH_DAYS:
+            rule = f"Yahoo has bars of {', '.join(REACH_DAYS)}, and none is made of others"
+            fix = "Choose one of these timeframes, or another source"
+            raise _refused(series, rule, series.timeframe, fix)
+        oldest_s = now_s - REACH_DAYS[series.timeframe] * 86_400 + _MARGIN_S
         newest_s, last_s = series.last_closed_s(now_s), series.last_wanted_s(now_s, end_s)
         if last_s < oldest_s:
-            raise _refused(
-                series,
-                f"Yahoo keeps bars of {series.timeframe} for {REACH_DAYS[series.timeframe]} days",
-                f"a wish for candles until {iso(last_s)}",
-                f"Ask for a time after {iso(oldest_s)}, for longer bars, or for another source",
-            )
+            rule = f"Yahoo keeps bars of {series.timeframe} for {REACH_DAYS[series.timeframe]} days"
+            fix = f"Ask for a time after {iso(oldest_s)}, for longer bars, or for another source"
+            raise _refused(series, rule, f"a wish for candles until {iso(last_s)}", fix)
         first_s = max(last_s - (num_bars - 1) * series.bar_s, oldest_s)
         frame = self._asked(series, ticker, first_s, last_s + series.bar_s)
         found = check_candles(frame, series, source=self.name, now_s=now_s).newest(num_bars, last_s)
@@ -85,28 +90,14 @@ class YahooSource:
 
     def _asked(self, series: Series, ticker: str, first_s: int, end_s: int) -> pd.DataFrame:
         """Ask for the bars that open from `first_s` up to, but not at, `end_s`."""
-        begin, end = (pd.Timestamp(each, unit="s", tz="UTC") for each in (first_s, end_s))
+        begin, end = (pd.Timestamp(each, unit="s", tz="UTC").to_pydatetime() for each in (first_s, end_s))
+        span = {"start": begin, "end": end, "interval": series.timeframe}
         with _ONE_AT_A_TIME, _heard() as said:
-            told = self.download(
-                ticker,
-                start=begin.to_pydatetime(),
-                end=end.to_pydatetime(),
-                interval=series.timeframe,
-                auto_adjust=False,
-                keepna=True,
-                prepost=True,
-                ignore_tz=False,
-                threads=False,
-                progress=False,
-                timeout=_TIMEOUT_S,
-            )
+            told = self.download(ticker, **span, **_OPTIONS, timeout=_TIMEOUT_S)
         if told is None or told.empty or told.isna().to_numpy().all():
-            raise _refused(
-                series,
-                f"needs bars of {ticker} that Yahoo has from {iso(first_s)} on",
-                shown(" ".join(said), 200) or "none",
-                "Check the connection, ask again later, or choose another source",
-            )
+            rule = f"needs bars of {ticker} that Yahoo has from {iso(first_s)} on"
+            fix = "Check the connection, ask again later, or choose another source"
+            raise _refused(series, rule, shown(" ".join(said), 200) or "none", fix)
         return _rows(told, series, ticker)
 
 
@@ -128,38 +119,21 @@ def ticker_of(series: Series) -> str:
     >>> ticker_of(Series("BTCUSDT", "1h")), ticker_of(Series("UNIUSDC", "1h"))
     ('BTC-USD', 'UNI7083-USD')
     """
-    named = _named(os.environ.get(SYMBOLS_VARIABLE, ""))
+    text = os.environ.get(SYMBOLS_VARIABLE, "")
+    parts = [_NAMED.fullmatch(part) for part in text.split(",") if part.strip()]
+    if None in parts:
+        rule = "names pairs and what Yahoo calls them, such as OPUSDT=OP-USD, comma-separated"
+        got, fix = repr(shown(text, 120)), "Correct it or unset it"
+        raise ProfileError(where=SYMBOLS_VARIABLE, rule=rule, got=got, fix=fix)
+    named = {plain_symbol(part["symbol"]): part["ticker"] for part in parts if part}
     if series.symbol in named:
         return named[series.symbol]
     pair = _PAIR.fullmatch(series.symbol)
     if not pair or pair["coin"] not in COINS:
-        raise _refused(
-            series,
-            f"what Yahoo calls a coin is known of {', '.join(COINS)} in dollars, and not guessed",
-            series.symbol,
-            f"Look it up and name it: {SYMBOLS_VARIABLE}={series.symbol}=NAME-USD",
-        )
+        rule = f"what Yahoo calls a coin is known of {', '.join(COINS)} in dollars, and not guessed"
+        fix = f"Look it up and name it: {SYMBOLS_VARIABLE}={series.symbol}=NAME-USD"
+        raise _refused(series, rule, series.symbol, fix)
     return f"{COINS[pair['coin']]}-USD"
-
-
-def _named(text: str) -> dict[str, str]:
-    parts = [_NAMED.fullmatch(part) for part in text.split(",") if part.strip()]
-    if None in parts:
-        where = SYMBOLS_VARIABLE
-        rule = "names pairs and what Yahoo calls them, such as OPUSDT=OP-USD, comma-separated"
-        raise ProfileError(where=where, rule=rule, got=repr(shown(text, 120)), fix="Correct it or unset it")
-    return {plain_symbol(part["symbol"]): part["ticker"] for part in parts if part}
-
-
-def _reach_s(series: Series) -> int:
-    if series.timeframe not in REACH_DAYS:
-        raise _refused(
-            series,
-            f"Yahoo has bars of {', '.join(REACH_DAYS)}, and none is made of others",
-            series.timeframe,
-            "Choose one of these timeframes, or another source",
-        )
-    return REACH_DAYS[series.timeframe] * 86_400 - _MARGIN_S
 
 
 def _rows(told: pd.DataFrame, series: Series, ticker: str) -> pd.DataFrame:
@@ -168,16 +142,12 @@ def _rows(told: pd.DataFrame, series: Series, ticker: str) -> pd.DataFrame:
     places: list[Any] = list(told.columns.to_flat_index())
     missing = [place for place in columns.values() if places.count(place) != 1]
     if missing or not isinstance(told.index, pd.DatetimeIndex) or told.index.tz is None:
-        raise _refused(
-            series,
-            f"{PACKAGE} returns prices by name and ticker, and times with their zone",
-            f"no single {missing[0]} among {listed(places)}" if missing else "times of another kind",
-            f"Install the newest {PACKAGE}",
-        )
+        rule = f"{PACKAGE} returns prices by name and ticker, and times with their zone"
+        got = f"no single {missing[0]} among {listed(places)}" if missing else "times of another kind"
+        raise _refused(series, rule, got, f"Install the newest {PACKAGE}")
     opens = told.index.tz_convert("UTC").tz_localize(None)
-    return pd.DataFrame(
-        {OPEN_TIME: opens, **{name: told[place].to_numpy() for name, place in columns.items()}}
-    )
+    prices = {name: told[place].to_numpy() for name, place in columns.items()}
+    return pd.DataFrame({OPEN_TIME: opens, **prices})
 
 
 @contextmanager
