@@ -54,16 +54,7 @@ class LostRow:
 
 @dataclass(frozen=True)
 class CandleReport:
-    """Counts of rows, unitless, except where a line says otherwise.
-
-    Args:
-        num_conflicting: Rows dropped because another of the same open time says something else; all
-            rows of such a bar are dropped and it becomes a gap.
-        lacking: How many candles of all that were read lack what, by series or table, where any do.
-        num_flat: Candles kept whose four prices are equal and whose volume is zero: the exchange
-            fills short outages and quiet markets with them, and a file cannot tell which.
-        newest_lost: The newest row, if its bar has closed and it was dropped because it could not be true.
-    """
+    """Counts of rows, unitless, except where a line says otherwise."""
 
     num_read: int  # rows the source delivered
     num_kept: int = 0  # rows that became candles
@@ -73,7 +64,7 @@ class CandleReport:
     num_unsorted: int = 0  # rows that stood after a newer one; all rows are sorted
     num_identical: int = 0  # rows dropped because another says exactly the same
     num_rounded: int = 0  # rows dropped because another says the same to 0.01 % with more decimals
-    num_conflicting: int = 0
+    num_conflicting: int = 0  # rows dropped because another of the same open time disagrees; the bar is a gap
     num_off_grid: int = 0  # rows dropped because they open between two bars
     num_unclosed: int = 0  # rows dropped because their bar was still running
     num_unreadable: int = 0  # rows dropped because a value is missing or no number
@@ -82,10 +73,10 @@ class CandleReport:
     num_older_life: int = 0  # rows dropped because the symbol was listed anew after them
     num_outside: int = 0  # good rows outside the span that was asked for
     num_alone: int = 0  # candles dropped because something that a feature needs beside them is not there
-    lacking: dict[str, int] = field(default_factory=dict)
+    lacking: dict[str, int] = field(default_factory=dict)  # how many of all that were read lack what
     num_newer: int = 0  # candles that the source has after the time until which was asked for
     relisted_at: str | None = None  # first open of the newest life, ISO 8601, UTC; None without a re-listing
-    num_flat: int = 0
+    num_flat: int = 0  # candles kept of four equal prices and no volume: short outages and quiet markets
     longest_flat_bars: int = 0  # longest run of such candles, in bars
     num_gaps: int = 0  # holes between candles kept
     num_missing: int = 0  # bars in all these holes
@@ -93,7 +84,7 @@ class CandleReport:
     largest_log_return: float = 0.0  # largest |log(close / close before)| within a segment, unitless
     has_volume: bool = True  # whether the source told a volume
     num_revised: int = 0  # candles kept of which the exchange told another version, too
-    newest_lost: LostRow | None = None
+    newest_lost: LostRow | None = None  # the newest row, if its bar has closed and it could not be true
     priced_as: str = ""  # what was priced, where that is not what the series names: BTC-USD is not BTCUSDT
 
     @property
@@ -147,16 +138,14 @@ class CandleReport:
 
 @dataclass(frozen=True, eq=False)
 class Candles:
-    """Checked candles of one series: UTC, on the grid, unique, ascending, closed.
+    """Checked candles of one series: UTC, on the grid, unique, ascending, closed; all arrays are read-only.
 
     Args:
-        open_time_s: Seconds since the epoch, UTC, strictly ascending, shape (N,), int64, read-only.
-        values: Columns of `v8.columns.OHLCV`, shape (N, 5), float64, read-only; prices in quote
-            currency and above zero, volume in base currency and not below zero, or nan in every row.
-        segment: Number of the contiguous piece a row lies in, shape (N,), int32: 0, and one more
-            after every hole.
-        beside: Columns from elsewhere at the same bars, each of shape (N,), float64, read-only, by names such
-            as "BTCUSDT.high" or "csv.funding_rate"; `v8.columns` says what these are.
+        open_time_s: Seconds since the epoch, UTC, strictly ascending, shape (N,), int64.
+        values: Columns of `OHLCV`, shape (N, 5), float64; prices in quote currency and above zero, volume in
+            base currency and not below zero, or nan in every row.
+        segment: Number of the contiguous piece a row lies in, shape (N,), int32: one more after every hole.
+        beside: Columns from elsewhere at the same bars, shape (N,), float64, by names of `v8.columns`.
     """
 
     series: Series
@@ -187,11 +176,7 @@ class Candles:
         return not np.isnan(self.column(VOLUME)[0])
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """Return one column of `OHLCV` by name, shape (N,), float64.
-
-        Raises:
-            KeyError: If there is no such column.
-        """
+        """Return one column of `OHLCV` by name, shape (N,); a `KeyError` where there is no such column."""
         return dict(zip(OHLCV, self.values.T, strict=True))[name]
 
     def newest(self, num_bars: int, end_s: int | None = None) -> Candles:
@@ -220,10 +205,9 @@ class Candles:
         beside: Mapping[str, NDArray[np.float64]] | None = None,
         **found: Any,
     ) -> Candles:
-        """Return some rows, ascending and at least one, and note in the report what was found.
+        """Return some rows, ascending and at least one, with their own columns `beside` them or others.
 
-        Args:
-            beside: Values at those rows, as `beside`; None for what lies there now.
+        The report notes what was `found`.
         """
         if beside is None:
             beside = {name: values[rows] for name, values in self.beside.items()}
@@ -322,14 +306,9 @@ def assembled(
 
 
 def distances(values: NDArray[np.float64], reference: Any) -> NDArray[np.float64]:
-    """Return how far the farthest price of each candle lies from a price.
+    """Return how far the farthest price of each candle lies from a price, absolute logs, unitless.
 
-    Args:
-        values: Shape (N, 5), quote currency.
-        reference: The price, shape (N,), quote currency; nan where there is none.
-
-    Returns:
-        Absolute log distances, shape (N,), unitless; nan where there is no price.
+    Both are of shape (N,); where the price is nan, so is the distance.
     """
     away: NDArray[np.float64] = np.abs(np.log(values[:, : len(OHLC)] / np.reshape(reference, (-1, 1))))
     return away.max(axis=1)

@@ -119,10 +119,9 @@ def check_candles(frame: pd.DataFrame, series: Series, *, source: str, now_s: in
     """Turn raw rows into candles, or refuse them with the reason; the module says how.
 
     Args:
-        frame: Columns `open_time` (numbers, datetimes or text of any unit) and `OHLCV`, any order,
-            R rows. The volume may be missing or without any value.
-        now_s: The present, seconds since the epoch; a bar that ends later is not closed. None when
-            the caller knows every bar to be closed.
+        frame: Columns `open_time` (of any type and unit) and `OHLCV`, any order, R rows. The volume may be
+            missing or without any value.
+        now_s: The present, seconds since the epoch; None when the caller knows every bar to be closed.
     """
     where = f"{series} from {source}"
     columns = _known_columns(frame, where)
@@ -377,9 +376,7 @@ def _require_continuity(rows: _Rows) -> None:
 def closed_hours(open_time_s: NDArray[np.int64], bar_s: int) -> str | None:
     """Say when a market is closed; None for one that never is, or that was seen too shortly to tell.
 
-    Args:
-        open_time_s: Open times, seconds since the epoch, UTC, strictly ascending, shape (N,), N at least 1.
-        bar_s: Seconds of a bar.
+    Open times are seconds since the epoch, UTC, strictly ascending, shape (N,), N at least 1.
 
     >>> weekdays_s = np.arange(5 * 24 * 3_600, step=3_600)
     >>> closed_hours(np.concatenate([week * WEEK_S + weekdays_s for week in range(4)]), 3_600)
@@ -399,10 +396,7 @@ def closed_hours(open_time_s: NDArray[np.int64], bar_s: int) -> str | None:
 def _rounds_closed(slots: NDArray[np.int64], num_slots: int) -> NDArray[np.int64]:
     """Count in how many rounds each slot was closed, shape (num_slots,); 0 for those that are traded.
 
-    A hole that is as long as a round says nothing about hours and is left out.
-
-    Args:
-        slots: Number of the slot that each candle lies in, ascending.
+    A hole that is as long as a round says nothing about hours and is left out. `slots` ascend.
     """
     filled = np.unique(slots)
     holes = np.diff(filled) - 1

@@ -207,8 +207,7 @@ class Companions:
     Args:
         needed: The columns that its features read beside a series' own, such as `BTCUSDT.high`.
         tables: Its key `covariates`.
-        given: Candles and tables in memory, by symbol or name of the file. A table that is not among them is
-            read from the folder of tables.
+        given: Candles and tables in memory, by symbol or name of the file; other tables are read from theirs.
     """
 
     def __init__(
@@ -278,8 +277,7 @@ class Companions:
     def joined(self, own: Candles, source: CandleSource | None = None) -> Candles:
         """Return candles with what lies beside them, without those that lack something.
 
-        Args:
-            source: Where candles of neighbours come from that were not given; None for nowhere.
+        Neighbours that were not given come from the source, if there is one.
         """
         if not self:
             return own

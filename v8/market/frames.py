@@ -102,16 +102,10 @@ _MAX_TEXT = 64  # letters of an open time; the longest form has 35
 
 
 def candle_table(given: Any, series: Series, where: str) -> pd.DataFrame:
-    """Bring a table in memory to the columns that `check_candles` wants.
+    """Bring a table in memory, of the kinds of `GivenCandles`, to the columns that `check_candles` wants.
 
-    Args:
-        given: See `GivenCandles`.
-        series: Whose candles these are to be. An entry of a frame's `attrs` that names another symbol,
-            timeframe or series refuses the table.
-
-    Returns:
-        Columns `open_time` and `OHLCV`, without the volume where there is none, and those of
-        `TELLING_NAMES`, for `require_named`; rows as they were given.
+    These are `open_time` and `OHLCV`, without the volume where there is none, and those of `TELLING_NAMES`,
+    for `require_named`; rows as they were given. An entry of a frame's `attrs` may tell another series, too.
 
     >>> rows = [[1704067200000, 1, 2, 0.5, 1.5, 10]]
     >>> candle_table(rows, Series("BTCUSDT", "1h"), "a list").columns.tolist()
@@ -131,11 +125,9 @@ def candle_table(given: Any, series: Series, where: str) -> pd.DataFrame:
 
 
 def wanted_columns(names: Sequence[str], series: Series, where: str) -> dict[int, str]:
-    """Find the columns that are needed among the names that a table gives its columns.
+    """Find our name by the number of each column that is needed among the names that a table gives them.
 
-    Returns:
-        Our name by the number of each column; the volume may be missing. What tells a part of the series
-        has its plain name.
+    The volume may be missing. What tells a part of the series has its plain name.
     """
     plain, symbol = [plain_name(name) for name in names], series.symbol.lower()
     assets = {f"{VOLUME}_{symbol[:stop]}" for stop in range(1, len(symbol))}
@@ -189,10 +181,7 @@ def plain_name(name: str) -> str:
 def flat_names(levels: Sequence[Sequence[str]], series: Series, where: str) -> list[str]:
     """Turn the levels of column names into one name a column, empty for those of other tickers.
 
-    Args:
-        levels: One sequence of names a level, each as long as there are columns; one of them names prices,
-            another may name tickers.
-        series: Its symbol decides which ticker's columns are taken; a column without a ticker always is.
+    One level names prices, and another may name tickers; a column without a ticker is always taken.
     """
     if len(levels) == 1:
         return list(levels[0])
@@ -318,11 +307,7 @@ class OpenTimes:
 
 
 def read_open_times(column: pd.Series) -> OpenTimes:
-    """Read a column of numbers, dates or text, each row in its own unit.
-
-    Args:
-        column: Raw open times, shape (N,): integers, floats, datetimes, or text of either.
-    """
+    """Read a column of numbers, dates or text of either, shape (N,), each row in its own unit."""
     if isinstance(column.dtype, pd.DatetimeTZDtype) or np.issubdtype(np.asarray(column).dtype, np.datetime64):
         return _from_dates(pd.to_datetime(column, utc=True), "datetimes")
     if is_real(column):

@@ -142,13 +142,9 @@ def from_api(series: Series, first_s: int, rows: pd.DataFrame) -> History:
 
 
 def joined(known: History, piece: History, *, accepts: bool = False) -> tuple[History, pd.DataFrame]:
-    """Join what is known with a later answer that touches it.
+    """Join what is known with a later answer that touches it; `accepts` lets the API's later word serve.
 
-    Args:
-        accepts: Whether the API's later word serves, where both are the API's.
-
-    Returns:
-        Both together, and the revisions: columns of `REVISION_COLUMNS` without `seen_s`, R rows.
+    Returns both together, and the revisions: columns of `REVISION_COLUMNS` without `seen_s`, R rows.
     """
     times_s = np.union1d(known.open_time_s, piece.open_time_s)
     at_known, has_known = places(times_s, known.open_time_s)
@@ -250,8 +246,7 @@ class CandleStore:
     def read(self, series: Series, *, is_held: bool = False) -> Merged | None:
         """Return what is kept of a series; None for nothing, or nothing that can be trusted.
 
-        Args:
-            is_held: Whether this process holds the lock; only then what is damaged is set aside.
+        What is damaged is set aside only while this process holds the lock.
         """
         if (table := self._read(self.path(series), series, is_held=is_held)) is None:
             return None
@@ -275,9 +270,7 @@ class CandleStore:
         """Add pieces to what is known, and that to what is kept by now.
 
         Args:
-            known: What `read` gave; the pieces were fetched to follow it.
-            pieces: At least one if nothing is known; each touches what is known by then.
-            now_s: The present, seconds since the epoch.
+            known: What `read` gave; each piece touches what is known by then, and without any there is one.
             is_whole: Whether it is known by now that the exchange has nothing older.
             accepts: Whether the API's later word serves.
         """
@@ -367,11 +360,7 @@ def _file(frame: pd.DataFrame, told: Mapping[str, Any]) -> bytes:
 
 
 def _read(content: bytes, series: Series) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Read rows and what is told of them.
-
-    Raises:
-        ValueError: If they are not what was written for this series.
-    """
+    """Read rows and what is told of them; a `ValueError` where they were not written for this series."""
     try:
         table = pq.read_table(io.BytesIO(content))
         told = json.loads(table.schema.metadata[_KEY.encode()])

@@ -126,9 +126,7 @@ def _candle_columns(
 ) -> dict[str, NDArray[np.float64]]:
     """Draw the path within every bar and read its candle off it: OHLCV, each of shape (N,), newest first.
 
-    Args:
-        relative: Volatility of each bar relative to the long run, shape (N,), newest first.
-        level: Last close, quote currency; between 0.00001 and 100,000.
+    The volatility is relative to the long run; the level is the last close, from 0.00001 to 100,000.
     """
     bar_share = series.bar_s / _DAY_S
     spread = DAILY_VOLATILITY * np.sqrt(bar_share) * relative

@@ -64,10 +64,7 @@ class TimeLimits:
 
 
 class Etiquette:
-    """How a server is asked and what its answers mean; this one is that of a folder of files.
-
-    Errors name the environment variable by which the user asks elsewhere.
-    """
+    """How a server is asked, which a `variable` names, and what it means; here a folder of files."""
 
     kind = "archive"
 
@@ -80,8 +77,7 @@ class Etiquette:
     def is_there(self, url: str, answer: requests.Response) -> bool:
         """Tell whether the body of an answer is what was asked for; if not, it is absent.
 
-        Raises:
-            PassingTroubleError: If the same request may be answered later.
+        What may be answered later raises a `PassingTroubleError`.
         """
         if answer.status_code in _PASSING:
             raise trouble_of(answer)
@@ -110,12 +106,9 @@ def trouble_of(answer: requests.Response) -> PassingTroubleError:
 
 
 class Downloader:
-    """A pool of threads with keep-alive connections.
+    """A pool of threads with keep-alive connections, and at most `num_workers` requests in flight at once.
 
-    Args:
-        variable: See `Etiquette`, which is that of a folder of files when None.
-        num_workers: Most requests in flight at once.
-        patience: How often an address is asked again, and after which pauses.
+    Errors name the environment variable by which the user asks elsewhere.
     """
 
     def __init__(
@@ -148,10 +141,9 @@ class Downloader:
         self._finalizer()
 
     def map(self, work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        """Do `work` for every item in the pool; the first error cancels what has not begun.
+        """Do `work` for every item in the pool, results in their order; the first error cancels what is left.
 
         `work` must not call `map` itself: with all threads waiting, nothing would move.
-        Results are in the order of the items.
         """
         futures = [self._pool.submit(work, item) for item in items]
         try:
@@ -174,9 +166,7 @@ class Downloader:
     ) -> bytes | None:
         """Download one file within the calling thread; None when the server says it is absent (404).
 
-        Args:
-            auth: User and password, which the address does not hold.
-            name: What it is, for those who wait; the last part of the address when None.
+        Who waits is told its name, or else the last part of the address, which holds no user and password.
         """
         waiting = _Waiting(url, name or urlsplit(url).path.rpartition("/")[2], time.monotonic())
 

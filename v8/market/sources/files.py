@@ -47,8 +47,8 @@ _RENAME: Final = "Rename them like BTCUSDT-15m.csv, BTC_USDT-1h.json or BRK.B-1d
 def named_series(stem: str) -> tuple[Series, ...]:
     """List the series that the name of a file tells, each once.
 
-    >>> [str(series) for series in named_series("BTC_USDT_USDT-1h-futures")]
-    ['BTCUSDT-1h']
+    >>> named_series("BTC_USDT_USDT-1h-futures") == named_series("BINANCE_BTCUSDT, 60")
+    True
     >>> [str(series) for series in named_series("BINANCE_BTCUSDT, 240")]
     ['BTCUSDT-4h']
     """
@@ -64,10 +64,9 @@ def named_series(stem: str) -> tuple[Series, ...]:
 def names_series(stem: str, series: Series) -> bool:
     """Tell whether the name of a file tells a series, or holds it as a whole word.
 
-    >>> names_series("Binance_BTCUSDT_1m-2024", Series("BTCUSDT", "1m"))
-    True
-    >>> names_series("1000BTCUSDT-1m", Series("BTCUSDT", "1m"))
-    False
+    >>> minutes = Series("BTCUSDT", "1m")
+    >>> names_series("Binance_BTCUSDT_1m-2024", minutes), names_series("1000BTCUSDT-1m", minutes)
+    (True, False)
     """
     return series in named_series(stem) or holds_name(stem, series)
 

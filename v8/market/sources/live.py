@@ -16,7 +16,6 @@ told twice; `v8.market.store` keeps everything.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import ClassVar, Final, TypeVar
 
 import numpy as np
@@ -25,9 +24,9 @@ from numpy.typing import NDArray
 
 from v8 import storage
 from v8.errors import DataError
-from v8.market.candles import Candles, require_num_bars
+from v8.market.candles import Candles, none_until, require_num_bars
 from v8.market.checks import check_candles
-from v8.market.series import Series, iso
+from v8.market.series import Series
 from v8.market.sources.rest import MOST_ROWS, RestSource, Span
 from v8.market.sources.source import require_listed
 from v8.market.sources.vision import NotArchivedError, VisionSource, read_archive_address
@@ -57,9 +56,9 @@ class Want:
     def page(self, known: History | None) -> Span | None:
         """Return the span of the one request that gives all that is missing at the end; None if none does."""
         if known is None:
-            num_back = self.num_bars + self._num_bars(self.last_s, self.newest_s)
+            num_back = self.num_bars + self.bars_after(self.last_s, self.newest_s)
             return self.back_from(self.newest_s, MOST_ROWS) if num_back <= MOST_ROWS else None
-        num_missing = self._num_bars(known.last_s, self.newest_s)
+        num_missing = self.bars_after(known.last_s, self.newest_s)
         is_met = self.last_s <= known.last_s and not (self.newest_s == known.last_s and known.is_doubted)
         if num_missing > MOST_ROWS - 1 or is_met:
             return None
@@ -69,15 +68,6 @@ class Want:
         """Return a span of so many bars that ends at a bar, none of them before 1970."""
         first_s = last_s - min(num_bars - 1, last_s // self.series.bar_s) * self.series.bar_s
         return Span(self.series, first_s, last_s)
-
-    @property
-    def num_final(self) -> int:
-        """Candles that the archive must give, so that there are enough until `last_s`."""
-        return self.num_bars + self._num_bars(self.last_s, self.final_s)
-
-    def is_far_behind(self, known: History) -> bool:
-        """Tell whether more is missing at the end than a page holds."""
-        return self.last_s > known.last_s and self.page(known) is None
 
     def unconfirmed(self, known: History) -> Span | None:
         """Return the span of months that are over in which only the API said what happened; None without."""
@@ -90,15 +80,12 @@ class Want:
         opens_s = known.open_time_s[-self.num_bars :][~known.is_final[-self.num_bars :]]
         return self._span_of(opens_s, self.newest_s)
 
-    def is_met(self, known: History) -> bool:
-        """Tell whether there are enough candles, or no older ones."""
-        return known.is_whole or known.num_until(self.last_s) >= self.num_bars
-
     def _span_of(self, opens_s: NDArray[np.int64], last_s: int) -> Span | None:
         opens_s = opens_s[opens_s <= last_s]
         return Span(self.series, int(opens_s[0]), int(opens_s[-1])) if len(opens_s) else None
 
-    def _num_bars(self, after_s: int, until_s: int) -> int:
+    def bars_after(self, after_s: int, until_s: int) -> int:
+        """Count the bars that open after one up to another."""
         return max(0, (until_s - after_s) // self.series.bar_s)
 
 
@@ -112,13 +99,7 @@ class Updated:
 
 
 class LiveSource:
-    """Candles of the present, kept in a store.
-
-    Args:
-        rest: The API; that of `V8_REST_URL` when None.
-        archive: The archive; that of `V8_VISION_URL` when None.
-        store: What is kept; that of this market under `V8_HOME` when None.
-    """
+    """Candles of the present from API and archive, those of the environment when None, kept in a store."""
 
     name: ClassVar = "live"
     is_publishable: ClassVar = True
@@ -131,7 +112,11 @@ class LiveSource:
     ) -> None:
         self.rest = rest or RestSource()
         self.archive = archive or VisionSource(now=self.now_s)
-        self.store = store or CandleStore(_folder(self.rest))
+        # A market's place is named by all addresses that it comes from, whatever their order.
+        addresses = self.rest.api.addresses
+        urls = [sorted(address.url for address in addresses), read_archive_address().url]
+        name = f"{addresses[0].folder_name}-{storage.digest_json(urls)[:12]}"
+        self.store = store or CandleStore(storage.home() / "candles" / name)
 
     def now_s(self) -> int:
         """Return the exchange's time; see `KeepsTime`."""
@@ -158,12 +143,7 @@ class LiveSource:
     def update(self, series: Sequence[Series], num_bars: int, *, accepts: bool = False) -> list[Updated]:
         """Bring series up to date, many at once, and compare months that are over with the archive.
 
-        Args:
-            num_bars: Candles that each shall have at least, if there are so many.
-            accepts: Whether all of them that only the API told is asked for again and serves as told now.
-
-        Returns:
-            What was done for each, in their order.
+        Where the user accepts, all of the newest `num_bars` candles that only the API told serve as told now.
         """
         wants = self._wants(series, num_bars)
         open_wants = [want for want in wants if isinstance(want, Want)]
@@ -201,11 +181,18 @@ class LiveSource:
         return from_api(span.series, span.first_s, rows) if span and len(rows) else None
 
     def _completed(self, want: Want, known: Merged | None, page: History | None) -> Merged:
+        """Add a page to what is known, or what no page holds, and what is older where that is needed."""
         if page:
             known = self._merged(want, known, [page])
-        elif known and want.is_far_behind(known.history):
+        elif known and want.last_s > known.history.last_s and want.page(known.history) is None:
             known = self._with_end(want, known)
-        return known if known and want.is_met(known.history) else self._with_begin(want, known)
+        if known:
+            if known.history.is_whole or known.history.num_until(want.last_s) >= want.num_bars:
+                return known
+            begin_s = self.rest.api.edge_open_s(want.series, want.newest_s)
+            if begin_s is None or begin_s >= known.history.open_time_s[0]:
+                return self._merged(want, known, [], is_whole=True)
+        return self._from_archive(want, known, want.num_bars + want.bars_after(want.last_s, want.final_s))
 
     def _with_end(self, want: Want, known: Merged) -> Merged:
         """Add what follows the store where that is more than a page, or the symbol is no longer traded."""
@@ -217,22 +204,10 @@ class LiveSource:
             return self._from_archive(want, known, num_bars, end_s)
         return self._merged(want, known, self._from_rest(want.back_from(end_s, num_bars)))
 
-    def _with_begin(self, want: Want, known: Merged | None) -> Merged:
-        """Add what is older than the store, or begin it."""
-        if known:
-            begin_s = self.rest.api.edge_open_s(want.series, want.newest_s)
-            if begin_s is None or begin_s >= known.history.open_time_s[0]:
-                return self._merged(want, known, [], is_whole=True)
-        return self._from_archive(want, known, want.num_final)
-
     def _from_archive(
         self, want: Want, known: Merged | None, num_bars: int, end_s: int | None = None
     ) -> Merged:
-        """Add what is final from the archive, and what lies between that and now from the API.
-
-        Args:
-            end_s: When the newest candle of the exchange opens, if that is known.
-        """
+        """Add what is final from the archive, and what lies between that and `end_s` from the API."""
         piece = self._past(want, num_bars)
         is_near = known is None or known.history.touches(piece)
         lasts_s = [piece.last_s, known.history.last_s] if known else [piece.last_s]
@@ -309,17 +284,9 @@ def _served(want: Want, merged: Merged) -> Candles:
     """Check what is served as any source's candles, and count what was told in two versions."""
     series, frame = want.series, merged.history.frame(want.num_bars, want.last_s)
     if frame.empty:
-        rule = f"needs a candle that opens at or before {iso(want.last_s)}"
-        got, fix = f"the first one at {iso(int(merged.history.open_time_s[0]))}", "Ask for a later time"
-        raise DataError(where=f"{series} from {LiveSource.name}", rule=rule, got=got, fix=fix)
+        opens_s, where = merged.history.open_time_s, f"{series} from {LiveSource.name}"
+        raise none_until(want.last_s, opens_s, where)
     found = check_candles(frame, series, source=LiveSource.name, now_s=want.now_s)
     num_revised = int(np.isin(found.open_time_s, merged.revisions["open_time_s"]).sum())
     num_newer = (want.newest_s - want.last_s) // series.bar_s
     return found.noting(num_newer=num_newer, num_revised=num_revised)
-
-
-def _folder(rest: RestSource) -> Path:
-    """Name the place of a market by all addresses that it comes from, whatever their order."""
-    addresses = [address.url for address in rest.api.addresses]
-    digest = storage.digest_json([sorted(addresses), read_archive_address().url])[:12]
-    return storage.home() / "candles" / f"{rest.api.addresses[0].folder_name}-{digest}"

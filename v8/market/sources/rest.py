@@ -128,12 +128,7 @@ class Span:
 
 
 class RestSource:
-    """Candles from the exchange's API.
-
-    Args:
-        api: What asks; it is that of `V8_REST_URL` when None.
-        clock: Keeps the exchange's time; asks `api` when None.
-    """
+    """Candles from the exchange's API, by default that of `V8_REST_URL`, whose clock says what is closed."""
 
     name: ClassVar = "rest"
     is_publishable: ClassVar = True
@@ -222,11 +217,8 @@ class RestSource:
 class ExchangeClock:
     """Keeps the exchange's time, never ahead of it: what it said, and what has passed since it was heard.
 
-    Args:
-        ask: Asks the exchange, seconds since the epoch.
-        most_age_s: Seconds after which it is asked again; 0 asks each time.
-        monotonic: Counts seconds that pass.
-        wall: This machine's clock, seconds since the epoch.
+    It is asked again after `most_age_s`, each time after 0. `ask` and this machine's `wall` tell seconds since
+    the epoch, `monotonic` those that pass.
     """
 
     def __init__(
@@ -274,11 +266,9 @@ class ExchangeClock:
 
 
 class KlinesApi:
-    """The klines and the time of the exchange, from the first host that gives them.
+    """The klines and the time of the exchange, from the first host in order that gives them.
 
-    Args:
-        addresses: Hosts in the order in which they are tried, at least one; those of `V8_REST_URL` when None.
-        downloader: What fetches; it must keep the `ApiEtiquette`.
+    The hosts are those of `V8_REST_URL` when None; what fetches must keep the `ApiEtiquette`.
     """
 
     def __init__(
@@ -306,9 +296,8 @@ class KlinesApi:
     def klines(self, span: Span) -> pd.DataFrame:
         """Fetch at most 1,000 candles within the calling thread; what is missing or jumps is asked for again.
 
-        Returns:
-            Columns `open_time` (milliseconds) and `OHLCV`, ascending; fewer rows than bars where the exchange
-            says twice that it has none, and a price far from its neighbours' where it says that twice.
+        Columns are `open_time` (milliseconds) and `OHLCV`, ascending; fewer rows than bars where the exchange
+        says twice that it has none, and a price far from its neighbours' where it says that twice.
         """
         rows = self._page(span, span.num_bars)
         for _ in range(_NUM_AGREEING):
@@ -382,11 +371,9 @@ def read_addresses(given: str | None = None) -> tuple[downloads.Address, ...]:
 
 
 def read_klines(content: bytes, where: str, span: Span, most: int) -> pd.DataFrame:
-    """Read the rows of an answer.
+    """Read the rows of an answer, none for an empty list.
 
-    Returns:
-        Columns `open_time`, in milliseconds, int64, and `OHLCV`, float64, ascending; no row at all when the
-        answer is an empty list.
+    Columns are `open_time`, in milliseconds, int64, and `OHLCV`, float64, ascending.
     """
     rows = read_json(content, where)
     if not isinstance(rows, list):
@@ -476,11 +463,7 @@ class RefusedRequestError(DataError):
 
 
 class ApiEtiquette(downloads.Etiquette):
-    """How the exchange is asked: not beyond its weights, and not before it allows.
-
-    Args:
-        sleep: Waits for a number of seconds.
-    """
+    """How the exchange is asked: not beyond its weights, and not before it allows."""
 
     kind = "API"
 

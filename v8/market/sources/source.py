@@ -166,11 +166,9 @@ def open_source(name: str, *, data_dir: Path | None = None) -> CandleSource:
 
 @dataclass(frozen=True)
 class CutOffSource:
-    """A source of which nothing after a moment is seen.
+    """A source of which nothing after a moment is seen, by series: the latest open time shown.
 
-    Args:
-        newest_s: Per series, the latest open time shown, seconds since the epoch, UTC. Series of a timeframe
-            share it, so those that lie beside them are shown as far.
+    It is in seconds since the epoch, UTC. Series of a timeframe share it, so neighbours are shown as far.
     """
 
     source: CandleSource

@@ -126,9 +126,7 @@ def uneven(where: str, got: str) -> DataError:
 def read_csv_table(content: bytes, series: Series, where: str) -> pd.DataFrame:
     """Read a CSV, UTF-8 with or without a byte order mark, into the columns that `check_candles` wants.
 
-    Returns:
-        Columns `open_time` and `OHLCV`, without the volume where there is none; rows as they stand in the
-        file.
+    The volume may be missing; rows are as they stand in the file.
     """
     with _read_as("UTF-8 text", where, (UnicodeDecodeError,)):
         text = content.decode("utf-8-sig")
@@ -383,11 +381,7 @@ def split_ending(name: str) -> tuple[str, str] | None:
 
 
 def read_table(content: bytes, ending: str, series: Series, where: str) -> pd.DataFrame:
-    """Read a file of any kind, packed or not.
-
-    Args:
-        ending: As `split_ending` told it.
-    """
+    """Read a file of any kind, packed or not, by its ending as `split_ending` told it."""
     kind = next(kind for kind in FILE_KINDS if ending.startswith(kind))
     if packing := ending.removeprefix(kind):
         with _read_as(f"one file packed as {packing[1:]}", where, _PACKING_FAULTS):
