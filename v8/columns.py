@@ -22,20 +22,15 @@ BB_UPPER: Final = "bb_upper"
 BB_LOWER: Final = "bb_lower"
 VOLATILITY: Final = "volatility"
 
-BAND_PERIOD_BARS: Final = 20
-"""Rows of the Bollinger average and deviation, and of `volatility`."""
-
-MAX_ROLLED_STEPS: Final = BAND_PERIOD_BARS - 2
-"""Steps ahead at which at least two closes of that window are known."""
-
+BAND_PERIOD_BARS: Final = 20  # rows of the Bollinger average and deviation, and of `volatility`
+MAX_ROLLED_STEPS: Final = BAND_PERIOD_BARS - 2  # ahead at which two closes of that window are known
 RECENT_RANGE: Final = "recent_range"
 RANGE_BARS: Final = (1, 5, 20, 60, 240)
 REALISED_BARS: Final = (5, 20, 60, 240)
 MOVE_BARS: Final = (1, 5, 20, 60)
 
-DAY_WAVES: Final = (1, 2, 3)
+DAY_WAVES: Final = (1, 2, 3)  # per day, whose sine and cosine tell the time
 WEEK_WAVES: Final = (1, 2)
-"""Waves per day and per week whose sine and cosine tell the time."""
 
 
 def range_column(num_bars: int) -> str:
@@ -52,7 +47,6 @@ WAVE_COLUMNS: Final = (
     *(name for waves in DAY_WAVES for name in wave_columns("day", waves)),
     *(name for waves in WEEK_WAVES for name in wave_columns("week", waves)),
 )
-"""All columns that tell the time."""
 
 
 def rolled_columns(step: int) -> tuple[str, str]:
@@ -67,21 +61,13 @@ TASK_OHLC: Final = "ohlc"
 TASK_BANDS: Final = "bands"
 TASK_VOLATILITY: Final = "volatility"
 
-BAND_WIDTH_STDS: Final = 2.0
-"""Sample standard deviations from the average to a band."""
-
-USER: Final = "csv"
-"""Origin of the columns of all tables of the user."""
-
+BAND_WIDTH_STDS: Final = 2.0  # sample standard deviations from the average to a band
+USER: Final = "csv"  # origin of the columns of all tables of the user
 COLUMN_PATTERN: Final = r"[A-Za-z][A-Za-z0-9_-]{0,50}"
 """Names of columns of such tables; they become names of features."""
 
-MOST_NEIGHBOURS: Final = 20
-"""Other series a profile may name: the candles of each are fetched, and the profile may be a stranger's."""
-
-MOST_WORDS: Final = 300
-"""Letters that a published definition may have."""
-
+MOST_NEIGHBOURS: Final = 20  # other series a profile may name: it may be a stranger's, and all are fetched
+MOST_WORDS: Final = 300  # letters that a published definition may have
 MAX_SYMBOL: Final = 30
 SYMBOL_PATTERN: Final = r"[A-Z0-9](?:\.?[A-Z0-9])*"
 SYMBOL_RULE: Final = (
@@ -94,7 +80,6 @@ _DEVICE: Final = re.compile(r"(CON|PRN|AUX|NUL|COM\d|LPT\d)(\..*)?")
 """Windows opens a device under these names, whatever follows a dot."""
 
 _BETWEEN_ASSETS: Final = re.compile(r"[-/_]")
-
 _OF_NEIGHBOUR: Final = re.compile(rf"({SYMBOL_PATTERN})\.([a-z].*)")
 _OF_USER: Final = re.compile(rf"{USER}\.({COLUMN_PATTERN})")
 

@@ -46,9 +46,7 @@ def tell_waiting(text: str) -> None:
 class PassingTroubleError(Exception):
     """A server did not answer, or asked to come back later; the same question may be answered then.
 
-    Args:
-        text: What happened, as a clause without secrets.
-        wait_s: How long the server asks to wait, in seconds; None when it did not say.
+    The text is a clause without secrets; the seconds are None when the server did not say how many.
     """
 
     def __init__(self, text: str, wait_s: float | None = None) -> None:
@@ -64,23 +62,18 @@ class Refused:
     num_tries: int
     waited_s: float
     pause_s: float
-    is_late: bool
-    """Whether time is up; else it was tried often enough."""
+    is_late: bool  # whether time is up; else it was tried often enough
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How often a server that has trouble is asked again, after which pauses, and until when.
-
-    Args:
-        most_asked_s: A server that asks for a longer pause is treated as if it asked for this, in seconds.
-    """
+    """How often a server that has trouble is asked again, after which pauses, and until when."""
 
     num_tries: int = 6  # most tries in a row that move nothing
     first_s: float = 0.5  # the first pause, in seconds; each is twice as long as the one before
     longest_s: float = 30.0  # no pause of ours is longer, in seconds
     least_share: float = 0.5  # pauses are spread evenly from this share of their length up to all of it
-    most_asked_s: float = inf
+    most_asked_s: float = inf  # a server that asks for a longer pause, in seconds, gets this one
     most_s: float = 300.0  # all tries and pauses since something last moved, in seconds
     try_s: float = 0.0  # what a try may take, in seconds: none begins that could end after `most_s`
     sleep: Callable[[float], None] = time.sleep  # waits for a number of seconds
@@ -93,10 +86,9 @@ class Patience:
         before_pause: Callable[[PassingTroubleError, float], None] = lambda trouble, pause_s: None,
         progress: Callable[[], int] = lambda: 0,
     ) -> Found:
-        """Call `ask` until it returns; a `PassingTroubleError` of it means once more.
+        """Call `ask`, with the seconds that are left, until it raises no `PassingTroubleError`.
 
         Args:
-            ask: Gets the seconds that are left to all tries.
             refuse: Makes the error that is raised when the trouble does not pass.
             before_pause: Told of each trouble, and of the pause in seconds that follows it.
             progress: Counts what was moved for good so far; a try that moves something starts the count anew.

@@ -18,23 +18,17 @@ from pydantic import AfterValidator, AliasPath, BaseModel, ConfigDict, Field, Ty
 from v8.errors import ArtifactError, shown
 from v8.user_files import read_given
 
-AS_WRITTEN: Final = "must be as v8 wrote it"
-"""The rule of files that nobody edits: the fault stands behind "got"."""
-
+AS_WRITTEN: Final = "must be as v8 wrote it"  # of files that nobody edits: the fault stands behind "got"
 MISSING: Final = "no such key"
 Count = Annotated[int, Field(strict=True, ge=0)]  # a whole number, 0 or above; true and 7.0 are none
-MAX_SIZE: Final = 1e100
-"""No price, time or count is larger, and sums and squares of such numbers are numbers too."""
-
+MAX_SIZE: Final = 1e100  # no price, time or count is larger, and sums and squares of such are numbers too
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-MAX_SIZE, le=MAX_SIZE)]
 """A finite number; text and true are none."""
 
 Seconds = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1e12)]
 """A duration of up to 30,000 years; text and true are none."""
 
-OpenTime = Annotated[int, Field(strict=True, ge=0, lt=253_402_300_800)]
-"""Seconds since the epoch, UTC, before the year 10000."""
-
+OpenTime = Annotated[int, Field(strict=True, ge=0, lt=253_402_300_800)]  # epoch s, before the year 10000
 Text = Annotated[str, Field(strict=True, min_length=1)]  # a text that is not empty
 
 
@@ -74,9 +68,7 @@ MAX_FILE_BYTES: Final = 16 << 20
 _MAX_DEPTH: Final = 40  # values inside values; what we write has 9
 _MAX_LINE: Final = 10_000  # characters of a text; the longest we write is a command line
 _MAX_SHOWN = 120
-
-_UNKNOWN: Final = ("extra_forbidden", "unexpected_keyword_argument")
-"""What pydantic calls keys that nobody knows."""
+_UNKNOWN: Final = ("extra_forbidden", "unexpected_keyword_argument")  # what pydantic calls strange keys
 
 Record = TypeVar("Record")
 
@@ -89,16 +81,15 @@ class Settings(BaseModel):
 
 def read_json_object(file: Path, *, fix: str) -> dict[str, Any]:
     """Read a JSON object that v8 wrote; `fix` says what the user can do when it is damaged."""
-
-    def refused(rule: str, got: str) -> ArtifactError:
-        return ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
-
+    where, text = str(file), read_plain(file, fix=fix)
     try:
-        content = _tamed(json.loads(read_plain(file, fix=fix)))
+        content = _tamed(json.loads(text))
     except (ValueError, RecursionError) as error:  # a stranger's file may be nested without end
-        raise refused("must be whole JSON", f"damage ({error})") from error
+        got = f"damage ({error})"
+        raise ArtifactError(where=where, rule="must be whole JSON", got=got, fix=fix) from error
     if not isinstance(content, dict):
-        raise refused("must hold a JSON object", type(content).__name__)
+        got = type(content).__name__
+        raise ArtifactError(where=where, rule="must hold a JSON object", got=got, fix=fix)
     return content
 
 
@@ -134,10 +125,7 @@ def _tamed(node: Any, depth: int = 0) -> Any:
 
 
 def check_format(content: Any, known: tuple[int, ...], *, what: str, where: str, fix: str) -> None:
-    """Refuse a file of a format that this v8 does not read.
-
-    Its key `format` tells; of the `known` formats the newest is the last. The error calls it `what`: "run".
-    """
+    """Refuse a file, such as `what` "run", whose key `format` is none of the `known`, the last the newest."""
     found = content.get("format") if isinstance(content, dict) else None
     if found not in known or isinstance(found, bool):
         rule = f"this v8 reads {what} format {known[-1]}"

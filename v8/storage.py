@@ -36,13 +36,9 @@ ABANDONED_S: Final = 86_400
 """What a process has not finished in a day it never will, whoever has its number by now."""
 
 FEW_SERIES: Final = 40  # up to so many series, those of the default universe, everything is written at once
-LARGEST_SHARE: Final = 1 / 20
-"""Of the time of a run of more: what writing one file again and again may take of it."""
-
+LARGEST_SHARE: Final = 1 / 20  # of the time of a run of more: what writing one file may take of it
 LOCK_NAME: Final = ".lock"
-HOLDER_NAME: Final = ".lock-holder"
-"""Names the process that holds the lock; Windows lets nobody read the locked file itself."""
-
+HOLDER_NAME: Final = ".lock-holder"  # tells the process: Windows lets nobody read the locked file itself
 _MAX_HOLDER_BYTES: Final = 20
 _log = logging.getLogger(__name__)
 _told: set[str] = set()
@@ -85,11 +81,7 @@ def write_with(path: Path, write: Callable[[Path], object]) -> None:
 
 def aside_of(path: Path) -> Path:
     """Return a new name beside `path` that `sweep` knows."""
-    return path.with_name(f".{path.stem}.{_maker()}.{secrets.token_hex(4)}{path.suffix}")
-
-
-def _maker() -> str:
-    return f"{os.getpid()}-{_machine()}"
+    return path.with_name(f".{path.stem}.{os.getpid()}-{_machine()}.{secrets.token_hex(4)}{path.suffix}")
 
 
 @cache
@@ -144,22 +136,16 @@ def sweep(folder: Path) -> None:
 
 @contextmanager
 def passing_folder(purpose: str, within: Path | None = None) -> Iterator[Path]:
-    """Make an empty folder until the block ends.
+    """Make an empty folder in another, or the system's place for such, until the block ends.
 
-    Those that killed processes made there for the same purpose go first.
-
-    Args:
-        within: An existing folder to make it in; None for the system's place for such.
-
-    Raises:
-        OSError: If it cannot be made.
+    Those that killed processes made there for the same purpose go first. What cannot be made is an `OSError`.
     """
     within = within or Path(tempfile.gettempdir())
     left = re.compile(rf"{re.escape(purpose)}-{_MAKER}-[a-z0-9_]{{8}}")
     for path in _abandoned(within, left):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)  # another user's stays
-    with tempfile.TemporaryDirectory(prefix=f"{purpose}-{_maker()}-", dir=within) as folder:
+    with tempfile.TemporaryDirectory(prefix=f"{purpose}-{os.getpid()}-{_machine()}-", dir=within) as folder:
         yield Path(folder)
 
 
@@ -183,11 +169,7 @@ def write_text(path: Path, content: str) -> None:
 
 
 def write_json(path: Path, content: Any, *, is_compact: bool = False) -> None:
-    """Write `content` as JSON to `path` atomically; NaN and infinity are refused.
-
-    Args:
-        is_compact: Whether to leave out indentation, for long lists of numbers that nobody reads.
-    """
+    """Write `content` as JSON to `path` atomically, without indentation if compact; NaN is refused."""
     write_text(path, json.dumps(content, indent=None if is_compact else 2, allow_nan=False) + "\n")
 
 
@@ -250,8 +232,7 @@ class WriterLock:
 
     Args:
         place: What to hold, which need not be there yet.
-        rule: Who may hold it, as a clause.
-        fix: What a second process can do.
+        rule: Who may hold it, as a clause; `fix` says what a second process can do.
         beside: What the names of the lock's files begin with, by default those of the place and a dot.
     """
 
@@ -302,14 +283,10 @@ class FolderLock(WriterLock):
 
 @contextmanager
 def waited_lock(path: Path, most_s: float) -> Iterator[bool]:
-    """Hold a lock for the time of a block, and wait for it.
+    """Hold a lock for the time of a block, and wait for it, so many seconds at most.
 
-    Args:
-        most_s: Longest wait, in seconds.
-
-    Yields:
-        False if somebody else held it all the time. True, too, where the place cannot be written or knows no
-        locks: who writes there will be told, and what is renamed into place is whole in any case.
+    It yields False if somebody else held it all the time. True, too, where the place cannot be written or
+    knows no locks: who writes there will be told, and what is renamed into place is whole in any case.
     """
     lock = FileLock(path, timeout=most_s, thread_local=False)
     try:

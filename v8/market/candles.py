@@ -9,9 +9,9 @@ Shapes: N candles, with columns of `OHLCV`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,9 @@ MAX_LEAP = 2.0
 """Log of an open over the close before it, which ended in the same instant. In two years of 20 coins the
 largest is 0.016; cents in the place of dollars make 4.6."""
 
+Times: TypeAlias = NDArray[np.int64]
+Values: TypeAlias = NDArray[np.float64]
+Mask: TypeAlias = NDArray[np.bool_]
 LEAST_JUMP: Final = 0.05
 """Log distance below which nothing is doubted; in 15 minutes Bitcoin goes so far some times a year."""
 
@@ -52,6 +55,11 @@ class LostRow:
     told: str  # its number, counted from 1, what is wrong with it, and what it holds
 
 
+def _dropped(reason: str) -> Any:
+    """Count rows that were read and not kept, which a reason in plain words tells."""
+    return field(default=0, metadata={"dropped": reason})
+
+
 @dataclass(frozen=True)
 class CandleReport:
     """Counts of rows, unitless, except where a line says otherwise."""
@@ -62,17 +70,17 @@ class CandleReport:
     last_open: str = ""  # open time of the newest candle kept, ISO 8601, UTC
     time_units: dict[str, int] = field(default_factory=dict)  # rows per unit their open time was written in
     num_unsorted: int = 0  # rows that stood after a newer one; all rows are sorted
-    num_identical: int = 0  # rows dropped because another says exactly the same
-    num_rounded: int = 0  # rows dropped because another says the same to 0.01 % with more decimals
-    num_conflicting: int = 0  # rows dropped because another of the same open time disagrees; the bar is a gap
-    num_off_grid: int = 0  # rows dropped because they open between two bars
-    num_unclosed: int = 0  # rows dropped because their bar was still running
-    num_unreadable: int = 0  # rows dropped because a value is missing or no number
-    num_non_positive: int = 0  # rows dropped because a price is not above zero or a volume is below zero
-    num_inconsistent: int = 0  # rows dropped because low <= open, close <= high is broken
-    num_older_life: int = 0  # rows dropped because the symbol was listed anew after them
-    num_outside: int = 0  # good rows outside the span that was asked for
-    num_alone: int = 0  # candles dropped because something that a feature needs beside them is not there
+    num_identical: int = _dropped("identical duplicates")  # another says exactly the same
+    num_rounded: int = _dropped("rounded duplicates")  # another says the same to 0.01 %, and more decimals
+    num_conflicting: int = _dropped("rows of contradictory duplicates")  # their bar becomes a gap
+    num_off_grid: int = _dropped("off the grid")  # they open between two bars
+    num_unclosed: int = _dropped("unclosed")  # their bar was still running
+    num_unreadable: int = _dropped("with unreadable values")  # one is missing or no number
+    num_non_positive: int = _dropped("with non-positive prices or negative volume")
+    num_inconsistent: int = _dropped("with inconsistent prices")  # not low <= open, close <= high
+    num_older_life: int = _dropped("from before the re-listing")
+    num_outside: int = _dropped("outside the span asked for")  # good rows
+    num_alone: int = _dropped("without a covariate")  # a feature needs it beside them
     lacking: dict[str, int] = field(default_factory=dict)  # how many of all that were read lack what
     num_newer: int = 0  # candles that the source has after the time until which was asked for
     relisted_at: str | None = None  # first open of the newest life, ISO 8601, UTC; None without a re-listing
@@ -95,19 +103,8 @@ class CandleReport:
 
     def dropped(self) -> dict[str, int]:
         """Return how many rows were read and not kept, by reason, in plain words."""
-        return {
-            "identical duplicates": self.num_identical,
-            "rounded duplicates": self.num_rounded,
-            "rows of contradictory duplicates": self.num_conflicting,
-            "off the grid": self.num_off_grid,
-            "unclosed": self.num_unclosed,
-            "with unreadable values": self.num_unreadable,
-            "with non-positive prices or negative volume": self.num_non_positive,
-            "with inconsistent prices": self.num_inconsistent,
-            "from before the re-listing": self.num_older_life,
-            "outside the span asked for": self.num_outside,
-            "without a covariate": self.num_alone,
-        }
+        reasons = {each.metadata.get("dropped"): getattr(self, each.name) for each in fields(self)}
+        return {reason: count for reason, count in reasons.items() if reason}
 
     def summary(self) -> str:
         """Say everything that is not zero in one line."""
@@ -149,12 +146,12 @@ class Candles:
     """
 
     series: Series
-    open_time_s: NDArray[np.int64]
-    values: NDArray[np.float64]
+    open_time_s: Times
+    values: Values
     segment: NDArray[np.int32]
     report: CandleReport
     source: str  # name of the source: "vision", "files", "demo" or another of `SOURCES`
-    beside: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    beside: Mapping[str, Values] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.open_time_s)
@@ -175,7 +172,7 @@ class Candles:
         """Whether the volume is known, which it is for all candles or for none."""
         return not np.isnan(self.column(VOLUME)[0])
 
-    def column(self, name: str) -> NDArray[np.float64]:
+    def column(self, name: str) -> Values:
         """Return one column of `OHLCV` by name, shape (N,); a `KeyError` where there is no such column."""
         return dict(zip(OHLCV, self.values.T, strict=True))[name]
 
@@ -202,7 +199,7 @@ class Candles:
     def picked(
         self,
         rows: NDArray[np.intp] | slice,
-        beside: Mapping[str, NDArray[np.float64]] | None = None,
+        beside: Mapping[str, Values] | None = None,
         **found: Any,
     ) -> Candles:
         """Return some rows, ascending and at least one, with their own columns `beside` them or others.
@@ -224,9 +221,7 @@ class Candles:
         return pd.DataFrame(self.values.copy(), index=index, columns=list(OHLCV))
 
 
-def places(
-    times_s: NDArray[np.int64], open_time_s: NDArray[np.int64]
-) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+def places(times_s: Times, open_time_s: Times) -> tuple[NDArray[np.intp], Mask]:
     """Find the candle that opens at each time, and whether there is one; rows where none is mean nothing."""
     at = np.minimum(np.searchsorted(open_time_s, times_s), len(open_time_s) - 1)
     return at, open_time_s[at] == times_s
@@ -259,7 +254,7 @@ def require_num_bars(num_bars: int, series: Series) -> None:
         raise DataError(where=str(series), rule=rule, got=str(num_bars), fix=fix)
 
 
-def none_until(end_s: int, open_time_s: NDArray[np.int64], where: str) -> DataError:
+def none_until(end_s: int, open_time_s: Times, where: str) -> DataError:
     """Build the error for a wish for candles from before the first one."""
     rule = f"needs a candle that opens at or before {iso(end_s)}"
     got = f"the first one at {iso(int(open_time_s[0]))}"
@@ -268,12 +263,12 @@ def none_until(end_s: int, open_time_s: NDArray[np.int64], where: str) -> DataEr
 
 def assembled(
     series: Series,
-    open_time_s: NDArray[np.int64],
-    values: NDArray[np.float64],
+    open_time_s: Times,
+    values: Values,
     report: CandleReport,
     source: str,
     *,
-    beside: Mapping[str, NDArray[np.float64]] | None = None,
+    beside: Mapping[str, Values] | None = None,
 ) -> Candles:
     """Number the segments, describe what is kept, and close the arrays against writing."""
     missing = np.diff(open_time_s) // series.bar_s - 1
@@ -305,16 +300,16 @@ def assembled(
     return Candles(series, *arrays, report=report, source=source, beside=others)
 
 
-def distances(values: NDArray[np.float64], reference: Any) -> NDArray[np.float64]:
+def distances(values: Values, reference: Any) -> Values:
     """Return how far the farthest price of each candle lies from a price, absolute logs, unitless.
 
     Both are of shape (N,); where the price is nan, so is the distance.
     """
-    away: NDArray[np.float64] = np.abs(np.log(values[:, : len(OHLC)] / np.reshape(reference, (-1, 1))))
+    away: Values = np.abs(np.log(values[:, : len(OHLC)] / np.reshape(reference, (-1, 1))))
     return away.max(axis=1)
 
 
-def jump_of(values: NDArray[np.float64]) -> float:
+def jump_of(values: Values) -> float:
     """Return from which distance on a price of some candles is doubted, a log distance, unitless.
 
     >>> jump_of(np.full((3, 5), 100.0))
@@ -324,7 +319,7 @@ def jump_of(values: NDArray[np.float64]) -> float:
     return max(LEAST_JUMP, NUM_TYPICAL * float(np.median(away))) if len(away) else LEAST_JUMP
 
 
-def are_doubted(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+def are_doubted(values: Values) -> Mask:
     """Tell which candles jump, or lie before one that does, shape (N,): either may be the wrong one.
 
     >>> are_doubted(np.full((4, 5), [[1.0], [1.0], [9.0], [9.0]])).tolist()
@@ -339,5 +334,5 @@ def are_doubted(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     return is_doubted
 
 
-def _from_close_before(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _from_close_before(values: Values) -> Values:
     return distances(values[1:], values[:-1, OHLC.index(CLOSE)])

@@ -31,7 +31,6 @@ Shapes: N candles, R raw rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from numbers import Real
@@ -43,7 +42,7 @@ from numpy.typing import NDArray
 
 from v8.columns import CLOSE, OHLC, OHLCV, OPEN_TIME, VOLUME
 from v8.errors import MAX_LISTED, DataError, listed, shown
-from v8.market.candles import MAX_VALUE, CandleReport, Candles, LostRow, assembled
+from v8.market.candles import MAX_VALUE, CandleReport, Candles, LostRow, Mask, Times, Values, assembled
 from v8.market.frames import is_coarse, is_real, read_open_times, require_named, too_coarse
 from v8.market.series import US_PER_S, WEEK_S, Series, iso
 
@@ -89,30 +88,13 @@ _CYCLES: Final = (("week", WEEK_S, 3, 24 * _HOUR_S), ("day", 24 * _HOUR_S, 4, 3 
 """Spans after which opening hours repeat: name, seconds, in how many rounds an hour must be closed to be no
 accident, and seconds of a round that must be closed to be no maintenance."""
 
-Mask = NDArray[np.bool_]
-Values = NDArray[np.float64]
-_FAULTS: Final[tuple[tuple[str, str, Callable[[Values, NDArray[np.int64]], Any]], ...]] = (
-    (
-        "num_unreadable",
-        "values that are missing, no numbers or beyond 1e18",
-        lambda values, off_us: ~(np.abs(values) <= MAX_VALUE).all(axis=1),
-    ),
-    (
-        "num_non_positive",
-        "prices not above zero or volume below zero",
-        lambda values, off_us: (values[:, :4].min(axis=1) < 1 / MAX_VALUE) | (values[:, 4:] < 0).any(axis=1),
-    ),
-    (
-        "num_inconsistent",
-        "low <= open, close <= high broken",
-        lambda values, off_us: (
-            (values[:, 2] > values[:, [0, 3]].min(axis=1)) | (values[:, 1] < values[:, [0, 3]].max(axis=1))
-        ),
-    ),
-    ("num_off_grid", "opens between two bars of this timeframe", lambda values, off_us: off_us != 0),
+_FAULTS: Final = (
+    ("num_unreadable", "values that are missing, no numbers or beyond 1e18"),
+    ("num_non_positive", "prices not above zero or volume below zero"),
+    ("num_inconsistent", "low <= open, close <= high broken"),
+    ("num_off_grid", "opens between two bars of this timeframe"),
 )
-"""What may be wrong with a row: its count in the report, what it means, and which rows have it, by their
-values and by how far they lie off the grid, in microseconds."""
+"""Counts of the report, and what each means."""
 
 
 def check_candles(frame: pd.DataFrame, series: Series, *, source: str, now_s: int | None = None) -> Candles:
@@ -170,7 +152,7 @@ class _Rows:
 
     series: Series
     where: str
-    open_us: NDArray[np.int64]
+    open_us: Times
     values: Values
     report: CandleReport
 
@@ -191,9 +173,15 @@ class _Rows:
 
     def first_faults(self, phase_us: int) -> NDArray[np.intp]:
         """Tell which of `_FAULTS` each row has first, shape (R,); one more than there are for a sound row."""
-        off_us = (self.open_us - phase_us) % self.bar_us
-        masks = [is_at_fault(self.values, off_us) for _, _, is_at_fault in _FAULTS]
-        return np.argmax([*masks, np.ones(len(off_us), np.bool_)], axis=0)
+        opened, high, low, close, *volume = self.values.T
+        masks = [
+            ~(np.abs(self.values) <= MAX_VALUE).all(axis=1),
+            (np.minimum.reduce([opened, high, low, close]) < 1 / MAX_VALUE) | (sum(volume) < 0),
+            (low > np.minimum(opened, close)) | (high < np.maximum(opened, close)),
+            (self.open_us - phase_us) % self.bar_us != 0,
+            np.ones(len(close), dtype=np.bool_),
+        ]
+        return np.argmax(masks, axis=0)
 
     def require_few(self, num_bad: int, reason: str) -> None:
         if num_bad > MAX_DROPPED_SHARE * self.report.num_read:
@@ -249,7 +237,7 @@ def _without_faults(rows: _Rows) -> _Rows:
     counts = np.bincount(first, minlength=len(_FAULTS) + 1)[: len(_FAULTS)]
     worst = int(counts.argmax())
     rows.require_few(int(counts.sum()), f"mostly {_FAULTS[worst][1]} ({rows.opens(first == worst)})")
-    found = {name: int(count) for (name, _, _), count in zip(_FAULTS, counts, strict=True)}
+    found = {name: int(count) for (name, _), count in zip(_FAULTS, counts, strict=True)}
     return rows.at(first == len(_FAULTS), **found)
 
 
@@ -262,7 +250,7 @@ def _newest_lost(raw: _Rows, last_us: np.int64, now_s: int | None) -> LostRow | 
         return None
     row = int(lost[raw.open_us[lost].argmax()])
     fault = raw.at(slice(row, row + 1)).first_faults(int(last_us % raw.bar_us))[0]
-    why = [reason for _, reason, _ in _FAULTS] + ["listed more than once with different values"]
+    why = [reason for _, reason in _FAULTS] + ["listed more than once with different values"]
     held = ", ".join(f"{name} {value:.10g}" for name, value in zip(OHLCV, raw.values[row], strict=False))
     told = f"row {row + 1:,} of {iso(raw.open_us[row] / US_PER_S)}: {why[fault]} ({held})"
     return LostRow(int(bars_us[row]) // US_PER_S, told)
@@ -373,7 +361,7 @@ def _require_continuity(rows: _Rows) -> None:
         raise DataError(where=rows.where, rule="a bar opens where the one before closed", got=got, fix=fix)
 
 
-def closed_hours(open_time_s: NDArray[np.int64], bar_s: int) -> str | None:
+def closed_hours(open_time_s: Times, bar_s: int) -> str | None:
     """Say when a market is closed; None for one that never is, or that was seen too shortly to tell.
 
     Open times are seconds since the epoch, UTC, strictly ascending, shape (N,), N at least 1.
@@ -393,7 +381,7 @@ def closed_hours(open_time_s: NDArray[np.int64], bar_s: int) -> str | None:
     return None
 
 
-def _rounds_closed(slots: NDArray[np.int64], num_slots: int) -> NDArray[np.int64]:
+def _rounds_closed(slots: Times, num_slots: int) -> Times:
     """Count in how many rounds each slot was closed, shape (num_slots,); 0 for those that are traded.
 
     A hole that is as long as a round says nothing about hours and is left out. `slots` ascend.

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from v8.columns import USER, VOLUME, beside, parted
 from v8.errors import DataError, listed, shown
-from v8.market.candles import MAX_VALUE, Candles, places
+from v8.market.candles import MAX_VALUE, Candles, Mask, Times, Values, places
 from v8.market.checks import check_candles
 from v8.market.frames import candle_table, read_open_times
 from v8.market.series import US_PER_S, Series, iso
@@ -45,8 +45,7 @@ _SEPARATORS: Final = ",;\t|"
 _ZONED: Final = re.compile(r"(?:Z|UTC|[+-]\d\d:?\d\d)$", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"\d+(?:\.\d*)?")
 _MEND_TIMES: Final = "Write times in UTC as 2024-01-31T16:00:00Z, or in seconds since the epoch"
-Column = NDArray[np.float64]
-Columns = Mapping[str, Column]
+Columns = Mapping[str, Values]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +53,10 @@ class UserTable:
     """A checked table of the user's: its columns by name, finite, shape (R,)."""
 
     settings: TableSettings
-    time_us: NDArray[np.int64]  # microseconds since the epoch, UTC, ascending, shape (R,)
+    time_us: Times  # microseconds since the epoch, UTC, ascending, shape (R,)
     columns: Columns
 
-    def rows_known(self, close_s: NDArray[np.int64]) -> NDArray[np.intp]:
+    def rows_known(self, close_s: Times) -> NDArray[np.intp]:
         """Find the row that counts for each bar, by when it closes (seconds since the epoch); -1 for none."""
         known_us = self.time_us + self.settings.available_after_s * US_PER_S
         close_us = close_s * US_PER_S
@@ -125,9 +124,8 @@ def _with_time(given: Any, settings: TableSettings, where: str) -> pd.DataFrame:
     except (ValueError, TypeError) as error:
         raise _unlike(settings, type(given).__name__, where) from error
     is_time = frame.index.name == settings.time or isinstance(frame.index, pd.DatetimeIndex)
-    frame = (
-        frame.reset_index(names=settings.time) if is_time and settings.time not in frame.columns else frame
-    )
+    if is_time and settings.time not in frame.columns:
+        frame = frame.reset_index(names=settings.time)
     _wanted(list(map(str, frame.columns)), settings, where)
     if not len(frame):
         raise DataError(where=where, rule="needs at least one row", got="none", fix="Add rows")
@@ -147,7 +145,7 @@ def _unlike(settings: TableSettings, got: str, where: str) -> DataError:
     return DataError(where=where, rule=rule, got=got, fix="Correct its header, or covariates in the profile")
 
 
-def _times(column: pd.Series, where: str) -> NDArray[np.int64]:
+def _times(column: pd.Series, where: str) -> Times:
     """Return the times of the rows, refusing those that could mean another moment."""
     if naive := _first(column, _is_naive(column)):
         raise DataError(where=where, rule="a time tells its zone", got=naive, fix=_MEND_TIMES)
@@ -162,7 +160,7 @@ def _times(column: pd.Series, where: str) -> NDArray[np.int64]:
     return times.open_us
 
 
-def _is_naive(column: pd.Series) -> NDArray[np.bool_]:
+def _is_naive(column: pd.Series) -> Mask:
     """Tell which times are text or dates without a zone."""
     if isinstance(column.dtype, pd.DatetimeTZDtype) or pd.api.types.is_numeric_dtype(column.dtype):
         return np.zeros(len(column), np.bool_)
@@ -171,7 +169,7 @@ def _is_naive(column: pd.Series) -> NDArray[np.bool_]:
     return np.asarray(~is_told, np.bool_)
 
 
-def _numbers(column: pd.Series, name: str, where: str) -> NDArray[np.float64]:
+def _numbers(column: pd.Series, name: str, where: str) -> Values:
     values = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
     with np.errstate(invalid="ignore"):
         is_wrong = ~(np.abs(values) <= MAX_VALUE)
@@ -182,7 +180,7 @@ def _numbers(column: pd.Series, name: str, where: str) -> NDArray[np.float64]:
     return values
 
 
-def _first(column: pd.Series, is_wrong: NDArray[np.bool_]) -> str:
+def _first(column: pd.Series, is_wrong: Mask) -> str:
     """Tell the first row at fault, counted from 1, and how many there are; nothing where none is."""
     rows = np.flatnonzero(is_wrong)
     if not len(rows):
@@ -196,7 +194,7 @@ class _Beside:
     """What lies beside some candles, of one origin."""
 
     name: str
-    has: NDArray[np.bool_]  # which of the candles have it beside them, shape (N,)
+    has: Mask  # which of the candles have it beside them, shape (N,)
     columns: Columns  # by name, shape (N,), of any value where a candle lacks it
     span: str
 

@@ -48,7 +48,17 @@ from v8 import storage
 from v8.columns import OHLCV, OPEN_TIME
 from v8.errors import DataError, shown
 from v8.invocation import command
-from v8.market.candles import LEAST_JUMP, Candles, are_doubted, distances, jump_of, places
+from v8.market.candles import (
+    LEAST_JUMP,
+    Candles,
+    Mask,
+    Times,
+    Values,
+    are_doubted,
+    distances,
+    jump_of,
+    places,
+)
 from v8.market.series import Series, iso
 from v8.storage import waited_lock
 from v8.user_files import read_given
@@ -72,9 +82,6 @@ _MAX_BYTES: Final = 1 << 32
 _TEXTS: Final = ("served_from", "other_from")
 _BROKEN: Final = (OSError, ValueError, KeyError, TypeError, pa.ArrowException)
 _log = logging.getLogger(__name__)
-Times = NDArray[np.int64]
-Values = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)

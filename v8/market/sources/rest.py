@@ -217,7 +217,7 @@ class RestSource:
 class ExchangeClock:
     """Keeps the exchange's time, never ahead of it: what it said, and what has passed since it was heard.
 
-    It is asked again after `most_age_s`, each time after 0. `ask` and this machine's `wall` tell seconds since
+    It is asked again after `most_age_s`, each time after 0. `ask` and the machine's `wall` tell seconds since
     the epoch, `monotonic` those that pass.
     """
 
