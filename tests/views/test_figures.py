@@ -13,7 +13,6 @@ from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
 from v8.formulas.baselines import BASELINES
 from v8.losses.judgement import MODEL, Judgement
 from v8.views.charts import NAMED, STAGES, Chart, line_style, notebook_figure, plotly
-from v8.views.document import STYLE
 from v8.views.figures import (
     dot_figure,
     error_figure,
@@ -21,6 +20,7 @@ from v8.views.figures import (
     learning_figure,
     stage_figure,
 )
+from v8.views.markup import STYLE
 
 HISTORY = [{"epoch": 1.0, "train_loss": 0.5, "validation_loss": 0.6}]
 

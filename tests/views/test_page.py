@@ -13,7 +13,7 @@ import pytest
 
 from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
 from v8.errors import ArtifactError
-from v8.views.document import plotly_library
+from v8.views.markup import plotly_library
 
 VOID = {"meta", "br", "hr", "link", "img", "input"}
 DEMO = "Simulated market: these numbers say nothing about real coins."

@@ -14,8 +14,7 @@ from pydantic import TypeAdapter
 from v8.artifacts.run_folder import RunRecord
 from v8.losses.leaderboard import read_results
 from v8.storage import write_text
-from v8.views.document import plotly_library
-from v8.views.markup import Html, element
+from v8.views.markup import Html, element, plotly_library
 from v8.views.page import (
     MOST_IN_ONE_FILE,
     run_page,

@@ -7,7 +7,7 @@ test in a browser finds it, and how often it showed a series in `data-shown`.
 
 from typing import Final
 
-from v8.views.document import STYLE
+from v8.views.markup import STYLE
 
 STYLE_SHEET: Final = (
     STYLE

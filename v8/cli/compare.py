@@ -205,8 +205,7 @@ def _show(comparison: Comparison, out: Path) -> None:
     """Write the files of a comparison and print its tables."""
     from v8.cli.printing import print_lines, print_reasons, print_table
     from v8.views.comparison import budget_sentence, cautions, contents, write_comparison
-    from v8.views.markup import Html
-    from v8.views.page import DEMO_WARNING
+    from v8.views.markup import DEMO_WARNING, Html
 
     files = write_comparison(out, comparison)
     print_lines(*([DEMO_WARNING] if comparison.is_demo else []))

@@ -31,9 +31,8 @@ from v8.losses.leaderboard import (
     write_leaderboard_csv,
 )
 from v8.storage import Pace, write_json, write_text
-from v8.views.markup import Html
+from v8.views.markup import DEMO_WARNING, Html
 from v8.views.page import (
-    DEMO_WARNING,
     is_in_files,
     run_page,
     section_file,

@@ -26,11 +26,9 @@ from v8.market.series import Series
 from v8.storage import write_json, write_text
 from v8.tasks import TASKS
 from v8.views.charts import Chart
-from v8.views.document import document, plot
 from v8.views.figures import season_figure
-from v8.views.markup import Html, element, facts, join, shown_table
-from v8.views.page import DEMO_WARNING
-from v8.wording import ABSENT, Table, digits, number, p_value, percent, plural, spaced
+from v8.views.markup import Html, document, element, facts, join, plot, shown_table
+from v8.wording import ABSENT, digits, number, p_value, percent, plural, spaced
 
 RESULTS_FORMAT: Final = 1
 """Version of the keys of `backtest.json`."""
@@ -42,6 +40,16 @@ PAGE_FILE: Final = "backtest.html"
 
 MEDIAN: Final = "median"
 """First row of a map."""
+
+_SHORT: Final = (
+    *("fold", "judged from", "shock", "task", "model", "best baseline", "its error"),
+    *("× best", "smaller", "p", "verdict"),
+)
+"""Columns on a terminal."""
+
+_FIRST: Final = ("fold", "task", "model")
+_LAST: Final = ("× which best", "smaller", "p", "verdict", "judged from", "to", "shock", "held")
+"""Columns on a page, before those of the baselines and behind them."""
 
 QUANTILE_NOTE: Final = (
     "CRPS: twice the mean pinball loss over the levels, as a multiple of another forecaster's; below 1 the "
@@ -163,8 +171,44 @@ def tables(results: BacktestResults, *, is_short: bool = False) -> Iterator[Tabl
     calm, breaks = ([one for one in results.folds if one.is_break == is_break] for is_break in (False, True))
     titled = {"Pooled": results.pools, "Calm folds": calm, "Folds with a break in volatility": breaks}
     for title, chosen in titled.items():
-        if chosen:
-            yield _short_table(title, chosen) if is_short else _table(title, chosen)
+        rows = [_stretch_cells(one, task) for one in chosen for task in one.tasks]
+        every = [name for one in chosen for told in one.tasks.values() for name in told.multiples]
+        baselines = dict.fromkeys(called(name) for name in (NAIVE, *every) if name != MODEL)
+        columns = [*_FIRST, *baselines, *_LAST]
+        head = [*_FIRST, *baselines, "× best", *_LAST[1:]]
+        if is_short:
+            columns = head = [*_SHORT]
+        if rows:
+            yield Table(head, [[row.get(name, ABSENT) for name in columns] for row in rows], title)
+
+
+def _stretch_cells(one: Stretch, task: str) -> dict[str, str]:
+    """Write what is told of a task over some cells, by the names of columns."""
+    told = one.tasks[task]
+    return {
+        **{called(name): number(multiple) for name, multiple in told.multiples.items()},
+        **_task_cells(told),
+        "fold": f"{one.name}, {one.timeframe}",
+        "task": task,
+        "judged from": one.first_close[:10],
+        "to": one.last_close[:10],
+        "shock": digits(max(one.shock, 1e-9)),
+        "held": " / ".join(percent(share, 0) for share in one.held),
+    }
+
+
+def _task_cells(told: TaskResult) -> dict[str, str]:
+    beside = number(told.against_best)
+    return {
+        "model": number(told.ours),
+        "best baseline": called(told.best),
+        "its error": number(told.multiples.get(told.best)),
+        "× best": beside,
+        "× which best": f"{beside} {spaced(called(told.best))}",
+        "smaller": f"{told.num_better} of {told.num_cells}",
+        "p": p_value(told.p_best),
+        "verdict": told.verdict,
+    }
 
 
 def quantile_table(results: BacktestResults) -> Table | None:
@@ -190,22 +234,23 @@ def quantile_table(results: BacktestResults) -> Table | None:
 
 def series_table(results: BacktestResults) -> Table:
     """Return one row a series, over all its folds."""
-    head = ["series"]
+    columns, head, rows = ("model", "× which best", "p", "verdict"), ["series"], []
     for task in results.tasks:
         head += [task, f"{task} × best", "p", "verdict"]
-    rows = [
-        [name, *(cell for task in results.tasks for cell in _short(found.get(task)))]
-        for name, found in results.series.items()
-    ]
+    for name, found in results.series.items():
+        told = (_task_cells(found[task]) if task in found else {} for task in results.tasks)
+        rows.append([name, *(cells.get(column, ABSENT) for cells in told for column in columns)])
     return Table(head, rows, "By series, over its folds; the best baseline is that of the series")
 
 
 def backtest_page(results: BacktestResults) -> Html:
     """Return the page; maps on it need a browser, tables do not."""
     plan, told = results.plan, quantile_table(results)
+    rows = [(f"{fold}, {name}", why) for fold, one in results.failures.items() for name, why in one.items()]
+    rows += sorted((plan.missing or {}).items())
+    failed = shown_table(Table(["Model", "Reason"], rows, is_prose=True))
+    reports = ", ".join(f"{fold.folder}/report.html" for fold in plan.folds)
     body = [
-        Html() if plan.is_publishable else element("p", DEMO_WARNING, class_="banner", role="alert"),
-        element("h1", f"Back-test of profile {plan.profile['name']}"),
         *(element("p", sentence) for sentence in (headline(results), BREAK_RULE)),
         element("h2", "Map of seasons"),
         element("div", *_maps(results), class_="charts"),
@@ -213,68 +258,22 @@ def backtest_page(results: BacktestResults) -> Html:
         element("p", NOTE, class_="soft"),
         *([_on_page(told), element("p", QUANTILE_NOTE, class_="soft")] if told else []),
         _on_page(series_table(results)),
-        *_failed(results),
+        *([element("h2", "Failed, or not finished"), failed] if rows else []),
         element("h2", "Where these numbers come from"),
-        facts(_facts(results)),
+        facts(
+            [
+                *(("command", plan.command), ("begun", plan.created_at), ("candles from", plan.source)),
+                *(("profile digest", plan.profile_digest), ("each fold's own report", reports)),
+            ]
+        ),
     ]
-    return document(f"v8: back-test of {plan.profile['name']}", join(body))
+    name = plan.profile["name"]
+    title, heading = f"v8: back-test of {name}", f"Back-test of profile {name}"
+    return document(title, heading, body, is_demo=not plan.is_publishable)
 
 
 def _on_page(each: Table) -> Html:
     return join([element("h2", each.title), shown_table(each, class_="figures", is_titled=False)])
-
-
-def _short_table(title: str, stretches: Sequence[Stretch]) -> Table:
-    head = ["fold", "judged from", "shock", "task", "model", "best baseline", "its error"]
-    head += ["× best", "smaller", "p", "verdict"]
-    rows = [
-        [
-            f"{one.name}, {one.timeframe}",
-            one.first_close[:10],
-            digits(max(one.shock, 1e-9)),
-            task,
-            number(result.ours),
-            called(result.best),
-            number(result.multiples[result.best]),
-            number(result.against_best),
-            f"{result.num_better} of {result.num_cells}",
-            p_value(result.p_best),
-            result.verdict,
-        ]
-        for one in stretches
-        for task, result in one.tasks.items()
-    ]
-    return Table(head, rows, title)
-
-
-def _table(title: str, stretches: Sequence[Stretch]) -> Table:
-    every = [name for one in stretches for result in one.tasks.values() for name in result.multiples]
-    baselines = [NAIVE, *(name for name in dict.fromkeys(every) if name not in (MODEL, NAIVE))]
-    head = ["fold", "task", "model", *map(called, baselines), "× best", "smaller", "p", "verdict"]
-    head += ["judged from", "to", "shock", "held"]
-    rows = []
-    for one in stretches:
-        held = " / ".join(percent(share, 0) for share in one.held)
-        about = [one.first_close[:10], one.last_close[:10], digits(max(one.shock, 1e-9)), held]
-        for task, result in one.tasks.items():
-            rows.append([f"{one.name}, {one.timeframe}", task, *_cells(result, baselines), *about])
-    return Table(head, rows, title)
-
-
-def _cells(result: TaskResult, baselines: Sequence[str]) -> Iterator[str]:
-    for name in (MODEL, *baselines):
-        yield number(result.multiples.get(name))
-    yield f"{number(result.against_best)} {spaced(called(result.best))}"
-    yield f"{result.num_better} of {result.num_cells}"
-    yield p_value(result.p_best)
-    yield result.verdict
-
-
-def _short(result: TaskResult | None) -> list[str]:
-    if result is None:
-        return [ABSENT] * 4
-    beside = f"{number(result.against_best)} {spaced(called(result.best))}"
-    return [number(result.ours), beside, p_value(result.p_best), result.verdict]
 
 
 def _maps(results: BacktestResults) -> Iterator[Html]:
@@ -308,22 +307,3 @@ def _map(cells: Sequence[SeriesFold], folds: Sequence[Stretch], task: str) -> Ch
 
 def _skill(ratio: float | None) -> float | None:
     return None if ratio is None else 100.0 * (1.0 - ratio)
-
-
-def _failed(results: BacktestResults) -> Iterator[Html]:
-    rows = [
-        (f"{fold}, {name}", why) for fold, those in results.failures.items() for name, why in those.items()
-    ]
-    rows += sorted((results.plan.missing or {}).items())
-    if rows:
-        yield element("h2", "Failed, or not finished")
-        yield shown_table(Table(["Model", "Reason"], rows, is_prose=True))
-
-
-def _facts(results: BacktestResults) -> Iterator[tuple[str, str]]:
-    plan = results.plan
-    yield "command", plan.command
-    yield "begun", plan.created_at
-    yield "candles from", plan.source
-    yield "profile digest", plan.profile_digest
-    yield "each fold's own report", ", ".join(f"{fold.folder}/report.html" for fold in plan.folds)

@@ -22,11 +22,10 @@ from v8.networks.cost import ceiling_pct
 from v8.storage import write_json, write_text
 from v8.tasks import TASKS
 from v8.views.charts import Chart
-from v8.views.document import document, plot
 from v8.views.figures import dot_figure, stage_figure
-from v8.views.markup import Html, element, join, shown_table
-from v8.views.page import DEMO_WARNING, provenance
-from v8.wording import ABSENT, Table, count, digits, duration, number, plural
+from v8.views.markup import Html, document, element, join, plot, shown_table
+from v8.views.page import provenance
+from v8.wording import ABSENT, count, digits, duration, number, plural
 
 COMPARISON_FORMAT: Final = 1
 """Version of the keys of `compare.json`."""
@@ -361,14 +360,11 @@ def comparison_csv(comparison: Comparison) -> str:
 
 def comparison_page(comparison: Comparison) -> Html:
     """Return the page; charts on it need a browser, tables do not."""
-    body = [
-        element("p", DEMO_WARNING, class_="banner", role="alert") if comparison.is_demo else Html(),
-        element("h1", f"Profiles compared: {', '.join(comparison.num_bars)}"),
-        *(element("p", sentence) for sentence in (budget_sentence(comparison), *cautions(comparison))),
-    ]
+    body = [element("p", sentence) for sentence in (budget_sentence(comparison), *cautions(comparison))]
     for heading, parts in contents(comparison):
         body += [element("h2", heading), *map(_on_page, parts)]
-    return document("v8: profiles compared", join(body))
+    heading = f"Profiles compared: {', '.join(comparison.num_bars)}"
+    return document("v8: profiles compared", heading, body, is_demo=comparison.is_demo)
 
 
 def _on_page(part: str | Table) -> Html:

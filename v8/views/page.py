@@ -1,6 +1,6 @@
 """The report of a run as one self-contained page, `report.html`, and the leaderboard of any page.
 
-All text passes through `v8.views.markup`, which escapes it; `v8.views.document` makes the page. A series
+All text passes through `v8.views.markup`, which escapes it and makes the page. A series
 has a folded section: forecasts, errors by horizon, training, candles, time.
 
 A section with its charts is 50 to 100 kB, so a page of a thousand would be 80 MB. Beyond `MOST_IN_ONE_FILE`
@@ -33,15 +33,12 @@ from v8.storage import digest_bytes, write_text
 from v8.tasks import TASKS
 from v8.user_files import open_given, read_given
 from v8.version import VERSION
-from v8.views import figures
-from v8.views.document import document, plot
-from v8.views.markup import Html, element, facts, join, share_bar, shown_table, split_bar
-from v8.wording import ABSENT, Table, count, duration, epochs, number, p_value, percent, price, spaced
+from v8.views import figures, markup
+from v8.views.markup import Html, element, facts, join, plot, shown_table
+from v8.wording import ABSENT, count, duration, epochs, number, p_value, percent, price, spaced
 
 if TYPE_CHECKING:
     from v8.views.comparison import Comparison
-
-DEMO_WARNING: Final = "Simulated market: these numbers say nothing about real coins."
 
 MARK: Final = "●"
 """Stands beside a number that differs from 1 by more than chance."""
@@ -79,15 +76,9 @@ def run_page(run: RunRecord, results: Sequence[SeriesResult], sections: Mapping[
     Sections are each one's `series_section`, or its `series_line` where the section lies in a file.
     """
     rows, is_folded = rank_results(results), is_in_files(run)
-    parts: list[str] = []
-    if not run.is_publishable or any(result.is_demo for result in results):
-        parts.append(element("p", DEMO_WARNING, class_="banner", role="alert"))
     failed = f" {len(run.reasons)} failed." if run.reasons else ""
-    parts += [
-        element("h1", f"Run of profile {run.profile_name}"),
-        element("p", f"{len(rows)} of {len(run.series)} series are finished.{failed}"),
-        summary_cards(rows),
-    ]
+    said = f"{len(rows)} of {len(run.series)} series are finished.{failed}"
+    parts = [element("p", said), summary_cards(rows)]
     if run.reasons:
         failures = Table(["Series", "Reason"], sorted(run.reasons.items()), is_prose=True)
         parts += [element("h2", "Failed series"), shown_table(failures)]
@@ -103,7 +94,9 @@ def run_page(run: RunRecord, results: Sequence[SeriesResult], sections: Mapping[
         parts += [element("h2", "Series"), *(sections[row.series] for row in rows)]
         parts += [element("h2", "Time per stage"), shown]
     parts += [element("h2", "Where these numbers come from"), provenance(run)]
-    return document(f"v8 run: {run.profile_name}", join(parts), has_files=is_folded)
+    title, heading = f"v8 run: {run.profile_name}", f"Run of profile {run.profile_name}"
+    is_demo = not run.is_publishable or any(result.is_demo for result in results)
+    return markup.document(title, heading, parts, is_demo=is_demo, has_files=is_folded)
 
 
 def is_in_files(run: RunRecord) -> bool:
@@ -281,7 +274,7 @@ def series_body(result: SeriesResult, history: History, sample: ForecastSample |
     # What did not occur among the candles is left out: zeros, empty lists and None.
     found = ((spaced(name), _shown(value)) for name, value in result.candle_report.items() if value)
     times = [
-        [spaced(stage), join([share_bar(stage_s / total_s if total_s else 0.0), duration(stage_s)])]
+        [spaced(stage), join([markup.share_bar(stage_s / total_s if total_s else 0.0), duration(stage_s)])]
         for stage, stage_s in result.seconds.items()
     ]
     parts = [
@@ -396,7 +389,7 @@ def _split(split: Mapping[str, Any]) -> Iterator[Html]:
             case [int(first), int(end)]:
                 ranges[name] = first, end
     note = "Row by row in time order; red: the embargo, which no window may touch from both sides."
-    yield element("figure", element("figcaption", note), split_bar(ranges), class_="wide")
+    yield element("figure", element("figcaption", note), markup.split_bar(ranges), class_="wide")
     yield shown_table(Table(["span", *map(spaced, _SPAN_KEYS)], rows))
     yield facts((spaced(name), _shown(value)) for name, value in split.items() if name not in spans)
 
