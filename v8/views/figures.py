@@ -1,5 +1,6 @@
 """The charts of reports, each specified once: for the page, PNG files and a notebook. Times are UTC."""
 
+import html
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,6 @@ from v8.features.table import compute_columns
 from v8.formulas.baselines import BASELINES, NAIVE
 from v8.losses.judgement import MODEL, Judgement
 from v8.losses.leaderboard import History, LeaderboardRow, summarise
-from v8.losses.table import Against
 from v8.market.candles import Candles
 from v8.quantile_levels import MEDIAN, intervals, levels_of, nominal, percent_of, quantile_column
 from v8.tasks import TASKS, Task
@@ -57,12 +57,10 @@ def error_figure(judgements: Sequence[Judgement], task: str) -> Chart:
     far off are hidden until their name in the legend is clicked. Of several series, all of which have the
     task, the median is drawn, as far as all go.
     """
-    lines = [
-        _error_line(judgements, task, name, charts.line_style(place))
-        for place, name in enumerate(BASELINES)
-        if any(name in one.errors[task] for one in judgements)
-    ]
-    lines.append(_error_line(judgements, task, MODEL, {"color": "$blue", "width": 3.5}))
+    styles = {name: charts.line_style(place) for place, name in enumerate(BASELINES)}
+    styles[MODEL] = {"color": "$blue", "width": 3.5}
+    shown = [name for name in styles if any(name in one.errors[task] for one in judgements)]
+    lines = [_error_line(judgements, task, name, styles[name]) for name in shown]
     x, y = axis("steps ahead", nticks=11), axis("error ÷ naive")
     return Chart(lines, 330, x, y, tells_all_at_x=True, has_legend_below=True)
 
@@ -98,26 +96,13 @@ def _medians(rows: Iterable[Sequence[float | None]]) -> list[float | None]:
 def learning_figure(history: History, best_epoch: int) -> Chart:
     """Draw train and validation loss of at least one epoch; mark the one kept, 0 is the untrained network."""
     epochs, mode = [int(one["epoch"]) for one in history], "lines" if len(history) > 1 else "markers"
-    styles = {"train": ("$other", 1.5), "validation": ("$blue", 3)}
-    lines = [
-        charts.line(
-            name,
-            epochs,
-            [one[f"{name}_loss"] for one in history],
-            {"color": colour, "width": width},
-            mode=mode,
-            hovertemplate="%{y:.5f}",
-        )
-        for name, (colour, width) in styles.items()
-    ]
+    lines = []
+    for name, colour, width in (("train", "$other", 1.5), ("validation", "$blue", 3)):
+        losses, style = [one[f"{name}_loss"] for one in history], {"color": colour, "width": width}
+        lines.append(charts.line(name, epochs, losses, style, mode=mode, hovertemplate="%{y:.5f}"))
     x, y = axis("epoch", dtick=max(1, -(-len(history) // 10))), axis("loss, scaled units")
-    text = {
-        "text": f"best: {best_epoch}",
-        "font": {"color": "$orange"},
-        "textangle": 0,
-        "textposition": "end",
-    }
-    mark = rule(best_epoch, "$orange", dash="dash") | {"label": text}
+    style: Json = {"font": {"color": "$orange"}, "textangle": 0, "textposition": "end"}
+    mark = rule(best_epoch, "$orange", dash="dash") | {"label": {"text": f"best: {best_epoch}", **style}}
     return Chart(lines, 290, x, y, rules=[mark], tells_all_at_x=True)
 
 
@@ -183,28 +168,24 @@ def dot_figure(
 
 def multiples_figure(rows: Sequence[LeaderboardRow], its: str) -> Chart:
     """Draw series' errors as multiples of `its`, a value of `BESIDE`; hollow dots may be luck."""
-    kind, tasks = "naive" if its == NAIVE_ERROR else "best", summarise(rows)
-    scores: dict[str, list[Against | None]] = {
-        task: [getattr(row.tasks.get(task), kind, None) for row in rows] for task in tasks
-    }
-    multiples = {task: [one.multiple if one else None for one in those] for task, those in scores.items()}
-    is_sure = {task: [bool(one and one.is_significant) for one in those] for task, those in scores.items()}
+    kind, multiples, is_sure = "naive" if its == NAIVE_ERROR else "best", {}, {}
+    for task in summarise(rows):
+        scores = [getattr(row.tasks.get(task), kind, None) for row in rows]
+        multiples[task] = [one and one.multiple for one in scores]
+        is_sure[task] = [bool(one and one.is_significant) for one in scores]
     return dot_figure([row.series for row in rows], multiples, x_title=f"error ÷ {its}", is_sure=is_sure)
 
 
 def stage_figure(seconds: Mapping[str, Mapping[str, float]]) -> Chart:
     """Draw the wall time of every stage as stacked bars: per row, from top to bottom, seconds per stage."""
     names = list(seconds)
-    bars = [
-        charts.bars(
-            stage.replace("_", " "),
-            [round(seconds[name].get(stage, 0.0), 4) for name in names],
-            names,
-            charts.STAGES[place % len(charts.STAGES)],
-            "%{y}: %{x:.2f} s",
-        )
-        for place, stage in enumerate(dict.fromkeys(stage for one in seconds.values() for stage in one))
-    ]
+    bars = []
+    for place, stage in enumerate(dict.fromkeys(stage for one in seconds.values() for stage in one)):
+        about = {"type": "bar", "orientation": "h", "name": html.escape(stage.replace("_", " "))}
+        lengths = [round(seconds[name].get(stage, 0.0), 4) for name in names]
+        colour = charts.STAGES[place % len(charts.STAGES)]
+        rows = {"y": [html.escape(name) for name in names], "x": lengths, "marker": {"color": colour}}
+        bars.append(about | rows | {"hovertemplate": "%{y}: %{x:.2f} s"})
     return Chart(bars, 150 + _ROW_HEIGHT * len(names), axis("seconds"), charts.row_axis(len(names)))
 
 
@@ -216,15 +197,26 @@ def season_figure(
     Rows, from top to bottom, lack columns or hold None where there is no skill. Of each column there are the
     words below it and those of its tooltip.
     """
-    cells = {name: [those.get(column) for column in columns] for name, those in rows.items()}
-    known = [abs(value) for those in cells.values() for value in those if value is not None]
-    heat = charts.heat(
-        cells,
-        [notes[column] for column in columns],
-        "%{y}, %{customdata}: %{z:+.2f} %<extra></extra>",
-        far=min(max([1.0, *known]), MOST_SKILL_PCT),
-        has_numbers=len(columns) <= MOST_TOLD_COLUMNS,
-    )
+    cells = [[those.get(column) for column in columns] for those in rows.values()]
+    known = [abs(value) for those in cells for value in those if value is not None]
+    far = min(max([1.0, *known]), MOST_SKILL_PCT)
+    numbers = {"texttemplate": "%{text}", "textfont": {"size": 11}}
+    heat = {
+        "type": "heatmap",
+        "x": list(range(len(columns))),
+        "y": [html.escape(name) for name in rows],
+        "z": cells,
+        "text": [["" if value is None else f"{value:+.1f}" for value in row] for row in cells],
+        "customdata": [[notes[column] for column in columns] for _ in rows],
+        "hovertemplate": "%{y}, %{customdata}: %{z:+.2f} %<extra></extra>",
+        "zmin": -far,
+        "zmax": far,
+        "colorscale": [[0, "$orange"], [0.5, "$card"], [1, "$blue"]],
+        "showscale": False,
+        "xgap": 2,
+        "ygap": 2,
+        **(numbers if len(columns) <= MOST_TOLD_COLUMNS else {}),
+    }
     ticks = {float(place): text for place, text in enumerate(columns.values())}
     x = axis("fold, in the order of time", ticks=ticks, showgrid=False, zeroline=False)
     return Chart([heat], 90 + _ROW_HEIGHT * len(rows), x, charts.row_axis(len(rows), showgrid=False))
@@ -249,6 +241,9 @@ def forecast_figure(
     below = [task for task in others if not task.is_price]
     traces = [charts.candles(known, x[: len(sample.open_time_s)], sample.truth[TASK_OHLC])]
     traces += [each for task in others if task.is_price for each in _task_lines(sample, task, x)]
+    for pair in intervals(sample.levels):  # the widest first
+        low, high = (_paths(sample, x, CLOSE, level=level) for level in pair)
+        traces.append(_fan(f"close, {percent_of(nominal(pair))} % interval", high, low))
     traces += (_hollow if has_candles else _closes)(sample, x)
     for each in (each for task in below for each in _task_lines(sample, task, x)):
         traces.append(each | {"showlegend": False, "yaxis": "y2"})
@@ -259,13 +254,8 @@ def forecast_figure(
 
 
 def _closes(sample: ForecastSample, x: Sequence[Any]) -> Iterator[Json]:
-    """Draw a fan per forecast, opening at the last known close, and the close in it.
-
-    The fan is the intervals of the close, or low to high where the model has none.
-    """
-    if intervals(sample.levels):
-        yield from _interval_fans(sample, x)
-    else:  # nobody said how often the truth would stay within
+    """Draw the close of each forecast, in a fan from low to high where the model has no intervals."""
+    if not intervals(sample.levels):  # nobody said how often the truth would stay within
         ends = (_paths(sample, x, column, CLOSE) for column in (HIGH, LOW))
         yield _fan("forecast low to high (no interval)", *ends)
     points, style = _broken(_paths(sample, x, CLOSE)), {"color": "$blue", "width": 2.5}
@@ -273,21 +263,13 @@ def _closes(sample: ForecastSample, x: Sequence[Any]) -> Iterator[Json]:
 
 
 def _hollow(sample: ForecastSample, x: Sequence[Any]) -> Iterator[Json]:
-    """Draw forecasts as candles of their own, within the bands forecast and the intervals of the close."""
-    yield from _interval_fans(sample, x)
+    """Draw forecasts as candles of their own, within the bands forecast."""
     for one in sample.issued:
         rows = one.values[TASK_OHLC]
         yield charts.candles("forecast", x[one.last_known + 1 :][: len(rows)], rows, "$blue")
     if TASK_BANDS in sample.truth:
         ends = (_paths(sample, x, column) for column in (BB_UPPER, BB_LOWER))
         yield _fan("forecast band to band", *ends, showlegend=False)
-
-
-def _interval_fans(sample: ForecastSample, x: Sequence[Any]) -> Iterator[Json]:
-    """Fill each central interval of the close, the widest first, from the last known close on."""
-    for pair in intervals(sample.levels):
-        low, high = (_paths(sample, x, CLOSE, level=level) for level in pair)
-        yield _fan(f"close, {percent_of(nominal(pair))} % interval", high, low)
 
 
 def _fan(name: str, uppers: Iterable[Points], lowers: Iterable[Points], **more: Any) -> Json:

@@ -6,8 +6,8 @@ inside tables and text take their colours from the page's style sheet; their len
 A page is self-contained: nothing is fetched. A content policy allows the page's own three scripts by their
 digest and no other, so even text that slipped through as markup could not run. A chart is drawn when it first
 becomes visible: those in a folded section when the section opens, so a page of forty series opens at once.
-The section of a page of more comes from a file beside it at that moment (`v8.views.page`); then the policy lets
-the page's own scripts, and nothing else, name another one.
+The section of a page of more comes from a file beside it at that moment (`v8.views.page`); then the policy
+lets the page's own scripts, and nothing else, name another one.
 
 The page counts what it draws and whatever goes wrong in `data-charts` and `data-errors` of its root element,
 where a test in a browser finds it. An address that ends in `#all` opens every section, one that ends in the
