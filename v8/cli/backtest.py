@@ -20,7 +20,7 @@ from v8.runs.execution import TrainAll
 from v8.views import backtest as page
 from v8.views.backtest import BacktestResults, read_results
 from v8.views.markup import DEMO_WARNING
-from v8.wording import number, p_value, plural
+from v8.wording import Table, number, p_value, plural
 
 HEAD: Final = (
     *("profile", "folds", "task", "model", "best baseline", "its error", "× best", "smaller", "p"),

@@ -28,7 +28,7 @@ from v8.tasks import TASKS
 from v8.views.charts import Chart
 from v8.views.figures import season_figure
 from v8.views.markup import Html, document, element, facts, join, plot, shown_table
-from v8.wording import ABSENT, digits, number, p_value, percent, plural, spaced
+from v8.wording import ABSENT, Table, digits, number, p_value, percent, plural, spaced
 
 RESULTS_FORMAT: Final = 1
 """Version of the keys of `backtest.json`."""

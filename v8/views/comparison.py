@@ -25,7 +25,7 @@ from v8.views.charts import Chart
 from v8.views.figures import dot_figure, stage_figure
 from v8.views.markup import Html, document, element, join, plot, shown_table
 from v8.views.page import provenance
-from v8.wording import ABSENT, count, digits, duration, number, plural
+from v8.wording import ABSENT, Table, count, digits, duration, number, plural
 
 COMPARISON_FORMAT: Final = 1
 """Version of the keys of `compare.json`."""

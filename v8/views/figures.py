@@ -101,8 +101,9 @@ def learning_figure(history: History, best_epoch: int) -> Chart:
         losses, style = [one[f"{name}_loss"] for one in history], {"color": colour, "width": width}
         lines.append(charts.line(name, epochs, losses, style, mode=mode, hovertemplate="%{y:.5f}"))
     x, y = axis("epoch", dtick=max(1, -(-len(history) // 10))), axis("loss, scaled units")
-    style: Json = {"font": {"color": "$orange"}, "textangle": 0, "textposition": "end"}
-    mark = rule(best_epoch, "$orange", dash="dash") | {"label": {"text": f"best: {best_epoch}", **style}}
+    label: Json = {"text": f"best: {best_epoch}", "font": {"color": "$orange"}}
+    label |= {"textangle": 0, "textposition": "end"}
+    mark = rule(best_epoch, "$orange", dash="dash") | {"label": label}
     return Chart(lines, 290, x, y, rules=[mark], tells_all_at_x=True)
 
 

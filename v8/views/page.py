@@ -35,7 +35,7 @@ from v8.user_files import open_given, read_given
 from v8.version import VERSION
 from v8.views import figures, markup
 from v8.views.markup import Html, element, facts, join, plot, shown_table
-from v8.wording import ABSENT, count, duration, epochs, number, p_value, percent, price, spaced
+from v8.wording import ABSENT, Table, count, duration, epochs, number, p_value, percent, price, spaced
 
 if TYPE_CHECKING:
     from v8.views.comparison import Comparison
