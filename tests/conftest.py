@@ -21,6 +21,7 @@ import pytest
 from exchange_api import ExchangeApi
 from longest_first import longest_first
 from made_once import made_once
+from marks import mark_what_is_started
 
 from v8.families import FAMILIES
 from v8.families.family import TaughtSettings
@@ -39,8 +40,10 @@ hypothesis.settings.load_profile("unhurried")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=longest_first)
+    mark_what_is_started(items)
 
 
 TINY_NETWORKS: dict[str, dict[str, Any]] = {

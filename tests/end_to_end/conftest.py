@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from forked import called
 from made_once import made_once
 
 from v8.market.series import Series
@@ -71,7 +72,11 @@ class Workplace:
         )
 
     def call(self, words: list[str]) -> subprocess.CompletedProcess[str]:
-        """Run `python -m v8` with arguments to its end."""
+        """Do what `python -m v8` does with arguments, to its end, in a process that is forked."""
+        return called(*words, cwd=self.folder, env=self.env, tf=True)
+
+    def call_anew(self, words: list[str]) -> subprocess.CompletedProcess[str]:
+        """Run `python -m v8` with arguments to its end; Python starts anew."""
         return subprocess.run(
             [sys.executable, "-m", "v8", *words],
             cwd=self.folder,
@@ -142,7 +147,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workplace, subpro
         place.profile.write_text(yaml.safe_dump(tiny_profile(), sort_keys=False))
         for name in GOOD:
             write_candles(place.candles, name)
-        return place.call(place.words(*GOOD, MISSING))
+        return place.call_anew(place.words(*GOOD, MISSING, more=("--workers", "1")))
 
     folder, done = made_once(tmp_path_factory, "workplace", train)
     return place_at(folder), done

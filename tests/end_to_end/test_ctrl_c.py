@@ -115,7 +115,8 @@ def test_a_command_that_was_started_deaf_to_ctrl_c_ends_by_sigterm_alone(
 def test_a_run_that_compiles_ends(tmp_path: Path) -> None:
     """The compiler is no place where Python looks for signals."""
     words = ("run", "--profile", "aligned", "--source", "demo", "--series", "BTCUSDT-15m", "--workers", "1")
-    words += ("--epochs", "1")  # of more it would be measured first how loops run fastest
+    # With more epochs it would be measured first how loops run fastest, and without a format, which.
+    words += ("--epochs", "1", "--precision", "float32")
     status, output = interrupt(start(tmp_path, *words), "BTCUSDT-15m: started")
     assert status == 130, output
     assert output.count("interrupted: runs/aligned is saved. Continue with: python -m v8 run") == 1

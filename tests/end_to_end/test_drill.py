@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.drill
+
 REPOSITORY = Path(__file__).parents[2]
 KINDS = ("kills", "interrupts", "archive", "api", "hub", "disk", "server")
 

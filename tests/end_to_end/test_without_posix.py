@@ -37,13 +37,13 @@ def test_workers_train_judge_and_save_without_fcntl_resource_and_signal_masks(
     chosen = [word for name in SERIES for word in ("--series", name)]
     words = ["--profile", str(workplace.profile), "--source", "demo", "--epochs", "1", "--workers", "2"]
     call = ["run", *words, *chosen, "--runs", str(tmp_path / "elsewhere")]
-    done = workplace.call(call)
+    done = workplace.call_anew(call)
     assert done.returncode == 0, done.stdout + done.stderr
     for name in SERIES:
         folder = tmp_path / "elsewhere" / "tiny" / name
         assert (folder / "model.keras").exists()
         training = json.loads((folder / "metadata.json").read_text())["training"]
         assert training["peak_memory_bytes"] > 1e6
-    again = workplace.call(call)
+    again = workplace.call_anew(call)
     assert again.returncode == 0, again.stderr
     assert "2 of 2 series are already finished" in again.stdout
