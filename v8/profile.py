@@ -9,9 +9,9 @@ the command line choose where and how far a profile runs; they never change what
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import yaml
 from pydantic import (
@@ -23,35 +23,15 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
     ValidationInfo,
-    field_validator,
     model_serializer,
-    model_validator,
 )
 
-from v8.columns import (
-    CLOSE,
-    COLUMN_PATTERN,
-    MOST_NEIGHBOURS,
-    OHLC,
-    RECENT_RANGE,
-    TASK_OHLC,
-    beside,
-    neighbours,
-    parted,
-    user_columns,
-)
+from v8 import columns as c
 from v8.errors import ProfileError, shown
 from v8.families import FAMILIES
 from v8.families.family import Family, NetworkOutputs, NetworkSettings, NetworkShape
+from v8.features import indicators
 from v8.features.formulas import ANCHORED_KINDS
-from v8.features.indicators import (
-    FEATURES,
-    MOST_OF_PACKAGE,
-    needed_beside,
-    num_of_package,
-    plain_names,
-    why_unknown,
-)
 from v8.quantile_levels import fault_of, outer
 from v8.records import Settings, first_error, first_fault, under_key
 from v8.registry import advice, nearest
@@ -90,7 +70,6 @@ MOST_TABLE_S: Final = 10 * 366 * 86_400
 HUBER_TURN: Final = 1.0
 """Residual, in scaled units, at which `huber` goes from squared to absolute."""
 
-
 _LATER: Final = ("quantiles", "covariates")
 """Keys that came after profiles had been published without them."""
 
@@ -105,11 +84,10 @@ class SplitSettings(Settings):
     test: float = Field(gt=0, lt=1)
     """Share that is forecast once, for the report, between 0 and 1."""
 
-    @model_validator(mode="after")
-    def _shares_fill_the_table(self) -> Self:
+    def faults(self) -> Iterator[str]:
+        """Yield what shares forbid each other."""
         if abs(self.train + self.validation + self.test - 1) > 1e-9:
-            raise ValueError("train, validation and test must add up to 1")
-        return self
+            yield "train, validation and test must add up to 1"
 
 
 class TaskSettings(Settings):
@@ -144,6 +122,39 @@ def _of_today(calibration: str, info: ValidationInfo) -> str:
         gone = " (shrink and blend are not trained any more)" if calibration in FORMER_CALIBRATIONS else ""
         raise ValueError(f"must be 'ensemble' or 'none'{gone}")
     return calibration
+
+
+def _known_once(features: tuple[str, ...]) -> tuple[str, ...]:
+    features = indicators.plain_names(features)
+    if (num := indicators.num_of_package(features)) > indicators.MOST_OF_PACKAGE:
+        raise ValueError(
+            f"must hold at most {indicators.MOST_OF_PACKAGE} features of the package ta, not {num}"
+        )
+    for name in features:
+        if name not in indicators.FEATURES:
+            raise ValueError(indicators.why_unknown(name))
+        if features.count(name) > 1:
+            raise ValueError(f"{name!r} is listed twice; a repeated column adds nothing")
+    if (num := len(c.neighbours(features))) > c.MOST_NEIGHBOURS:
+        raise ValueError(f"must name features of at most {c.MOST_NEIGHBOURS} other series, not {num}")
+    if missing := [name for name in c.OHLC if name not in features]:
+        raise ValueError(f"must hold open, high, low, close; missing: {', '.join(missing)}")
+    return features
+
+
+def _known_tasks(tasks: dict[str, TaskSettings]) -> dict[str, TaskSettings]:
+    for name in tasks:
+        if name not in TASKS:
+            raise ValueError(f"{name!r} is no task, which are {', '.join(TASKS)}{_or_rather(name, TASKS)}")
+    if c.TASK_OHLC not in tasks:
+        raise ValueError("must hold ohlc: the candles are what everything else is drawn on")
+    return tasks
+
+
+def _possible_levels(quantiles: tuple[float, ...]) -> tuple[float, ...]:
+    if quantiles and (fault := fault_of(quantiles)):
+        raise ValueError(fault)
+    return quantiles
 
 
 class TrainingSettings(Settings):
@@ -194,20 +205,15 @@ class TrainingSettings(Settings):
             return self.gradient_accumulation
         return self.windows_per_step // self.cpu_batch_size
 
-    @model_validator(mode="after")
-    def _a_step_is_the_same_on_a_cpu(self) -> Self:
+    def faults(self) -> Iterator[str]:
+        """Yield what one of these keys forbids another."""
         if self.windows_per_step % (self.cpu_batch_size or 1):
-            raise ValueError(
+            yield (
                 f"cpu_batch_size must divide the {self.windows_per_step} windows of a step, "
                 "which are batch_size x gradient_accumulation"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _weights_decay_with_adamw(self) -> Self:
         if self.weight_decay and self.optimizer != "adamw":
-            raise ValueError("optimizer must be adamw with a weight_decay above 0")
-        return self
+            yield "optimizer must be adamw with a weight_decay above 0"
 
 
 class TableSettings(Settings):
@@ -217,18 +223,17 @@ class TableSettings(Settings):
     """Name of a CSV file, without a folder: `--tables` tells that, and the profile may go elsewhere."""
     time: str = Field(min_length=1, max_length=100)
     """Column of the times: seconds to nanoseconds since the epoch, or ISO 8601 text with its zone."""
-    columns: tuple[Annotated[str, Field(pattern=rf"^{COLUMN_PATTERN}$")], ...] = Field(min_length=1)
+    columns: tuple[Annotated[str, Field(pattern=rf"^{c.COLUMN_PATTERN}$")], ...] = Field(min_length=1)
     """Columns of numbers that features are made of."""
     available_after_s: int = Field(ge=0, le=MOST_TABLE_S)
     """Seconds after its time from which on a row was known to everybody; 0 for a time of publication."""
     max_age_s: int = Field(gt=0, le=MOST_TABLE_S)
     """Seconds after its time until which a row counts; bars that close later have no value, as in a hole."""
 
-    @model_validator(mode="after")
-    def _a_row_counts_for_a_while(self) -> Self:
+    def faults(self) -> Iterator[str]:
+        """Yield that no row would ever count."""
         if self.max_age_s < self.available_after_s:
-            raise ValueError("max_age_s must be at least available_after_s, or no row would ever count")
-        return self
+            yield "max_age_s must be at least available_after_s, or no row would ever count"
 
 
 class Profile(Settings):
@@ -240,7 +245,7 @@ class Profile(Settings):
     """One sentence for the model card."""
     newest_bars: int = Field(ge=100, le=10_000_000)
     """Candles used per series, counted back from the newest closed one."""
-    features: tuple[str, ...] = Field(min_length=1)
+    features: Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(_known_once)]
     """Input columns by name, in the order of the network's last axis; input width follows from it."""
     lookback_bars: int = Field(ge=2, le=10_000)
     """Rows a forecast looks at."""
@@ -251,13 +256,13 @@ class Profile(Settings):
     lineage's `standard` and `minmax` price levels."""
     split: SplitSettings
     network: Annotated[SerializeAsAny[NetworkSettings], BeforeValidator(_of_its_family)]
-    tasks: dict[str, TaskSettings] = Field(min_length=1)
+    tasks: Annotated[dict[str, TaskSettings], Field(min_length=1), AfterValidator(_known_tasks)]
     """What is forecast: `ohlc` (always), `bands` (bb_upper, bb_lower), `volatility`."""
     training: TrainingSettings
     calibration: Annotated[str, AfterValidator(_of_today)]
     """`ensemble` mixes forecasts with a regression on past ranges and the hour and with medians of paths, as
     far as the validation span demands; `none` leaves them."""
-    quantiles: tuple[float, ...] = ()
+    quantiles: Annotated[tuple[float, ...], AfterValidator(_possible_levels)] = ()
     """Levels between 0 and 1 that are forecast beside the point forecast, which is their median; none without
     the key."""
     covariates: tuple[TableSettings, ...] = ()
@@ -266,128 +271,71 @@ class Profile(Settings):
     seed: int = Field(ge=0, lt=2**31)
     """Seed of weights, shuffle and dropout; series number k of the universe trains with seed + k."""
 
-    @field_validator("features")
-    @classmethod
-    def _features_are_known_once(cls, features: tuple[str, ...]) -> tuple[str, ...]:
-        features = plain_names(features)
-        if (num := num_of_package(features)) > MOST_OF_PACKAGE:
-            raise ValueError(f"must hold at most {MOST_OF_PACKAGE} features of the package ta, not {num}")
-        for name in features:
-            if name not in FEATURES:
-                raise ValueError(why_unknown(name))
-            if features.count(name) > 1:
-                raise ValueError(f"{name!r} is listed twice; a repeated column adds nothing")
-        if (num := len(neighbours(features))) > MOST_NEIGHBOURS:
-            raise ValueError(f"must name features of at most {MOST_NEIGHBOURS} other series, not {num}")
-        missing = [name for name in OHLC if name not in features]
-        if missing:
-            raise ValueError(f"must hold open, high, low, close; missing: {', '.join(missing)}")
-        return features
+    def faults(self) -> Iterator[str]:
+        """Yield what some keys ask that others forbid."""
+        yield from self._faults_of_quantiles()
+        yield from self._faults_of_covariates()
+        yield from self._faults_of_windows()
+        if self.scaling == "ranged" and c.RECENT_RANGE not in self.features:
+            yield f"features must hold {c.RECENT_RANGE} with scaling: ranged, which divides by it"
+        yield from self._faults_of_family()
 
-    @field_validator("tasks")
-    @classmethod
-    def _tasks_are_known(cls, tasks: dict[str, TaskSettings]) -> dict[str, TaskSettings]:
-        for name in tasks:
-            if name not in TASKS:
-                raise ValueError(
-                    f"{name!r} is no task, which are {', '.join(TASKS)}{_or_rather(name, TASKS)}"
-                )
-        if TASK_OHLC not in tasks:
-            raise ValueError("must hold ohlc: the candles are what everything else is drawn on")
-        return tasks
-
-    @field_validator("quantiles")
-    @classmethod
-    def _levels_can_be_forecast(cls, quantiles: tuple[float, ...]) -> tuple[float, ...]:
-        if quantiles and (fault := fault_of(quantiles)):
-            raise ValueError(fault)
-        return quantiles
-
-    @model_validator(mode="after")
-    def _quantiles_have_a_unit_and_a_median(self) -> Self:
+    def _faults_of_quantiles(self) -> Iterator[str]:
         if self.quantiles and self.family.is_formula:
-            raise ValueError(
+            yield (
                 f"quantiles must be [] with family {self.network.family}, a formula that is published as one "
                 "number a bar; beside a network's quantiles its own are judged anyway"
             )
         if self.shape.outer_levels and self.scaling != "ranged":
-            raise ValueError(
+            yield (
                 "quantiles need scaling: ranged, so that they widen as the market does, "
                 "or calibration: ensemble, whose paths do"
             )
         if self.shape.outer_levels and any(task.loss != "mae" for task in self.tasks.values()):
-            raise ValueError("quantiles need loss: mae in every task: the point forecast is their median")
-        return self
+            yield "quantiles need loss: mae in every task: the point forecast is their median"
 
-    @model_validator(mode="after")
-    def _tables_hold_the_columns_that_are_named(self) -> Self:
-        named, told = (
-            user_columns(self.features),
-            [name for table in self.covariates for name in table.columns],
-        )
-        if missing := [name for name in named if name not in told]:
-            raise ValueError(
-                f"features name csv.{missing[0]}: covariates must hold a table with the column {missing[0]}"
-            )
-        if unused := [name for name in told if name not in named]:
-            raise ValueError(f"covariates hold the column {unused[0]}: features must name csv.{unused[0]}")
+    def _faults_of_covariates(self) -> Iterator[str]:
+        named, told = c.user_columns(self.features), [name for one in self.covariates for name in one.columns]
+        for name in named:
+            if name not in told:
+                yield f"features name csv.{name}: covariates must hold a table with the column {name}"
+        for name in told:
+            if name not in named:
+                yield f"covariates hold the column {name}: features must name csv.{name}"
         for each in (told, [table.file for table in self.covariates]):
-            if twice := next((name for name in each if each.count(name) > 1), None):
-                raise ValueError(f"covariates must hold {twice!r} once")
-        return self
-
-    @model_validator(mode="after")
-    def _prices_of_others_have_their_close(self) -> Self:
+            yield from (f"covariates must hold {name!r} once" for name in each if each.count(name) > 1)
         if self.scaling in ("standard", "minmax"):
-            return self
+            return
         for name in self.features:
-            origin, close = parted(name)[0], beside(parted(name)[0], CLOSE)
-            if FEATURES[name].kind in ANCHORED_KINDS and close not in self.features:
-                raise ValueError(
+            origin, close = c.parted(name)[0], c.beside(c.parted(name)[0], c.CLOSE)
+            if indicators.FEATURES[name].kind in ANCHORED_KINDS and close not in self.features:
+                yield (
                     f"features must hold {close} with {name} and scaling: {self.scaling}, which measures "
                     f"prices of {origin} from it"
                 )
-        return self
 
-    @model_serializer(mode="wrap")
-    def _without_what_is_not_asked(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out keys that came later where they are empty: files and digests are those from before."""
-        content: dict[str, Any] = write(self)
-        return {key: value for key, value in content.items() if key not in _LATER or value}
-
-    @model_validator(mode="after")
-    def _tasks_fit_the_window(self) -> Self:
+    def _faults_of_windows(self) -> Iterator[str]:
         rolled = " or ".join(task.name for task in TASKS.values() if task.max_horizon_bars is not None)
         for task in self.shape.tasks:
             if self.lookback_bars < task.min_lookback_bars:
-                raise ValueError(
+                yield (
                     f"lookback_bars must be at least {task.min_lookback_bars} with {rolled}: "
                     "their roll-forward forecast needs that many closes"
                 )
             if task.max_horizon_bars is not None and self.horizon_bars > task.max_horizon_bars:
-                raise ValueError(
+                yield (
                     f"horizon_bars must be at most {task.max_horizon_bars} with {rolled}: "
                     "further on, their roll-forward forecast knows no close at all"
                 )
-        return self
 
-    @model_validator(mode="after")
-    def _features_fit_scaling(self) -> Self:
-        if self.scaling == "ranged" and RECENT_RANGE not in self.features:
-            raise ValueError(f"features must hold {RECENT_RANGE} with scaling: ranged, which divides by it")
-        return self
-
-    @model_validator(mode="after")
-    def _family_is_trained_or_fitted(self) -> Self:
+    def _faults_of_family(self) -> Iterator[str]:
         family = self.family
         if self.lookback_bars < family.min_lookback_bars:
-            raise ValueError(
-                f"lookback_bars must be at least {family.min_lookback_bars} with family {family.name}"
-            )
+            yield f"lookback_bars must be at least {family.min_lookback_bars} with family {family.name}"
         if not family.is_formula:
             if not self.training.epochs:
-                raise ValueError(f"training.epochs must be at least 1 with family {family.name}")
-            return self
+                yield f"training.epochs must be at least 1 with family {family.name}"
+            return
         fixed = {
             "training.epochs": (self.training.epochs, 0),
             "training.precision": (self.training.precision, "float32"),
@@ -396,8 +344,13 @@ class Profile(Settings):
         }
         for key, (found, needed) in fixed.items():
             if found != needed:
-                raise ValueError(f"{key} must be {needed} with family {family.name}, which is a formula")
-        return self
+                yield f"{key} must be {needed} with family {family.name}, which is a formula"
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_asked(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out keys that came later where they are empty: files and digests are those from before."""
+        content: dict[str, Any] = write(self)
+        return {key: value for key, value in content.items() if key not in _LATER or value}
 
     @property
     def family(self) -> Family:
@@ -414,7 +367,7 @@ class Profile(Settings):
     @property
     def needed_beside(self) -> tuple[str, ...]:
         """Columns that its features read beside the series' own, such as `BTCUSDT.high`."""
-        return needed_beside(self.features)
+        return indicators.needed_beside(self.features)
 
     @property
     def num_features(self) -> int:
@@ -434,21 +387,17 @@ class Profile(Settings):
         """
         content = self.model_dump(mode="json")
         content["training"] = self.training.model_dump(mode="json", exclude_defaults=True)
-        return _digest(content)
+        return digest_json({"format": PROFILE_FORMAT, **content})
 
     def with_budget(
-        self,
-        *,
-        epochs: int | None = None,
-        newest_bars: int | None = None,
-        precision: str | None = None,
+        self, *, epochs: int | None = None, newest_bars: int | None = None, precision: str | None = None
     ) -> Profile:
         """Return this profile with another budget, checked again; what is None stays as it is.
 
         A formula has no epochs. A ProfileError tells of a value that is out of its range.
         """
-        epochs = 0 if self.family.is_formula else epochs
-        content, training = self.model_dump(), {"epochs": epochs, "precision": precision}
+        training = {"epochs": 0 if self.family.is_formula else epochs, "precision": precision}
+        content = self.model_dump()
         content["training"] |= {key: value for key, value in training.items() if value is not None}
         if newest_bars is not None:
             content["newest_bars"] = newest_bars
@@ -463,12 +412,12 @@ def load_profile(name_or_path: str) -> Profile:
     path = Path(name_or_path)
     if path.suffix not in (".yaml", ".yml"):
         if name_or_path not in (names := profile_names()):
+            rather = advice(name_or_path, names, "Choose one of these")
             raise ProfileError(
                 where=f"param:profile {name_or_path}",
                 rule=f"a shipped profile is one of {', '.join(names)}",
                 got=repr(name_or_path),
-                fix=advice(name_or_path, names, "Choose one of these")
-                + "; a file of your own needs its .yaml ending",
+                fix=f"{rather}; a file of your own needs its .yaml ending",
             )
         path = config_path(name_or_path)
     return _validated(read_yaml(path), where=str(path))
@@ -512,19 +461,26 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
     A ProfileError tells that a file cannot be read, is too long, is not such YAML, or is no mapping.
     """
-    where = str(path)
+
+    def refused(rule: str, got: str, fix: str) -> ProfileError:
+        return ProfileError(where=str(path), rule=rule, got=got, fix=fix)
+
     try:
         # Not `safe_load`: _Loader derives from the same SafeLoader and knows less.
         content = yaml.load(read_given(path, MAX_YAML_BYTES).decode("utf-8-sig"), Loader=_Loader)  # noqa: S506
     except OSError as error:
-        rule, got = "must be a file that can be read", error.strerror or "an input error"
-        raise ProfileError(where=where, rule=rule, got=got, fix="Check the path") from error
-    except _YAML_FAULTS as error:
-        rule, got = "must be YAML of plain values, each key once", _told(error)
-        raise ProfileError(where=where, rule=rule, got=got, fix="Mend the file at that line") from error
+        told = error.strerror or "an input error"
+        raise refused("must be a file that can be read", told, "Check the path") from error
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # its own, and of `chr` and `int` in escapes
+        told = str(error)
+        if isinstance(error, yaml.MarkedYAMLError):
+            mark: Any = error.problem_mark or error.context_mark
+            told = f"{error.problem or error.context}{f', line {mark.line + 1}' if mark else ''}"
+        rule = "must be YAML of plain values, each key once"
+        raise refused(rule, told, "Mend the file at that line") from error
     if not isinstance(content, dict):
-        rule, fix = "must hold keys and values", "Start from a file under configs/"
-        raise ProfileError(where=where, rule=rule, got=type(content).__name__, fix=fix)
+        got, fix = type(content).__name__, "Start from a file under configs/"
+        raise refused("must hold keys and values", got, fix)
     return content
 
 
@@ -575,20 +531,9 @@ for _kind, _pattern, _first in (
 ):
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(_pattern), _first)
 
-_YAML_FAULTS: Final = (yaml.YAMLError, ValueError, OverflowError)
-"""What the library raises: its own errors, and those of `chr` and `int` for numbers within escapes."""
-
 
 def _fault(problem: str, place: yaml.Event | yaml.Node) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)  # type: ignore[arg-type]
-
-
-def _told(error: Exception) -> str:
-    """Say what is wrong, and in which line where the library knows it."""
-    if not isinstance(error, yaml.MarkedYAMLError):
-        return str(error)
-    mark: Any = error.problem_mark or error.context_mark
-    return f"{error.problem or error.context}{f', line {mark.line + 1}' if mark else ''}"
 
 
 def _configs() -> Path:
@@ -614,11 +559,7 @@ def is_digest_of(digest: str, content: Mapping[str, Any]) -> bool:
         return False
     asked = {key: value for key, value in training.items() if key not in later or later[key] != value}
     formats = range(1, PROFILE_FORMAT + 1)
-    return digest in (_digest({**content, "training": asked}, each) for each in formats)
-
-
-def _digest(content: Mapping[str, Any], profile_format: int = PROFILE_FORMAT) -> str:
-    return digest_json({"format": profile_format, **content})
+    return digest in (digest_json({"format": each, **content, "training": asked}) for each in formats)
 
 
 def recorded_tables(content: Sequence[Any], *, where: str) -> tuple[TableSettings, ...]:

@@ -9,11 +9,21 @@ its numbers have a place in 64 bits, and its texts become one bounded line witho
 
 import json
 import math
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Self, TypeVar
 
-from pydantic import AfterValidator, AliasPath, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    AliasPath,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from v8.errors import ArtifactError, shown
 from v8.user_files import read_given
@@ -77,6 +87,16 @@ class Settings(BaseModel):
     """A section of what users write: strict, frozen, and without keys that nobody knows."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    def faults(self) -> Iterable[str]:
+        """Say what some of its keys ask that others forbid; the first fault is told."""
+        return ()
+
+    @model_validator(mode="after")
+    def _keys_fit_each_other(self) -> Self:
+        for fault in self.faults():
+            raise ValueError(fault)
+        return self
 
 
 def read_json_object(file: Path, *, fix: str) -> dict[str, Any]:
