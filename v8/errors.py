@@ -122,16 +122,22 @@ class V8Error(Exception):
     exit_code = 1
 
     def __init__(self, *, where: str, rule: str, got: str, fix: str) -> None:
-        parts = (where, rule, got, fix)
-        self.where, self.rule, self.got, self.fix = (_without_stop(shown(part, _MAX_PART)) for part in parts)
+        parts = [shown(part, _MAX_PART) for part in (where, rule, got, fix)]
+        # A part may be a sentence by itself, whose final stop goes; three of them stand for more.
+        self.where, self.rule, self.got, self.fix = (
+            part if part.endswith("..") else part.removesuffix(".") for part in parts
+        )
         super().__init__(with_parameters(self._sentence()))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Survive the trip between worker processes with all four parts."""
-        return partial(type(self), where=self.where, rule=self.rule, got=self.got, fix=self.fix), ()
+        return partial(type(self), **self._parts()), ()
+
+    def _parts(self) -> dict[str, str]:
+        return {name: getattr(self, name) for name in PARTS}
 
     def _sentence(self) -> str:
-        parts = {"where": self.where, "rule": self.rule, "got": self.got, "fix": self.fix}
+        parts = self._parts()
         for name, most in _SHORTER.items():
             if sum(map(len, parts.values())) <= MAX_MESSAGE - len(": ; got . ."):
                 break
@@ -210,11 +216,6 @@ class PullError(V8Error):
     """
 
     exit_code = 5
-
-
-def _without_stop(part: str) -> str:
-    """Take the final stop from a part, which may be a sentence by itself; three of them stand for more."""
-    return part if part.endswith("..") else part.removesuffix(".")
 
 
 def listed(items: Sequence[object]) -> str:

@@ -18,32 +18,16 @@ import psutil
 
 from v8.version import VERSION
 
-VERSIONED_PACKAGES = ("keras", "tensorflow", "numpy", "pandas")  # packages that can change a result
-
-
 _DEVICES: Final = Path("/dev")
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of what computes.
-
-    Args:
-        reserved_bytes: What the backend's allocator holds of a GPU for this process, in use or not; None
-            where the backend does not tell.
-    """
+    """Memory of what computes."""
 
     allocated_bytes: int  # in use now: the device's on a GPU, this process's resident memory on a CPU
     peak_bytes: int  # the most it has been in this process
-    reserved_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU that the backend can compute on."""
-
-    model: str
-    capability: tuple[int, ...]  # NVIDIA's compute capability; (0, 0) where there is none
+    reserved_bytes: int | None = None  # what the allocator holds of a GPU, in use or not; None if untold
 
 
 def versions() -> dict[str, str]:
@@ -54,8 +38,13 @@ def versions() -> dict[str, str]:
     >>> sorted(versions())
     ['keras', 'numpy', 'pandas', 'python', 'tensorflow', 'v8']
     """
-    found = {name: _version(name) for name in VERSIONED_PACKAGES}
-    return {"python": platform.python_version(), "v8": VERSION, **found}
+    found = {"python": platform.python_version(), "v8": VERSION}
+    for name in ("keras", "tensorflow", "numpy", "pandas"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
 
 
 def describe_machine() -> dict[str, Any]:
@@ -72,22 +61,20 @@ def identity() -> dict[str, str]:
     """Return what a measurement of this machine depends on: processor, GPUs and installed versions."""
     driver = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
     gpus = [re.findall(r"Model:\s*(.*)", one.read_text("utf-8", "replace")) for one in driver]
-    processor = describe_machine()
+    told = {key: describe_machine()[key] for key in ("cpu", "num_cores")}
     # One model name stands for processors with and without wide units: what they can do tells them apart.
-    told = {"cpu": processor["cpu"], "num_cores": processor["num_cores"], "flags": processor_flags()}
-    return {**versions(), "machine": str({**told, "gpus": gpus})}
+    return {**versions(), "machine": str({**told, "flags": processor_flags(), "gpus": gpus})}
 
 
 def processor_flags() -> str:
     """Return what the processor says that it can do; nothing where the system does not tell."""
-    return _cpuinfo("flags") or ""
+    return _cpuinfo("flags")
 
 
 def num_usable_cores(quota_file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
     """Count the cores this process may run on, at least 1.
 
-    Args:
-        quota_file: Where Linux says what share a container has: microseconds per period, or "max".
+    Linux says in the quota file what share a container has: microseconds per period, or "max".
     """
     process = psutil.Process()
     has_affinity = hasattr(process, "cpu_affinity")  # macOS has none
@@ -153,17 +140,12 @@ def has_gpu() -> bool:
     return bool(_gpu_devices())
 
 
-def gpus() -> list[Gpu]:
-    """Describe the GPUs that the backend can compute on."""
+def gpu_models() -> tuple[str, ...]:
+    """Name the models of the GPUs that the backend can compute on."""
     if backend_name() == "jax":
-        return [
-            Gpu(device.device_kind, _capability(str(device.compute_capability))) for device in _gpu_devices()
-        ]
-    details = [backend().config.experimental.get_device_details(device) for device in _gpu_devices()]
-    return [
-        Gpu(str(found.get("device_name", "unnamed GPU")), found.get("compute_capability", (0, 0)))
-        for found in details
-    ]
+        return tuple(device.device_kind for device in _gpu_devices())
+    details = (backend().config.experimental.get_device_details(device) for device in _gpu_devices())
+    return tuple(str(found.get("device_name", "unnamed GPU")) for found in details)
 
 
 def cuda_versions() -> tuple[str | None, str | None]:
@@ -190,28 +172,16 @@ def proved_device() -> str:
 
 
 def memory_of(device: str) -> Memory:
-    """Ask for the memory of a device; on a CPU that is this process's.
-
-    Args:
-        device: As `device_of` names it.
-    """
+    """Ask for the memory of a device, as `device_of` names it; on a CPU that is this process's."""
     if not device.startswith("GPU"):
         return process_memory()
     if backend_name() == "jax":
         stats = backend().devices("gpu")[int(device.rpartition(":")[2])].memory_stats() or {}
-        return Memory(
-            stats.get("bytes_in_use", 0), stats.get("peak_bytes_in_use", 0), stats.get("pool_bytes")
-        )
+        in_use, peak = (stats.get(key, 0) for key in ("bytes_in_use", "peak_bytes_in_use"))
+        return Memory(in_use, peak, stats.get("pool_bytes"))
     # Its allocator counts what it reserves, too, and tells nobody.
     info = backend().config.experimental.get_memory_info(device)
     return Memory(info["current"], info["peak"])
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def _version_of_prefix(prefix: str) -> str | None:
@@ -234,8 +204,3 @@ def _gpu_devices() -> list[Any]:
     if backend_name() == "jax":
         return [device for device in backend().devices() if device.platform == "gpu"]
     return list(backend().config.list_physical_devices("GPU"))
-
-
-def _capability(text: str) -> tuple[int, ...]:
-    is_number = re.fullmatch(r"\d+\.\d+", text)  # AMD's are names
-    return tuple(int(part) for part in text.split(".")) if is_number else (0, 0)

@@ -9,9 +9,9 @@ the command line choose where and how far a profile runs; they never change what
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 import yaml
 from pydantic import (
@@ -34,7 +34,7 @@ from v8.features import indicators
 from v8.features.formulas import ANCHORED_KINDS
 from v8.quantile_levels import fault_of, outer
 from v8.records import Settings, first_error, first_fault, under_key
-from v8.registry import advice, nearest
+from v8.registry import advice, nearest, or_rather
 from v8.storage import digest_json
 from v8.tasks import TASKS
 from v8.user_files import read_given
@@ -108,7 +108,7 @@ def _of_its_family(network: Any) -> Any:
         raise ValueError(f"must name its family, one of {', '.join(FAMILIES)}")
     if str(name) not in FAMILIES:
         raise ValueError(
-            f"{name!r} is no network family, which are {', '.join(FAMILIES)}{_or_rather(str(name), FAMILIES)}"
+            f"{name!r} is no network family, which are {', '.join(FAMILIES)}{or_rather(str(name), FAMILIES)}"
         )
     of_family: TypeAdapter[Any] = TypeAdapter(dict[str, FAMILIES[name].settings])  # type: ignore[arg-type,misc]
     # As a mapping, so that errors name the family too: key network.lstm_dense.dropout.
@@ -145,7 +145,7 @@ def _known_once(features: tuple[str, ...]) -> tuple[str, ...]:
 def _known_tasks(tasks: dict[str, TaskSettings]) -> dict[str, TaskSettings]:
     for name in tasks:
         if name not in TASKS:
-            raise ValueError(f"{name!r} is no task, which are {', '.join(TASKS)}{_or_rather(name, TASKS)}")
+            raise ValueError(f"{name!r} is no task, which are {', '.join(TASKS)}{or_rather(name, TASKS)}")
     if c.TASK_OHLC not in tasks:
         raise ValueError("must hold ohlc: the candles are what everything else is drawn on")
     return tasks
@@ -401,7 +401,11 @@ class Profile(Settings):
         content["training"] |= {key: value for key, value in training.items() if value is not None}
         if newest_bars is not None:
             content["newest_bars"] = newest_bars
-        return _validated(content, where=f"profile {self.name} with the flags given")
+        return _validated(content, _PROFILE, where=f"profile {self.name} with the flags given")
+
+
+_PROFILE: Final = TypeAdapter(Profile)
+Checked = TypeVar("Checked")
 
 
 def load_profile(name_or_path: str) -> Profile:
@@ -420,7 +424,7 @@ def load_profile(name_or_path: str) -> Profile:
                 fix=f"{rather}; a file of your own needs its .yaml ending",
             )
         path = config_path(name_or_path)
-    return _validated(read_yaml(path), where=str(path))
+    return _validated(read_yaml(path), _PROFILE, where=str(path))
 
 
 def require_trainable(profile: Profile) -> None:
@@ -543,7 +547,8 @@ def _configs() -> Path:
 
 def recorded_profile(content: Any, *, where: str) -> Profile:
     """Read a profile from what was recorded of it as JSON; a ProfileError if it is none of this v8."""
-    return _validated(content if isinstance(content, dict) else {}, where=where, is_recorded=True)
+    content = content if isinstance(content, dict) else {}
+    return _validated(content, _PROFILE, where=where, is_recorded=True)
 
 
 def is_digest_of(digest: str, content: Mapping[str, Any]) -> bool:
@@ -564,23 +569,18 @@ def is_digest_of(digest: str, content: Mapping[str, Any]) -> bool:
 
 def recorded_tables(content: Sequence[Any], *, where: str) -> tuple[TableSettings, ...]:
     """Read the key `covariates` of a profile from what an artefact recorded of it as JSON."""
+    fix = "Restore the file or train the series again"
+    return _validated(content, TypeAdapter(tuple[TableSettings, ...]), where=where, fix=fix)
+
+
+def _validated(
+    content: Any, kind: TypeAdapter[Checked], *, where: str, is_recorded: bool = False, fix: str = ""
+) -> Checked:
     try:
-        return _TABLES.validate_python(_tuples([*content]))
+        return kind.validate_python(_tuples(content), context=is_recorded or None)
     except ValidationError as error:
         key, rule, got = first_fault(error)
-        fix = "Restore the file or train the series again"
-        raise ProfileError(where=under_key(where, key), rule=rule, got=got, fix=fix) from error
-
-
-_TABLES: Final = TypeAdapter(tuple[TableSettings, ...])
-
-
-def _validated(content: dict[str, Any], *, where: str, is_recorded: bool = False) -> Profile:
-    try:
-        return Profile.model_validate(_tuples(content), context=is_recorded or None)
-    except ValidationError as error:
-        key, rule, got = first_fault(error)
-        raise ProfileError(where=under_key(where, key), rule=rule, got=got, fix=_fix(error)) from error
+        raise ProfileError(where=under_key(where, key), rule=rule, got=got, fix=fix or _fix(error)) from error
 
 
 def _tuples(value: Any) -> Any:
@@ -592,23 +592,21 @@ def _tuples(value: Any) -> Any:
 
 def _fix(error: ValidationError) -> str:
     first, meant = first_error(error), None
-    if first["type"] == "extra_forbidden":
+    is_unknown = first["type"] == "extra_forbidden"
+    if is_unknown:
         *location, unknown = map(str, first["loc"])
-        meant = nearest(unknown, _section(location).model_fields)
+        sections = _SECTIONS | {one.name: one.settings for one in FAMILIES.values()}
+        section = next((sections[part] for part in reversed(location) if part in sections), Profile)
+        meant = nearest(unknown, section.model_fields)
     others = [one for one in error.errors() if one["loc"] not in (first["loc"], (*first["loc"][:-1], meant))]
-    more = f" ({len(others)} more to mend after this one)" if others else ""
-    if first["type"] == "missing":
-        return f"Add it; configs/aligned.yaml shows every key{more}"
-    if first["type"] != "extra_forbidden":
-        return f"Change it in the profile{more}"
-    meant = meant or key_places().get(nearest(unknown, key_places()) or "")
-    return f"{f'Did you mean {meant}' if meant else 'Remove it; configs/aligned.yaml shows every key'}{more}"
-
-
-def _section(location: Sequence[str]) -> type[Settings]:
-    """Return what describes the keys of a section, by the keys that lead to it."""
-    sections = _SECTIONS | {one.name: one.settings for one in FAMILIES.values()}
-    return next((sections[part] for part in reversed(location) if part in sections), Profile)
+    if is_unknown:
+        meant = meant or key_places().get(nearest(unknown, key_places()) or "")
+        fix = f"Did you mean {meant}" if meant else "Remove it; configs/aligned.yaml shows every key"
+    elif first["type"] == "missing":
+        fix = "Add it; configs/aligned.yaml shows every key"
+    else:
+        fix = "Change it in the profile"
+    return fix + (f" ({len(others)} more to mend after this one)" if others else "")
 
 
 _SECTIONS: Final[dict[str, type[Settings]]] = {
@@ -625,8 +623,3 @@ def key_places() -> dict[str, str]:
     for section, settings in _SECTIONS.items():
         places |= {key: f"{section}.{key}" for key in settings.model_fields}
     return places | {key: key for key in Profile.model_fields}
-
-
-def _or_rather(name: str, known: Iterable[str]) -> str:
-    near = nearest(name, known)
-    return f"; did you mean {near}" if near else ""

@@ -75,26 +75,21 @@ class Registry(dict[str, T], Generic[T]):
         return entry
 
     def find(self, name: str, *, where: str | None = None) -> T:
-        """Return one by its name.
+        """Return one by its name; `where` is the flag or key that named it, the kind and the name when None.
 
-        Args:
-            where: The flag or key that named it; the kind and the name when None.
+        The error suggests what is written almost so, or what tells of itself in that word.
         """
         if name not in self:
+            word = name[:_MOST_COMPARED].lower()
+            told = (each.name for each in self.values() if len(word) > 2 and word in each.sentence.lower())
+            near = nearest(name, self) or next(told, None)
             raise ProfileError(
                 where=where or f"{self.kind} {name}",
                 rule=f"a {self.kind} is one of {', '.join(self)}",
                 got=repr(name),
-                fix=self._advice(name),
+                fix=f"Did you mean {near}" if near else "Choose one of these",
             )
         return self[name]
-
-    def _advice(self, name: str) -> str:
-        """Suggest what is written almost so, or what tells of itself in that word; else all there are."""
-        word = name[:_MOST_COMPARED].lower()
-        told = (each.name for each in self.values() if len(word) > 2 and word in each.sentence.lower())
-        near = nearest(name, self) or next(told, None)
-        return f"Did you mean {near}" if near else "Choose one of these"
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -117,6 +112,16 @@ def advice(name: str, known: Iterable[str], otherwise: str) -> str:
     """
     near = nearest(name, known)
     return f"Did you mean {near}" if near else otherwise
+
+
+def or_rather(name: str, known: Iterable[str]) -> str:
+    """End a sentence with the known name that was meant, if one is close.
+
+    >>> or_rather("lookbak", ["lookback"]), or_rather("x", ["lookback"])
+    ('; did you mean lookback', '')
+    """
+    near = nearest(name, known)
+    return f"; did you mean {near}" if near else ""
 
 
 def _plain(name: str) -> str:

@@ -37,7 +37,7 @@ import numpy as np
 
 from v8.columns import CLOSE, HIGH, LOW, OHLC, OHLCV, OPEN, OPEN_TIME, VOLUME
 from v8.features.formulas import Feature, Floats, Formula, Kind, Past
-from v8.registry import nearest
+from v8.registry import nearest, or_rather
 
 PACKAGE: Final = "ta"
 PREFIX: Final = f"{PACKAGE}."
@@ -173,11 +173,8 @@ def read_wish(name: str) -> Wish:
             )
         given |= {key: text} if key else {}
     for unknown in given.keys() - output.defaults.keys():
-        known, near = ", ".join(output.defaults), nearest(unknown, output.defaults)
-        raise RefusedError(
-            f"{unknown!r} is no parameter of ta.{output.name}, which has {known}"
-            + (f"; did you mean {near}" if near else "")
-        )
+        known = f"{', '.join(output.defaults)}{or_rather(unknown, output.defaults)}"
+        raise RefusedError(f"{unknown!r} is no parameter of ta.{output.name}, which has {known}")
     return Wish(output, {key: _value(output, key, given.get(key)) for key in output.defaults})
 
 

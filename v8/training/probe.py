@@ -19,7 +19,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import NDArray
 
-from v8.hardware import backend, backend_name, cuda_versions, device_of, gpus, has_gpu
+from v8.hardware import backend, backend_name, cuda_versions, device_of, gpu_models, has_gpu
 from v8.networks.cost import training_flop_per_window
 from v8.networks.networks import build_network
 from v8.networks.stacked_layers import StackedBidirectional, StackedGRU, StackedLSTM
@@ -114,7 +114,7 @@ def describe_backend() -> BackendReport:
     """Ask the backend for its versions and devices."""
     name, (cuda, cudnn) = backend_name(), cuda_versions()
     versions = {"keras": keras.__version__, name: backend().__version__}
-    models = tuple(gpu.model for gpu in gpus())
+    models = gpu_models()
     return BackendReport(name, versions, cuda, cudnn, models)
 
 
