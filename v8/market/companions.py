@@ -44,7 +44,6 @@ MAX_TABLE_BYTES: Final = 2**28  # a row a minute for ten years has 150 MB
 _SEPARATORS: Final = ",;\t|"
 _ZONED: Final = re.compile(r"(?:Z|UTC|[+-]\d\d:?\d\d)$", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"\d+(?:\.\d*)?")
-_MEND_TIMES: Final = "Write times in UTC as 2024-01-31T16:00:00Z, or in seconds since the epoch"
 Columns = Mapping[str, Values]
 
 
@@ -95,9 +94,25 @@ def read_user_table(settings: TableSettings) -> UserTable:
 
 def user_table(given: Any, settings: TableSettings, where: str) -> UserTable:
     """Check a table in memory."""
-    frame = _with_time(given, settings, where)
-    time_us = _times(frame[settings.time], where)
-    columns = {name: _numbers(frame[name], name, where) for name in settings.columns}
+    try:
+        frame = given if isinstance(given, pd.DataFrame) else pd.DataFrame(given)
+    except (ValueError, TypeError) as error:
+        raise _unlike(settings, type(given).__name__, where) from error
+    is_time = frame.index.name == settings.time or isinstance(frame.index, pd.DatetimeIndex)
+    if is_time and settings.time not in frame.columns:
+        frame = frame.reset_index(names=settings.time)
+    _wanted(list(map(str, frame.columns)), settings, where)
+    if not len(frame):
+        raise DataError(where=where, rule="needs at least one row", got="none", fix="Add rows")
+    time_us, columns = _times(frame[settings.time], where), {}
+    fix = "Leave out the rows that have none; the row before them counts on until max_age_s"
+    for name in settings.columns:
+        values = pd.to_numeric(frame[name], errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+        with np.errstate(invalid="ignore"):
+            is_wrong = ~(np.abs(values) <= MAX_VALUE)
+        place, rule = f"{where}, column {name}", "every row has a number, up to 1e18"
+        _require_none(is_wrong, frame[name], place, rule, fix)
+        columns[name] = values
     return UserTable(settings, time_us, columns)
 
 
@@ -118,20 +133,6 @@ def _frame(text: str, settings: TableSettings, where: str) -> pd.DataFrame:
     return pd.DataFrame({name: [row[names.index(name)] for row in rows] for name in wanted}, dtype=object)
 
 
-def _with_time(given: Any, settings: TableSettings, where: str) -> pd.DataFrame:
-    try:
-        frame = given if isinstance(given, pd.DataFrame) else pd.DataFrame(given)
-    except (ValueError, TypeError) as error:
-        raise _unlike(settings, type(given).__name__, where) from error
-    is_time = frame.index.name == settings.time or isinstance(frame.index, pd.DatetimeIndex)
-    if is_time and settings.time not in frame.columns:
-        frame = frame.reset_index(names=settings.time)
-    _wanted(list(map(str, frame.columns)), settings, where)
-    if not len(frame):
-        raise DataError(where=where, rule="needs at least one row", got="none", fix="Add rows")
-    return frame
-
-
 def _wanted(names: list[str], settings: TableSettings, where: str) -> list[str]:
     """Name the columns that are needed, each of which is there once."""
     wanted = [settings.time, *settings.columns]
@@ -147,16 +148,17 @@ def _unlike(settings: TableSettings, got: str, where: str) -> DataError:
 
 def _times(column: pd.Series, where: str) -> Times:
     """Return the times of the rows, refusing those that could mean another moment."""
-    if naive := _first(column, _is_naive(column)):
-        raise DataError(where=where, rule="a time tells its zone", got=naive, fix=_MEND_TIMES)
+    mend = "Write times in UTC as 2024-01-31T16:00:00Z, or in seconds since the epoch"
+    _require_none(_is_naive(column), column, where, "a time tells its zone", mend)
     times = read_open_times(column)
-    if unreadable := _first(column, ~times.is_readable):
-        rule = "every row has a time: s, ms, us or ns since the epoch after 2001-09, or ISO 8601 text"
-        raise DataError(where=where, rule=rule, got=unreadable, fix=_MEND_TIMES)
-    steps = np.diff(times.open_us, prepend=times.open_us[0] - 1)
-    if disordered := _first(column, steps <= 0):
-        got, fix = disordered, "Sort the rows by time, and leave one row of each time"
-        raise DataError(where=where, rule="times rise from row to row, each there once", got=got, fix=fix)
+    rule = "every row has a time: s, ms, us or ns since the epoch after 2001-09, or ISO 8601 text"
+    _require_none(~times.is_readable, column, where, rule, mend)
+    is_late = np.diff(times.open_us, prepend=times.open_us[0] - 1) > 0
+    rule, fix = (
+        "times rise from row to row, each there once",
+        "Sort the rows by time, and leave one row of each time",
+    )
+    _require_none(~is_late, column, where, rule, fix)
     return times.open_us
 
 
@@ -169,24 +171,13 @@ def _is_naive(column: pd.Series) -> Mask:
     return np.asarray(~is_told, np.bool_)
 
 
-def _numbers(column: pd.Series, name: str, where: str) -> Values:
-    values = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-    with np.errstate(invalid="ignore"):
-        is_wrong = ~(np.abs(values) <= MAX_VALUE)
-    if wrong := _first(column, is_wrong):
-        rule = "every row has a number, up to 1e18"
-        fix = "Leave out the rows that have none; the row before them counts on until max_age_s"
-        raise DataError(where=f"{where}, column {name}", rule=rule, got=wrong, fix=fix)
-    return values
-
-
-def _first(column: pd.Series, is_wrong: Mask) -> str:
-    """Tell the first row at fault, counted from 1, and how many there are; nothing where none is."""
+def _require_none(is_wrong: Mask, column: pd.Series, where: str, rule: str, fix: str) -> None:
+    """Refuse rows at fault, naming the first, counted from 1, and how many there are."""
     rows = np.flatnonzero(is_wrong)
-    if not len(rows):
-        return ""
-    others = f" ({len(rows)} such rows)" if len(rows) > 1 else ""
-    return f"{shown(repr(column.iloc[rows[0]]), 60)} in row {rows[0] + 1}{others}"
+    if len(rows):
+        others = f" ({len(rows)} such rows)" if len(rows) > 1 else ""
+        got = f"{shown(repr(column.iloc[rows[0]]), 60)} in row {rows[0] + 1}{others}"
+        raise DataError(where=where, rule=rule, got=got, fix=fix)
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,7 +270,7 @@ class Companions:
         """
         if not self:
             return own
-        every = [*self._of_neighbours(own, source), *self._of_tables(own)]
+        every = list(self._beside(own, source))
         lacking = [one for one in every if not one.has.all()]
         rows = np.flatnonzero(np.logical_and.reduce([one.has for one in every]))
         if not len(rows):
@@ -303,7 +294,7 @@ class Companions:
             fix="Try again when it has come, or give newer candles or a newer table (param:tables FOLDER)",
         )
 
-    def _of_neighbours(self, own: Candles, source: CandleSource | None) -> Iterator[_Beside]:
+    def _beside(self, own: Candles, source: CandleSource | None) -> Iterator[_Beside]:
         for symbol, wanted in self._of_symbol.items():
             other = self._neighbour(symbol, own, source)
             if VOLUME in wanted and not other.has_volume:
@@ -314,20 +305,18 @@ class Companions:
             at, has = places(own.open_time_s, other.open_time_s)
             columns = {beside(symbol, name): other.column(name)[at] for name in wanted}
             yield _Beside(str(other.series), has, columns, _span(*other.open_time_s[[0, -1]]))
-
-    def _of_tables(self, own: Candles) -> Iterator[_Beside]:
         for table in self.tables():
             rows = table.rows_known(own.open_time_s + own.series.bar_s)
             columns = {beside(USER, name): each[rows] for name, each in table.columns.items()}
             yield _Beside(table.settings.file, rows >= 0, columns, _span(*table.time_us[[0, -1]] // US_PER_S))
 
     def _neighbour(self, symbol: str, own: Candles, source: CandleSource | None) -> Candles:
-        series = Series(symbol, own.series.timeframe)
+        series, given = Series(symbol, own.series.timeframe), self._given.get(symbol)
+        if isinstance(given, Candles):
+            return given
         if symbol in self._given:
-            given, where = self._given[symbol], f"covariates, {series}"
-            if isinstance(given, Candles):
-                return given
-            return check_candles(candle_table(given, series, where), series, source="a frame")
+            table = candle_table(given, series, f"covariates, {series}")
+            return check_candles(table, series, source="a frame")
         if series == own.series:
             return own
         if source is None:
