@@ -63,9 +63,7 @@ TASK_VOLATILITY: Final = "volatility"
 
 BAND_WIDTH_STDS: Final = 2.0  # sample standard deviations from the average to a band
 USER: Final = "csv"  # origin of the columns of all tables of the user
-COLUMN_PATTERN: Final = r"[A-Za-z][A-Za-z0-9_-]{0,50}"
-"""Names of columns of such tables; they become names of features."""
-
+COLUMN_PATTERN: Final = r"[A-Za-z][A-Za-z0-9_-]{0,50}"  # of tables' columns, which become features
 MOST_NEIGHBOURS: Final = 20  # other series a profile may name: it may be a stranger's, and all are fetched
 MOST_WORDS: Final = 300  # letters that a published definition may have
 MAX_SYMBOL: Final = 30
@@ -76,9 +74,7 @@ SYMBOL_RULE: Final = (
 )
 
 _SYMBOL: Final = re.compile(SYMBOL_PATTERN)
-_DEVICE: Final = re.compile(r"(CON|PRN|AUX|NUL|COM\d|LPT\d)(\..*)?")
-"""Windows opens a device under these names, whatever follows a dot."""
-
+_DEVICE: Final = re.compile(r"(CON|PRN|AUX|NUL|COM\d|LPT\d)(\..*)?")  # Windows opens these, whatever follows
 _BETWEEN_ASSETS: Final = re.compile(r"[-/_]")
 _OF_NEIGHBOUR: Final = re.compile(rf"({SYMBOL_PATTERN})\.([a-z].*)")
 _OF_USER: Final = re.compile(rf"{USER}\.({COLUMN_PATTERN})")

@@ -68,13 +68,9 @@ def _moment(text: str) -> str:
     return text
 
 
-Moment = Annotated[str, Field(strict=True, max_length=40), AfterValidator(_moment)]
-"""A time in ISO 8601 with its zone, as text."""
-
+Moment = Annotated[str, Field(strict=True, max_length=40), AfterValidator(_moment)]  # ISO 8601 with its zone
 Sha256 = Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]  # 64 hex digits
-MAX_FILE_BYTES: Final = 16 << 20
-"""A larger file of text is refused unread: metadata of 1,000 steps ahead have as much, others a hundredth."""
-
+MAX_FILE_BYTES: Final = 16 << 20  # of text; metadata of 1,000 steps ahead have as much, others a hundredth
 _MAX_DEPTH: Final = 40  # values inside values; what we write has 9
 _MAX_LINE: Final = 10_000  # characters of a text; the longest we write is a command line
 _MAX_SHOWN = 120

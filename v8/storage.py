@@ -29,12 +29,8 @@ from v8.user_files import open_given, read_given, require_replaceable
 _MAKER: Final = r"(?P<pid>[1-9][0-9]{0,9})(-(?P<machine>[0-9a-f]{6}))?"
 """Names a process and, since folders may be shared by machines, whose process it is."""
 
-_ASIDE: Final = re.compile(rf"\..+\.{_MAKER}\.[0-9a-f]{{8}}(\.[^.]+)?")
-"""The names under which `write_with` writes aside."""
-
-ABANDONED_S: Final = 86_400
-"""What a process has not finished in a day it never will, whoever has its number by now."""
-
+_ASIDE: Final = re.compile(rf"\..+\.{_MAKER}\.[0-9a-f]{{8}}(\.[^.]+)?")  # what `write_with` writes
+ABANDONED_S: Final = 86_400  # what a process has not finished in a day it never will, whoever has its number
 FEW_SERIES: Final = 40  # up to so many series, those of the default universe, everything is written at once
 LARGEST_SHARE: Final = 1 / 20  # of the time of a run of more: what writing one file may take of it
 LOCK_NAME: Final = ".lock"

@@ -22,9 +22,7 @@ from v8.errors import DataError
 from v8.market.series import Series, iso
 from v8.storage import digest_bytes
 
-MAX_VALUE = 1e18
-"""No price or volume is beyond it, and no price below its inverse; the networks' float32 ends at 1e38."""
-
+MAX_VALUE = 1e18  # no price or volume is beyond it, no price below its inverse; float32 ends at 1e38
 MAX_LEAP = 2.0
 """Log of an open over the close before it, which ended in the same instant. In two years of 20 coins the
 largest is 0.016; cents in the place of dollars make 4.6."""
@@ -32,9 +30,9 @@ largest is 0.016; cents in the place of dollars make 4.6."""
 Times: TypeAlias = NDArray[np.int64]
 Values: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
-LEAST_JUMP: Final = 0.05
-"""Log distance below which nothing is doubted; in 15 minutes Bitcoin goes so far some times a year."""
-
+LEAST_JUMP: Final = (
+    0.05  # a log distance below is no jump; Bitcoin goes so far in 15 minutes some times a year
+)
 NUM_TYPICAL: Final = 12.0  # a jump goes so many times as far as the median candle does
 NUM_GAPS_LISTED: Final = 10
 

@@ -74,15 +74,11 @@ MOST_CHANCE: Final = 5.0
 jumps between two ticks may look like anything. Of 5,320 windows of 80 bars none is refused, and 5,285 are if
 their open and close are swapped."""
 
-_LATEST_CLOSE_US: Final = US_PER_S
-"""Exchanges write the close of a bar a second, a millisecond or a microsecond before the next one opens."""
-
+_LATEST_CLOSE_US: Final = US_PER_S  # exchanges write closes a second, a ms or a us before the next open
 _MOST_DECIMALS: Final = 12
 _FEWEST_STEPS_TO_JUDGE: Final = 10
 _FEWEST_SLOTS: Final = 6  # slots of a round: with fewer, one lost candle would be a large part of it
-_MOST_FILLED: Final = 0.05
-"""Share of the rounds in which a closed hour may be traded all the same: special sessions."""
-
+_MOST_FILLED: Final = 0.05  # share of rounds in which a closed hour may be traded: special sessions
 _HOUR_S: Final = 3_600
 _CYCLES: Final = (("week", WEEK_S, 3, 24 * _HOUR_S), ("day", 24 * _HOUR_S, 4, 3 * _HOUR_S))
 """Spans after which opening hours repeat: name, seconds, in how many rounds an hour must be closed to be no

@@ -72,9 +72,7 @@ _UNIT_S: Final = {
     **dict.fromkeys(("w", "wk", "week", "weeks"), 604_800),
 }
 _SPAN: Final = re.compile(r"(?P<number>\d{1,9})(?:\.0)? ?(?P<unit>[A-Za-z]*)")
-_BARE_UNITS_S: Final = (1.0, 60.0, 0.001)
-"""What a number without a unit counts: seconds, minutes or milliseconds."""
-
+_BARE_UNITS_S: Final = (1.0, 60.0, 0.001)  # of a number without a unit: seconds, minutes, ms
 _FEWEST_QUOTE_LETTERS: Final = 3
 _MOST_LEVELS: Final = 2
 _VARIED: Final = str.maketrans("_()[]", "     ")

@@ -64,9 +64,7 @@ from v8.storage import waited_lock
 from v8.user_files import read_given
 from v8.wording import plural
 
-SAME_SHARE: Final = 1e-9
-"""Two values that differ by less, as a share of the larger, are the same number printed twice."""
-
+SAME_SHARE: Final = 1e-9  # of the larger: two values that differ by less are one number printed twice
 _NUM_BESIDE: Final = 100  # newest candles that say how far a price of theirs may be from the close before
 ARCHIVE, API, NOBODY = "archive", "API", "nobody"
 

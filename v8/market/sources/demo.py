@@ -32,16 +32,12 @@ START_S = 1_262_304_000  # 2010-01-01T00:00:00Z: nothing opens before
 BLOCK_BARS = 4_096
 NUM_STEPS = 6
 
-DAILY_VOLATILITY = 0.035
-"""Standard deviation of daily log returns in the long run, unitless; typical of the larger coins."""
-
+DAILY_VOLATILITY = 0.035  # standard deviation of daily log returns in the long run, typical of larger coins
 _DAY_S = 86_400
 _NUM_REGIMES = 6
 _REGIME_STRENGTH = 0.35  # each component multiplies the variance by 1 + this or 1 - this
 _SHORTEST_REGIME_S = 2 * 3_600
-_REGIME_RATIO = 4.0
-"""Components last from 2 hours on average, each 4 times as long as the one before: up to 85 days."""
-
+_REGIME_RATIO = 4.0  # components last 2 hours on average, each 4 times as long as the one before: to 85 days
 _JUMPS_PER_DAY = 0.2
 _JUMP_SIZE = 0.6  # standard deviation of a jump, in daily standard deviations
 _TURNOVER_PER_DAY = 5e7  # typical turnover in quote currency

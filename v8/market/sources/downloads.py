@@ -33,9 +33,7 @@ from v8.errors import DataError, ProfileError
 from v8.net import PassingTroubleError, Patience, Refused, asked_wait_s, tell_waiting
 from v8.version import VERSION
 
-NUM_WORKERS = 5
-"""Enough to hide waiting, and no more than a small mirror (`python -m http.server`) lets queue up."""
-
+NUM_WORKERS = 5  # enough to hide waiting, and no more than `python -m http.server` lets queue up
 MOST_REDIRECTS = 3
 LONGEST_RETRY_AFTER_S = 120.0  # a server that asks for more than this is treated as if it asked for this
 PATIENCE: Final = Patience(most_asked_s=LONGEST_RETRY_AFTER_S)

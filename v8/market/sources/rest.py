@@ -53,20 +53,11 @@ from v8.market.series import Series, iso
 from v8.market.sources import downloads
 from v8.market.sources.source import require_listed
 
-MOST_AGE_S: Final = 600.0
-"""After so many seconds the exchange is asked again; a clock of quartz errs by less than 0.1 s until then."""
-
-REFUSED_S: Final = 30.0
-"""An exchange that did not tell is not asked again so soon: forty series would wait for it one by one."""
-
-MOST_DRIFT_S: Final = 2.0
-"""A machine that slept, or whose clock was set, is one whose two clocks disagree by more than this."""
-
-MOST_APART_S: Final = 60.0
-"""The exchange's time and this machine's may differ by so much; beyond it a candle is asked."""
-
-_FAR_S: Final = 20 * 365 * 86_400
-"""Both clocks may be behind: up to so long after them the newest candle is looked for."""
+MOST_AGE_S: Final = 600.0  # then it is asked again; a clock of quartz errs by less than 0.1 s until then
+REFUSED_S: Final = 30.0  # one that did not tell is not asked again so soon, by forty series one by one
+MOST_DRIFT_S: Final = 2.0  # two clocks of a machine that slept, or was set, disagree by more than this
+MOST_APART_S: Final = 60.0  # of the exchange's time and this machine's; beyond it a candle is asked
+_FAR_S: Final = 20 * 365 * 86_400  # both clocks may be behind: so far on the newest candle is looked for
 
 
 MOST_ROWS: Final = 1_000  # candles of one answer, set by the exchange
@@ -81,9 +72,7 @@ URL_VARIABLE: Final = "V8_REST_URL"
 DEFAULT_URLS: Final = "https://api.binance.com,https://data-api.binance.vision"
 """The exchange's main host, and the one that serves market data only, to everyone."""
 
-NEAR_WEIGHT: Final = 5_400
-"""Of the weight of 6,000 that a minute allows, as much is used; the rest is for others behind one router."""
-
+NEAR_WEIGHT: Final = 5_400  # of the 6,000 that a minute allows; the rest is for others behind one router
 PATIENCE_OF_API: Final = replace(downloads.PATIENCE, num_tries=3)
 LIMITS_OF_API: Final = downloads.TimeLimits(connect_s=5.0, silence_s=10.0, try_s=30.0)
 _NUM_READS: Final = 2  # how often a host may answer wrongly before the next is asked
@@ -94,8 +83,7 @@ _TOO_MANY: Final = frozenset({418, 429})
 _INVALID_SYMBOL: Final = -1121
 _WEIGHT_HEADER: Final = "X-MBX-USED-WEIGHT-1M"
 Answer = TypeVar("Answer")
-Read = Callable[[bytes, str], Answer]
-"""Turns the body of an answer of a host into what it says, or refuses it."""
+Read = Callable[[bytes, str], Answer]  # what the body of an answer of a host says, or its refusal
 
 
 @dataclass(frozen=True)

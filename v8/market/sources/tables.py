@@ -64,13 +64,9 @@ _PLAINLY: Final[dict[str, Any]] = {
 digests; from 3.1 it is exact and the argument is deprecated."""
 
 _SEPARATORS: Final[str] = ",;\t|"
-_MOST_LINES_TO_HEADER: Final = 5
-"""A `sep=` line, the address of a site, an empty line, the header; or its levels and the name of times."""
-
+_MOST_LINES_TO_HEADER: Final = 5  # `sep=`, an address, an empty line, the header; or its levels and times
 _MAX_LINE: Final = 65_536
-_LEVELS: Final = ("price", "ticker", "attributes", "symbols", "")
-"""What stands before the names of a level of a header."""
-
+_LEVELS: Final = ("price", "ticker", "attributes", "symbols", "")  # what stands before a header's names
 _LONGEST_TICKER: Final = 2  # letters of a name of the time that is also a ticker: T
 
 MAX_UNPACKED_BYTES: Final = 2**31  # of a Feather file: the buffers of all its columns

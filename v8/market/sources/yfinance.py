@@ -47,16 +47,13 @@ _KNOWN: Final = (
     "BTC ETH BNB XRP LTC ADA SOL DOGE AVAX LINK ATOM NEAR INJ SHIB DOT TRX BCH ETC XLM "
     "UNI7083 ARB11841 PEPE24478 SUI20947"
 )
-COINS: Final = {name.rstrip("0123456789"): name for name in _KNOWN.split()}
-"""What Yahoo calls coins whose name there is known."""
-
+COINS: Final = {name.rstrip("0123456789"): name for name in _KNOWN.split()}  # what Yahoo calls them
 _PAIR: Final = re.compile("(?P<coin>[A-Z0-9]+?)(USDT|USDC|FDUSD|TUSD|USD)")
 _NAMED: Final = re.compile(
     r"\s*(?P<symbol>[A-Za-z0-9./_-]{1,40})\s*=\s*(?P<ticker>[A-Z0-9]{1,20}-[A-Z]{3,5})\s*"
 )
 
-_ONE_AT_A_TIME: Final = threading.Lock()
-"""The package keeps one session for all threads, and its log is listened to."""
+_ONE_AT_A_TIME: Final = threading.Lock()  # the package keeps one session for all threads, one log is heard
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
