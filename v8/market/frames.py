@@ -130,27 +130,27 @@ def wanted_columns(names: Sequence[str], series: Series, where: str) -> dict[int
     plain, symbol = [plain_name(name) for name in names], series.symbol.lower()
     assets = {f"{VOLUME}_{symbol[:stop]}" for stop in range(1, len(symbol))}
     volumes = tuple(name for name in plain if name in assets)
-    wanted: dict[int, str] = {}
     if not set(TIME_NAMES) & set(plain) and (closes := [name for name in CLOSE_TIME_NAMES if name in plain]):
-        raise DataError(
-            where=where,
-            rule="a candle is placed by when it opens",
-            got=f"{closes[0]}, which is when it closes, and no open time",
-            fix="Add a column open_time: the close time, less a bar and what it lies before the next full "
-            "minute",
+        rule, got = (
+            "a candle is placed by when it opens",
+            f"{closes[0]}, which is when it closes, and no open time",
         )
-    for column, known in {**_NAMES, VOLUME: (*_NAMES[VOLUME], *volumes)}.items():
-        found = next((name for name in known if name in plain), None)
-        if found is None and column == VOLUME:
+        fix = (
+            "Add a column open_time: the close time, less a bar and what it lies before the next full minute"
+        )
+        raise DataError(where=where, rule=rule, got=got, fix=fix)
+    wanted: dict[int, str] = {}
+    told = {name: (name,) for name in TELLING_NAMES if name in plain}
+    for column, known in {**_NAMES, VOLUME: (*_NAMES[VOLUME], *volumes), **told}.items():
+        found = next((name for name in known if name in plain), "")
+        if not found and column == VOLUME:
             continue
-        if found is None or plain.count(found) > 1:
+        if (num_found := plain.count(found) if found else 0) != 1:
             others = f" (or {', '.join(known[1:])})" if column == OPEN_TIME else ""
-            raise _not_once(column, others, plain.count(found) if found else 0, names, where)
+            got = f"{num_found or 'none'} among {', '.join(names)}"
+            fix = "Rename the columns; prices without open, high, low and close are no candles"
+            raise DataError(where=where, rule=f"needs one column {column}{others}", got=got, fix=fix)
         wanted[plain.index(found)] = column
-    for name in TELLING_NAMES.keys() & set(plain):
-        if plain.count(name) > 1:
-            raise _not_once(name, "", plain.count(name), names, where)
-        wanted[plain.index(name)] = name
     return wanted
 
 
@@ -159,12 +159,6 @@ def require_named(frame: pd.DataFrame, series: Series) -> None:
     for name in frame.columns:
         if name in TELLING_NAMES:
             _require_told(name, frame[name].dropna(), series)
-
-
-def _not_once(column: str, others: str, num_found: int, names: Sequence[str], where: str) -> DataError:
-    rule = f"needs one column {column}{others}"
-    fix = "Rename the columns; prices without open, high, low and close are no candles"
-    return DataError(where=where, rule=rule, got=f"{num_found or 'none'} among {', '.join(names)}", fix=fix)
 
 
 def plain_name(name: str) -> str:
@@ -317,12 +311,9 @@ def read_open_times(column: pd.Series) -> OpenTimes:
 
 def is_real(column: pd.Series) -> bool:
     """Tell whether a column holds real numbers: true and false are none, nor are complex ones."""
-    kind = column.dtype
-    return (
-        pd.api.types.is_numeric_dtype(kind)
-        and not pd.api.types.is_bool_dtype(kind)
-        and not pd.api.types.is_complex_dtype(kind)
-    )
+    types, kind = pd.api.types, column.dtype
+    is_other = types.is_bool_dtype(kind) or types.is_complex_dtype(kind)
+    return types.is_numeric_dtype(kind) and not is_other
 
 
 def _from_numbers(column: pd.Series) -> OpenTimes:
@@ -353,11 +344,9 @@ def _from_text(column: pd.Series) -> OpenTimes:
     is_open = dates.isna()
     dates[is_open] = pd.to_datetime(column[is_open], format="%Y-%m-%d %I-%p", utc=True, errors="coerce")
     read = _from_dates(dates.where(~is_number), "date text")
-    return OpenTimes(
-        np.where(is_number, numbers.open_us, read.open_us),
-        np.where(is_number, numbers.is_readable, read.is_readable),
-        numbers.units | read.units,
-    )
+    open_us = np.where(is_number, numbers.open_us, read.open_us)
+    is_readable = np.where(is_number, numbers.is_readable, read.is_readable)
+    return OpenTimes(open_us, is_readable, numbers.units | read.units)
 
 
 def _from_dates(dates: pd.Series, unit: str) -> OpenTimes:

@@ -99,24 +99,19 @@ class Updated:
 
 
 class LiveSource:
-    """Candles of the present from API and archive, those of the environment when None, kept in a store."""
+    """Candles of the present from archive and API, that of the environment when None, kept in a store."""
 
     name: ClassVar = "live"
     is_publishable: ClassVar = True
 
-    def __init__(
-        self,
-        rest: RestSource | None = None,
-        archive: VisionSource | None = None,
-        store: CandleStore | None = None,
-    ) -> None:
+    def __init__(self, rest: RestSource | None = None) -> None:
         self.rest = rest or RestSource()
-        self.archive = archive or VisionSource(now=self.now_s)
+        self.archive = VisionSource(now=self.now_s)
         # A market's place is named by all addresses that it comes from, whatever their order.
         addresses = self.rest.api.addresses
         urls = [sorted(address.url for address in addresses), read_archive_address().url]
         name = f"{addresses[0].folder_name}-{storage.digest_json(urls)[:12]}"
-        self.store = store or CandleStore(storage.home() / "candles" / name)
+        self.store = CandleStore(storage.home() / "candles" / name)
 
     def now_s(self) -> int:
         """Return the exchange's time; see `KeepsTime`."""
