@@ -1,4 +1,4 @@
-"""Candles: checked OHLCV rows of one series, the report of what was found in them, and how far prices jump.
+"""Candles: checked OHLCV rows of one series, and the report of what was found in them.
 
 `v8.market.checks` makes them of raw rows. Every row that was read is counted once: `num_read` of the report
 is `num_kept` plus all the counts of `dropped`.
@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from v8.columns import CLOSE, OHLC, OHLCV, OPEN, OPEN_TIME, VOLUME
+from v8.columns import CLOSE, OHLCV, OPEN, OPEN_TIME, VOLUME
 from v8.errors import DataError
 from v8.market.series import Series, iso
 from v8.storage import digest_bytes
@@ -30,10 +30,6 @@ largest is 0.016; cents in the place of dollars make 4.6."""
 Times: TypeAlias = NDArray[np.int64]
 Values: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
-LEAST_JUMP: Final = (
-    0.05  # a log distance below is no jump; Bitcoin goes so far in 15 minutes some times a year
-)
-NUM_TYPICAL: Final = 12.0  # a jump goes so many times as far as the median candle does
 NUM_GAPS_LISTED: Final = 10
 
 
@@ -296,41 +292,3 @@ def assembled(
         has_volume=not np.isnan(volume[0]),
     )
     return Candles(series, *arrays, report=report, source=source, beside=others)
-
-
-def distances(values: Values, reference: Any) -> Values:
-    """Return how far the farthest price of each candle lies from a price, absolute logs, unitless.
-
-    Both are of shape (N,); where the price is nan, so is the distance.
-    """
-    away: Values = np.abs(np.log(values[:, : len(OHLC)] / np.reshape(reference, (-1, 1))))
-    return away.max(axis=1)
-
-
-def jump_of(values: Values) -> float:
-    """Return from which distance on a price of some candles is doubted, a log distance, unitless.
-
-    >>> jump_of(np.full((3, 5), 100.0))
-    0.05
-    """
-    away = _from_close_before(values)
-    return max(LEAST_JUMP, NUM_TYPICAL * float(np.median(away))) if len(away) else LEAST_JUMP
-
-
-def are_doubted(values: Values) -> Mask:
-    """Tell which candles jump, or lie before one that does, shape (N,): either may be the wrong one.
-
-    >>> are_doubted(np.full((4, 5), [[1.0], [1.0], [9.0], [9.0]])).tolist()
-    [False, True, True, False]
-    >>> are_doubted(np.empty((0, 5))).tolist()
-    []
-    """
-    is_jump = _from_close_before(values) > jump_of(values)
-    is_doubted = np.zeros(len(values), dtype=np.bool_)
-    is_doubted[1:] |= is_jump
-    is_doubted[:-1] |= is_jump
-    return is_doubted
-
-
-def _from_close_before(values: Values) -> Values:
-    return distances(values[1:], values[:-1, OHLC.index(CLOSE)])

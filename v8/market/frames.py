@@ -131,13 +131,9 @@ def wanted_columns(names: Sequence[str], series: Series, where: str) -> dict[int
     assets = {f"{VOLUME}_{symbol[:stop]}" for stop in range(1, len(symbol))}
     volumes = tuple(name for name in plain if name in assets)
     if not set(TIME_NAMES) & set(plain) and (closes := [name for name in CLOSE_TIME_NAMES if name in plain]):
-        rule, got = (
-            "a candle is placed by when it opens",
-            f"{closes[0]}, which is when it closes, and no open time",
-        )
-        fix = (
-            "Add a column open_time: the close time, less a bar and what it lies before the next full minute"
-        )
+        rule, till = "a candle is placed by when it opens", "what it lies before the next full minute"
+        got = f"{closes[0]}, which is when it closes, and no open time"
+        fix = f"Add a column open_time: the close time, less a bar and {till}"
         raise DataError(where=where, rule=rule, got=got, fix=fix)
     wanted: dict[int, str] = {}
     told = {name: (name,) for name in TELLING_NAMES if name in plain}

@@ -45,26 +45,20 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from v8 import storage
-from v8.columns import OHLCV, OPEN_TIME
+from v8.columns import CLOSE, OHLC, OHLCV, OPEN_TIME
 from v8.errors import DataError, shown
 from v8.invocation import command
-from v8.market.candles import (
-    LEAST_JUMP,
-    Candles,
-    Mask,
-    Times,
-    Values,
-    are_doubted,
-    distances,
-    jump_of,
-    places,
-)
+from v8.market.candles import Candles, Mask, Times, Values, places
 from v8.market.series import Series, iso
 from v8.storage import waited_lock
 from v8.user_files import read_given
 from v8.wording import plural
 
 SAME_SHARE: Final = 1e-9  # of the larger: two values that differ by less are one number printed twice
+LEAST_JUMP: Final = (
+    0.05  # a log distance below is no jump; Bitcoin goes so far in 15 minutes some times a year
+)
+NUM_TYPICAL: Final = 12.0  # a jump goes so many times as far as the median candle does
 _NUM_BESIDE: Final = 100  # newest candles that say how far a price of theirs may be from the close before
 ARCHIVE, API, NOBODY = "archive", "API", "nobody"
 
@@ -400,3 +394,41 @@ def _set_aside(path: Path, damage: str) -> None:
         _log.warning("%s is damaged (%s) and cannot be moved: %s", shown(path), damage, shown(error.strerror))
     else:
         _log.warning("%s was damaged (%s) and is begun anew; it lies beside as %s", path, damage, aside.name)
+
+
+def distances(values: Values, reference: Any) -> Values:
+    """Return how far the farthest price of each candle lies from a price, absolute logs, unitless.
+
+    Both are of shape (N,); where the price is nan, so is the distance.
+    """
+    away: Values = np.abs(np.log(values[:, : len(OHLC)] / np.reshape(reference, (-1, 1))))
+    return away.max(axis=1)
+
+
+def jump_of(values: Values) -> float:
+    """Return from which distance on a price of some candles is doubted, a log distance, unitless.
+
+    >>> jump_of(np.full((3, 5), 100.0))
+    0.05
+    """
+    away = _from_close_before(values)
+    return max(LEAST_JUMP, NUM_TYPICAL * float(np.median(away))) if len(away) else LEAST_JUMP
+
+
+def are_doubted(values: Values) -> Mask:
+    """Tell which candles jump, or lie before one that does, shape (N,): either may be the wrong one.
+
+    >>> are_doubted(np.full((4, 5), [[1.0], [1.0], [9.0], [9.0]])).tolist()
+    [False, True, True, False]
+    >>> are_doubted(np.empty((0, 5))).tolist()
+    []
+    """
+    is_jump = _from_close_before(values) > jump_of(values)
+    is_doubted = np.zeros(len(values), dtype=np.bool_)
+    is_doubted[1:] |= is_jump
+    is_doubted[:-1] |= is_jump
+    return is_doubted
+
+
+def _from_close_before(values: Values) -> Values:
+    return distances(values[1:], values[:-1, OHLC.index(CLOSE)])

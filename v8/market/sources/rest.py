@@ -47,11 +47,12 @@ import requests
 
 from v8.columns import OHLCV, OPEN_TIME
 from v8.errors import DataError, ProfileError, shown
-from v8.market.candles import MAX_VALUE, Candles, are_doubted, require_num_bars
+from v8.market.candles import MAX_VALUE, Candles, require_num_bars
 from v8.market.checks import check_candles
 from v8.market.series import Series, iso
 from v8.market.sources import downloads
 from v8.market.sources.source import require_listed
+from v8.market.store import are_doubted
 
 MOST_AGE_S: Final = 600.0  # then it is asked again; a clock of quartz errs by less than 0.1 s until then
 REFUSED_S: Final = 30.0  # one that did not tell is not asked again so soon, by forty series one by one
