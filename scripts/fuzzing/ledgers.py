@@ -54,8 +54,7 @@ def use_ledger(path: Path) -> None:
         ledger.places()
         for series in ledger.series(place):
             ledger.newest(place, series), ledger.pending(place, series), ledger.tally(place, series)
-            ledger.issued_since(place, series, 0), ledger.scored(place, series)
-            ledger.newest_truths(place, series, 9), ledger.entry(place, series, made_entry(1).issued_for_s)
+            ledger.scored(place, series), ledger.newest_truths(place, series, 9)
         live_record(ledger, place)
     with Ledger.open_to_write(path) as ledger:
         ledger.add(made_entry(9))

@@ -90,7 +90,11 @@ def watch_place(
 
 def closes(ledger: Ledger, series: str) -> list[int]:
     """List for which closes there are forecasts, in bars after `BEGIN_S`."""
-    return [(at - BEGIN_S) // Series.parse(series).bar_s for at in ledger.issued_since("./tiny", series, 0)]
+    query = (
+        "SELECT issued_for_s FROM forecasts JOIN tracks ON tracks.id = track WHERE place = ? AND series = ?"
+    )
+    found = ledger._connection.execute(f"{query} ORDER BY issued_for_s", ("./tiny", series))
+    return [(at - BEGIN_S) // Series.parse(series).bar_s for (at,) in found]
 
 
 class OverError(Exception):

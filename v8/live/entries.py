@@ -20,8 +20,9 @@ from typing import Annotated, Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
+from v8.artifacts.run_folder import SeriesName
 from v8.columns import CLOSE
 from v8.features.formulas import DAY_S
 from v8.features.indicators import warmup_bars
@@ -30,7 +31,7 @@ from v8.formulas.baselines import NAIVE
 from v8.losses.judgement import MODEL
 from v8.losses.metrics import in_returns
 from v8.market.candles import Candles
-from v8.market.series import Series, is_series_name, iso
+from v8.market.series import Series, iso
 from v8.profile import ProfileName
 from v8.quantile_levels import MEDIAN, pinball, quantile_column
 from v8.records import Count, OpenTime, Positive, Sha256, Word
@@ -42,17 +43,8 @@ MAX_VALUES: Final = 100_000
 
 QUANTILE_PREFIX: Final = f"{MODEL}_q"
 
-SHOWN_DIGITS: Final = 12
-"""Of a digest or commit that people read."""
-
 Place = Annotated[str, Field(strict=True, min_length=1, max_length=1_000)]
 """Where the models are: `./` and the path of a run beside the ledger, an absolute path, or `user/name`."""
-
-
-def _series_name(text: str) -> str:
-    if not is_series_name(text):
-        raise ValueError("names a series such as BTCUSDT-15m")
-    return text
 
 
 def quantile_forecaster(level: float) -> str:
@@ -83,7 +75,7 @@ class Issuer:
     """
 
     place: Place  # where the model is, see `v8.live.ledger.place_name`
-    series: Annotated[str, Field(strict=True), AfterValidator(_series_name)]  # such as "BTCUSDT-15m"
+    series: SeriesName  # such as "BTCUSDT-15m"
     model_sha256: Sha256  # digest of the model file
     revision: Annotated[str, Field(strict=True, pattern="^[0-9a-f]{40}$")] | None
     seen_until_s: OpenTime  # when the last candle closed that training has seen, seconds since the epoch, UTC
@@ -119,15 +111,14 @@ class Issuer:
     @property
     def generation(self) -> str:
         """Say which generation of the place's models it is of: until when it has seen, and its digest."""
-        return f"{iso(self.seen_until_s)} {self.model_sha256[:SHOWN_DIGITS]}"
+        return f"{iso(self.seen_until_s)} {self.model_sha256[:12]}"
 
     def split(self, values: NDArray[Number]) -> dict[str, NDArray[Number]]:
         """Part values of shape (..., V) by task, each (..., H, C)."""
-        parts, start = {}, 0
+        parts, start, num_bars = {}, 0, self.horizon_bars
         for task, columns in self.tasks.items():
-            stop = start + self.horizon_bars * len(columns)
-            shape = (*values.shape[:-1], self.horizon_bars, len(columns))
-            parts[task] = values[..., start:stop].reshape(shape)
+            stop = start + num_bars * len(columns)
+            parts[task] = values[..., start:stop].reshape(*values.shape[:-1], num_bars, len(columns))
             start = stop
         return parts
 
@@ -191,9 +182,8 @@ class Scored:
     def in_time(self, since_s: int = 0) -> Scored:
         """Leave out what was written late, or issued for an earlier close than `since_s`."""
         is_in_time = self.written_s < self.issued_for_s + self.issuer.bar_s
-        is_kept = is_in_time & (self.issued_for_s >= since_s)
-        times_s, written_s = self.issued_for_s[is_kept], self.written_s[is_kept]
-        return Scored(self.issuer, times_s, written_s, self.losses[is_kept])
+        kept = is_in_time & (self.issued_for_s >= since_s)
+        return Scored(self.issuer, self.issued_for_s[kept], self.written_s[kept], self.losses[kept])
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,17 +237,17 @@ def score(entry: Entry, candles: Candles, now_s: int) -> Score | None:
     At least `truth_bars` candles up to its last bar are needed. Returns its score; one without losses where a
     candle never came; None where it may still come.
     """
-    bar_s, num_bars = entry.issuer.bar_s, truth_bars(entry)
-    needed = np.arange(entry.due_s - num_bars * bar_s, entry.due_s, bar_s)
+    issuer, num_bars = entry.issuer, truth_bars(entry)
+    needed = np.arange(entry.due_s - num_bars * issuer.bar_s, entry.due_s, issuer.bar_s)
     is_needed = (candles.open_time_s >= needed[0]) & (candles.open_time_s <= needed[-1])
     if int(is_needed.sum()) < num_bars:
         return Score(now_s, None, None, None) if now_s >= entry.due_s + GIVEN_UP_S else None
     known = candles.newest(num_bars, int(needed[-1]))
     table = compute_table(known, _columns(entry))
-    ahead = slice(-entry.issuer.horizon_bars, None)
-    truth = {task: table.select(columns)[ahead] for task, columns in entry.issuer.tasks.items()}
-    last_close = float(table.column(CLOSE)[-1 - entry.issuer.horizon_bars])
-    return Score(now_s, known.digest, entry.issuer.joined(truth), _losses(entry, truth, last_close))
+    ahead = slice(-issuer.horizon_bars, None)
+    truth = {task: table.select(columns)[ahead] for task, columns in issuer.tasks.items()}
+    last_close = float(table.column(CLOSE)[-1 - issuer.horizon_bars])
+    return Score(now_s, known.digest, issuer.joined(truth), _losses(entry, truth, last_close))
 
 
 def _columns(entry: Entry) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ old, and no model of it has an age.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import pandas as pd
 
@@ -25,9 +25,6 @@ from v8.market.sources.source import BringsMany, CandleSource, present_of
 from v8.quantile_levels import interval_names, intervals, quantile_column
 from v8.tasks import TASKS
 from v8.wording import duration, number
-
-FORECAST_COLUMNS: Final = frozenset(name for task in TASKS.values() for name in task.columns)
-"""Of point forecasts; all others are quantiles of them."""
 
 
 @dataclass(frozen=True)
@@ -47,32 +44,23 @@ class Issued:
         return int(self.candles.open_time_s[-1]) + self.candles.series.bar_s
 
     @property
-    def model_sha256(self) -> str:
-        """Digest of the model file, 64 hex digits."""
-        return self.forecaster.about.model_sha256
-
-    @property
-    def revision(self) -> str | None:
-        """Commit of the Hub that the model is of, 40 hex digits; None for one of this machine."""
-        return self.forecaster.revision
-
-    @property
-    def profile(self) -> str:
-        """Name of the profile that the model was trained with."""
-        return self.forecaster.about.profile.name
-
-    @property
     def model_age_s(self) -> int | None:
         """Seconds from the newest candle that training has seen to the issue; None without a calendar."""
         return self.issued_at_s - self.forecaster.seen_until_s if self.is_dated else None
+
+    @property
+    def quality(self) -> dict[str, dict[str, Any]]:
+        """The judgement of its model, see `Metadata.quality`."""
+        return self.forecaster.about.quality
 
     def opens(self) -> list[str]:
         """Return when each forecast bar opens, ISO 8601 in UTC."""
         return [moment.strftime("%Y-%m-%dT%H:%M:%SZ") for moment in self.forecast.index]
 
     def points(self) -> pd.DataFrame:
-        """Return the point forecasts alone."""
-        return self.forecast[[name for name in self.forecast.columns if name in FORECAST_COLUMNS]]
+        """Return the point forecasts alone, without their quantiles."""
+        columns = {name for task in TASKS.values() for name in task.columns}
+        return self.forecast[[name for name in self.forecast.columns if name in columns]]
 
     def intervals(self) -> dict[str, list[list[str]]]:
         """Write each central interval of every point forecast, the widest first, row by row: "90 %"."""
@@ -88,26 +76,6 @@ class Issued:
             ]
         return written
 
-    @property
-    def quality(self) -> dict[str, dict[str, Any]]:
-        """The judgement per task: its error beside naive's and the best baseline's, and verdicts."""
-        return self.forecaster.about.quality
-
-    def _quantiles(self) -> dict[str, Any]:
-        """Return levels and how good they were, of a model that has some."""
-        judged = self.forecaster.about.quantiles
-        if not judged:
-            return {}
-        return {"quantiles": {"levels": list(self.forecaster.quantiles), "tasks": judged.summary()}}
-
-    def model_line(self) -> str:
-        """Say which model it is and how old."""
-        revision = f" at {self.revision}" if self.revision else ""
-        seen = f"it has seen candles until {iso(self.forecaster.seen_until_s)}"
-        if self.model_age_s is not None:
-            seen += f", {age(self.model_age_s)} before the forecast"
-        return f"Model: {self.place}{revision}, profile {self.profile}; {seen}."
-
     def demo_lines(self) -> list[str]:
         """Say of simulated candles that they are."""
         if self.candles.source != "demo":
@@ -115,41 +83,43 @@ class Issued:
         return ["Demo market: simulated candles; this forecast says nothing about real prices."]
 
     def lines(self) -> list[str]:
-        """Say what stands above the numbers."""
-        report = self.candles.report
-        lines = [
-            self.model_line(),
+        """Say what stands above the numbers: which model it is and how old, from which candles, how good."""
+        model, report = self.forecaster, self.candles.report
+        revision = f" at {model.revision}" if model.revision else ""
+        before = "" if self.model_age_s is None else f", {age(self.model_age_s)} before the forecast"
+        kinds, told = (("naive", "verdict"), ("best", "verdict_against_best")), self.quality.items()
+        naive, best = (
+            ", ".join(f"{task} {number(one[f'multiple_of_{kind}'])} ({one[verdict]})" for task, one in told)
+            for kind, verdict in kinds
+        )
+        return [
+            f"Model: {self.place}{revision}, profile {model.about.profile.name}; it has seen candles until "
+            f"{iso(model.seen_until_s)}{before}.",
             f"Candles: {len(self.candles):,} from {self.candles.source}, "
             f"{report.first_open} to {report.last_open} (open times).",
+            *self.demo_lines(),
+            f"Error on its test span as a multiple of the naive forecast's: {naive}.",
+            f"As a multiple of the best baseline's: {best}.",
         ]
-        lines += self.demo_lines()
-        naive, best = (
-            ", ".join(
-                f"{task} {number(told[f'multiple_of_{kind}'])} ({told[verdict]})"
-                for task, told in self.quality.items()
-            )
-            for kind, verdict in (("naive", "verdict"), ("best", "verdict_against_best"))
-        )
-        lines.append(f"Error on its test span as a multiple of the naive forecast's: {naive}.")
-        return [*lines, f"As a multiple of the best baseline's: {best}."]
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it, ready for JSON; the README says what the keys mean."""
-        report = self.candles.report
+        model, report = self.forecaster, self.candles.report
+        judged, levels = model.about.quantiles, list(model.quantiles)
         rows = zip(self.opens(), self.forecast.to_dict("records"), strict=True)
         return {
-            "series": str(self.forecaster.series),
+            "series": str(model.series),
             "issued_at": iso(self.issued_at_s),
             "first_bar": self.opens()[0],
             "model": {
                 "place": self.place,
-                "revision": self.revision,
-                "profile": self.profile,
-                "sha256": self.model_sha256,
-                "seen_until": iso(self.forecaster.seen_until_s),
+                "revision": model.revision,
+                "profile": model.about.profile.name,
+                "sha256": model.about.model_sha256,
+                "seen_until": iso(model.seen_until_s),
                 "age_s": self.model_age_s,
                 "quality": self.quality,
-                **self._quantiles(),
+                **({"quantiles": {"levels": levels, "tasks": judged.summary()}} if judged else {}),
             },
             "candles": {
                 "source": self.candles.source,
@@ -181,16 +151,26 @@ def issue(
     Raises `DataError` if there are no such candles, they cannot be trusted, break off, are too old, or of
     another market than the model's.
     """
-    _require_same_market(forecaster, source)
+    if forecaster.about.is_demo_market and source.is_publishable:
+        raise DataError(
+            where=str(forecaster.series),
+            rule="a model of the demo market forecasts the demo market only",
+            got=f"candles from {source.name}",
+            fix="Use param:source demo, or a model that was trained on real candles",
+        )
     num_bars = forecaster.needed_bars if bars is None else bars
     candles = forecaster.companions().newest(source, forecaster.series, num_bars)
     issued_at_s = present_of(source) if now_s is None else now_s
     is_any_age = is_any_age or not source.is_publishable
-    if not is_any_age:
-        _require_past(forecaster, issued_at_s)
-    forecast = forecaster.predict(
-        candles, now_s=issued_at_s, max_age_bars=None if is_any_age else forecaster.horizon_bars - 1
-    )
+    if not is_any_age and (seen_s := forecaster.seen_until_s) > issued_at_s:
+        raise DataError(  # a clock is wrong, or the model from elsewhere
+            where=str(forecaster.series),
+            rule="a model was trained before it forecasts the present",
+            got=f"{iso(issued_at_s)} as the present, and a model that has seen candles until {iso(seen_s)}",
+            fix="Check the clock of this machine and of the source; param:allow_old forecasts the past",
+        )
+    max_age_bars = None if is_any_age else forecaster.horizon_bars - 1
+    forecast = forecaster.predict(candles, now_s=issued_at_s, max_age_bars=max_age_bars)
     issued = Issued(forecaster, candles, forecast, place, issued_at_s, source.is_publishable)
     issued.lines()  # so that what cannot be told is refused here and not where it is printed
     return issued
@@ -219,46 +199,22 @@ def issue_each(
     """
     models.bring(names)
     forecasters: list[Forecaster] = []
-    refused: dict[str, V8Error] = {}
+    told = IssuedMany([], {})
     for name in names:
         try:
             forecasters.append(models.open(name))
         except V8Error as error:
-            refused[name] = error
+            told.refused[name] = error
     if forecasters and isinstance(source, BringsMany):
         num_bars = max(each.needed_bars for each in forecasters) if bars is None else bars
         brought = [one for each in forecasters for one in each.companions().with_neighbours([each.series])]
         source.bring([*dict.fromkeys(brought)], num_bars)
-    issued: list[Issued] = []
     for forecaster in forecasters:
         try:
-            issued.append(issue(forecaster, source, models.name, bars=bars, is_any_age=is_any_age))
+            told.issued.append(issue(forecaster, source, models.name, bars=bars, is_any_age=is_any_age))
         except V8Error as error:
-            refused[str(forecaster.series)] = error
-    return IssuedMany(issued, refused)
-
-
-def _require_same_market(forecaster: Forecaster, source: CandleSource) -> None:
-    """Refuse to speak about real prices with a model that has only seen simulated ones."""
-    if forecaster.about.is_demo_market and source.is_publishable:
-        raise DataError(
-            where=str(forecaster.series),
-            rule="a model of the demo market forecasts the demo market only",
-            got=f"candles from {source.name}",
-            fix="Use param:source demo, or a model that was trained on real candles",
-        )
-
-
-def _require_past(forecaster: Forecaster, now_s: int) -> None:
-    """Refuse a present that a model has already seen: a clock is wrong, or the model from elsewhere."""
-    if forecaster.seen_until_s > now_s:
-        seen = iso(forecaster.seen_until_s)
-        raise DataError(
-            where=str(forecaster.series),
-            rule="a model was trained before it forecasts the present",
-            got=f"{iso(now_s)} as the present, and a model that has seen candles until {seen}",
-            fix="Check the clock of this machine and of the source; param:allow_old forecasts the past",
-        )
+            told.refused[str(forecaster.series)] = error
+    return told
 
 
 def age(seconds: int) -> str:

@@ -20,7 +20,7 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -39,25 +39,21 @@ from v8.user_files import require_replaceable
 Numbers = TypeVar("Numbers", bound=NDArray[Any])
 
 _LEVEL: Final = 9
-
-BUSY_S: Final = 30.0
-"""How long one waits for another process to let go, in seconds."""
-
+BUSY_S: Final = 30.0  # how long one waits for another process to let go, in seconds
 _ISSUER: Final = TypeAdapter(Issuer)
 _TIMES: Final = TypeAdapter(tuple[OpenTime, OpenTime, Sha256])
-_BESIDE: Final = ("-wal", "-shm", "-journal")
-"""What SQLite opens beside a database."""
-
+_BESIDE: Final = ("-wal", "-shm", "-journal")  # what SQLite opens beside a database
 _FIX: Final = "Restore the file from a copy, or begin another ledger with param:ledger"
+_OTHER_FIX: Final = (
+    "Name another file with param:ledger, or use the v8 that wrote this one; it is left as it is"
+)
 _OF_THE_PLACE: Final = {
     getattr(sqlite3, f"SQLITE_{name}")
     for name in ("FULL", "READONLY", "IOERR", "CANTOPEN", "PERM", "BUSY", "LOCKED")
 }
 """What SQLite says when the place is at fault and not the content."""
 
-APPLICATION_ID: Final = 0x76386C67
-"""Marks a SQLite file as a ledger of v8: "v8lg"."""
-
+APPLICATION_ID: Final = 0x76386C67  # marks a SQLite file as a ledger of v8: "v8lg"
 SCHEMA_VERSION: Final = 1
 
 _TABLES: Final = (
@@ -155,9 +151,8 @@ def pack(values: NDArray[np.float32]) -> bytes:
 def unpack(content: bytes, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """Read what `pack` wrote. Raises `ValueError` if the bytes are not those of so many finite numbers."""
     size = 4 * int(np.prod(shape))
-    reader = zlib.decompressobj()
     try:
-        by_rank = reader.decompress(content, size + 1)  # a bomb is not unpacked
+        by_rank = zlib.decompressobj().decompress(content, size + 1)  # a bomb is not unpacked
     except zlib.error as error:
         raise ValueError(f"no packed numbers ({error})") from error
     if len(by_rank) != size:
@@ -265,16 +260,6 @@ class Ledger:
         with self._as_written("forecasts"):
             return None if found is None else int(found)
 
-    def issued_since(self, place: Path | str, series: str, since_s: int) -> list[int]:
-        """List the closes from `since_s` on that a forecast was issued for, seconds since the epoch."""
-        found = self._rows(
-            "SELECT issued_for_s FROM forecasts WHERE track = ? AND issued_for_s >= ? ORDER BY issued_for_s",
-            self._track(place, series),
-            since_s,
-        )
-        with self._as_written("forecasts"):
-            return [int(row[0]) for row in found]
-
     def add(self, entry: Entry) -> bool:
         """Write a forecast, on the disk at return; False if there is one of the same place, series, close."""
         issuer = entry.issuer
@@ -308,12 +293,14 @@ class Ledger:
         Those that were issued for a close before `since_s` are left out: who knows that they are scored need
         not look at them.
         """
-        unscored = "NOT EXISTS (SELECT 1 FROM scores WHERE forecast = forecasts.id)"
-        return self._entries(place, series, f"issued_for_s >= ? AND {unscored}", since_s)
-
-    def entry(self, place: Path | str, series: str, issued_for_s: int) -> Entry | None:
-        """Return the forecast of one close; None where there is none."""
-        return next(iter(self._entries(place, series, "issued_for_s = ?", issued_for_s).values()), None)
+        found = self._rows(
+            "SELECT id, issuer, issued_for_s, written_s, candles_digest, forecasts FROM forecasts "
+            "WHERE track = ? AND issued_for_s >= ? "
+            "AND NOT EXISTS (SELECT 1 FROM scores WHERE forecast = forecasts.id) ORDER BY issued_for_s",
+            self._track(place, series),
+            since_s,
+        )
+        return {number: self._entry(number, *row) for number, *row in found}
 
     def tally(self, place: Path | str, series: str) -> Tally:
         """Count the forecasts of a series."""
@@ -335,9 +322,19 @@ class Ledger:
             self._track(place, series),
         )
         by_issuer: dict[int, list[tuple[int, int, bytes]]] = {}
-        for issuer, *row in found:
-            by_issuer.setdefault(issuer, []).append(tuple(row))
-        return [self._scored(issuer, rows) for issuer, rows in by_issuer.items()]
+        for number, *row in found:
+            by_issuer.setdefault(number, []).append(tuple(row))
+        scored = []
+        for number, rows in by_issuer.items():
+            issuer = self._issuer(number)
+            with self._as_written("scores"):
+                times = np.array([row[:2] for row in rows], np.int64)
+                shape = (len(rows), len(issuer.forecasters), len(issuer.tasks))
+                losses = unpack_plain(b"".join(row[2] for row in rows), shape)
+                if (losses < 0).any():
+                    raise ValueError("errors below zero")
+            scored.append(Scored(issuer, times[:, 0], times[:, 1], losses))
+        return scored
 
     def newest_truths(self, place: Path | str, series: str, most: int) -> list[Known]:
         """Return the newest scored forecasts of a series that were in time, and what happened.
@@ -352,37 +349,15 @@ class Ledger:
             most,
         )
         issuers = {number: self._issuer(number) for number in {row[0] for row in found}}
-        by_issuer: dict[int, list[tuple[bytes, bytes]]] = {}
+        by_issuer: dict[int, tuple[list[Any], list[Any]]] = {}
         with self._as_written("scores"):
-            for number, issued_for_s, written_s, *packed in found:
-                if written_s < issued_for_s + issuers[number].bar_s and issuers[number].has_quantiles:
-                    by_issuer.setdefault(number, []).append(tuple(packed))
-        return [self._truths(issuers[number], rows) for number, rows in by_issuer.items()]
-
-    def _truths(self, issuer: Issuer, rows: list[tuple[bytes, bytes]]) -> Known:
-        shape = (len(issuer.forecasters), issuer.num_values)
-        with self._as_written("scores"):
-            values = np.stack([unpack(packed, shape) for packed, _ in rows])
-            return Known(issuer, values, np.stack([unpack(truth, shape[1:]) for _, truth in rows]))
-
-    def _scored(self, issuer_id: int, rows: list[tuple[int, int, bytes]]) -> Scored:
-        issuer = self._issuer(issuer_id)
-        shape = (len(rows), len(issuer.forecasters), len(issuer.tasks))
-        with self._as_written("scores"):
-            times = np.array([row[:2] for row in rows], np.int64)
-            losses = unpack_plain(b"".join(row[2] for row in rows), shape)
-            if (losses < 0).any():
-                raise ValueError("errors below zero")
-        return Scored(issuer, times[:, 0], times[:, 1], losses)
-
-    def _entries(self, place: Path | str, series: str, condition: str, time_s: int) -> dict[int, Entry]:
-        found = self._rows(
-            "SELECT id, issuer, issued_for_s, written_s, candles_digest, forecasts FROM forecasts "  # noqa: S608
-            f"WHERE track = ? AND {condition} ORDER BY issued_for_s",
-            self._track(place, series),
-            time_s,
-        )
-        return {number: self._entry(number, *row) for number, *row in found}
+            for number, issued_for_s, written_s, forecasts, truth in found:
+                issuer = issuers[number]
+                if written_s < issued_for_s + issuer.bar_s and issuer.has_quantiles:
+                    values, truths = by_issuer.setdefault(number, ([], []))
+                    values.append(unpack(forecasts, (len(issuer.forecasters), issuer.num_values)))
+                    truths.append(unpack(truth, (issuer.num_values,)))
+        return [Known(issuers[number], *map(np.stack, both)) for number, both in by_issuer.items()]
 
     def _entry(self, number: int, *row: Any) -> Entry:
         where, issuer, packed = f"{self.path}, forecast {number}", self._issuer(row[0]), row[-1]
@@ -407,23 +382,21 @@ class Ledger:
 
     def _known(self, table: str, **row: Any) -> int:
         """Return the number of a row that is added where it is not there yet."""
-        self._insert_new(table, " AND ".join(f"{name} = :{name}" for name in row), row)
-        key = " AND ".join(f"{name} = ?" for name in row)
-        found = self._rows(f"SELECT id FROM {table} WHERE {key}", *row.values())  # noqa: S608
+        key = " AND ".join(f"{name} = :{name}" for name in row)
+        self._insert_new(table, key, row)
         with self._as_written(table):
-            ((number,),) = found
+            ((number,),) = self._rows(f"SELECT id FROM {table} WHERE {key}", **row)  # noqa: S608
             return int(number)
 
     def _insert_new(self, table: str, key: str, row: Mapping[str, Any]) -> bool:
         names, values = ", ".join(row), ", ".join(f":{name}" for name in row)
         missing = f"NOT EXISTS (SELECT 1 FROM {table} WHERE {key})"  # noqa: S608 - our own words
         insert = f"INSERT INTO {table} ({names}) SELECT {values} WHERE {missing}"
-        added = self._connection.execute(insert, row)
-        return added.rowcount == 1
+        return self._connection.execute(insert, row).rowcount == 1
 
-    def _rows(self, query: str, *values: Any) -> list[Any]:
+    def _rows(self, query: str, *values: Any, **named: Any) -> list[Any]:
         with _spoken(self.path):
-            return self._connection.execute(query, values).fetchall()
+            return self._connection.execute(query, named or values).fetchall()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -464,7 +437,12 @@ def _connected(path: Path, *, is_writer: bool = False) -> sqlite3.Connection:
         address = f"{path.absolute().as_uri()}?{mode}"
         connection = sqlite3.connect(address, timeout=BUSY_S, isolation_level=None, uri=True)
         try:
-            _set_up(connection, path, is_writer=is_writer)
+            connection.execute("PRAGMA trusted_schema = OFF")
+            if found := schema_fault(connection):
+                rule = f"must be a ledger of schema {SCHEMA_VERSION}"
+                raise ArtifactError(where=str(path), rule=rule, got=found, fix=_OTHER_FIX)
+            # A power cut must not lose what was said to be written.
+            connection.execute("PRAGMA synchronous = FULL" if is_writer else "PRAGMA query_only = ON")
         except BaseException:
             connection.close()
             raise
@@ -475,16 +453,18 @@ def _mode(path: Path, *, is_writer: bool) -> str:
     """Say how SQLite must open a file: as one that cannot change where nobody can write it."""
     try:
         if not path.is_file():
+            begin = command("forecast", "runs/aligned")
             raise ArtifactError(
                 where=str(path),
                 rule="must be a ledger",
                 got="no such file" if not os.path.lexists(path) else "a folder, pipe or device",
-                fix=f"Begin one with `{command('forecast', 'runs/aligned')}`, or name "
-                f"another with param:ledger",
+                fix=f"Begin one with `{begin}`, or name another with param:ledger",
             )
         for ending in _BESIDE:
             require_replaceable(path.with_name(path.name + ending))
-        has_log = _has_log(path)
+        has_log = False
+        with suppress(FileNotFoundError):  # whoever closes it last removes its log at any moment
+            has_log = path.with_name(f"{path.name}-wal").stat().st_size > 0
     except OSError as error:
         raise StorageError.of(error.filename or path, error) from error
     if is_writer or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
@@ -497,27 +477,6 @@ def _mode(path: Path, *, is_writer: bool) -> str:
             fix="Read it as the user who writes it, or copy both files",
         )
     return "mode=ro&immutable=1"
-
-
-def _has_log(path: Path) -> bool:
-    """Say whether a ledger has a log with content; whoever closes it last removes that at any moment."""
-    try:
-        return path.with_name(f"{path.name}-wal").stat().st_size > 0
-    except FileNotFoundError:
-        return False
-
-
-def _set_up(connection: sqlite3.Connection, path: Path, *, is_writer: bool) -> None:
-    connection.execute("PRAGMA trusted_schema = OFF")
-    if found := schema_fault(connection):
-        raise ArtifactError(
-            where=str(path),
-            rule=f"must be a ledger of schema {SCHEMA_VERSION}",
-            got=found,
-            fix="Name another file with param:ledger, or use the v8 that wrote this one; it is left as it is",
-        )
-    # A power cut must not lose what was said to be written.
-    connection.execute("PRAGMA synchronous = FULL" if is_writer else "PRAGMA query_only = ON")
 
 
 @contextmanager

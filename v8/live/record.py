@@ -42,6 +42,11 @@ from v8.tasks import TASKS
 MOST_FORECASTS: Final = 1_000
 """Newest scored forecasts of a series: ten days of 15m bars, six weeks of hours."""
 
+MIN_DAYS: Final = 7
+"""Days (UTC) with scored forecasts from which a difference is tested."""
+
+Floats = NDArray[np.float64]
+
 
 @dataclass(frozen=True)
 class Coverage:
@@ -60,12 +65,6 @@ Covered = Sequence[tuple[Issuer, Mapping[str, Coverage]]]
 """Per issuer with intervals what they held, per task."""
 
 
-def coverage_by_issuer(ledger: Ledger, place: Path | str, series: str) -> Covered:
-    """Count what the intervals of each issuer of a series held, per task; only of those that have some."""
-    found = ledger.newest_truths(place, series, MOST_FORECASTS)
-    return [(one.issuer, _by_task(one)) for one in found if _pairs(one.issuer)]
-
-
 def together(coverages: Iterable[Coverage | None]) -> Coverage | None:
     """Add up coverages, by the intervals that all of them have; None where there is none."""
     found = [one for one in coverages if one]
@@ -76,26 +75,17 @@ def together(coverages: Iterable[Coverage | None]) -> Coverage | None:
     return Coverage(num_held, sum(one.num_truths for one in found))
 
 
-def _pairs(issuer: Issuer) -> Sequence[tuple[float, float]]:
-    levels = [level for level in map(level_of, issuer.forecasters) if level is not None]
-    return intervals(sorted([*levels, MEDIAN]))
-
-
 def _by_task(known: Known) -> dict[str, Coverage]:
+    """Count what each interval of an issuer held, per task."""
     issuer, num_held = known.issuer, dict[str, dict[str, int]]()
-    for pair in _pairs(issuer):
+    levels = [level for level in map(level_of, issuer.forecasters) if level is not None]
+    for pair in intervals(sorted([*levels, MEDIAN])):
         low_NV, high_NV = (known.of(quantile_forecaster(level)) for level in pair)
         held_NV = (low_NV <= known.truth) & (known.truth <= high_NV)
         for task, held in issuer.split(held_NV.astype(np.float32)).items():
             num_held.setdefault(task, {})[f"{percent_of(nominal(pair))} %"] = int(held.sum())
     sizes = {task: len(known.truth) * issuer.horizon_bars * len(one) for task, one in issuer.tasks.items()}
     return {task: Coverage(held, sizes[task]) for task, held in num_held.items()}
-
-
-Floats = NDArray[np.float64]
-
-MIN_DAYS: Final = 7
-"""Days (UTC) with scored forecasts from which a difference is tested."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,34 +220,32 @@ class _Scores:
         """The same of those that give one number, the model and baselines."""
         return {name: loss for name, loss in self.means.items() if level_of(name) is None}
 
-    @cached_property
-    def num_days(self) -> int:
-        """Days, UTC, on which forecasts were issued."""
-        return len(np.unique(self.times_s // DAY_S))
-
     @property
-    def crps(self) -> float | None:
-        """Mean over the levels of twice the pinball loss, which at the median is the model's error."""
-        of_quantiles = [loss for name, loss in self.means.items() if level_of(name) is not None]
-        return mean([self.means[MODEL], *of_quantiles]) if of_quantiles else None
-
-    def against(self, baseline: str) -> Against:
-        """Put the model beside a baseline."""
-        ours, theirs = self.means[MODEL], self.means[baseline]
-        is_tested = not is_equal(ours, theirs) and self.num_days >= MIN_DAYS
-        p_value = self.losses.test(self.task, MODEL, baseline).p_value if is_tested else None
-        return Against(baseline, ours, theirs, p_value, p_value)
+    def baselines(self) -> dict[str, float]:
+        """The same of the baselines."""
+        return {name: loss for name, loss in self.points.items() if name != MODEL}
 
     def beside(self, best: str) -> LiveTask:
         """Put the model beside naive and the best baseline, or naive again where that is not here."""
+        num_days = len(np.unique(self.times_s // DAY_S))
+        ours, points = self.means[MODEL], self.points
+
+        def against(baseline: str) -> Against:
+            theirs = self.means[baseline]
+            is_tested = not is_equal(ours, theirs) and num_days >= MIN_DAYS
+            p_value = self.losses.test(self.task, MODEL, baseline).p_value if is_tested else None
+            return Against(baseline, ours, theirs, p_value, p_value)
+
+        # The mean over the levels of twice the pinball loss, which at the median is the model's error.
+        of_quantiles = [loss for name, loss in self.means.items() if name not in points]
         return LiveTask(
             num_scored=self.num_scored,
-            num_days=self.num_days,
-            errors=self.points,
-            crps=self.crps,
-            coverage=None if self.crps is None else self.coverage,
-            naive=self.against(NAIVE),
-            best=self.against(best if best in self.by_forecaster else NAIVE),
+            num_days=num_days,
+            errors=points,
+            crps=mean([ours, *of_quantiles]) if of_quantiles else None,
+            coverage=self.coverage if of_quantiles else None,
+            naive=against(NAIVE),
+            best=against(best if best in self.by_forecaster else NAIVE),
         )
 
 
@@ -269,20 +257,18 @@ def live_record(ledger: Ledger, place: Path | str, series: Sequence[str] | str |
     wanted = [series] if isinstance(series, str) else series
     names = ledger.series(place) if wanted is None else list(wanted)
     scored = {name: [one.in_time() for one in ledger.scored(place, name)] for name in names}
-    covered = {
-        name: coverage_by_issuer(ledger, place, name)
-        if any(one.issuer.has_quantiles for one in those)
-        else ()
-        for name, those in scored.items()
-    }
-    by_task = {task: _by_series(scored, covered, task) for task in TASKS}
-    by_task = {task: losses for task, losses in by_task.items() if losses}
-    best = {task: _best_baseline([*losses.values()]) for task, losses in by_task.items()}
+    covered: dict[str, Covered] = dict.fromkeys(names, ())
+    for name, those in scored.items():
+        if any(one.issuer.has_quantiles for one in those):
+            truths = ledger.newest_truths(place, name, MOST_FORECASTS)
+            covered[name] = [(known.issuer, _by_task(known)) for known in truths]
+    by_task = {task: found for task in TASKS if (found := _by_series(scored, covered, task))}
+    best = {task: best_of([one.baselines for one in found.values()]) for task, found in by_task.items()}
     of_series = {
         task: dict(
-            zip(losses, with_corrected([one.beside(best[task]) for one in losses.values()]), strict=True)
+            zip(found, with_corrected([one.beside(best[task]) for one in found.values()]), strict=True)
         )
-        for task, losses in by_task.items()
+        for task, found in by_task.items()
     }
     lines = [
         LiveSeries(
@@ -353,10 +339,6 @@ def _in_units_of_naive(scores: _Scores, forecaster: str) -> Floats:
     """Return losses as multiples of naive's mean; 0 in a market that stood still, where naive makes none."""
     unit = scores.means[NAIVE]
     return scores.by_forecaster[forecaster] / unit if unit > 0 else np.zeros(len(scores.times_s))
-
-
-def _best_baseline(scores: Sequence[_Scores]) -> str:
-    return best_of([{name: loss for name, loss in one.points.items() if name != MODEL} for one in scores])
 
 
 def _generation(scored: Scored, best: Mapping[str, str], covered: Covered) -> LiveGeneration:
