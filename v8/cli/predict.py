@@ -124,10 +124,10 @@ def _print_rows(issued: Sequence[Issued]) -> None:
     first, last = issued[0], max(one.issued_at_s for one in issued)
     header = ("series", "first bar", "bars", "last close", "low", "high", "close", "change", "× best", "age")
     print_table(Table(header, map(_row, issued), f"{len(issued)} forecasts issued at {iso(last)}"))
-    revision = f" at {first.revision}" if first.revision else ""
-    task = next(iter(first.quality))
+    model, task = first.forecaster, next(iter(first.quality))
+    revision, profile = f" at {model.revision}" if model.revision else "", model.about.profile.name
     print_lines(
-        f"Models: {first.place}{revision}, profile {first.profile}. Candles: {first.candles.source}.",
+        f"Models: {first.place}{revision}, profile {profile}. Candles: {first.candles.source}.",
         *first.demo_lines(),
         "low, high: of all bars; close: of the last bar, and its change from the last close.",
         f"× best: error of {task} on the test span as a multiple of the best baseline's; below 1 it is less.",
