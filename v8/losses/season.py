@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -167,12 +167,8 @@ def _damaged(file: Path, got: str) -> ArtifactError:
     return ArtifactError(where=str(file), rule="must be a season as v8 writes it", got=got[:200], fix=_FIX)
 
 
-POOLS: Final[Mapping[str, Callable[[Stretch], bool]]] = {
-    "all folds": lambda stretch: True,
-    "calm folds": lambda stretch: not stretch.is_break,
-    "break folds": lambda stretch: stretch.is_break,
-}
-"""What folds are pooled to, for people; by timeframe."""
+POOLS: Final = {"all folds": (False, True), "calm folds": (False,), "break folds": (True,)}
+"""What folds are pooled to, for people, by whether they are breaks; by timeframe."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +180,15 @@ class Cell:
     judgement: Judgement
     season: Season
     quantiles: QuantileJudgement | None = None
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Name of the fold and timeframe."""
+        return f"fold {self.fold}", self.series.timeframe
+
+
+_Groups = dict[tuple[str, str], list[Cell]]
+"""Cells that are shown together, by the name of them all and by timeframe."""
 
 
 @dataclass(frozen=True)
@@ -249,29 +254,26 @@ class Seasons:
 
 
 def seasons_of(cells: Sequence[Cell]) -> Seasons:
-    """Work out the figures of some cells."""
-    folds: list[Stretch] = []
-    pools: list[Stretch] = []
-    series: dict[str, dict[str, TaskResult]] = {}
-    for timeframe in dict.fromkeys(cell.series.timeframe for cell in cells):
-        chosen = [cell for cell in cells if cell.series.timeframe == timeframe]
-        those = {
-            number: _stretch(f"fold {number}", timeframe, [cell for cell in chosen if cell.fold == number])
-            for number in dict.fromkeys(cell.fold for cell in chosen)
-        }
-        folds += those.values()
-        for name, is_in in POOLS.items():
-            pooled = [cell for cell in chosen if is_in(those[cell.fold])]
-            is_other = name == next(iter(POOLS)) or len(pooled) < len(chosen)
-            pools += [_stretch(name, timeframe, pooled)] if pooled and is_other else []
-        for one in dict.fromkeys(cell.series for cell in chosen):
-            series[str(one)] = _tasks([cell for cell in chosen if cell.series == one])
-    by_fold = {(one.name, one.timeframe): one for one in folds}
+    """Work out the figures of some cells, those of one series in the order of folds."""
+    timeframes = [*dict.fromkeys(cell.series.timeframe for cell in cells)]
+    by_fold: _Groups = {}
+    by_pool: _Groups = {}
+    by_series: dict[str, list[Cell]] = {}
+    for cell in sorted(cells, key=lambda cell: timeframes.index(cell.series.timeframe)):
+        by_fold.setdefault(cell.place, []).append(cell)
+        by_series.setdefault(str(cell.series), []).append(cell)
+    folds = _stretches(by_fold)
+    for timeframe in timeframes:
+        those = [cell for cell in cells if cell.series.timeframe == timeframe]
+        for name, kinds in POOLS.items():
+            pooled = [cell for cell in those if folds[cell.place].is_break in kinds]
+            if pooled and (len(kinds) > 1 or len(pooled) < len(those)):
+                by_pool[name, timeframe] = pooled
     return Seasons(
-        folds=_corrected(folds),
-        pools=_corrected(pools),
-        series=dict(zip(series, _with_corrected([*series.values()]), strict=True)),
-        cells=tuple(_shown(one, by_fold[f"fold {one.fold}", one.series.timeframe]) for one in cells),
+        folds=tuple(folds.values()),
+        pools=tuple(_stretches(by_pool).values()),
+        series=dict(zip(by_series, _tasks([*by_series.values()]), strict=True)),
+        cells=tuple(_shown(cell, folds[cell.place]) for cell in cells),
     )
 
 
@@ -287,26 +289,42 @@ def _shown(cell: Cell, fold: Stretch) -> SeriesFold:
     )
 
 
-def _stretch(name: str, timeframe: str, cells: Sequence[Cell]) -> Stretch:
-    seasons = [cell.season for cell in cells]
-    shock = median(season.shock for season in seasons)
-    first, last = (float(median(season.held[step] for season in seasons)) for step in (0, -1))
-    return Stretch(
-        name=name,
-        timeframe=timeframe,
-        num_series=len({cell.series for cell in cells}),
-        first_close=iso(min(int(season.closes_s[0]) for season in seasons)),
-        last_close=iso(max(int(season.closes_s[-1]) for season in seasons)),
-        shock=shock,
-        is_break=shock > BREAK_FACTOR,
-        held=(first, last),
-        tasks=_tasks(cells),
-    )
+def _stretches(groups: _Groups) -> dict[tuple[str, str], Stretch]:
+    """Put cells together that are told in one table."""
+    found = {}
+    for ((name, timeframe), cells), tasks in zip(groups.items(), _tasks([*groups.values()]), strict=True):
+        seasons = [cell.season for cell in cells]
+        shock = median(season.shock for season in seasons)
+        first, last = (float(median(season.held[step] for season in seasons)) for step in (0, -1))
+        found[name, timeframe] = Stretch(
+            name=name,
+            timeframe=timeframe,
+            num_series=len({cell.series for cell in cells}),
+            first_close=iso(min(int(season.closes_s[0]) for season in seasons)),
+            last_close=iso(max(int(season.closes_s[-1]) for season in seasons)),
+            shock=shock,
+            is_break=shock > BREAK_FACTOR,
+            held=(first, last),
+            tasks=tasks,
+        )
+    return found
 
 
-def _tasks(cells: Sequence[Cell]) -> dict[str, TaskResult]:
-    having = {task: [cell for cell in cells if task in cell.judgement.tasks] for task in TASKS}
-    return {task: _task(those, task) for task, those in having.items() if those}
+def _tasks(groups: Sequence[Sequence[Cell]]) -> list[dict[str, TaskResult]]:
+    """Return the tasks of each group, their p-values corrected for how many stand in the table.
+
+    Those of naive and of the best baselines are corrected apart.
+    """
+    tables = []
+    for cells in groups:
+        having = {task: [cell for cell in cells if task in cell.judgement.tasks] for task in TASKS}
+        tables.append({task: _task(those, task) for task, those in having.items() if those})
+    results = [result for tasks in tables for result in tasks.values()]
+    naive = table.corrected_p_values([result.p_naive for result in results])
+    best = table.corrected_p_values([result.p_best for result in results])
+    paired = zip(results, naive, best, strict=True)
+    fixed = (replace(each, p_naive=one, p_best=other) for each, one, other in paired)
+    return [{task: next(fixed) for task in tasks} for tasks in tables]
 
 
 def _task(cells: Sequence[Cell], task: str) -> TaskResult:
@@ -381,18 +399,3 @@ def shared_differences(
     closes_s, places = np.unique(np.concatenate(times), return_inverse=True)
     sums = np.bincount(places, weights=np.concatenate(values))
     return closes_s, sums / np.bincount(places)
-
-
-def _corrected(stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:
-    fixed = _with_corrected([stretch.tasks for stretch in stretches])
-    return tuple(replace(stretch, tasks=tasks) for stretch, tasks in zip(stretches, fixed, strict=True))
-
-
-def _with_corrected(tables: Sequence[Mapping[str, TaskResult]]) -> list[dict[str, TaskResult]]:
-    """Correct the p-values of a table for how many there are, naive's and the best baselines' apart."""
-    results = [result for tasks in tables for result in tasks.values()]
-    naive = table.corrected_p_values([result.p_naive for result in results])
-    best = table.corrected_p_values([result.p_best for result in results])
-    paired = zip(results, naive, best, strict=True)
-    fixed = (replace(each, p_naive=one, p_best=other) for each, one, other in paired)
-    return [{task: next(fixed) for task in tasks} for tasks in tables]
