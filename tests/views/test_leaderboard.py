@@ -17,10 +17,10 @@ from v8.losses.judgement import Judgement
 from v8.losses.leaderboard import (
     LeaderboardRow,
     TaskScore,
+    compared,
     median,
     rank_results,
     read_results,
-    summarise,
     write_leaderboard_csv,
 )
 from v8.losses.table import Against
@@ -104,7 +104,7 @@ def test_p_values_are_corrected_per_task_over_all_series_of_the_leaderboard(make
     assert by_name["B"].is_significant  # significantly worse, as its verdict says
     assert by_name["B"].verdict == "loses to naive"
     assert by_name["D"].corrected_p_value is None
-    summary = summarise(rows)["ohlc"].naive
+    summary = compared(rows)["ohlc", "naive"]
     assert (summary.num_beating, summary.num_losing, summary.num_undecided) == (2, 1, 1)
 
 
@@ -125,8 +125,7 @@ def test_every_score_stands_beside_naive_and_the_best_baseline(make_metadata) ->
     ]
     assert [score.best.verdict for score in scores] == [f"{one} last_close" for one in words]
     assert [score.lost for score in scores] == [["last_close"] if one == "loses to" else [] for one in words]
-    summary = summarise(rows)["bands"]
-    naive, best = summary.shown
+    naive, best = (wins for (task, _), wins in compared(rows).items() if task == "bands")
     assert (naive.name, naive.num_beating, naive.num_losing) == ("naive", 3, 0)
     told = best.num_beating, best.num_losing, best.num_undecided
     assert told == tuple(map(words.count, ("beats", "loses to", "no real difference from")))
@@ -179,9 +178,9 @@ def test_the_summary_holds_medians_over_series(make_metadata) -> None:
     rows = leaderboard(
         [make_metadata(f"{name}USDT-1h", share=share, num_windows=90) for name, share in shares.items()]
     )
-    summary = summarise(rows)
-    assert list(summary) == ["ohlc", "bands", "volatility"]
-    naive = summary["bands"].naive
+    summary = compared(rows)
+    assert list(dict.fromkeys(task for task, _ in summary)) == ["ohlc", "bands", "volatility"]
+    naive = summary["bands", "naive"]
     assert naive.median_multiple == pytest.approx(0.8)
     assert naive.median_skill == pytest.approx(0.2)
     assert (naive.num_beating, naive.num_losing, naive.num_series) == (2, 1, 3)
@@ -190,12 +189,12 @@ def test_the_summary_holds_medians_over_series(make_metadata) -> None:
 
 def test_an_even_number_of_series_has_the_mean_of_the_middle_two_as_median(make_metadata) -> None:
     rows = leaderboard([make_metadata("AUSDT-1h", share=0.4), make_metadata("BUSDT-1h", share=0.1)])
-    assert summarise(rows)["ohlc"].naive.median_skill == pytest.approx(0.25)
+    assert compared(rows)["ohlc", "naive"].median_skill == pytest.approx(0.25)
 
 
 def test_the_summary_of_no_series_has_no_medians() -> None:
     rows = leaderboard([])
-    assert (rows, summarise(rows), median(row.hit_rate for row in rows)) == ([], {}, None)
+    assert (rows, compared(rows), median(row.hit_rate for row in rows)) == ([], {}, None)
 
 
 def test_the_csv_has_one_line_per_series_and_names_its_columns(make_metadata, tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from v8.profile import Profile
 from v8.runs.backtest import Asked, carry_out
 from v8.runs.execution import TrainAll
 from v8.views import backtest as page
-from v8.views.backtest import BacktestResults, read_results
+from v8.views.backtest import BacktestResults, read_results, task_cells
 from v8.views.markup import DEMO_WARNING
-from v8.wording import Table, number, p_value, plural
+from v8.wording import Table, plural
 
 HEAD: Final = (
     *("profile", "folds", "task", "model", "best baseline", "its error", "× best", "smaller", "p"),
@@ -62,18 +62,9 @@ def rows_of(found: Mapping[str, BacktestResults]) -> Iterator[list[str]]:
     for name, results in found.items():
         for pool in results.pools:
             for task, told in pool.tasks.items():
-                yield [
-                    name,
-                    f"{pool.name}, {pool.timeframe}",
-                    task,
-                    number(told.ours),
-                    told.best,
-                    number(told.multiples[told.best]),
-                    number(told.against_best),
-                    f"{told.num_better} of {told.num_cells}",
-                    p_value(told.p_best),
-                    told.verdict,
-                ]
+                cells = task_cells(told) | {"best baseline": told.best}
+                stretch = f"{pool.name}, {pool.timeframe}"
+                yield [name, stretch, task, *(cells[column] for column in HEAD[3:])]
 
 
 def judge_seasons(path: Path, wanted: Asked, source: CandleSource, train_all: TrainAll) -> BacktestResults:

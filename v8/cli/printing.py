@@ -4,7 +4,7 @@ Nothing but text and line ends goes to anything that is not a terminal.
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from rich.table import Column
 
 from v8.artifacts.run_folder import ERROR_FILE
 from v8.errors import V8Error
-from v8.losses.leaderboard import LeaderboardRow, TaskSummary, summarise
+from v8.losses.leaderboard import LeaderboardRow, compared
 from v8.losses.table import ALPHA, Against
 from v8.machine.starting import quiet_start
 from v8.market.series import Series, iso
@@ -160,36 +160,27 @@ def print_leaderboard(rows: Sequence[LeaderboardRow]) -> None:
     if not rows:
         print_lines("No series is finished.")
         return
-    summaries = summarise(rows)
-    compared = [f"{task} × {wins.name}" for task, summary in summaries.items() for wins in summary.shown]
-    header = ("series", *compared, "direction", "best epoch", "seconds")
+    every = compared(rows)
+    header = ("series", *(f"{task} × {name}" for task, name in every), "direction", "best epoch", "seconds")
+    cells = []
+    for row in rows:
+        multiples = (_multiple(row.compared[key]) if key in row.compared else "" for key in every)
+        about = "" if row.hit_rate is None else percent(row.hit_rate), epochs(row.best_epoch, row.epochs_run)
+        cells.append([row.series, *multiples, *about, f"{row.seconds:.1f}"])
     demo = " - DEMO MARKET, simulated, not a real coin" if any(row.source == "demo" for row in rows) else ""
     title = f"Leaderboard: mean absolute error as a multiple of a forecast without a network{demo}"
-    print_table(Table(header, (_board_cells(row, summaries) for row in rows), title))
-    _print_wins(summaries)
-    print_lines(_significance(rows))
-
-
-def _board_cells(row: LeaderboardRow, summaries: Mapping[str, TaskSummary]) -> list[str]:
-    cells = [row.series]
-    for task, summary in summaries.items():
-        score = row.tasks.get(task)
-        cells += map(_multiple, score.shown) if score else [""] * len(summary.shown)
-    hit_rate = "" if row.hit_rate is None else percent(row.hit_rate)
-    return [*cells, hit_rate, epochs(row.best_epoch, row.epochs_run), f"{row.seconds:.1f}"]
-
-
-def _print_wins(summaries: Mapping[str, TaskSummary]) -> None:
-    """Print how many models beat the naive forecast and the best baseline, lose to them, or neither."""
+    print_table(Table(header, cells, title))
     title = "Beside the naive forecast and the best baseline of each task over these series"
     header = ("task", "beside", "series", "median", "beat it", "lose to it", "no real difference")
-    cells = []
-    for task, summary in summaries.items():
-        for wins in summary.shown:
-            counts = wins.num_beating, wins.num_losing, wins.num_undecided
-            median = f"× {number(wins.median_multiple)}"
-            cells.append((task, wins.name, wins.num_series, median, *counts))
-    print_table(Table(header, cells, title))
+    wins = (
+        [
+            *(task, name, one.num_series, f"× {number(one.median_multiple)}"),
+            *(one.num_beating, one.num_losing, one.num_undecided),
+        ]
+        for (task, name), one in every.items()
+    )
+    print_table(Table(header, wins, title))
+    print_lines(_significance(rows))
 
 
 def _significance(rows: Sequence[LeaderboardRow]) -> str:

@@ -21,7 +21,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import StrictBool, TypeAdapter
 
@@ -163,29 +163,17 @@ class Wins:
         return None if self.median_multiple is None else 1.0 - self.median_multiple
 
 
-Compared = TypeVar("Compared", Against, Wins)
-
-
 @dataclass(frozen=True)
-class Beside(Generic[Compared]):
-    """One task beside the naive forecast and the best baseline of the task."""
+class TaskScore:
+    """One task of one series, beside the naive forecast and the best baseline of the task."""
 
-    naive: Compared
-    best: Compared
+    naive: Against
+    best: Against
 
     @property
-    def shown(self) -> tuple[Compared, ...]:
+    def shown(self) -> tuple[Against, ...]:
         """Both, or naive alone where no other baseline is better than it."""
         return (self.naive,) if self.best.name == self.naive.name else (self.naive, self.best)
-
-
-TaskSummary = Beside[Wins]
-"""One task over all series that have it."""
-
-
-@dataclass(frozen=True)
-class TaskScore(Beside[Against]):
-    """One task of one series."""
 
     @property
     def lost(self) -> list[str]:
@@ -208,6 +196,11 @@ class LeaderboardRow:
     best_epoch: int  # epoch whose weights were kept; 0 is the untrained network
     epochs_run: int  # epochs trained
     seconds: float  # wall time over all stages, in seconds
+
+    @property
+    def compared(self) -> dict[tuple[str, str], Against]:
+        """Each task beside each baseline that is shown, by task and name of the baseline."""
+        return {(task, one.name): one for task, score in self.tasks.items() for one in score.shown}
 
 
 def rank_results(results: Iterable[SeriesResult]) -> list[LeaderboardRow]:
@@ -234,14 +227,12 @@ def rank_results(results: Iterable[SeriesResult]) -> list[LeaderboardRow]:
     return sorted(rows, key=_rank)
 
 
-def summarise(rows: Sequence[LeaderboardRow]) -> dict[str, TaskSummary]:
-    """Summarise every task that any series has, in the order of the tasks."""
-    scores = {task: [row.tasks[task] for row in rows if task in row.tasks] for task in TASKS}
-    return {
-        task: TaskSummary(_wins([one.naive for one in those]), _wins([one.best for one in those]))
-        for task, those in scores.items()
-        if those
-    }
+def compared(rows: Iterable[LeaderboardRow]) -> dict[tuple[str, str], Wins]:
+    """Sum up what a leaderboard compares, by the keys of `LeaderboardRow.compared`: tasks in their order."""
+    found: dict[tuple[str, str], list[Against]] = {}
+    for key, one in (pair for row in rows for pair in row.compared.items()):
+        found.setdefault(key, []).append(one)
+    return {key: _wins(found[key]) for task in TASKS for key in found if key[0] == task}
 
 
 def median(values: Iterable[float | None]) -> float | None:

@@ -187,7 +187,7 @@ def _stretch_cells(one: Stretch, task: str) -> dict[str, str]:
     told = one.tasks[task]
     return {
         **{called(name): number(multiple) for name, multiple in told.multiples.items()},
-        **_task_cells(told),
+        **task_cells(told),
         "fold": f"{one.name}, {one.timeframe}",
         "task": task,
         "judged from": one.first_close[:10],
@@ -197,7 +197,8 @@ def _stretch_cells(one: Stretch, task: str) -> dict[str, str]:
     }
 
 
-def _task_cells(told: TaskResult) -> dict[str, str]:
+def task_cells(told: TaskResult) -> dict[str, str]:
+    """Write what is told of a task, by the names of columns."""
     beside = number(told.against_best)
     return {
         "model": number(told.ours),
@@ -238,7 +239,7 @@ def series_table(results: BacktestResults) -> Table:
     for task in results.tasks:
         head += [task, f"{task} × best", "p", "verdict"]
     for name, found in results.series.items():
-        told = (_task_cells(found[task]) if task in found else {} for task in results.tasks)
+        told = (task_cells(found[task]) if task in found else {} for task in results.tasks)
         rows.append([name, *(cells.get(column, ABSENT) for cells in told for column in columns)])
     return Table(head, rows, "By series, over its folds; the best baseline is that of the series")
 

@@ -21,7 +21,7 @@ from v8.artifacts.run_folder import RUN_FILE, RunRecord
 from v8.artifacts.series_artifact import covariate_note
 from v8.errors import shown
 from v8.losses.judgement import MODEL
-from v8.losses.leaderboard import LeaderboardRow, SeriesResult, median, rank_results, summarise
+from v8.losses.leaderboard import LeaderboardRow, SeriesResult, compared, median, rank_results
 from v8.losses.table import ALPHA
 from v8.records import Moment, Plain, Sha256, Word, at_keys, checked
 from v8.tasks import TASKS
@@ -267,26 +267,20 @@ def _summary(rows: Sequence[LeaderboardRow]) -> str:
             *map(number, (wins.median_multiple, wins.median_skill)),
             *map(count, (wins.num_beating, wins.num_losing, wins.num_undecided)),
         ]
-        for task, summary in summarise(rows).items()
-        for wins in summary.shown
+        for (task, _), wins in compared(rows).items()
     ]
     return Table([*header, "beat it", "lose to it", "no real difference"], cells).markdown()
 
 
 def _leaderboard(rows: Sequence[LeaderboardRow], *, is_tested: bool) -> str:
-    summaries = summarise(rows)
-    header = ["series"]
-    for task, summary in summaries.items():
-        for wins in summary.shown:
-            header += [f"{TASKS[task].title} × {wins.name}", *(["p"] if is_tested else [])]
-    lines = []
+    every, header, lines = compared(rows), ["series"], []
+    for task, name in every:
+        header += [f"{TASKS[task].title} × {name}", *(["p"] if is_tested else [])]
     for row in rows:
         cells = [_labelled(row)]
-        for task, summary in summaries.items():
-            score = row.tasks.get(task)
-            for against in score.shown if score else [None] * len(summary.shown):
-                cells.append(number(against.multiple if against else None))
-                cells += [p_value(against.corrected_p_value if against else None)] if is_tested else []
+        for one in map(row.compared.get, every):
+            cells.append(number(one.multiple if one else None))
+            cells += [p_value(one.corrected_p_value if one else None)] if is_tested else []
         low, high = map(percent, row.hit_rate_95 or (None, None))
         cells.append(f"{percent(row.hit_rate)} ({low} to {high})" if row.hit_rate_95 else ABSENT)
         lines.append(cells)

@@ -16,7 +16,7 @@ from v8.columns import BB_LOWER, BB_UPPER, CLOSE, HIGH, LOW, TASK_BANDS, TASK_OH
 from v8.features.table import compute_columns
 from v8.formulas.baselines import BASELINES, NAIVE
 from v8.losses.judgement import MODEL, Judgement
-from v8.losses.leaderboard import History, LeaderboardRow, summarise
+from v8.losses.leaderboard import History, LeaderboardRow, compared
 from v8.market.candles import Candles
 from v8.quantile_levels import MEDIAN, intervals, levels_of, nominal, percent_of, quantile_column
 from v8.tasks import TASKS, Task
@@ -170,7 +170,7 @@ def dot_figure(
 def multiples_figure(rows: Sequence[LeaderboardRow], its: str) -> Chart:
     """Draw series' errors as multiples of `its`, a value of `BESIDE`; hollow dots may be luck."""
     kind, multiples, is_sure = "naive" if its == NAIVE_ERROR else "best", {}, {}
-    for task in summarise(rows):
+    for task in dict.fromkeys(task for task, _ in compared(rows)):
         scores = [getattr(row.tasks.get(task), kind, None) for row in rows]
         multiples[task] = [one and one.multiple for one in scores]
         is_sure[task] = [bool(one and one.is_significant) for one in scores]

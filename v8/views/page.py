@@ -12,6 +12,7 @@ drawn again.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -24,7 +25,7 @@ from v8.artifacts.run_folder import RunRecord
 from v8.artifacts.series_artifact import FORECASTS_FILE, ForecastSample
 from v8.formulas.baselines import BASELINES, NAIVE, called
 from v8.losses.judgement import MODEL, Judgement, QuantileJudgement
-from v8.losses.leaderboard import History, LeaderboardRow, SeriesResult, Wins, median, rank_results, summarise
+from v8.losses.leaderboard import History, LeaderboardRow, SeriesResult, Wins, compared, median, rank_results
 from v8.losses.metrics import StepDirection
 from v8.losses.table import ALPHA, BEATS, LOSES, Against
 from v8.quantile_levels import interval_names
@@ -152,10 +153,10 @@ def provenance(made: "RunRecord | Comparison") -> Html:
 
 def summary_cards(rows: Sequence[LeaderboardRow]) -> Html:
     """Show one card a task: the median beside naive and the best baseline, and how many beat them."""
-    cards = (
-        element("div", element("h3", TASKS[task].title), *chain.from_iterable(map(_said_of, one.shown)))
-        for task, one in summarise(rows).items()
-    )
+    every, cards = compared(rows), []
+    for of in dict.fromkeys(task for task, _ in every):
+        said = chain.from_iterable(_said_of(wins) for (task, _), wins in every.items() if task == of)
+        cards.append(element("div", element("h3", TASKS[of].title), *said))
     return element("div", *cards, class_="cards")
 
 
@@ -184,27 +185,22 @@ def leaderboard(rows: Sequence[LeaderboardRow], link: str) -> Iterator[Html]:
 
     `link` has `{}` in place of the name of a series.
     """
-    summaries = summarise(rows)
-    groups = [("", 1), *((TASKS[task].title, len(one.shown)) for task, one in summaries.items()), ("", 3)]
-    every = [wins for summary in summaries.values() for wins in summary.shown]
-    head = [
-        "Series",
-        *(f"× {spaced(wins.name)}" for wins in every),
-        "direction, step 1",
-        "best epoch",
-        "time",
-    ]
+    every = compared(rows)
+    spans = Counter(TASKS[task].title for task, _ in every)
+    head = ["Series", *(f"× {spaced(name)}" for _, name in every), "direction, step 1", "best epoch", "time"]
     best, run = (median(getattr(row, name) for row in rows) for name in ("best_epoch", "epochs_run"))
-    middle = [number(wins.median_multiple) for wins in every]
+    middle = [number(wins.median_multiple) for wins in every.values()]
     middle += [percent(median(row.hit_rate for row in rows)), epochs(best or 0, run or 0)]
     lines = [["median", *middle, duration(median(row.seconds for row in rows))]]
     for row in rows:
+        told = row.compared
         cells: list[str] = [element("a", row.series, href=link.format(row.series))]
-        for task, summary in summaries.items():
-            lacking = ["no such task", *[ABSENT] * (len(summary.shown) - 1)]
-            cells += map(_multiple_cell, row.tasks[task].shown) if task in row.tasks else lacking
+        for key in every:
+            lacking = "no such task" if key[1] == called(NAIVE) else ABSENT
+            cells.append(_multiple_cell(told[key]) if key in told else lacking)
         cells.append(element("span", percent(row.hit_rate), title=f"95 %: {_ends(row.hit_rate_95)}"))
         lines.append([*cells, epochs(row.best_epoch, row.epochs_run), duration(row.seconds)])
+    groups = [("", 1), *spans.items(), ("", 3)]
     yield element("p", LEADERBOARD_NOTE, class_="soft")
     yield shown_table(Table(head, lines), groups=groups, class_="wrapped")
     yield _verdicts(rows)
@@ -227,8 +223,7 @@ def _verdicts(rows: Sequence[LeaderboardRow]) -> Html:
             *map(p_value, (one.p_value, one.corrected_p_value)),
         ]
         for row in rows
-        for task, score in row.tasks.items()
-        for one in score.shown
+        for (task, _), one in row.compared.items()
     )
     note = (
         "Skill is 1 minus the multiple. p: chance of a difference this large if there were none "

@@ -19,7 +19,7 @@ from matplotlib.ticker import PercentFormatter
 
 from v8.artifacts.series_artifact import ForecastSample
 from v8.errors import ArtifactError
-from v8.losses.leaderboard import History, SeriesResult, rank_results, summarise
+from v8.losses.leaderboard import History, SeriesResult, compared, rank_results
 from v8.market.candles import Candles
 from v8.storage import write_bytes
 from v8.tasks import TASKS
@@ -78,7 +78,7 @@ def write_pictures(
             said += f"; the best {MOST_ROWS} of {len(rows):,} series"
         pictures["skill.png"] = said, skill, (12.0, 1.6 + 0.22 * len(best_rows))
         errors = []
-        for task in summarise(rows):
+        for task in dict.fromkeys(task for task, _ in compared(rows)):
             judged = [one.judgement for one in results if task in one.judgement.errors]
             errors.append(replace(figures.error_figure(judged, task), title=TASKS[task].title, y=axis()))
         said = f"mean absolute error ÷ naive's by step, median over {len(results)} series"
