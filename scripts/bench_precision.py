@@ -23,7 +23,7 @@ sys.path.insert(0, str(REPOSITORY))
 
 from v8.hardware import describe_machine, may_have_gpu
 from v8.machine.choices import FORMATS, choose_precision
-from v8.machine.measurements import Order, ask
+from v8.machine.processes import Order, ask
 from v8.profile import load_profile
 
 LEAST = 0.9

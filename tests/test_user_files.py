@@ -20,7 +20,7 @@ from v8.errors import V8Error
 from v8.features.store import FeatureStore
 from v8.features.table import compute_table
 from v8.live.ledger import Ledger
-from v8.machine.measurements import kept
+from v8.machine.choices import kept
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.market.store import CandleStore

@@ -11,7 +11,7 @@ from v8.artifacts.run_folder import read_run
 from v8.cli.runs import carry_out
 from v8.errors import DataError, StorageError, V8Error
 from v8.machine.interruption import watch_interrupts
-from v8.machine.measurements import serve
+from v8.machine.processes import serve
 from v8.runs.options import RunOptions
 
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from v8.machine.doctor import Findings, ask_driver, failure_of, report_of
-from v8.machine.measurements import Order, ask
+from v8.machine.processes import Order, ask
 from v8.profile import Profile
 
 REPOSITORY = Path(__file__).parents[2]

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from v8.errors import ProfileError
-from v8.machine.placement import Placement
-from v8.runs.engines import ENGINES, choose_engine
+from v8.runs.engines import ENGINES, Placement, choose_engine
 
 
 @pytest.fixture(autouse=True)

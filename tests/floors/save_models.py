@@ -68,7 +68,7 @@ def save_drawn(name: str, folder: Path) -> None:
     job = Job(candles, profile, 1, folder, is_publishable=False, candle_seconds=0.0)
     with tempfile.TemporaryDirectory() as caches:
         workshop = Workshop(profile, ignore, ignore, DrawingTrainer, FeatureStore(Path(caches)))
-        outcome = workshop.make(job)
+        (outcome,) = workshop.make_all([job], 1)
     if outcome.reason:
         raise SystemExit(f"{name}: {outcome.reason}\n{outcome.trace}")
 

@@ -13,7 +13,7 @@ import pytest
 from v8.artifacts.run_folder import Loops
 from v8.machine import choices
 from v8.machine.choices import FLAGS, STEPWISE, choose_loops, compile_loops
-from v8.machine.measurements import Answer
+from v8.machine.processes import Answer
 from v8.networks.cost import training_flop_per_window
 from v8.profile import Profile
 

@@ -21,7 +21,7 @@ from v8.networks.serving import ServingGraph, ServingModel
 from v8.networks.stacking import stack
 from v8.profile import Profile
 from v8.quantile_levels import outer, signed_sums
-from v8.runs.calibration import calibrate
+from v8.runs.local import calibrate
 from v8.tasks import TASKS
 from v8.training.step import fleet_loss
 from v8.windows.batches import FleetWindows

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from v8.errors import ProfileError, StorageError, V8Error
-from v8.machine.placement import choose_shares
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.runs import cluster
+from v8.runs.engines import choose_shares
 from v8.runs.events import Event, Note, Outcome, SeriesStarted
 from v8.runs.plan import Job
 from v8.runs.workers import JobQueue

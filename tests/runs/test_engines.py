@@ -1,4 +1,4 @@
-"""Engines are found by name, each with a sentence and the modules that do its work."""
+"""Engines are found by name, each with a sentence and modules; flags become one placement, or are refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 
 from v8.errors import ProfileError
-from v8.runs.engines import ENGINES
+from v8.runs.engines import ENGINES, Placement, choose_placement
 
 
 def test_every_engine_says_where_it_trains_and_names_modules_that_exist() -> None:
@@ -22,3 +22,40 @@ def test_an_unknown_engine_names_the_nearest() -> None:
         ProfileError, match=r"engine locl: an? engine is one of local, ray; got .locl.\. Did you mean"
     ):
         ENGINES.find("locl")
+
+
+@pytest.mark.parametrize("may_have_gpu", [False, True])
+def test_several_workers_train_one_series_at_a_time(may_have_gpu: bool) -> None:
+    chosen = choose_placement("3", "auto", may_have_gpu=may_have_gpu, num_cores=8)
+    assert chosen == Placement(num_workers=3, fleet_size=1)
+
+
+def test_one_worker_without_a_gpu_stacks_nothing_unless_told() -> None:
+    assert choose_placement("1", "auto", may_have_gpu=False, num_cores=8) == Placement(1, 1)
+    assert choose_placement("1", "4", may_have_gpu=False, num_cores=8) == Placement(1, 4)
+
+
+def test_only_a_number_left_to_the_machine_is_measured() -> None:
+    assert choose_placement("auto", "auto", may_have_gpu=False, num_cores=8).is_measured
+    assert not choose_placement("8", "auto", may_have_gpu=False, num_cores=8).is_measured
+    assert not choose_placement("auto", "auto", may_have_gpu=False, num_cores=1).is_measured
+
+
+def test_a_fleet_and_several_workers_are_refused_together() -> None:
+    with pytest.raises(ProfileError, match=r"--fleet-size: above 1 trains in one process; got 2 with --work"):
+        choose_placement("3", "2", may_have_gpu=False, num_cores=8)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "all", "1.5", ""])
+def test_a_fleet_size_that_is_no_number_is_refused(text: str) -> None:
+    with pytest.raises(ProfileError, match=r"--fleet-size: is auto or a number of series, at least 1; got"):
+        choose_placement("auto", text, may_have_gpu=False, num_cores=8)
+
+
+def test_several_gpus_get_a_process_each_and_fleets() -> None:
+    machine = {"may_have_gpu": True, "num_cores": 8, "gpus": ("0", "2", "3")}
+    assert choose_placement("auto", "auto", **machine) == Placement(3, None, gpus=("0", "2", "3"))
+    assert choose_placement("2", "8", **machine) == Placement(2, 8, gpus=("0", "2"))
+    assert choose_placement("1", "auto", **machine) == Placement(1, None)
+    assert choose_placement("4", "auto", **machine) == Placement(4, 1), "more processes than GPUs share them"
+    assert choose_placement("auto", "auto", **{**machine, "gpus": ("0",)}) == Placement(1, None)

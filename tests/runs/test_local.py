@@ -16,8 +16,8 @@ from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.networks.serving import ServingGraph
 from v8.profile import Profile
-from v8.runs.calibration import calibrate
-from v8.runs.local import CHECKPOINT, Workshop
+from v8.runs.events import Outcome
+from v8.runs.local import CHECKPOINT, Workshop, calibrate
 from v8.runs.plan import Job
 from v8.training.trainer import Trainer
 from v8.windows.dataset import SeriesData
@@ -60,17 +60,22 @@ def made(make_profile: Callable[..., Profile], tmp_path_factory: pytest.TempPath
         patch.setenv("V8_HOME", str(home / "caches"))
         shared, own = (Workshop(profile, lambda event: None, lambda: None) for _ in range(2))
         jobs = [make_job(profile, FIRST, home), make_job(profile, SECOND, home / "shared")]
-        assert shared.make(jobs[0]).reason is None
+        assert outcome_of(shared, jobs[0]).reason is None
         in_the_way = jobs[1].folder / "model.keras" / "a folder in the place of the file"
         in_the_way.mkdir(parents=True)
-        trouble = shared.make(jobs[1]).reason
+        trouble = outcome_of(shared, jobs[1]).reason
         is_resumed = (jobs[1].folder / CHECKPOINT).exists()
         in_the_way.rmdir()
         in_the_way.parent.rmdir()
-        assert shared.make(jobs[1]).reason is None
+        assert outcome_of(shared, jobs[1]).reason is None
         alone = make_job(profile, SECOND, home / "alone")
-        assert own.make(alone).reason is None
+        assert outcome_of(own, alone).reason is None
     return Workshops(jobs[0].folder, jobs[1].folder, alone.folder, trouble, is_resumed)
+
+
+def outcome_of(workshop: Workshop, job: Job) -> Outcome:
+    (outcome,) = workshop.make_all([job], 1)
+    return outcome
 
 
 def make_job(profile: Profile, name: str, folder: Path) -> Job:

@@ -23,7 +23,7 @@ from v8.artifacts.run_folder import read_run
 from v8.errors import ArtifactError, ProfileError, V8Error, as_flag, listed, shown
 from v8.invocation import command
 from v8.losses.leaderboard import LEADERBOARD_FILE, read_history
-from v8.machine.measurements import ask
+from v8.machine.processes import ask
 from v8.market.checks import check_candles
 from v8.market.companions import Companions, UserTable
 from v8.market.frames import candle_table

@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from v8.cli.options import (
-    DEFAULT_ENGINE,
-    MAX_BARS,
-    DataDirOption,
-    DeviceOption,
-    FleetSizeOption,
-    SourceOption,
-    TablesOption,
-    UniverseOption,
-)
+from v8.cli import options
 from v8.errors import ProfileError, SeriesError
 from v8.invocation import command
 from v8.profile import load_profile, profile_names
@@ -59,7 +50,7 @@ def compare_profiles(
             help="One series; repeat for more. Default: BTCUSDT-15m and BTCUSDT-1h.",
         ),
     ] = None,
-    universe: UniverseOption = None,
+    universe: options.UniverseOption = None,
     epochs: Annotated[
         int | None,
         typer.Option("--epochs", metavar="N", help="Most epochs of every profile. Default: 1, for speed."),
@@ -74,16 +65,16 @@ def compare_profiles(
             "--baseline-profile", metavar="NAME", help="What ratios refer to. Default: the last profile."
         ),
     ] = None,
-    source: SourceOption = "vision",
-    data_dir: DataDirOption = None,
-    tables: TablesOption = None,
+    source: options.SourceOption = "vision",
+    data_dir: options.DataDirOption = None,
+    tables: options.TablesOption = None,
     bars: Annotated[
         int | None,
         typer.Option(
             "--bars",
             metavar="N",
             min=1,
-            max=MAX_BARS,
+            max=options.MAX_BARS,
             help="Newest candles per series. Default: each profile's.",
         ),
     ] = None,
@@ -97,8 +88,8 @@ def compare_profiles(
             help="Judge each over so many seasons instead, as backtest does, with its own epochs.",
         ),
     ] = None,
-    device: DeviceOption = "auto",
-    fleet_size: FleetSizeOption = "auto",
+    device: options.DeviceOption = "auto",
+    fleet_size: options.FleetSizeOption = "auto",
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Folder for compare.json, .csv, .html and runs.")
     ] = Path("comparison"),
@@ -132,26 +123,26 @@ def compare_profiles(
     from v8.views.comparison import Comparison
 
     opened = open_source(source, data_dir=data_dir)
+    if asked is None and not isinstance(opened, SeriesLister):
+        asked = asked_series(COMPARED_SERIES)
+    every = asked or served_series(opened)
     if folds:
         from v8.cli.backtest import compare_seasons
 
-        train_all = choose_engine(DEFAULT_ENGINE, device, "auto", fleet_size)
+        train_all = choose_engine(options.DEFAULT_ENGINE, device, "auto", fleet_size)
         budgets = [one.with_budget(newest_bars=bars, epochs=epochs) for one in chosen]
-        every = asked or asked_series(COMPARED_SERIES) or ()
         compare_seasons(budgets, every, folds, opened, train_all, out)
         return
     if device != "gpu":  # the processes that measure look for that; this one would take it from them
         choose_device(device)
     placement = place(device, "auto", fleet_size)
     num_workers = placement.num_workers
-    if asked is None and not isinstance(opened, SeriesLister):
-        asked = asked_series(COMPARED_SERIES)
     planned = Comparison(
         command=command(*sys.argv[1:]),
         created_at=now_iso(),
         source=opened.name,
         is_demo=not opened.is_publishable,
-        series=tuple(map(str, asked or served_series(opened))),
+        series=tuple(map(str, every)),
         num_bars={one.name: one.newest_bars if bars is None else bars for one in chosen},
         epochs=None if full else 1 if epochs is None else epochs,
         num_repeats=repeat,
@@ -162,8 +153,7 @@ def compare_profiles(
     )
     training = {
         "source": source,
-        "data_dir": str(data_dir) if data_dir else None,
-        "command": planned.command,
+        "data_dir": data_dir,
         "device": device,
         "fleet_size": placement.fleet_size if fleet_size != "auto" else None,
     }

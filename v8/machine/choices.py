@@ -15,16 +15,22 @@ memory. So threads do arithmetic side by side, and the smallest number that near
 taken. A thread's speed is its work per second of processor time, not of the clock: a program that happens to
 run beside the measurement must not cost a worker for hours. (What a container may use of the cores is known
 beforehand, see `v8.hardware.num_usable_cores`.)
+
+What is kept belongs to a processor, its GPUs, the versions installed and whatever else its key tells: with
+any other key it is taken anew. The files only save time: one that is lost or damaged is measured again.
 """
 
+import json
 import math
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
-from typing import Annotated, Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
 
 import numpy as np
 from pydantic import Field, TypeAdapter
@@ -32,22 +38,33 @@ from pydantic import Field, TypeAdapter
 from v8.artifacts.run_folder import Loops
 from v8.errors import with_parameters
 from v8.hardware import available_bytes as free_bytes
-from v8.machine.measurements import Order, Tell, ask, kept
-from v8.machine.placement import AUTO, SINGLE_THREADED
+from v8.hardware import identity
+from v8.machine.processes import Order, Tell, ask
 from v8.networks.cost import training_flop_per_window
 from v8.profile import Profile
 from v8.records import Count
+from v8.storage import digest_json, home, write_cache
+from v8.user_files import read_given
 
-LIMIT_S: Final = 300.0
-"""A process that measures for longer is given up."""
+AUTO: Final = "auto"
+SINGLE_THREADED: Final = {
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+}
+"""Variables that give a process one thread on a CPU, which makes results repeatable."""
+KEPT_FORMAT: Final = 1
+_MAX_BYTES: Final = 1 << 20  # a larger file is no kept measurement
+LIMIT_S: Final = 300.0  # a process that measures for longer is given up
 FORMATS: Final = ("float32", "mixed_bfloat16", "mixed_float16")
 GAIN_TO_CHANGE: Final = 1.1
 """A 16-bit format must be so many times as fast as float32 to be worth its rounding."""
 FORMAT_S: Final = 0.3
 FLEET_ON_GPU: Final = 16
 """Models of one program where a GPU may compute: alone, a small network shows nothing but launches."""
-STEPWISE: Final = SINGLE_THREADED["XLA_FLAGS"]
-"""Each operation a task: what XLA does by itself."""
+STEPWISE: Final = SINGLE_THREADED["XLA_FLAGS"]  # each operation a task: what XLA does by itself
 
 
 def _whole(vector_bits: int, tile: str) -> str:
@@ -77,8 +94,7 @@ LOOPS_GAIN: Final = 1.05
 LOOPS_S: Final = 1.5
 WORTHWHILE_FLOP: Final = 2e13
 """Work of about two minutes of a core on one series; less is done before it is known how."""
-STRETCH_S: Final = 0.2
-"""Time of one measurement of workers."""
+STRETCH_S: Final = 0.2  # time of one measurement of workers
 WORTHWHILE_GAIN: Final = 1.1
 """Twice the processes must do at least this much more, or their memory is better saved."""
 WORKER_BYTES: Final = 1_600 << 20
@@ -90,6 +106,7 @@ _NUM_NUMBERS: Final = 1 << 16
 _BY_FORMAT: Final = TypeAdapter(dict[str, float])
 _BY_FLAGS: Final = TypeAdapter(Annotated[list[float], Field(min_length=len(FLAGS), max_length=len(FLAGS))])
 _COUNT: Final = TypeAdapter(Count)
+Found = TypeVar("Found")
 
 
 def choose_precision(profile: Profile, *, may_have_gpu: bool, tell: Tell) -> str:
@@ -237,3 +254,37 @@ def _timed(
     orders = [Order(profile=profile, measurements=[wanted], environment=each) for each in environments]
     answers = ask(orders, limit_s=LIMIT_S)
     return [_BY_FORMAT.validate_python(each.measured[0]) if each.measured else {} for each in answers]
+
+
+def kept(kind: TypeAdapter[Found], name: str, key: Mapping[str, Any], measure: Callable[[], Found]) -> Found:
+    """Return a measurement of this machine, from an earlier call or taken now.
+
+    Its name is fit for a file; the key, plain JSON values, is what it depends on beside the machine.
+    """
+    found = recall(kind, name, key)
+    if found is None:
+        found = measure()
+        keep(kind, name, key, found)
+    return found
+
+
+def recall(kind: TypeAdapter[Found], name: str, key: Mapping[str, Any]) -> Found | None:
+    """Return a measurement of an earlier call, as for `kept`; None where there is none."""
+    file, _ = _place(name, key)
+    with suppress(OSError, ValueError, KeyError, TypeError):  # no JSON, or something else
+        return kind.validate_python(json.loads(read_given(file, _MAX_BYTES))["found"])
+    return None
+
+
+def keep(kind: TypeAdapter[Found], name: str, key: Mapping[str, Any], found: Found) -> None:
+    """Keep a measurement for later calls, in the place of an earlier one; arguments as for `kept`."""
+    file, whole_key = _place(name, key)
+    content = {"key": whole_key, "found": kind.dump_python(found, mode="json")}
+    write_cache(file, json.dumps(content, indent=2).encode("utf-8"))
+
+
+def _place(name: str, key: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
+    """Return the file of a measurement, and all that it depends on."""
+    backend = os.environ.get("KERAS_BACKEND", "tensorflow")
+    whole_key = {"format": KEPT_FORMAT, **identity(), "backend": backend, **key}
+    return home() / "machine" / f"{name}-{digest_json(whole_key)[:16]}.json", whole_key

@@ -1,6 +1,6 @@
 """The doctor: what it measures, and what it concludes: a verdict and the flags to choose.
 
-Speeds are measured in processes of their own (`v8.machine.measurements`) with the threads that the product
+Speeds are measured in processes of their own (`v8.machine.processes`) with the threads that the product
 would use, so this process never starts TensorFlow and a crash in there is a note. The verdict rests on where
 results lie and how long they take, never on memory used.
 """
@@ -14,44 +14,30 @@ from typing import Any, TypeAlias
 
 from v8.hardware import describe_machine, load
 from v8.machine.choices import FORMATS, fastest
-from v8.machine.measurements import Answer, Order, Wanted, ask
+from v8.machine.processes import Answer, Order, Wanted, ask
 from v8.networks.cost import ceiling_pct, training_flop_per_window
 from v8.profile import Profile
 
-PROBE_LIMIT_S = 900
-"""A measuring process that takes longer hangs."""
-SMI_LIMIT_S = 20
-"""Likewise for nvidia-smi, which hangs when the driver does."""
+PROBE_LIMIT_S = 900  # a measuring process that takes longer hangs
+SMI_LIMIT_S = 20  # likewise for nvidia-smi, which hangs when the driver does
 MOST_PROBED_WORKERS = 8
 """Worker processes measured at once; more cores than that are extrapolated, and the report says so."""
-LARGE_FLEET = 40
-"""Models of the fleet that is measured on a GPU: the default universe."""
-BUSY_SHARE = 0.5
-"""Load per core from which other programs disturb a measurement."""
+LARGE_FLEET = 40  # models of the fleet that is measured on a GPU: the default universe
+BUSY_SHARE = 0.5  # load per core from which other programs disturb a measurement
 ALL_THREADS, ONE_THREAD = "all threads", "one thread"
-Line: TypeAlias = dict[str, Any]
-"""One measurement as JSON values, see `v8.training.probe`."""
+Line: TypeAlias = dict[str, Any]  # one measurement as JSON values, see `v8.training.probe`
 
 
 @dataclass
 class Findings:
-    """Everything measured, ready to be judged.
+    """Everything measured, ready to be judged."""
 
-    Args:
-        driver: What nvidia-smi says; see `ask_driver`.
-        num_workers: Training processes the product would start.
-        backend: A BackendReport, empty after a crash.
-        matmul: MatmulSpeeds by where: `all threads`, `one thread`.
-        steps: StepSpeeds in order, with their `threads`.
-        workers: StepSpeeds of our float32 step in processes running at once.
-    """
-
-    driver: dict[str, Any]
-    num_workers: int
-    backend: Line = field(default_factory=dict)
-    matmul: dict[str, Line] = field(default_factory=dict)
-    steps: list[Line] = field(default_factory=list)
-    workers: list[Line] = field(default_factory=list)
+    driver: dict[str, Any]  # what nvidia-smi says; see `ask_driver`
+    num_workers: int  # training processes the product would start
+    backend: Line = field(default_factory=dict)  # a BackendReport, empty after a crash
+    matmul: dict[str, Line] = field(default_factory=dict)  # MatmulSpeeds: `all threads`, `one thread`
+    steps: list[Line] = field(default_factory=list)  # StepSpeeds in order, with their `threads`
+    workers: list[Line] = field(default_factory=list)  # of our float32 step in processes running at once
     notes: list[str] = field(default_factory=list)
 
     def rate(self, path: str, precision: str, *, is_short: bool = False, num_models: int = 1) -> float | None:
@@ -72,9 +58,18 @@ class Findings:
         return together * self.num_workers / len(self.workers) if self.workers else None
 
     @property
-    def best_precision(self) -> str:
-        """The format to train in."""
-        return fastest({"float32": 1.0, **self.precision_gains})
+    def best_rate(self) -> float | None:
+        """Windows/s of the product's way of training: workers on a CPU, the best step on a GPU."""
+        rates = (float(step["windows_per_s"]) for step in self.steps if step["path"] == "ours")
+        return max(rates, default=None) if self.has_gpu else self.workers_rate
+
+    @property
+    def ceiling_gflop_per_s(self) -> float | None:
+        """The single-precision matmul rate of the cores or device that train."""
+        # Workers each have a core; together they may exceed what one matmul on all threads reaches.
+        cores = {ALL_THREADS: 1, ONE_THREAD: self.num_workers}
+        rates = [float(speed["gflop_per_s"]) * cores[threads] for threads, speed in self.matmul.items()]
+        return max(rates, default=None)
 
     @property
     def precision_gains(self) -> dict[str, float]:
@@ -82,6 +77,11 @@ class Findings:
         rates = {each: self.rate("ours", each, is_short=not self.has_gpu) for each in FORMATS}
         base = rates.pop("float32")
         return {name: rate / base for name, rate in rates.items() if rate and base}
+
+    @property
+    def best_precision(self) -> str:
+        """The format to train in."""
+        return fastest({"float32": 1.0, **self.precision_gains})
 
 
 def examine(profile: Profile, seconds: float, count_workers: Callable[[], int]) -> Findings:
@@ -124,18 +124,21 @@ def ask_driver() -> dict[str, Any]:
             check=False,
         )
     except FileNotFoundError:
-        return {"is_found": False, "why": "nvidia-smi is not on the PATH", "gpus": []}
+        why = "nvidia-smi is not on the PATH"
     except (OSError, subprocess.TimeoutExpired) as error:
-        return {"is_found": False, "why": f"nvidia-smi: {error}", "gpus": []}
-    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
-    if done.returncode or not rows or any(len(row) != 3 for row in rows):
+        why = f"nvidia-smi: {error}"
+    else:
+        lines = filter(None, map(str.strip, done.stdout.splitlines()))
+        rows = [[cell.strip() for cell in line.split(",")] for line in lines]
+        if rows and not done.returncode and all(len(row) == 3 for row in rows):
+            gpus = [
+                {"name": name, "memory_mib": float(size) if size.replace(".", "", 1).isdigit() else None}
+                for _, name, size in rows
+            ]
+            return {"is_found": True, "version": rows[0][0], "gpus": gpus}
         said = (done.stdout + done.stderr).strip().splitlines() or ["nothing"]
-        return {"is_found": False, "why": f"nvidia-smi said: {said[0]}", "gpus": []}
-    gpus = [
-        {"name": name, "memory_mib": float(memory) if memory.replace(".", "", 1).isdigit() else None}
-        for _, name, memory in rows
-    ]
-    return {"is_found": True, "version": rows[0][0], "gpus": gpus}
+        why = f"nvidia-smi said: {said[0]}"
+    return {"is_found": False, "why": why, "gpus": []}
 
 
 def failure_of(answer: Answer, wanted: Sequence[Wanted]) -> str | None:
@@ -202,16 +205,12 @@ def _measure(
 
 def report_of(findings: Findings, profile: Profile, seconds: float) -> dict[str, Any]:
     """Turn findings into the document that `--json` prints."""
-    rate, ceiling = _best_rate(findings), _ceiling_gflop_per_s(findings)
+    rate, ceiling = findings.best_rate, findings.ceiling_gflop_per_s
     share = ceiling_pct(rate, training_flop_per_window(profile), ceiling) if rate and ceiling else None
-    advice = {
-        "--precision": _precision_advice(findings),
-        "--fleet-size": _fleet_advice(findings),
-        "--workers": _workers_advice(findings),
-    }
+    advice = _advice(findings)
     return {
         "verdict": _verdict(findings),
-        "recommended": [{"flag": flag, "value": value, "why": why} for flag, (value, why) in advice.items()],
+        "recommended": [{"flag": flag, "value": value, "why": why} for flag, value, why in advice],
         "profile": profile.name,
         "machine": describe_machine(),
         "driver": findings.driver,
@@ -232,7 +231,7 @@ def report_of(findings: Findings, profile: Profile, seconds: float) -> dict[str,
 
 def _verdict(findings: Findings) -> dict[str, str]:
     """Judge by placement first, then by time."""
-    stock, ours = findings.rate("stock", "float32"), _best_rate(findings)
+    stock, ours = findings.rate("stock", "float32"), findings.best_rate
     device = findings.matmul.get(ALL_THREADS, {}).get("device", "nowhere")
     if stock is None or ours is None:
         return {"state": "incomplete", "device": device, "why": "training in float32 could not be measured"}
@@ -248,48 +247,30 @@ def _verdict(findings: Findings) -> dict[str, str]:
     return {"state": state, "device": device, "why": f"results lie on {device}{place}; {times}"}
 
 
-def _precision_advice(findings: Findings) -> tuple[str, str]:
+def _advice(findings: Findings) -> list[tuple[str, str, str]]:
+    """Recommend a value for each flag, and say why."""
     precision, gains = findings.best_precision, findings.precision_gains
-    if not gains:
-        return "float32", "no 16-bit format could be measured"
     shown = ", ".join(f"{name} {gain:.2f}" for name, gain in gains.items())
     network = "the profile's network" if findings.has_gpu else "a small network of the same width"
-    return precision, f"speed of our layers on {network} as a multiple of float32: {shown}"
-
-
-def _fleet_advice(findings: Findings) -> tuple[str, str]:
-    if not findings.has_gpu:
-        why = "on a CPU a fleet multiplies many small matrices where one model multiplies larger ones"
-        return "1", f"{why}; workers use the cores"
-    one = findings.rate("ours", findings.best_precision)
-    large = findings.rate("ours", findings.best_precision, num_models=LARGE_FLEET)
-    if one is None or large is None:
-        return "1", f"a fleet of {LARGE_FLEET} could not be measured"
-    why = f"{LARGE_FLEET} models at once: {large:,.0f} windows/s; one alone: {one:,.0f}"
-    return str(LARGE_FLEET if large > one else 1), why
-
-
-def _workers_advice(findings: Findings) -> tuple[str, str]:
+    formats = f"speed of our layers on {network} as a multiple of float32: {shown}"
     if findings.has_gpu:
-        return "1", "one process fills the GPU with a fleet"
-    one, together = findings.rate("ours", "float32"), findings.workers_rate
-    why = "one a usable core; not measured"
-    if one and together:
-        why = f"one single-threaded process a core: {together:,.0f} windows/s together, {one:,.0f} the first"
-    return str(findings.num_workers), why
-
-
-def _best_rate(findings: Findings) -> float | None:
-    """Return windows/s of the product's way of training: workers on a CPU, the best step on a GPU."""
-    if not findings.has_gpu:
-        return findings.workers_rate
-    rates = [float(step["windows_per_s"]) for step in findings.steps if step["path"] == "ours"]
-    return max(rates, default=None)
-
-
-def _ceiling_gflop_per_s(findings: Findings) -> float | None:
-    """Return the single-precision matmul rate of the cores or device that train."""
-    # Workers each have a core; together they may exceed what one matmul on all threads reaches.
-    cores = {ALL_THREADS: 1, ONE_THREAD: findings.num_workers}
-    rates = [float(speed["gflop_per_s"]) * cores[threads] for threads, speed in findings.matmul.items()]
-    return max(rates, default=None)
+        one = findings.rate("ours", precision)
+        large = findings.rate("ours", precision, num_models=LARGE_FLEET)
+        size, fleet = "1", f"a fleet of {LARGE_FLEET} could not be measured"
+        if one and large:
+            size = str(LARGE_FLEET if large > one else 1)
+            fleet = f"{LARGE_FLEET} models at once: {large:,.0f} windows/s; one alone: {one:,.0f}"
+        num_workers, workers = "1", "one process fills the GPU with a fleet"
+    else:
+        one, together = findings.rate("ours", "float32"), findings.workers_rate
+        fleet = "on a CPU a fleet multiplies many small matrices where one model multiplies larger ones"
+        size, fleet = "1", f"{fleet}; workers use the cores"
+        num_workers, workers = str(findings.num_workers), "one a usable core; not measured"
+        if one and together:
+            told = f"{together:,.0f} windows/s together, {one:,.0f} the first"
+            workers = f"one single-threaded process a core: {told}"
+    return [
+        ("--precision", precision, formats if gains else "no 16-bit format could be measured"),
+        ("--fleet-size", size, fleet),
+        ("--workers", num_workers, workers),
+    ]

@@ -29,10 +29,8 @@ from typing import Final, NoReturn
 from v8.invocation import EXIT_INTERRUPTED
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-LEAVE_S = 2.5
-"""How long a process may take to end in good order after the first signal, in seconds."""
-_SAY_S = 0.3
-"""How long the last words may take, in seconds: nobody may be reading."""
+LEAVE_S = 2.5  # how long a process may take to end in good order after the first signal, in seconds
+_SAY_S = 0.3  # how long the last words may take, in seconds: nobody may be reading
 _SHOW_CURSOR: Final = b"\x1b[?25h"
 _last_words: Final = ["interrupted: every file is whole or absent. Repeat the same command to go on.\n"]
 _speaking = threading.Lock()

@@ -11,28 +11,21 @@ from pathlib import Path
 from statistics import median_high, median_low
 from typing import Final
 
-from v8.artifacts.nested_runs import (
-    BACKTEST_FORMAT,
-    PLAN_FILE,
-    BacktestPlan,
-    Fold,
-    begin_plan,
-    read_plan,
-    require_same,
-)
+from v8.artifacts import nested_runs
+from v8.artifacts.nested_runs import BacktestPlan, Fold
 from v8.artifacts.run_folder import now_iso
 from v8.errors import DataError
 from v8.features.indicators import warmup_bars
-from v8.market.candles import Candles
 from v8.market.companions import Companions
 from v8.market.series import Series, iso
 from v8.market.sources.source import CandleSource, CutOffSource
-from v8.net import told_of_waiting
 from v8.profile import Profile
-from v8.runs.events import Listener, Note, StageStarted, Waiting, isolated, told_once
+from v8.runs.events import Listener, Note, read_isolated, told_once
 from v8.runs.execution import Show, Summary, TrainAll, run
 from v8.runs.plan import make_plan
 from v8.windows.dataset import rows_needed, split_rows, table_columns
+
+ALL_BARS: Final = 10_000_000  # more candles than any series has
 
 
 @dataclass(frozen=True)
@@ -44,23 +37,17 @@ class History:
 
 
 def lay_folds(histories: Mapping[Series, History], profile: Profile, num_folds: int) -> tuple[Fold, ...]:
-    """Choose where the folds end and which series take part in each.
+    """Choose where the folds, at least one, end and which series take part in each.
 
     A series takes part in a fold when it has candles enough for a window in every span, and still trades.
-
-    Args:
-        histories: What there is of each series.
-        profile: Gives the newest bars of a fold, split and windows.
-        num_folds: Folds, at least 1.
 
     Raises:
         DataError: If a timeframe's history is too short for folds of which each judges mostly new candles.
     """
-    timeframes = dict.fromkeys(series.timeframe for series in histories)
-    ends = {
-        name: _ends([one for one in histories if one.timeframe == name], histories, profile, num_folds)
-        for name in timeframes
-    }
+    of_timeframe: dict[str, list[Series]] = {}
+    for series in histories:
+        of_timeframe.setdefault(series.timeframe, []).append(series)
+    ends = {name: _ends(those, histories, profile, num_folds) for name, those in of_timeframe.items()}
     return tuple(
         Fold(
             number + 1,
@@ -107,32 +94,20 @@ def _takes_part(series: Series, history: History, newest_s: int, profile: Profil
     return has_enough and history.newest_s >= newest_s - profile.horizon_bars * series.bar_s
 
 
-ALL_BARS: Final = 10_000_000
-"""More candles than any series has."""
-
-
 @dataclass(frozen=True)
 class Asked:
-    """What a back-test is asked to do.
+    """What a back-test is asked to do."""
 
-    Args:
-        profile: What is trained in each fold.
-        series: Which, without repetition.
-        num_folds: Folds, at least 1.
-        history_bars: Newest candles of each series that the folds lie in; None for all there are.
-        command: The command line.
-    """
-
-    profile: Profile
-    series: Sequence[Series]
-    num_folds: int
-    history_bars: int | None
-    command: str
+    profile: Profile  # what is trained in each fold
+    series: Sequence[Series]  # which, without repetition
+    num_folds: int  # at least 1
+    history_bars: int | None  # newest candles of each series that the folds lie in; None for all there are
+    command: str  # the command line
 
     def plan(self, source: CandleSource) -> BacktestPlan:
         """Return the plan as far as it is known before candles are read."""
         return BacktestPlan(
-            format=BACKTEST_FORMAT,
+            format=nested_runs.BACKTEST_FORMAT,
             profile=self.profile.model_dump(mode="json"),
             profile_digest=self.profile.digest,
             source=source.name,
@@ -146,22 +121,18 @@ class Asked:
 
 
 def begin_or_continue(path: Path, asked: Asked, source: CandleSource, listen: Listener) -> BacktestPlan:
-    """Return the plan of a back-test: the one it was begun with, or a new one, written.
+    """Return the plan that a back-test, whose folder this process holds, was begun with, or begin it.
 
-    Args:
-        path: Its folder, held by this process.
-        asked: What it is asked to do.
-        source: Where candles come from; all of the history is read once, before the first fold.
-        listen: Told which series is read.
+    Then all of the history is read, once, and who listens is told which series is.
 
     Raises:
         ArtifactError: If it was begun otherwise, or other things lie in the folder.
         DataError: If no series has candles, or a history is too short.
     """
     wanted = asked.plan(source)
-    if (path / PLAN_FILE).exists():
-        begun = read_plan(path)
-        require_same(path, begun, wanted)
+    if (path / nested_runs.PLAN_FILE).exists():
+        begun = nested_runs.read_plan(path)
+        nested_runs.require_same(path, begun, wanted)
         return begun
     histories, missing = _histories(asked, source, listen)
     if not histories:
@@ -173,7 +144,7 @@ def begin_or_continue(path: Path, asked: Asked, source: CandleSource, listen: Li
             fix="Mend that first",
         )
     plan = replace(wanted, folds=lay_folds(histories, asked.profile, asked.num_folds), missing=missing)
-    begin_plan(path, plan)
+    nested_runs.begin_plan(path, plan)
     return plan
 
 
@@ -188,16 +159,8 @@ def carry_out(
 ) -> tuple[BacktestPlan, dict[str, dict[str, str]]]:
     """Finish what can be finished of a back-test whose folder this process holds.
 
-    Args:
-        path: Its folder.
-        asked: What it is asked to do.
-        source: Where candles come from; what is later than a fold is not read for it.
-        train_all: Who trains.
-        show: Opens a display of the whole, and then of each fold.
-        tell: Told which fold is begun.
-
-    Returns:
-        The plan, and per fold why series failed now.
+    Nothing later than a fold is read for it. `show` opens a display of the whole, and then of each fold;
+    `tell` is told which fold is begun. Returns the plan, and per fold why series failed now.
     """
     with show(make_plan(asked.profile, asked.series, path)) as shown:
         plan = begin_or_continue(path, asked, source, told_once(shown))
@@ -225,20 +188,11 @@ def _histories(
     found, missing, num_bars = {}, {}, asked.history_bars or ALL_BARS
     companions = Companions.of(asked.profile)
     for series in asked.series:
-        listen(StageStarted(series, "candles"))
-        with told_of_waiting(partial(_tell_waiting, listen, series)):
-            candles, outcome = isolated(series, partial(companions.candles, source, series, num_bars))
+        read = partial(companions.candles, source, series, num_bars)
+        candles, outcome = read_isolated(series, listen, read)
         if candles is None:
             missing[str(series)] = str(outcome.reason)
             listen(Note(f"left out: {outcome.reason}"))
         else:
-            found[series] = _history(candles)
+            found[series] = History(int(candles.open_time_s[0]), int(candles.open_time_s[-1]))
     return found, missing
-
-
-def _tell_waiting(listen: Listener, series: Series, text: str) -> None:
-    listen(Waiting(series, text))
-
-
-def _history(candles: Candles) -> History:
-    return History(int(candles.open_time_s[0]), int(candles.open_time_s[-1]))

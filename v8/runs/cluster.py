@@ -19,7 +19,6 @@ done, and a run folder never has two writers. One driver, and its Ray, serve all
 from __future__ import annotations
 
 import atexit
-import multiprocessing
 import os
 import pickle
 import platform
@@ -32,40 +31,31 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from v8.errors import ProfileError, SeriesError, StorageError, V8Error, shown
-from v8.hardware import has_gpu, num_usable_cores, versions, visible_gpus
+from v8.hardware import num_usable_cores, versions, visible_gpus
+from v8.machine.choices import SINGLE_THREADED
 from v8.machine.interruption import STOP_SIGNALS, deferred_interrupts
-from v8.machine.placement import SINGLE_THREADED, Placement
 from v8.machine.starting import light_start
-from v8.market.series import Series
+from v8.runs.engines import Placement
 from v8.runs.events import Event, Listener, Note, Outcome, log_told_as_notes
 from v8.runs.plan import Job
-from v8.runs.workers import STOP_S, JobQueue, deaf_to_interrupts, end_with_parent
+from v8.runs.workers import POLL_S, JobQueue, Process
 from v8.storage import aside_of, digest_bytes, home, passing_folder, sweep
 from v8.training.programs import kept_programs
 
 if TYPE_CHECKING:  # the driver must not start TensorFlow
     from v8.runs.local import Workshop
 
-POLL_S: Final = 0.2
-"""How long either side waits for news before it looks for something else, in seconds."""
-
-SILENCE_S: Final = 30.0
-"""How long Ray may take to begin the first task before the user is told, in seconds."""
-
-KNOCK_S: Final = 5.0
-"""How long the machine at an address may take to answer, in seconds."""
-
-STORE_BYTES: Final = 100 << 20
-"""Memory of a Ray of our own for what travels: candles of a few shards."""
-
+SILENCE_S: Final = 30.0  # how long Ray may take to begin the first task before the user is told, in seconds
+KNOCK_S: Final = 5.0  # how long the machine at an address may take to answer, in seconds
+STORE_BYTES: Final = 100 << 20  # memory of a Ray of our own for what travels: candles of a few shards
 _QUIET: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_prestart_worker_first_driver": "0",  # none of these would have a task's environment
@@ -74,60 +64,25 @@ _QUIET: Final = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it announces a coming change
 }
 """What is said to a Ray of our own; the user's own settings stand."""
-
 _INHERITED: Final = ("TF_", "XLA_", "OMP_", "OPENBLAS_", "KERAS_BACKEND")
 """Beginnings of the variables that a task has from the driver; others may be secrets, and Ray logs them."""
-
 _MOST_PLACE: Final = 18
 """Letters of a folder for Ray's sockets: with what Ray adds, their paths come close to a system's limit."""
-
+_DONE: Final = "done"  # what the driver tells last of some jobs
 Told: TypeAlias = tuple[Event | V8Error, ...]
 """What a task yields: events in their order, or why it refuses; nothing is a sign of life."""
-
-_DONE: Final = "done"
-"""What the driver tells last of some jobs."""
 
 _until_exit: Final = ExitStack()
 atexit.register(_until_exit.close)
 
 
-@dataclass(frozen=True)
-class _Share:
-    """What a task gets of a machine.
-
-    Args:
-        kind: Ray's name of it, "CPU" or "GPU".
-        variables: Environment of its process.
-    """
-
-    kind: str
-    variables: dict[str, str]
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What Ray is told; a lost task is given out by us, not by Ray."""
-        gpus = {"num_gpus": 1} if self.kind == "GPU" else {}
-        return {"num_cpus": 1, **gpus, "max_retries": 0, "runtime_env": {"env_vars": self.variables}}
-
-
-@dataclass
-class _Task:
-    """A task that Ray has, and the series whose outcome has not come."""
-
-    jobs: list[Job]
-    has_begun: bool = False
-
-
 def train_all(placement: Placement, jobs: Sequence[Job], listen: Listener) -> Iterator[Outcome]:
-    """Make the artefact of every job in tasks of Ray.
+    """Make the artefact of every job in tasks of Ray; yield each series' outcome as soon as it is known.
 
     Args:
         placement: Most tasks at a time, most series of one program, and where the cluster is.
         jobs: Series of one profile, of one run folder.
         listen: Told about stages and epochs, here in the process that was called.
-
-    Yields:
-        Each series' outcome as soon as it is known.
 
     Raises:
         ProfileError: If there is no cluster at the address, or no GPU where one is wanted.
@@ -137,7 +92,7 @@ def train_all(placement: Placement, jobs: Sequence[Job], listen: Listener) -> It
     """
     with deferred_interrupts("stopping the tasks; once more stops at once\n") as check:
         try:
-            for told in _driver().carry_out(placement, jobs):
+            for told in _told_by_driver(_driver().pipe, placement, jobs):
                 check()
                 if isinstance(told, Outcome):
                     yield told
@@ -148,42 +103,24 @@ def train_all(placement: Placement, jobs: Sequence[Job], listen: Listener) -> It
             raise
 
 
-class _Driver:
-    """The driver, seen from the process that was called."""
-
-    def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, there = context.Pipe()
-        self._process = context.Process(target=_drive, args=(there,), name="v8-ray-driver", daemon=True)
-        with deaf_to_interrupts():
-            self._process.start()
-        there.close()
-
-    def carry_out(self, placement: Placement, jobs: Sequence[Job]) -> Iterator[Event | None]:
-        """Hand over jobs and return what is told of them; None every now and then."""
-        try:
-            self._pipe.send((placement, jobs))
-            while (told := self._pipe.recv() if self._pipe.poll(POLL_S) else None) != _DONE:
-                if isinstance(told, V8Error):
-                    raise told
-                yield told
-        except (EOFError, ConnectionError) as error:
-            raise _without_ray() from error
-
-    def close(self) -> None:
-        """End the driver: in good order, or else by force."""
-        self._pipe.close()
-        self._process.terminate()
-        self._process.join(STOP_S)
-        self._process.kill()
-        self._process.join()
+def _told_by_driver(pipe: Any, placement: Placement, jobs: Sequence[Job]) -> Iterator[Event | None]:
+    """Hand over jobs and return what is told of them; None every now and then."""
+    try:
+        pipe.send((placement, jobs))
+        while (told := pipe.recv() if pipe.poll(POLL_S) else None) != _DONE:
+            if isinstance(told, V8Error):
+                raise told
+            yield told
+    except (EOFError, ConnectionError) as error:
+        raise _without_ray() from error
 
 
 @cache
-def _driver() -> _Driver:
-    driver = _Driver()
+def _driver() -> Process:
+    driver = Process("v8-ray-driver", _drive)
     _until_exit.callback(_driver.cache_clear)
-    _until_exit.callback(driver.close)
+    _until_exit.callback(driver.end)
+    _until_exit.callback(driver.tell_to_stop)
     return driver
 
 
@@ -201,7 +138,6 @@ def _without_ray() -> SeriesError:
 
 def _drive(pipe: Connection) -> None:
     """Live as the driver: carry out what comes through the pipe until it closes."""
-    end_with_parent()
     with suppress(EOFError, ConnectionError, KeyboardInterrupt), deferred_interrupts("") as check:
         try:
             while True:
@@ -222,28 +158,24 @@ def _train_all(
     placement: Placement, jobs: Sequence[Job], listen: Listener, check: Callable[[], None]
 ) -> Iterator[Outcome]:
     ray = _connected(placement)
+    here = ray.get_runtime_context().get_node_id()
+    (node,) = (one for one in ray.nodes() if one["NodeID"] == here)
+    raylet = node["NodeManagerAddress"], node["NodeManagerPort"]
     with _sign_in(jobs[0].folder.parent) as sign:
-        tasks = _Tasks(ray, placement, jobs, listen, sign, partial(_require_raylet, *_raylet_of(ray)))
+        tasks = _Tasks(ray, placement, jobs, listen, sign, partial(_require_raylet, raylet))
         while tasks.are_left:
             check()
             yield from tasks.receive()
 
 
-def _raylet_of(ray: Any) -> tuple[str, int]:
-    """Return where the raylet of this machine listens."""
-    here = ray.get_runtime_context().get_node_id()
-    (node,) = (one for one in ray.nodes() if one["NodeID"] == here)
-    return node["NodeManagerAddress"], node["NodeManagerPort"]
-
-
-def _require_raylet(host: str, port: int) -> None:
-    """Refuse to go on without the raylet: then all tasks are lost, and no series is at fault.
+def _require_raylet(address: tuple[str, int]) -> None:
+    """Refuse to go on without the raylet of this machine: then all tasks are lost, and no series is at fault.
 
     Raises:
         SeriesError: If nobody listens where it did.
     """
     try:
-        socket.create_connection((host, port), KNOCK_S).close()
+        socket.create_connection(address, KNOCK_S).close()
     except OSError:
         raise _without_ray() from None
 
@@ -262,23 +194,28 @@ class _Tasks:
     ) -> None:
         self._require_raylet = require_raylet
         self._ray, self._listen, self._queue = ray, listen, JobQueue(jobs, listen)
-        self._most, self._running = placement.num_workers, dict[Any, _Task]()
         self._share = _share(ray.cluster_resources(), placement, is_formula=jobs[0].profile.family.is_formula)
-        self._fleet_size = placement.fleet_size
-        self._shard_size = self._fleet_size or self._even_share(len(jobs))
-        self._task, self._sign = ray.remote(**self._share.options)(_serve), str(sign)
+        self._most, self._fleet_size = placement.num_workers, placement.fleet_size
+        # A task of a GPU sees by itself how many of an even share fit into one program.
+        even_share = -(-len(jobs) // self._capacity()) if self._share.kind == "GPU" else 1
+        self._shard_size = self._fleet_size or even_share
+        # A lost task is given out by us, not by Ray.
+        options = {"num_cpus": 1, **({"num_gpus": 1} if self._share.kind == "GPU" else {}), "max_retries": 0}
+        self._task = ray.remote(**options, runtime_env={"env_vars": self._share.variables})(_serve)
+        self._sign = str(sign)
+        self._begun: set[Any] = set()
         self._told_silence_s = time.monotonic() + SILENCE_S
 
     @property
     def are_left(self) -> bool:
         """Whether any series has no outcome."""
-        return bool(self._queue or self._running)
+        return bool(self._queue or self._queue.held)
 
     def receive(self) -> list[Outcome]:
         """Give out what there is room for, and pass on what tasks tell within a moment."""
-        while self._queue and len(self._running) < self._capacity():
+        while self._queue and len(self._queue.held) < self._capacity():
             self._give_out()
-        tasks = [*self._running]
+        tasks = [*self._queue.held]
         self._ray.wait(tasks, num_returns=1, timeout=POLL_S, fetch_local=False)
         ready, _ = self._ray.wait(tasks, num_returns=len(tasks), timeout=0, fetch_local=False)
         self._tell_silence()
@@ -289,54 +226,40 @@ class _Tasks:
         task = self._task.options(name=f"v8 {shard[0].series}")
         # A worker is at work in another folder, and one with other versions shall say so before it unpickles.
         there = pickle.dumps([replace(job, folder=job.folder.absolute()) for job in shard])
-        running = task.remote(_wanted(), self._sign, there, self._fleet_size)
-        self._running[running] = _Task(shard)
+        self._queue.held[task.remote(_wanted(), self._sign, there, self._fleet_size)] = shard
 
     def _capacity(self) -> int:
         """Count the tasks that the cluster has room for, as it is now; at least one lets it grow."""
         return max(1, min(self._most, int(self._ray.cluster_resources().get(self._share.kind, 0))))
 
-    def _even_share(self, num_jobs: int) -> int:
-        """Count the series of one task where the task sees by itself how many fit into one program."""
-        return -(-num_jobs // self._capacity()) if self._share.kind == "GPU" else 1
-
     def _receive_from(self, task: Any) -> list[Outcome]:
-        errors, running = self._ray.exceptions, self._running[task]
+        errors = self._ray.exceptions
         try:
             told: Told = self._ray.get(next(task))
         except StopIteration:
             return self._lost(task, "an early end")
         except errors.RayTaskError as error:
-            if not running.has_begun:
+            if task not in self._begun:
                 raise _unfit(error.cause) from error
             return self._lost(task, type(error.cause).__name__)
         except errors.RuntimeEnvSetupError as error:
             raise _unfit(error) from error
         except errors.RayError as error:
             return self._lost(task, type(error).__name__)
-        running.has_begun, self._told_silence_s = True, float("inf")
-        return [*self._outcomes_of(task, told)]
-
-    def _outcomes_of(self, task: Any, told: Told) -> Iterator[Outcome]:
-        """Take note of outcomes, and pass on what is none."""
+        self._begun.add(task)
+        self._told_silence_s = float("inf")
+        outcomes = []
         for event in told:
             if isinstance(event, V8Error):
                 raise event
-            if isinstance(event, Outcome):
-                self._end(task, event.series)
-                yield event
-            else:
-                self._listen(event)
-
-    def _end(self, task: Any, series: Series) -> None:
-        left = [job for job in self._running[task].jobs if job.series != series]
-        self._running[task].jobs = left
-        if not left:
-            del self._running[task]
+            outcomes += self._queue.heard(task, event)
+        if not self._queue.held[task]:
+            del self._queue.held[task]
+        return outcomes
 
     def _lost(self, task: Any, cause: str) -> list[Outcome]:
         self._require_raylet()
-        return self._queue.give_back(self._running.pop(task).jobs, cause)
+        return self._queue.give_back(self._queue.held.pop(task), cause)
 
     def _tell_silence(self) -> None:
         if time.monotonic() > self._told_silence_s:
@@ -345,6 +268,13 @@ class _Tasks:
             has = f"{self._ray.cluster_resources().get(kind, 0):g} in all, and others may use them"
             text = f"Ray has begun no task for {SILENCE_S:g} s. Each needs a {kind}; the cluster has {has}."
             self._listen(Note(f"{text} v8 waits."))
+
+
+class _Share(NamedTuple):
+    """What a task gets of a machine."""
+
+    kind: str  # Ray's name of it, "CPU" or "GPU"
+    variables: dict[str, str]  # environment of its process
 
 
 def _share(resources: dict[str, float], placement: Placement, *, is_formula: bool) -> _Share:
@@ -404,7 +334,9 @@ def _connected(placement: Placement) -> Any:
 
 def _join(ray: Any, address: str) -> None:
     try:
-        _knock(address)
+        if address != "auto":  # somebody must listen: Ray would ask a wrong address for ever
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), KNOCK_S).close()
         ray.init(address=address, log_to_driver=False, logging_level="error")
     except (OSError, RuntimeError, ValueError, AssertionError) as error:
         told = shown(" ".join(str(error).split()), 150) or type(error).__name__
@@ -416,18 +348,6 @@ def _join(ray: Any, address: str) -> None:
         ) from error
 
 
-def _knock(address: str) -> None:
-    """Make sure that somebody listens: Ray would ask a wrong address for ever.
-
-    Raises:
-        OSError: If nobody does.
-        ValueError: If it is no address.
-    """
-    if address != "auto":
-        host, _, port = address.rpartition(":")
-        socket.create_connection((host.strip("[]"), int(port)), KNOCK_S).close()
-
-
 def _start(ray: Any, placement: Placement) -> None:
     """Start a Ray of our own, which the system ends with this process."""
     place = Path(tempfile.gettempdir())
@@ -437,10 +357,9 @@ def _start(ray: Any, placement: Placement) -> None:
         folder = _until_exit.enter_context(_ray_folder(place))
     except OSError as error:
         raise StorageError.of(place, error) from error
-    num_cores = num_usable_cores()
     ray.init(
         address="local",
-        num_cpus=num_cores if placement.is_measured else placement.num_workers,
+        num_cpus=num_usable_cores() if placement.is_measured else placement.num_workers,
         num_gpus=0 if placement.device == "cpu" else len(visible_gpus()),
         object_store_memory=STORE_BYTES,
         include_dashboard=False,
@@ -462,11 +381,9 @@ def _ray_folder(place: Path) -> Iterator[Path]:
 
 @contextmanager
 def _kept_signals() -> Iterator[None]:
-    """Keep who answers signals: Ray takes SIGTERM for itself."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    """Keep who answers signals, in the main thread: Ray takes SIGTERM for itself."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS if is_main}
     try:
         yield
     finally:
@@ -504,13 +421,10 @@ def _wanted() -> dict[str, str]:
 
 
 def _serve(wanted: dict[str, str], sign: str, shard: bytes, fleet_size: int | None) -> Iterator[Told]:
-    """Be a task: make the artefacts of a shard, and yield what there is to tell on the way.
+    """Be a task: make the artefacts of a shard of pickled jobs, and yield what there is to tell on the way.
 
-    Args:
-        wanted: The versions of the driver.
-        sign: A file that the driver has left in the run folder.
-        shard: Pickled jobs.
-        fleet_size: Most series of one program; None measures what suits the GPU.
+    The versions that are wanted are the driver's, and the sign is a file that it has left in the run folder.
+    Without the most series of one program, what suits the GPU is measured.
     """
     if refusal := _refusal(wanted, Path(sign)):
         yield (refusal,)
@@ -527,17 +441,17 @@ def _serve(wanted: dict[str, str], sign: str, shard: bytes, fleet_size: int | No
 
 def _refusal(wanted: dict[str, str], sign: Path) -> V8Error | None:
     """Say why this process must not make what the driver asks for."""
-    found, host = _wanted(), platform.node()
+    found, where = _wanted(), f"Ray worker on {platform.node()}"
     if different := [name for name in wanted if found.get(name) != wanted[name]]:
         return V8Error(
-            where=f"Ray worker on {host}",
+            where=where,
             rule="must have the versions of the machine that v8 was called on",
             got=", ".join(f"{name} {found.get(name)} for {wanted[name]}" for name in different),
             fix="Install the same versions there, or results would differ from machine to machine",
         )
     if not sign.exists():
         return StorageError(
-            where=f"Ray worker on {host}",
+            where=where,
             rule=f"must see the run folder {sign.parent}, on a file system that all machines share",
             got="none there, or another one",
             fix="Name with param:runs (or param:out) a folder that is at the same path on every machine",
@@ -570,32 +484,21 @@ class _Bench:
         return self._thread.submit(self._make, jobs, fleet_size, listen)
 
     def _make(self, jobs: Sequence[Job], fleet_size: int | None, listen: Listener) -> None:
-        self._listen = listen
+        self._listen, first = listen, jobs[0]
         with log_told_as_notes(listen):
-            workshop = self._workshop_for(jobs[0])
-            for outcome in workshop.make_all(jobs, fleet_size or _measured_size(jobs)):
+            with light_start():
+                from v8.runs.local import Workshop, suited_fleet_size  # noqa: PLC0415 - the driver must not
+
+            # The workshop of the last shard serves, where that was of the same profile and settings.
+            if self._kind != (kind := pickle.dumps((first.profile, first.settled))):
+                self._workshop = Workshop(first.profile, self._tell, lambda: None, **first.settled)
+                self._kind = kind
+            size = fleet_size or suited_fleet_size(first.profile, len(jobs))
+            for outcome in self._workshop.make_all(jobs, size):
                 listen(outcome)
 
-    def _workshop_for(self, job: Job) -> Workshop:
-        """Return the workshop of the last shard, where that was of the same profile and settings."""
-        with light_start():
-            from v8.runs.local import Workshop  # noqa: PLC0415 - the driver must not start TensorFlow
-
-        if self._kind != (kind := pickle.dumps((job.profile, job.settled))):
-            self._workshop = Workshop(job.profile, self._tell, lambda: None, **job.settled)
-            self._kind = kind
-        return self._workshop
-
     def _tell(self, event: Event) -> None:
-        self._listen(event)
+        self._listen(event)  # who listens changes
 
 
 _bench = cache(_Bench)
-
-
-def _measured_size(jobs: Sequence[Job]) -> int:
-    from v8.training.probe import measured_fleet_size  # noqa: PLC0415 - it starts TensorFlow
-
-    profile = jobs[0].profile
-    is_of_use = not profile.family.is_formula and has_gpu()
-    return measured_fleet_size(profile, len(jobs)) if is_of_use else 1

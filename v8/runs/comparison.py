@@ -17,7 +17,7 @@ from v8.artifacts.metadata import HISTORY_FILE, Metadata, read_metadata
 from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.run_folder import CandlePin, RunFolder, RunRecord, locate_run, pin_of, read_run
 from v8.errors import ArtifactError, ProfileError, listed
-from v8.machine.measurements import Answer, Order, Wanted, ask
+from v8.machine.processes import Answer, Order, Wanted, ask
 from v8.market.companions import Companions
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from v8.errors import DataError, V8Error, shown
 from v8.market.series import Series
+from v8.net import told_of_waiting
 
 if TYPE_CHECKING:
     from v8.training.progress import EpochRecord
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 STAGES = ("candles", "features", "windows", "train", "judge", "save")
 """What happens to every series, in this order."""
+_MOST_TOLD = 300  # characters of an error that nobody foresaw; its traceback is kept whole
 
 
 @dataclass(frozen=True)
@@ -45,51 +47,31 @@ class StageStarted:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Reading a series' candles waits for something outside.
-
-    Args:
-        series: Which series.
-        text: For what, how long, and how much longer at most.
-    """
+    """Reading a series' candles waits for something outside."""
 
     series: Series
-    text: str
+    text: str  # for what, how long, and how much longer at most
 
 
 @dataclass(frozen=True)
 class EpochEnded:
-    """One epoch of a series is over.
-
-    Args:
-        series: Which series.
-        record: What the epoch did.
-        num_epochs: Most epochs there will be.
-    """
+    """One epoch of a series is over."""
 
     series: Series
     record: EpochRecord
-    num_epochs: int
+    num_epochs: int  # most epochs there will be
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a series, or one stage of it, ended.
-
-    Args:
-        series: Which series.
-        reason: Why it failed, one sentence; None when it did not.
-        is_data_error: Whether candles, features or what is saved of it were at fault.
-        trace: The full traceback of a failure.
-        seconds: Wall time.
-        error: The error of ours that the reason is of; None for any other.
-    """
+    """How a series, or one stage of it, ended."""
 
     series: Series
-    reason: str | None = None
-    is_data_error: bool = False
-    trace: str = ""
-    seconds: float = 0.0
-    error: V8Error | None = field(default=None, compare=False)
+    reason: str | None = None  # why it failed, one sentence; None when it did not
+    is_data_error: bool = False  # whether candles, features or what is saved of it were at fault
+    trace: str = ""  # the full traceback of a failure
+    seconds: float = 0.0  # wall time
+    error: V8Error | None = field(default=None, compare=False)  # of ours, which the reason is of
 
 
 Event = Note | SeriesStarted | StageStarted | Waiting | EpochEnded | Outcome
@@ -112,7 +94,8 @@ def told_once(listen: Listener) -> Listener:
 @contextmanager
 def log_told_as_notes(listen: Listener) -> Iterator[None]:
     """Turn the warnings of modules that know no listener into notes until the block ends."""
-    log, notes = logging.getLogger("v8"), _Notes(listen)
+    log, notes = logging.getLogger("v8"), logging.Handler(logging.WARNING)
+    notes.emit = lambda record: listen(Note(record.getMessage()))  # type: ignore[method-assign]
     log.addHandler(notes)
     try:
         yield
@@ -120,31 +103,11 @@ def log_told_as_notes(listen: Listener) -> Iterator[None]:
         log.removeHandler(notes)
 
 
-class _Notes(logging.Handler):
-    def __init__(self, listen: Listener) -> None:
-        super().__init__(logging.WARNING)
-        self._listen = listen
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._listen(Note(record.getMessage()))
-
-
-_MOST_TOLD = 300
-"""Characters of an error that nobody foresaw; its traceback is kept whole."""
-
 Made = TypeVar("Made")
 
 
 def isolated(series: Series, work: Callable[[], Made]) -> tuple[Made | None, Outcome]:
-    """Do the work of one series; an error becomes its outcome, traceback included.
-
-    Args:
-        series: Which series.
-        work: What to do.
-
-    Returns:
-        What the work returned, None after an error; and how it ended.
-    """
+    """Do the work of one series; an error becomes its outcome, traceback included, and None what was made."""
     started = time.perf_counter()
     try:
         made = work()
@@ -158,6 +121,13 @@ def isolated(series: Series, work: Callable[[], Made]) -> tuple[Made | None, Out
             error=error if isinstance(error, V8Error) else None,
         )
     return made, Outcome(series, seconds=time.perf_counter() - started)
+
+
+def read_isolated(series: Series, listen: Listener, read: Callable[[], Made]) -> tuple[Made | None, Outcome]:
+    """Read the candles of one series as its stage of that name; waiting for something outside is told."""
+    listen(StageStarted(series, "candles"))
+    with told_of_waiting(lambda text: listen(Waiting(series, text))):
+        return isolated(series, read)
 
 
 def _reason(series: Series, error: Exception) -> str:

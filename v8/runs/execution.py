@@ -10,9 +10,8 @@ a note.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TypeAlias
 
 from v8.artifacts.metadata import redo_offered, verify_model_file
@@ -21,25 +20,13 @@ from v8.errors import ArtifactError, DataError, SeriesError, StorageError, witho
 from v8.hardware import may_have_gpu
 from v8.losses.leaderboard import LeaderboardRow
 from v8.machine.choices import choose_loops, choose_precision, compile_loops
-from v8.market.candles import Candles
 from v8.market.companions import Companions
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
-from v8.net import told_of_waiting
-from v8.runs.events import (
-    Event,
-    Listener,
-    Note,
-    Outcome,
-    SeriesStarted,
-    StageStarted,
-    Waiting,
-    isolated,
-    log_told_as_notes,
-    told_once,
-)
+from v8.runs import events
+from v8.runs.events import Event, Listener, Note, Outcome
 from v8.runs.outputs import RunOutputs, read_finished, write_outputs
-from v8.runs.plan import Job, Plan, PlannedSeries, RunCost, keep_cost
+from v8.runs.plan import Job, Plan, RunCost, keep_cost
 from v8.runs.tracking import TrackedRun, open_trackers
 from v8.storage import write_text
 
@@ -49,36 +36,22 @@ TrainAll = Callable[[Sequence[Job], Listener], Iterator[Outcome]]
 
 @dataclass(frozen=True)
 class NewerCandles:
-    """Candles that have come since a run took its own, and that it does not use.
-
-    Args:
-        series: Of which series.
-        num_bars: How many, at most: there may be holes among them.
-        first_s: When the first may open, seconds since the epoch, UTC.
-    """
+    """Candles that have come since a run took its own, and that it does not use."""
 
     series: Series
-    num_bars: int
-    first_s: int
+    num_bars: int  # at most: there may be holes among them
+    first_s: int  # when the first may open, seconds since the epoch, UTC
 
 
 @dataclass(frozen=True)
 class Summary:
-    """How a run ended.
+    """How a run ended."""
 
-    Args:
-        num_trained: Series that this call finished.
-        num_finished_before: Series that earlier calls had finished, on the candles that are still there.
-        failures: One outcome per failed series.
-        newer: Per series whose candles are pinned, those that the source has after them.
-        rows: The leaderboard, best first.
-    """
-
-    num_trained: int
-    num_finished_before: int
-    failures: tuple[Outcome, ...]
-    newer: tuple[NewerCandles, ...] = ()
-    rows: tuple[LeaderboardRow, ...] = ()
+    num_trained: int  # series that this call finished
+    num_finished_before: int  # that earlier calls had finished, on the candles that are still there
+    failures: tuple[Outcome, ...]  # one per failed series
+    newer: tuple[NewerCandles, ...] = ()  # per series whose source has candles after the pinned ones
+    rows: tuple[LeaderboardRow, ...] = ()  # the leaderboard, best first
 
     @property
     def exit_code(self) -> int:
@@ -93,8 +66,7 @@ class Summary:
 Show: TypeAlias = Callable[[Plan], AbstractContextManager[Listener]]
 """Opens a display of a plan until a block ends."""
 
-Then: TypeAlias = Callable[[Summary, Listener], object]
-"""What else is done while the run folder is held."""
+Then: TypeAlias = Callable[[Summary, Listener], object]  # what else is done while the run folder is held
 
 
 def run(
@@ -135,8 +107,8 @@ def run(
             folder.expect(one.series for one in plan.series)
         with (
             show(plan.as_of(folder.record.series)) as shown,
-            open_trackers(trackers, tracked, told_once(shown)) as listen,
-            log_told_as_notes(listen),
+            open_trackers(trackers, tracked, events.told_once(shown)) as listen,
+            events.log_told_as_notes(listen),
         ):
             summary = execute(plan, folder, source, train_all, listen, is_fold=is_fold)
             then(summary, listen)
@@ -153,22 +125,10 @@ def execute(
     *,
     is_fold: bool = False,
 ) -> Summary:
-    """Finish every series of a plan that can be finished.
+    """Finish every series of a plan that can be finished, in its open folder; arguments as for `run`.
 
-    Args:
-        plan: What to do.
-        folder: The open run folder.
-        source: Where candles come from.
-        train_all: Who trains.
-        listen: Told about everything that happens.
-        is_fold: Whether seasons are kept, and what shows results is left to the caller.
-
-    Returns:
-        What was finished and what failed.
-
-    Raises:
-        StorageError: If `run.json` cannot be written.
-        KeyboardInterrupt: When interrupted; the folder then tells how far each series is.
+    Of a fold, what shows results is left to the caller. Raises `StorageError` if `run.json` cannot be
+    written.
     """
     plan = plan.as_of(folder.record.series)  # the folder is ours now
     if folder.note:
@@ -177,15 +137,20 @@ def execute(
         folder.require_writable()
     damaged = _check_finished(plan, folder, listen)
     plan = replace(plan, series=tuple(one for one in plan.series if one.series not in damaged))
-    read = _read_all(plan, folder, source, listen)
-    failures = [*damaged.values(), *read.failures]
-    jobs = [replace(job, keeps_season=is_fold) for job in _settled(read.jobs, folder, listen)]
+    jobs, unread, newer = _read_all(plan, folder, source, listen)
+    failures = [*damaged.values(), *unread]
+    jobs = [replace(job, keeps_season=is_fold) for job in _settled(jobs, folder, listen)]
     num_trained, outputs = 0, RunOutputs(folder.path, lambda error: listen(Note(str(error))))
     started = time.perf_counter()
+
+    def record(event: Event) -> None:
+        if isinstance(event, events.SeriesStarted):
+            folder.set_state(event.series, status="running", reason=None)
+        listen(event)
+
     try:
-        for outcome in train_all(jobs, _recording(folder, listen)) if jobs else ():
+        for outcome in train_all(jobs, record) if jobs else ():
             _record(outcome, folder, listen)
-            listen(outcome)
             num_trained += outcome.reason is None
             failures += [outcome] if outcome.reason else []
             if not is_fold and outputs.is_due(len(folder.record.series)):
@@ -197,47 +162,39 @@ def execute(
         keep_cost(plan.profile, RunCost(num_trained, round(time.perf_counter() - started, 3)))
     refused = {failure.series for failure in failures}
     finished = [one for one in plan.series if one.status == "done" and one.series not in refused]
-    return Summary(num_trained, len(finished), tuple(failures), tuple(read.newer))
+    return Summary(num_trained, len(finished), tuple(failures), tuple(newer))
 
 
 def _settled(jobs: Sequence[Job], folder: RunFolder, listen: Listener) -> list[Job]:
+    """Settle, once for the whole run, what the training of jobs depends on."""
     if not jobs:
         return []
-
-    profile = jobs[0].profile
+    profile, is_gpu = jobs[0].profile, may_have_gpu()
 
     def tell(text: str) -> None:
         listen(Note(text))
 
-    precision = folder.settle(
-        "precision", lambda: choose_precision(profile, may_have_gpu=may_have_gpu(), tell=tell)
-    )
+    choose = partial(choose_precision, profile, may_have_gpu=is_gpu, tell=tell)
+    precision = folder.settle("precision", choose)
     if precision == "float32":
-        compile_loops(folder.settle("loops", lambda: choose_loops(profile, tell=tell)))
-    num_parts = profile.training.num_parts(is_on_gpu=may_have_gpu())
-    if profile.training.cpu_batch_size is not None:
-        num_parts = folder.settle("num_parts", lambda: profile.training.num_parts(is_on_gpu=may_have_gpu()))
+        compile_loops(folder.settle("loops", partial(choose_loops, profile, tell=tell)))
+    count_parts = partial(profile.training.num_parts, is_on_gpu=is_gpu)
+    # A batch size of the CPU's own makes the number of parts depend on the device.
+    is_of_device = profile.training.cpu_batch_size is not None
+    num_parts = folder.settle("num_parts", count_parts) if is_of_device else count_parts()
     return [replace(job, precision=precision, num_parts=num_parts) for job in jobs]
-
-
-def _recording(folder: RunFolder, listen: Listener) -> Listener:
-    """Return a listener that keeps the state of started series and passes all events on."""
-
-    def record(event: Event) -> None:
-        if isinstance(event, SeriesStarted):
-            folder.set_state(event.series, status="running", reason=None)
-        listen(event)
-
-    return record
 
 
 def _check_finished(plan: Plan, folder: RunFolder, listen: Listener) -> dict[Series, Outcome]:
     """Return the finished series whose files are not as they were saved, each with its refusal."""
     damaged = {}
     for planned in plan.series:
+        path = folder.series_folder(planned.series)
         if planned.status == "done":
             try:
-                _verify(folder.series_folder(planned.series))
+                finished = read_finished(path)
+                with redo_offered(path):
+                    verify_model_file(path, finished.metadata)
             except ArtifactError as error:
                 damaged[planned.series] = Outcome(planned.series, reason=str(error), is_data_error=True)
                 listen(Note(str(error)))
@@ -250,80 +207,47 @@ def _check_finished(plan: Plan, folder: RunFolder, listen: Listener) -> dict[Ser
     return damaged
 
 
-def _verify(folder: Path) -> None:
-    finished = read_finished(folder)
-    with redo_offered(folder):
-        verify_model_file(folder, finished.metadata)
+def _read_all(
+    plan: Plan, folder: RunFolder, source: CandleSource, listen: Listener
+) -> tuple[list[Job], list[Outcome], list[NewerCandles]]:
+    """Read the candles of every series and check them against the pins.
 
-
-@dataclass
-class _Read:
-    """What came of reading the candles of every series."""
-
-    jobs: list[Job] = field(default_factory=list)
-    failures: list[Outcome] = field(default_factory=list)
-    newer: list[NewerCandles] = field(default_factory=list)
-
-
-def _read_all(plan: Plan, folder: RunFolder, source: CandleSource, listen: Listener) -> _Read:
-    """Read the candles of every series, check them against the pins, make jobs of unfinished ones."""
-    read, companions = _Read(), Companions.of(plan.profile)
+    Returns the jobs of unfinished series, the failures, and which candles are newer than the run's.
+    """
+    jobs: list[Job] = []
+    failures: list[Outcome] = []
+    newer: list[NewerCandles] = []
+    companions = Companions.of(plan.profile)
     for planned in plan.series:
-        listen(StageStarted(planned.series, "candles"))
-        ask = partial(companions.candles, source, planned.series, plan.profile.newest_bars)
-        found, outcome = _read(planned, folder, ask, listen)
+        series, is_done = planned.series, planned.status == "done"
+        pinned = folder.state(series).candles
+        end_s = pinned.last_open_s if pinned else None
+        read = partial(companions.candles, source, series, plan.profile.newest_bars, end_s)
+        found, outcome = events.read_isolated(series, listen, read)
+        if not found and is_done:
+            listen(Note(f"{series}: finished; its candles could not be read again: {outcome.reason}"))
+            continue
         if found:
-            _, pinned = isolated(planned.series, partial(folder.pin, planned.series, pin_of(found)))
-            read.newer += _newer(found)
-            if pinned.reason:
-                read.failures.append(_refused(planned, pinned, folder, listen))
-            elif planned.status != "done":
-                read.jobs.append(_job(planned, plan, found, source, outcome.seconds))
-        elif planned.status == "done":
-            listen(Note(f"{planned.series}: finished; its candles could not be read again: {outcome.reason}"))
-        else:
-            read.failures.append(_refused(planned, outcome, folder, listen))
-    if read.jobs:
+            if num_newer := found.report.num_newer:
+                newer.append(NewerCandles(series, num_newer, int(found.open_time_s[-1]) + series.bar_s))
+            seconds = outcome.seconds
+            _, outcome = events.isolated(series, partial(folder.pin, series, pin_of(found)))
+            if not outcome.reason and not is_done:
+                path, is_real = plan.path / str(series), source.is_publishable
+                jobs.append(Job(found, plan.profile, planned.seed, path, is_real, seconds))
+        if outcome.reason:
+            failures.append(outcome)
+            if is_done:
+                listen(Note(f"failed: {outcome.reason} The finished model stays as it is."))
+            else:
+                _record(outcome, folder, listen)
+    if jobs:
         folder.keep()  # what is made of these candles must be known to be of these
-    return read
-
-
-def _newer(found: Candles) -> list[NewerCandles]:
-    num_newer, first_s = found.report.num_newer, int(found.open_time_s[-1]) + found.series.bar_s
-    return [NewerCandles(found.series, num_newer, first_s)] if num_newer else []
-
-
-def _read(
-    planned: PlannedSeries, folder: RunFolder, ask: Callable[[int | None], Candles], listen: Listener
-) -> tuple[Candles | None, Outcome]:
-    pinned = folder.state(planned.series).candles
-    end_s = pinned.last_open_s if pinned else None
-    with told_of_waiting(lambda text: listen(Waiting(planned.series, text))):
-        return isolated(planned.series, lambda: ask(end_s))
-
-
-def _job(planned: PlannedSeries, plan: Plan, found: Candles, source: CandleSource, seconds: float) -> Job:
-    return Job(
-        candles=found,
-        profile=plan.profile,
-        seed=planned.seed,
-        folder=plan.path / str(planned.series),
-        is_publishable=source.is_publishable,
-        candle_seconds=seconds,
-    )
-
-
-def _refused(planned: PlannedSeries, outcome: Outcome, folder: RunFolder, listen: Listener) -> Outcome:
-    """Keep and tell why a series fails; what is finished stays as it is."""
-    if planned.status == "done":
-        listen(Note(f"failed: {outcome.reason} The finished model stays as it is."))
-    else:
-        _record(outcome, folder, listen)
-        listen(outcome)
-    return outcome
+    return jobs, failures, newer
 
 
 def _record(outcome: Outcome, folder: RunFolder, listen: Listener) -> None:
+    """Keep in the folder how a series ended, and tell it."""
     if outcome.reason is None:
         folder.set_state(outcome.series, status="done", reason=None, seconds=round(outcome.seconds, 3))
     else:
@@ -333,3 +257,4 @@ def _record(outcome: Outcome, folder: RunFolder, listen: Listener) -> None:
         except StorageError as error:  # the reason is kept all the same
             listen(Note(str(error)))
         folder.set_state(outcome.series, status="failed", reason=outcome.reason)
+    listen(outcome)

@@ -6,6 +6,12 @@ program, the feature store and TensorFlow itself are set up once a workshop, not
 A fleet is prepared series by series, trained as one program, and each member is judged and saved as soon
 as it ends. An error inside the common program names no member, so the fleet goes on in halves, from its
 checkpoints, until the guilty series is alone; when memory ran out, later fleets stay that small.
+
+A network that was trained is calibrated before it is judged: the validation span says how much the network
+may say beside two formulas, which are fitted to the train span (`v8.formulas.ranges`), and all is
+folded into its model. What the network itself forecasts there is read from the published model, whose outputs
+are coherent already. Quantiles lie off the mix as those of simulated paths do, stretched until they hold
+their shares of the windows.
 """
 
 from __future__ import annotations
@@ -14,44 +20,62 @@ import gc
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from v8.artifacts.metadata import MODEL_FILE
 from v8.artifacts.series_artifact import Finished, sample_forecasts, save_description
 from v8.errors import DivergedError
 from v8.features.store import FeatureStore
-from v8.hardware import Memory, memory_of
+from v8.formulas.quantiles import conformal_widths
+from v8.formulas.ranges import MEMBERS, Shares, fit_ensemble, fit_shares, mix, told_shares
+from v8.hardware import Memory, has_gpu, memory_of
 from v8.losses.judgement import judge_quantiles, judge_windows
 from v8.losses.season import SEASON_FILE, season_of
 from v8.machine.interruption import deferred_interrupts
-from v8.machine.placement import halved, is_out_of_memory
 from v8.networks.serving import ServingModel
 from v8.profile import Profile
-from v8.runs.calibration import calibrate
+from v8.quantile_levels import apart
 from v8.runs.events import EpochEnded, Listener, Note, Outcome, SeriesStarted, StageStarted, isolated
 from v8.runs.plan import Job
 from v8.storage import write_with
 from v8.training.formula import FormulaTrainer
-from v8.training.progress import EpochRecord
+from v8.training.probe import measured_fleet_size
 from v8.training.trainer import Member, Trainer, TrainingResult
-from v8.windows.dataset import prepare_series, table_columns
+from v8.windows.dataset import SeriesData, prepare_series, table_columns
 
-CHECKPOINT = Path(".training", "checkpoint.npz")
+CHECKPOINT: Final = Path(".training", "checkpoint.npz")
 """Where a series keeps its epochs until it is finished, inside its folder."""
-
-
-MakeTrainer = Callable[..., Trainer | FormulaTrainer]
-"""Makes a trainer from what `Trainer` is made from."""
+_SIGNS_OF_FULL_MEMORY: Final = (
+    "resource_exhausted",
+    "resourceexhausted",
+    "out of memory",
+    "oom when",
+    "memoryerror",
+)
+"""What TensorFlow, XLA, JAX and Python say, in small letters."""
+MakeTrainer = Callable[..., Trainer | FormulaTrainer]  # makes a trainer from what `Trainer` is made from
 
 
 def make_trainer_of(profile: Profile, **options: Any) -> Trainer | FormulaTrainer:
     """Return what fits the profile: by training a network, or a formula as it stands."""
     return FormulaTrainer(profile, **options) if profile.family.is_formula else Trainer(profile, **options)
+
+
+def suited_fleet_size(profile: Profile, num_series: int) -> int:
+    """Measure how many of so many series suit one program of a GPU; without one, 1.
+
+    A machine with a GPU's driver may still have a backend that cannot use it.
+    """
+    is_of_use = has_gpu() and not profile.family.is_formula
+    return measured_fleet_size(profile, num_series) if is_of_use else 1
 
 
 def train_all(
@@ -61,17 +85,10 @@ def train_all(
     make_trainer: MakeTrainer = make_trainer_of,
     store: FeatureStore | None = None,
 ) -> Iterator[Outcome]:
-    """Make the artefact of every job, fleet after fleet.
+    """Make the artefact of every job, all of one profile; yield each series' outcome as soon as it is known.
 
-    Args:
-        jobs: Series of one profile.
-        listen: Told about stages and epochs.
-        fleet_size: Most series of one program; None takes as many as memory allows.
-        make_trainer: Makes the trainer; called again when memory ran out.
-        store: Where features are kept; None for the user's own store.
-
-    Yields:
-        Each series' outcome as soon as it is known.
+    The most series of one program are `fleet_size`; None takes as many as memory allows. Features are kept in
+    the user's own store unless another is given.
     """
     first = jobs[0]
     with deferred_interrupts() as check:
@@ -86,7 +103,7 @@ class Workshop:
         profile: What is trained.
         listen: Told about stages and epochs.
         check: Called between two batches; raises KeyboardInterrupt to stop there.
-        make_trainer: Makes the trainer.
+        make_trainer: Makes the trainer; called again when memory ran out.
         store: Where features are kept; None for the user's own store.
         settled: What the run has settled, options of the trainer: `precision` and `num_parts`.
     """
@@ -105,21 +122,8 @@ class Workshop:
         self._store = store or FeatureStore(num_remembered=0)  # every table is asked for once
         self._listen, self._check = listen, check
 
-    def make(self, job: Job) -> Outcome:
-        """Make one artefact; an error becomes the outcome."""
-        (outcome,) = self.make_all([job], fleet_size=1)
-        return outcome
-
     def make_all(self, jobs: Sequence[Job], fleet_size: int) -> Iterator[Outcome]:
-        """Make the artefacts of jobs; errors become outcomes.
-
-        Args:
-            jobs: Series of this workshop's profile.
-            fleet_size: Most series of one program, at least 1.
-
-        Yields:
-            Each series' outcome as soon as it is known.
-        """
+        """Make artefacts in programs of at most so many series; yield each outcome as it comes."""
         self._fleet_size, todo = fleet_size, list(jobs)
         while todo:
             fleet, todo = todo[: self._fleet_size], todo[self._fleet_size :]
@@ -155,27 +159,21 @@ class Workshop:
     def _trained_in_halves(
         self, num_series: int, left: list[_PreparedSeries], reason: str
     ) -> Iterator[Outcome]:
-        size = halved(num_series)
-        if is_out_of_memory(reason):
+        size = -(-num_series // 2)
+        if any(sign in reason.lower() for sign in _SIGNS_OF_FULL_MEMORY):
             self._fleet_size = min(self._fleet_size, size)
             self._trainer = self._make_trainer()  # the old one holds the programs that were too large
             gc.collect()
             why = "ran out of memory"
         else:
-            size, why = min(size, halved(len(left))), f"met an error ({reason})"
+            size, why = min(size, -(-len(left) // 2)), f"met an error ({reason})"
         self._listen(Note(f"A fleet of {num_series} {why}; it goes on in fleets of {size}."))
         for start in range(0, len(left), size):
             yield from self._trained(left[start : start + size])
 
 
 class _PreparedSeries:
-    """One series with its features and windows, on its way to an artefact; a clock runs per stage.
-
-    Args:
-        job: What to make.
-        store: Where features are kept.
-        listen: Told about stages and epochs.
-    """
+    """One series with its features and windows, on its way to an artefact; a clock runs per stage."""
 
     def __init__(self, job: Job, store: FeatureStore, listen: Listener) -> None:
         self.series = job.series
@@ -190,18 +188,19 @@ class _PreparedSeries:
     def member(self) -> Member:
         """Return what the trainer needs of this series."""
         self._listen(StageStarted(self.series, "train"))
+        most = self._job.profile.training.epochs
         return Member(
             self._data,
             self._job.seed,
             self._checkpoint,
-            self._tell,
+            lambda record: self._listen(EpochEnded(self.series, record, most)),
             lambda sentence: self._listen(Note(sentence)),
         )
 
     def finish(
         self, trainer: Trainer | FormulaTrainer, result: TrainingResult | DivergedError, num_series: int
     ) -> Outcome:
-        """Judge and save what was trained; an error becomes the outcome."""
+        """Judge and save what was trained in a fleet of so many; an error becomes the outcome."""
         _, outcome = isolated(self.series, lambda: self._finish(trainer, result, num_series))
         stages = math.fsum(seconds for stage, seconds in self._seconds.items() if stage != "candles")
         return replace(outcome, seconds=stages)
@@ -213,7 +212,10 @@ class _PreparedSeries:
         if isinstance(result, DivergedError):
             raise result
         self._seconds.update(result.seconds)
-        self._tell_placement(result, num_series)
+        if not self._job.profile.family.is_formula:
+            told = f"{self.series}: trained on {result.device} in a fleet of {num_series}, "
+            memory = memory_told(memory_of(result.device), result.device)
+            self._listen(Note(f"{told}{result.windows_per_s:,.0f} windows/s; {memory}."))
         with self._stage("judge"):
             model = trainer.serving_model(self._data, result.weights)
             shares = calibrate(model, self._data) if isinstance(model, ServingModel) else None
@@ -245,26 +247,35 @@ class _PreparedSeries:
         save_description(self._job.folder, finished)
         shutil.rmtree(self._checkpoint.parent, ignore_errors=True)
 
-    def _tell(self, record: EpochRecord) -> None:
-        self._listen(EpochEnded(self.series, record, self._job.profile.training.epochs))
-
-    def _tell_placement(self, result: TrainingResult, num_series: int) -> None:
-        if self._job.profile.family.is_formula:
-            return
-        told = memory_told(memory_of(result.device), result.device)
-        self._listen(
-            Note(
-                f"{self.series}: trained on {result.device} in a fleet of {num_series}, "
-                f"{result.windows_per_s:,.0f} windows/s; {told}."
-            )
-        )
-
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
         self._listen(StageStarted(self.series, name))
         started = time.perf_counter()
         yield
         self._seconds[name] = time.perf_counter() - started
+
+
+def calibrate(model: ServingModel, data: SeriesData) -> Shares | None:
+    """Fit the shares on the validation span and fold them into the model; None under `calibration: none`."""
+    if data.profile.calibration == "none":
+        return None
+    span, levels = data.spans["validation"], data.profile.quantiles
+    ensemble = fit_ensemble(data.spans["train"])
+    walked = ensemble.walk_quantiles(span, levels) if levels else {}
+    parted = {task: apart(np, levels, values) for task, values in walked.items()}
+    medians = {task: median for task, (median, _) in parted.items()} or ensemble.walk(span)
+    members: list[Mapping[str, NDArray[Any]]] = [
+        model.forecast(span.raw_windows()),
+        ensemble.regress(span),
+        medians,
+    ]
+    said = dict(zip(MEMBERS, members, strict=True))
+    shares = fit_shares(span, said)
+    model.fold_ensemble(ensemble, shares)
+    if levels:
+        distances = {task: distance for task, (_, distance) in parted.items()}
+        model.fold_widths(conformal_widths(levels, span.truth, mix(shares, said), distances))
+    return told_shares(shares)
 
 
 def memory_told(memory: Memory, device: str) -> str:
@@ -277,13 +288,9 @@ def memory_told(memory: Memory, device: str) -> str:
     >>> memory_told(Memory(2_000_000, 3_000_000), "CPU:0")
     'memory allocated 2 MB, at most 3 MB in use'
     """
-    reserved = (
-        "not told by this backend" if memory.reserved_bytes is None else _megabytes(memory.reserved_bytes)
-    )
-    middle = f", reserved {reserved}" if device.startswith("GPU") else ""
-    allocated, peak = _megabytes(memory.allocated_bytes), _megabytes(memory.peak_bytes)
-    return f"memory allocated {allocated}{middle}, at most {peak} in use"
-
-
-def _megabytes(num_bytes: int) -> str:
-    return f"{num_bytes / 1e6:,.0f} MB"
+    told = [
+        "not told by this backend" if one is None else f"{one / 1e6:,.0f} MB"
+        for one in (memory.allocated_bytes, memory.reserved_bytes, memory.peak_bytes)
+    ]
+    middle = f", reserved {told[1]}" if device.startswith("GPU") else ""
+    return f"memory allocated {told[0]}{middle}, at most {told[2]} in use"

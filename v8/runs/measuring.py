@@ -1,4 +1,4 @@
-"""The process that measures; `v8.machine.measurements` starts it and tells it what.
+"""The process that measures; `v8.machine.processes` starts it and tells it what.
 
     echo '{"profile": {...}, "measurements": [{"measure": "matmul", "seconds": 2}]}' \
         | python -m v8.runs.measuring
@@ -18,7 +18,7 @@ from typing import Any
 from v8.artifacts.run_folder import read_run
 from v8.features.store import FeatureStore
 from v8.hardware import has_gpu
-from v8.machine.measurements import Order, say, serve
+from v8.machine.processes import Order, say, serve
 from v8.machine.starting import light_start
 from v8.market.companions import Companions
 from v8.market.series import Series
@@ -48,7 +48,6 @@ def measure_training(
     run: str,
     source: str,
     data_dir: str | None,
-    command: str,
     device: str,
     fleet_size: int | None,
 ) -> dict[str, Any]:
@@ -59,7 +58,6 @@ def measure_training(
         run: Run folder that pins every series to its candles.
         source: Name of the candle source.
         data_dir: Its folder, or None.
-        command: The command line, for the run's record.
         device: What computes, as `--device` names it.
         fleet_size: Models of one program; None: all on a GPU, one on a CPU.
 
@@ -72,13 +70,13 @@ def measure_training(
     """
     choose_device(device)
     candles = open_source(source, data_dir=Path(data_dir) if data_dir else None)
-    pinned, companions, warm_s = read_run(Path(run)).series, Companions.of(profile), {}
-    plan = make_plan(profile, [Series.parse(name) for name in pinned], Path(run))
-    size = min(fleet_size or (len(pinned) if has_gpu() else 1), len(pinned))
+    begun, companions, warm_s = read_run(Path(run)), Companions.of(profile), {}
+    plan = make_plan(profile, [Series.parse(name) for name in begun.series], Path(run))
+    size = min(fleet_size or (len(plan.series) if has_gpu() else 1), len(plan.series))
     with tempfile.TemporaryDirectory() as place:
         store = FeatureStore(Path(place), num_remembered=0)
         train = partial(train_all, fleet_size=size, store=store)
-        carry_out(plan, candles, train, lambda _: nullcontext(_say), command=command)
+        carry_out(plan, candles, train, lambda _: nullcontext(_say), command=begun.command)
         for name, state in read_run(plan.path).series.items():
             if state.status == "done" and state.candles:
                 end_s = state.candles.last_open_s

@@ -21,9 +21,7 @@ if TYPE_CHECKING:  # usage errors shall be told before these are imported
     from v8.runs.execution import Show, Summary, TrainAll
     from v8.runs.plan import Plan
 
-SMOKE_EPOCHS: Final = 1
-"""Epochs of a smoke run: it proves the way, not the model."""
-
+SMOKE_EPOCHS: Final = 1  # epochs of a smoke run: it proves the way, not the model
 SMOKE_PRECISION: Final = "float32"
 """Its number format: measuring which is fastest takes longer than it trains."""
 
@@ -55,8 +53,7 @@ class RunOptions(BaseModel):
     redo: tuple[str, ...] = ()
     track: tuple[str, ...] = ()
     publish: str | None = None
-    command: str = ""
-    """The command line that continues, for the run's record."""
+    command: str = ""  # the command line that continues, for the run's record
 
     def budgeted(self) -> Profile:
         """Return the profile as it is trained; a smoke run fills in what was not given.
@@ -95,7 +92,14 @@ class RunOptions(BaseModel):
         take_tables(self.tables)
         source = open_source(self.source, data_dir=self.data_dir)
         chosen = asked or served_series(source)
-        redone = _redone(self.redo, chosen)
+        redone = tuple(Series.parse(name) for name in self.redo)
+        if strange := [one for one in redone if one not in chosen]:
+            raise ProfileError(
+                where="param:redo",
+                rule="names series that this call trains",
+                got=listed(strange),
+                fix="Name it with param:series too, or leave it out",
+            )
         train_all = choose_engine(self.engine, self.device, self.workers, self.fleet_size, self.address)
         name = f"{profile.name}-smoke" if self.smoke else profile.name
         plan = make_plan(profile, chosen, locate_run(self.runs, name, is_fresh=self.fresh), redone)
@@ -106,32 +110,23 @@ class RunOptions(BaseModel):
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """A run that only has to be begun.
+    """A run that only has to be begun."""
 
-    Args:
-        options: What was asked for.
-        plan: What would be done.
-        source: Where candles come from.
-        train_all: Who trains.
-        named: Series that were named, not merely found in the source.
-    """
-
-    options: RunOptions
-    plan: Plan
-    source: CandleSource
-    train_all: TrainAll
-    named: tuple[Series, ...]
+    options: RunOptions  # what was asked for
+    plan: Plan  # what would be done
+    source: CandleSource  # where candles come from
+    train_all: TrainAll  # who trains
+    named: tuple[Series, ...]  # series that were named, not merely found in the source
 
     def lacking(self) -> list[tuple[str, str]]:
         """Return which of the named series the source lacks, and why, as far as it can tell beforehand."""
         found: list[tuple[str, str]] = []
-        if not isinstance(self.source, ChecksSeries):
-            return found
-        for series in (one.series for one in self.plan.todo if one.series in self.named):
-            try:
-                self.source.require(series)
-            except DataError as error:
-                found.append((str(series), str(error)))
+        if isinstance(self.source, ChecksSeries):
+            for series in (one.series for one in self.plan.todo if one.series in self.named):
+                try:
+                    self.source.require(series)
+                except DataError as error:
+                    found.append((str(series), str(error)))
         return found
 
     def carry_out(self, show: Show) -> Summary:
@@ -201,18 +196,6 @@ def served_series(source: CandleSource) -> tuple[Series, ...]:
         return load_universe()
     found = source.series()
     sys.stderr.write(f"Found {len(found)} series in the folder: {listed(found)}\n")
-    return found
-
-
-def _redone(names: Sequence[str], chosen: Sequence[Series]) -> tuple[Series, ...]:
-    found = tuple(Series.parse(name) for name in names)
-    if strange := [one for one in found if one not in chosen]:
-        raise ProfileError(
-            where="param:redo",
-            rule="names series that this call trains",
-            got=listed(strange),
-            fix="Name it with param:series too, or leave it out",
-        )
     return found
 
 

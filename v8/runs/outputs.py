@@ -21,35 +21,19 @@ from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import FORECASTS_FILE, ForecastSample, read_sample
 from v8.errors import ArtifactError, StorageError, V8Error
 from v8.invocation import command
-from v8.losses.leaderboard import (
-    LEADERBOARD_FILE,
-    History,
-    LeaderboardRow,
-    SeriesResult,
-    rank_results,
-    read_history,
-    write_leaderboard_csv,
-)
+from v8.losses import leaderboard
+from v8.losses.leaderboard import History, LeaderboardRow, SeriesResult
 from v8.storage import Pace, write_json, write_text
+from v8.views import page
 from v8.views.markup import DEMO_WARNING, Html
-from v8.views.page import (
-    is_in_files,
-    run_page,
-    section_file,
-    series_body,
-    series_line,
-    series_section,
-    write_section,
-)
 
 REPORT_FILE = "report.html"
 TIMING_FILE = "timing.json"
+PICTURES_FOLDER = "report"
 
-TIMING_FORMAT = 1
-"""Version of the keys of `timing.json`."""
+TIMING_FORMAT = 1  # version of the keys of `timing.json`
 
-Tell: TypeAlias = Callable[[V8Error], object]
-"""Told what is left out, and why."""
+Tell: TypeAlias = Callable[[V8Error], object]  # told what is left out, and why
 
 
 @dataclass(frozen=True)
@@ -71,7 +55,7 @@ def read_finished(folder: Path) -> FinishedSeries:
     with redo_offered(folder):
         metadata = read_metadata(folder, series=folder.name)
         result = metadata.result
-        history = read_history(folder / HISTORY_FILE)
+        history = leaderboard.read_history(folder / HISTORY_FILE)
         if len(history) != result.epochs_run:
             raise ArtifactError(
                 where=str(folder / HISTORY_FILE),
@@ -87,18 +71,10 @@ def _refuse(error: V8Error) -> None:
 
 
 def write_outputs(run: Path, tell: Tell = _refuse, *, is_anew: bool = False) -> list[LeaderboardRow]:
-    """Write `leaderboard.csv`, `report.html` and `timing.json` from what is on disk.
+    """Write `leaderboard.csv`, `report.html` and `timing.json` from what is on disk, see `RunOutputs`.
 
-    Args:
-        run: A run folder.
-        tell: Told which series is damaged and which files cannot be written; unless given, that is raised.
-        is_anew: Whether files of the page that are up to date are drawn anew, too.
-
-    Returns:
-        The leaderboard, best first; empty while nothing is finished.
-
-    Raises:
-        ArtifactError: If the run's own record is damaged.
+    What cannot be read or written is raised unless `tell` is given. Returns the leaderboard, best first;
+    empty while nothing is finished. Raises `ArtifactError` if the run's own record is damaged.
     """
     return RunOutputs(run, tell, is_anew=is_anew).write()
 
@@ -116,34 +92,33 @@ class RunOutputs:
 
     def __init__(self, run: Path, tell: Tell, *, is_anew: bool = False) -> None:
         self._run, self._tell, self._is_anew = run, tell, is_anew
-        self._shown: dict[str, _Shown | None] = {}
+        self._shown: dict[str, tuple[SeriesResult, Html] | None] = {}
+        """By name, the result of a finished series and its part of the page; None of one that is damaged."""
         self._pace = Pace()
-
-    def is_due(self, num_series: int) -> bool:
-        """Tell whether it is time to write all outputs of so many series."""
-        return self._pace.is_due(num_series)
+        self.is_due = self._pace.is_due
+        """Tells whether it is time to write all outputs of so many series."""
 
     def write(self) -> list[LeaderboardRow]:
         """Write all outputs, as `write_outputs` does."""
         with self._pace.timed():
-            return self._write_all(read_run(self._run))
+            record = read_run(self._run)
+            done = (name for name, state in record.series.items() if state.status == "done")
+            finished = [one for one in (self._read(name, record) for name in done) if one]
+            results = [result for result, _ in finished]
+            rows, sections = (
+                leaderboard.rank_results(results),
+                {result.series: part for result, part in finished},
+            )
+            self._write(
+                {
+                    leaderboard.LEADERBOARD_FILE: lambda file: leaderboard.write_leaderboard_csv(file, rows),
+                    REPORT_FILE: lambda file: write_text(file, page.run_page(record, results, sections)),
+                    TIMING_FILE: lambda file: write_json(file, _timing(record, results)),
+                }
+            )
+            return rows
 
-    def _write_all(self, record: RunRecord) -> list[LeaderboardRow]:
-        done = (name for name, state in record.series.items() if state.status == "done")
-        finished = [one for one in (self._read(name, record) for name in done) if one]
-        results = [one.result for one in finished]
-        rows = rank_results(results)
-        sections = {one.result.series: one.section for one in finished}
-        self._write(
-            {
-                LEADERBOARD_FILE: lambda file: write_leaderboard_csv(file, rows),
-                REPORT_FILE: lambda file: write_text(file, run_page(record, results, sections)),
-                TIMING_FILE: lambda file: write_json(file, _timing(record, results)),
-            }
-        )
-        return rows
-
-    def _read(self, name: str, record: RunRecord) -> _Shown | None:
+    def _read(self, name: str, record: RunRecord) -> tuple[SeriesResult, Html] | None:
         if name not in self._shown:
             served = self._serving.folder(name)
             try:
@@ -152,7 +127,7 @@ class RunOutputs:
                 self._tell(error)
                 self._shown[name] = None
             else:
-                self._shown[name] = _Shown(found.result, self._section(found, served, record))
+                self._shown[name] = (found.result, self._section(found, served, record))
         return self._shown[name]
 
     @cached_property
@@ -162,14 +137,15 @@ class RunOutputs:
     def _section(self, found: FinishedSeries, served: Path, record: RunRecord) -> Html:
         """Return what the page holds of a series; in a large run the rest goes into its file."""
         parts, name = (found.result, found.history, found.sample), found.result.series
-        if not is_in_files(record):
-            return series_section(*parts)
+        if not page.is_in_files(record):
+            return page.series_section(*parts)
 
         def write(_: Path) -> None:
-            write_section(self._run, name, served, partial(series_body, *parts), is_anew=self._is_anew)
+            draw = partial(page.series_body, *parts)
+            page.write_section(self._run, name, served, draw, is_anew=self._is_anew)
 
-        self._write({section_file(name): write})
-        return series_line(found.result)
+        self._write({page.section_file(name): write})
+        return page.series_line(found.result)
 
     def _write(self, writers: Mapping[str, Callable[[Path], None]]) -> None:
         got: dict[str, str] = {}
@@ -182,14 +158,6 @@ class RunOutputs:
             rule = f"{', '.join(got)} could not be written, and no series needs them"
             fix = f"Make room, then draw them again with `{command('report', str(self._run))}`"
             self._tell(StorageError(where=str(self._run), rule=rule, got=next(iter(got.values())), fix=fix))
-
-
-@dataclass(frozen=True)
-class _Shown:
-    """What the outputs show of one finished series: its result, and its part of the page."""
-
-    result: SeriesResult
-    section: Html
 
 
 def _timing(record: RunRecord, results: Iterable[SeriesResult]) -> dict[str, Any]:
@@ -207,18 +175,10 @@ def _timing(record: RunRecord, results: Iterable[SeriesResult]) -> dict[str, Any
     }
 
 
-PICTURES_FOLDER = "report"
-
-
 def draw_pictures(run: Path, tell: Tell) -> list[Path]:
-    """Write the PNG files of a run into its folder `report`.
+    """Write the PNG files of a run into its folder `report` and return them; none while nothing is finished.
 
-    Args:
-        run: A run folder.
-        tell: Told which series is damaged and left out.
-
-    Returns:
-        The files written; none while nothing is finished.
+    A series that is damaged is told and left out.
 
     Raises:
         ArtifactError: If the run's own record is damaged.

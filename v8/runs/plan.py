@@ -21,7 +21,7 @@ from v8.artifacts.run_folder import RUN_FILE, SeriesState, Status, read_run
 from v8.features.indicators import warmup_bars
 from v8.formulas.baselines import BASELINES
 from v8.hardware import num_usable_cores
-from v8.machine.measurements import keep, recall
+from v8.machine.choices import keep, recall
 from v8.market.candles import Candles
 from v8.market.series import Series, load_universe
 from v8.networks.cost import TRAINING_TO_FORWARD_FLOP, training_flop_per_window
@@ -31,39 +31,23 @@ from v8.windows.dataset import SPANS, rows_needed, split_rows, table_columns
 
 ASSUMED_FLOP_PER_S_PER_CORE = 38e9
 """Training speed assumed for estimates: about 300 windows/s of 126 MFLOP a core (scripts/RESULTS.md)."""
-
-SMOKE_SPARE_BARS = 130
-"""Candles of a smoke run beyond the fewest that work, so that a few holes do no harm."""
-
-SEED_SPACE = 2**31
-"""Seeds are non-negative 31-bit numbers."""
+SMOKE_SPARE_BARS = 130  # candles of a smoke run beyond the fewest that work, so that a few holes do no harm
+SEED_SPACE = 2**31  # seeds are non-negative 31-bit numbers
 
 
 @dataclass(frozen=True)
 class Job:
-    """Everything a worker needs to make one artefact; it can travel between processes.
-
-    Args:
-        candles: The series' candles.
-        profile: What to train.
-        seed: Seed of weights, order and dropout.
-        folder: Where the artefact goes.
-        is_publishable: False for the demo market.
-        candle_seconds: Time that reading the candles took.
-        precision: Keras dtype policy to train in.
-        keeps_season: Whether to keep how everybody erred in each window of the test span, as back-tests do.
-        num_parts: Batches that make one optimiser step; None as the profile says for a GPU.
-    """
+    """Everything a worker needs to make one artefact; it can travel between processes."""
 
     candles: Candles
-    profile: Profile
-    seed: int
-    folder: Path
-    is_publishable: bool
-    candle_seconds: float
-    precision: str = "float32"
-    keeps_season: bool = False
-    num_parts: int | None = None
+    profile: Profile  # what to train
+    seed: int  # of weights, order and dropout
+    folder: Path  # where the artefact goes
+    is_publishable: bool  # false for the demo market
+    candle_seconds: float  # time that reading the candles took
+    precision: str = "float32"  # keras dtype policy to train in
+    keeps_season: bool = False  # whether to keep how everybody erred in each test window, as back-tests do
+    num_parts: int | None = None  # batches that make one optimiser step; None as the profile says for a GPU
 
     @property
     def series(self) -> Series:
@@ -87,39 +71,25 @@ class PlannedSeries:
 
 @dataclass(frozen=True)
 class Work:
-    """The size of one series' training, for an unbroken history of the profile's newest bars.
+    """The size of one series' training, for an unbroken history of the profile's newest bars."""
 
-    Args:
-        num_bars: Candles.
-        num_rows: Rows after the indicators' warm-up.
-        num_windows: Complete windows per span.
-        flop_per_window: Floating-point operations of one training window.
-        training_s: Most time of the arithmetic of training, an estimate, seconds; early stopping may need
-            less. Compiling, features, judging and saving come on top: see `v8.runs.plan`.
-    """
-
-    num_bars: int
-    num_rows: int
-    num_windows: dict[str, int]
-    flop_per_window: float
+    num_bars: int  # candles
+    num_rows: int  # rows after the indicators' warm-up
+    num_windows: dict[str, int]  # complete windows per span
+    flop_per_window: float  # floating-point operations of one training window
     training_s: float
+    """Most time of the arithmetic of training, an estimate, seconds; early stopping may need less. Compiling,
+    features, judging and saving come on top."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run before it starts.
+    """A run before it starts."""
 
-    Args:
-        profile: What to train.
-        path: The run folder; it need not exist.
-        series: Every selected series.
-        redone: Those whose old files are set aside first.
-    """
-
-    profile: Profile
-    path: Path
-    series: tuple[PlannedSeries, ...]
-    redone: tuple[Series, ...] = ()
+    profile: Profile  # what to train
+    path: Path  # the run folder; it need not exist
+    series: tuple[PlannedSeries, ...]  # every selected series
+    redone: tuple[Series, ...] = ()  # those whose old files are set aside first
 
     @property
     def todo(self) -> tuple[PlannedSeries, ...]:
@@ -158,11 +128,8 @@ def series_seed(profile: Profile, series: Series) -> int:
     43
     """
     places = _default_places()
-    if series in places:
-        number = places[series]
-    else:
-        number = len(places) + int(hashlib.sha256(str(series).encode()).hexdigest()[:7], 16)
-    return (profile.seed + number) % SEED_SPACE
+    named = len(places) + int(hashlib.sha256(str(series).encode()).hexdigest()[:7], 16)
+    return (profile.seed + places.get(series, named)) % SEED_SPACE
 
 
 @cache
@@ -172,11 +139,7 @@ def _default_places() -> dict[Series, int]:
 
 
 def estimate_work(profile: Profile, num_cores: int | None = None) -> Work:
-    """Estimate the work of one series.
-
-    Args:
-        profile: What to train.
-        num_cores: Cores that compute; None for all usable ones.
+    """Estimate the work of one series on so many cores; None for all usable ones.
 
     Raises:
         DataError: If the profile's newest bars are too few for a window in every span.
@@ -198,8 +161,7 @@ def smoke_bars(profile: Profile) -> int:
     >>> smoke_bars(load_profile("aligned"))
     931
     """
-    fewest = warmup_bars(table_columns(profile)) + rows_needed(profile)
-    return fewest + SMOKE_SPARE_BARS
+    return warmup_bars(table_columns(profile)) + rows_needed(profile) + SMOKE_SPARE_BARS
 
 
 def _status(state: SeriesState | None, folder: Path) -> Status:
@@ -212,15 +174,10 @@ def _status(state: SeriesState | None, folder: Path) -> Status:
 
 @dataclass(frozen=True)
 class RunCost:
-    """What a call took from the first series' start to the end of the last.
+    """What a call took from the first series' start to the end of the last."""
 
-    Args:
-        num_series: Series it trained, judged and saved.
-        seconds: Wall time.
-    """
-
-    num_series: Annotated[Count, Field(gt=0)]
-    seconds: Number
+    num_series: Annotated[Count, Field(gt=0)]  # series it trained, judged and saved
+    seconds: Number  # wall time
 
     @property
     def series_s(self) -> float:

@@ -13,8 +13,9 @@ more, each alone, so that only the guilty one can fail; a checkpoint lets each g
 Workers obey the parent alone: Ctrl-C reaches all processes of a terminal, but only the parent decides,
 and tells them by SIGTERM to stop after their batch. A worker whose parent is gone ends itself.
 
-Through the pipe go, up: `Ready` once when the worker can begin, then events, each series' `Outcome` last;
-down: a list of `Job`s for the ready sign and for the last outcome of each list, until the pipe closes.
+Through the pipe go, up: the most series of one program once the worker can begin, then events, each series'
+`Outcome` last; down: a list of `Job`s for the first and for the last outcome of each list, until the pipe
+closes.
 """
 
 import multiprocessing
@@ -23,12 +24,11 @@ import signal
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, Final
 
 from v8.errors import with_parameters
 from v8.hardware import has_gpu
@@ -40,32 +40,29 @@ from v8.runs.events import Event, Listener, Note, Outcome, log_told_as_notes
 from v8.runs.plan import Job
 from v8.training.programs import kept_programs
 
-TRIES = 2
-"""A series whose worker died is given to one more; then it has failed."""
+TRIES: Final = 2  # a series whose worker died is given to one more; then it has failed
+POLL_S: Final = 0.2  # how long whoever waits for news waits before it looks whether it was interrupted
+STOP_S: Final = 2.0
+"""How long processes may take to stop before they are killed; checkpoints keep their epochs."""
 
 
 class JobQueue:
-    """Jobs that wait for a worker.
-
-    Args:
-        jobs: All of them, each of another series.
-        listen: Told what is tried again.
-    """
+    """Jobs, each of another series, that wait for a worker, and those that workers have."""
 
     def __init__(self, jobs: Sequence[Job], listen: Listener) -> None:
         self._waiting, self._listen = deque(jobs), listen
         self._num_deaths: Counter[Series] = Counter()
+        self.held: dict[Any, list[Job]] = {}
+        """By worker, the jobs whose outcome has not come."""
 
     def __len__(self) -> int:
         """Count the jobs that wait."""
         return len(self._waiting)
 
     def take(self, most: int, begun: Sequence[Job] = ()) -> list[Job]:
-        """Hand out jobs for one worker; one that killed a worker, alone.
+        """Hand out jobs until a worker has `most`, those among it that it has `begun`.
 
-        Args:
-            most: How many the worker takes at a time, at least 1.
-            begun: Those it has; they are among the result.
+        One that killed a worker goes alone.
         """
         taken = list(begun)
         while self._waiting and len(taken) < most:
@@ -74,15 +71,18 @@ class JobQueue:
             taken.append(self._waiting.popleft())
         return taken
 
+    def heard(self, worker: Any, event: Event) -> list[Outcome]:
+        """Return an outcome that a worker tells, after taking note of it; pass on all else."""
+        if not isinstance(event, Outcome):
+            self._listen(event)
+            return []
+        self.held[worker] = [job for job in self.held[worker] if job.series != event.series]
+        return [event]
+
     def give_back(self, jobs: Sequence[Job], cause: str) -> list[Outcome]:
-        """Let jobs whose worker died wait again, before all others.
+        """Let jobs that a worker had not finished when it died wait again, before all others.
 
-        Args:
-            jobs: What it had not finished.
-            cause: What it died of, a few words.
-
-        Returns:
-            The failures of those that have no try left.
+        The cause is a few words. Returns the failures of those that have no try left.
         """
         self._num_deaths.update(job.series for job in jobs)
         lost = [job for job in jobs if self._num_deaths[job.series] == TRIES]
@@ -101,60 +101,74 @@ def _lost(job: Job, cause: str) -> Outcome:
     return Outcome(job.series, reason=with_parameters(reason), trace=reason + "\n")
 
 
-POLL_S = 0.2
-"""How long the parent waits for news before it looks whether it was interrupted."""
+class Process:
+    """A process of ours that lives as a function and ends with this one, and our end of its pipe."""
 
-STOP_S = 2.0
-"""How long workers may take to stop before they are killed; checkpoints keep their epochs."""
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A worker can begin.
-
-    Args:
-        fleet_size: Most series of one program, at least 1.
-    """
-
-    fleet_size: int
-
-
-class _Worker:
-    """A process, the parent's end of its pipe, and the series it works on or will get when ready.
-
-    Args:
-        job: The first of them.
-        gpu: The GPU that it sees, as CUDA_VISIBLE_DEVICES names it; None: as this process.
-        fleet_size: Most series of one program; None lets it measure.
-        num_series: Most series that it will have.
-    """
-
-    def __init__(self, job: Job, gpu: str | None, fleet_size: int | None, num_series: int) -> None:
-        self.jobs, self.gpu, self.fleet_size = [job], gpu, 1
+    def __init__(self, name: str, live: Callable[..., None], *arguments: Any) -> None:
         # A fork would copy a parent that holds locks and a thread pool; spawn starts clean.
         context = multiprocessing.get_context("spawn")
         self.pipe, there = context.Pipe()
-        self.process = context.Process(
-            target=_serve,
-            args=(there, job.profile, job.settled, gpu, fleet_size, num_series),
-            name="v8-worker",
-            daemon=True,
-        )
-        with deaf_to_interrupts():
-            self.process.start()
+        self._process = context.Process(target=_live, args=(live, there, *arguments), name=name, daemon=True)
+        with _deaf_to_interrupts():
+            self._process.start()
         there.close()
 
-    def send_jobs(self) -> None:
-        """Hand over the series, if there are any."""
-        if self.jobs:
-            with suppress(ConnectionError):  # a dead worker is noticed when its pipe is next listened to
-                self.pipe.send(self.jobs)
+    def tell_to_stop(self, *, is_busy: bool = True) -> None:
+        """Close the pipe, at which it ends when idle, and let it stop what it does."""
+        self.pipe.close()
+        if is_busy and self._process.is_alive():
+            self._process.terminate()
 
-    @property
+    def end(self, within_s: float = STOP_S) -> None:
+        """Wait for its end, and kill it then."""
+        self._process.join(max(0.0, within_s))
+        self._process.kill()
+        self._process.join()
+
     def cause_of_death(self) -> str:
-        """The signal that ended the process, or its exit code."""
-        code = self.process.exitcode or 0
+        """Wait for its end and return the signal that ended it, or its exit code."""
+        self._process.join()
+        code = self._process.exitcode or 0
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def _live(live: Callable[..., None], pipe: Connection, *arguments: Any) -> None:
+    """Be the process, until the parent ends, however that ends."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # noqa: S101 - this runs in a child only
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    live(pipe, *arguments)
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Block SIGINT for the processes started in the block, which inherit that for all their life.
+
+    A worker that only ignored it once it runs would print a traceback when Ctrl-C comes earlier. Here
+    a Ctrl-C is kept until the block ends. Windows blocks no signals: there a worker obeys Ctrl-C itself.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # `start` would start it, and that unblocks SIGINT
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Worker(Process):
+    """A process, its GPU, and the most series that it takes at a time."""
+
+    def __init__(self, job: Job, gpu: str | None, fleet_size: int | None, num_series: int) -> None:
+        self.gpu, self.fleet_size = gpu, 1
+        super().__init__("v8-worker", _serve, job.profile, job.settled, gpu, fleet_size, num_series)
 
 
 def train_all(
@@ -165,7 +179,7 @@ def train_all(
     gpus: Sequence[str] = (),
     fleet_size: int | None = 1,
 ) -> Iterator[Outcome]:
-    """Make the artefact of every job in worker processes.
+    """Make the artefact of every job in worker processes; yield each series' outcome as soon as it is known.
 
     Args:
         jobs: Series of one profile.
@@ -173,9 +187,6 @@ def train_all(
         num_workers: Processes at work at the same time, at least 1.
         gpus: One for each of them, as CUDA_VISIBLE_DEVICES names it; none leaves them what this process sees.
         fleet_size: Most series of one program; None lets each worker measure what suits its GPU.
-
-    Yields:
-        Each series' outcome as soon as it is known.
     """
     num_workers = min(num_workers, len(jobs))
     pool = _WorkerPool(jobs, listen, fleet_size, num_workers)
@@ -196,88 +207,60 @@ class _WorkerPool:
     def __init__(
         self, jobs: Sequence[Job], listen: Listener, fleet_size: int | None, num_workers: int
     ) -> None:
-        self._queue, self._listen = JobQueue(jobs, listen), listen
+        self._queue = JobQueue(jobs, listen)
         self._fleet_size, self._even_share = fleet_size, -(-len(jobs) // num_workers)
-        self._workers: list[_Worker] = []
 
     @property
     def is_busy(self) -> bool:
         """Whether any series is still under way."""
-        return any(worker.jobs for worker in self._workers)
+        return any(self._queue.held.values())
 
     def start(self, gpu: str | None) -> None:
-        """Start a worker for the next of the waiting series."""
+        """Start a worker for the next of the waiting series, which it gets when ready."""
         (job,) = self._queue.take(1)
-        self._workers.append(_Worker(job, gpu, self._fleet_size, self._even_share))
+        self._queue.held[_Worker(job, gpu, self._fleet_size, self._even_share)] = [job]
 
     def receive(self) -> list[Outcome]:
         """Pass on what workers send within a moment; return the outcomes among it."""
-        pipes: dict[Any, _Worker] = {worker.pipe: worker for worker in self._workers if worker.jobs}
+        pipes: dict[Any, _Worker] = {worker.pipe: worker for worker, jobs in self._queue.held.items() if jobs}
         ready = wait(list(pipes), timeout=POLL_S)
         return [outcome for pipe in ready for outcome in self._receive_from(pipes[pipe])]
 
     def stop(self) -> None:
         """End every worker: the idle at once, the busy after their batch."""
-        for worker in self._workers:
-            worker.pipe.close()
-            if worker.jobs and worker.process.is_alive():
-                worker.process.terminate()
+        for worker, jobs in self._queue.held.items():
+            worker.tell_to_stop(is_busy=bool(jobs))
         end_s = time.monotonic() + STOP_S
-        for worker in self._workers:
-            worker.process.join(max(0.0, end_s - time.monotonic()))
-            if worker.process.is_alive():
-                worker.process.kill()
-                worker.process.join()
+        for worker in self._queue.held:
+            worker.end(end_s - time.monotonic())
 
     def _receive_from(self, worker: _Worker) -> list[Outcome]:
         try:
-            event: Event | Ready = worker.pipe.recv()
+            told: Event | int = worker.pipe.recv()
         except (EOFError, ConnectionError):
             return self._replace(worker)
-        if isinstance(event, Ready):
-            worker.fleet_size = min(event.fleet_size, self._even_share)
+        outcomes = [] if isinstance(told, int) else self._queue.heard(worker, told)
+        if isinstance(told, int):
+            worker.fleet_size = min(told, self._even_share)
+        if isinstance(told, int) or not self._queue.held[worker]:
             self._fill(worker)
-        elif isinstance(event, Outcome):
-            worker.jobs = [job for job in worker.jobs if job.series != event.series]
-            if not worker.jobs:
-                self._fill(worker)
-            return [event]
-        else:
-            self._listen(event)
-        return []
+        return outcomes
 
     def _fill(self, worker: _Worker) -> None:
-        """Hand over as many series as the worker takes."""
-        worker.jobs = self._queue.take(worker.fleet_size, worker.jobs)
-        worker.send_jobs()
+        """Hand over as many series as the worker takes, if there are any."""
+        self._queue.held[worker] = jobs = self._queue.take(worker.fleet_size, self._queue.held[worker])
+        with suppress(ConnectionError):  # a dead worker is noticed when its pipe is next listened to
+            if jobs:
+                worker.pipe.send(jobs)
 
     def _replace(self, worker: _Worker) -> list[Outcome]:
         """Put a new worker in the place of a dead one and try its series again, once."""
-        worker.process.join()
+        cause = worker.cause_of_death()
         worker.pipe.close()
-        self._workers.remove(worker)
-        lost = self._queue.give_back(worker.jobs, worker.cause_of_death)
+        lost = self._queue.give_back(self._queue.held.pop(worker), cause)
         if self._queue:
             self.start(worker.gpu)
         return lost
-
-
-@contextmanager
-def deaf_to_interrupts() -> Iterator[None]:
-    """Block SIGINT for the processes started in the block, which inherit that for all their life.
-
-    A worker that only ignored it once it runs would print a traceback when Ctrl-C comes earlier. Here
-    a Ctrl-C is kept until the block ends. Windows blocks no signals: there a worker obeys Ctrl-C itself.
-    """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    resource_tracker.ensure_running()  # `start` would start it, and that unblocks SIGINT
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @kept_programs()
@@ -289,37 +272,23 @@ def _serve(  # noqa: PLR0917 - called by `Process` with its arguments in a row
     fleet_size: int | None,
     num_series: int,
 ) -> None:
-    """Live as a worker: make what comes through the pipe until it closes."""
-    end_with_parent()
+    """Live as a worker: make what comes through the pipe until it closes, of at most so many series."""
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # before the backend looks for GPUs
     with quiet_start():
-        from v8.runs.local import Workshop  # noqa: PLC0415 - the parent must not start TensorFlow
-        from v8.training.probe import measured_fleet_size  # noqa: PLC0415
+        from v8.runs.local import Workshop, suited_fleet_size  # noqa: PLC0415 - the parent starts no TensorFlow
 
-        is_on_gpu = has_gpu()
+        has_gpu()
     with (
         suppress(EOFError, ConnectionError, KeyboardInterrupt),
         log_told_as_notes(pipe.send),
         deferred_interrupts("") as check,
     ):
         workshop = Workshop(profile, pipe.send, check, **settled)
-        size = fleet_size or (measured_fleet_size(profile, num_series) if is_on_gpu else 1)
+        size = fleet_size or suited_fleet_size(profile, num_series)
         if gpu is not None:
             pipe.send(Note(f"Process {os.getpid()} trains on GPU {gpu}, in fleets of at most {size}."))
-        pipe.send(Ready(size))
+        pipe.send(size)
         while True:
             for outcome in workshop.make_all(pipe.recv(), size):
                 pipe.send(outcome)
-
-
-def end_with_parent() -> None:
-    """Let a process that `multiprocessing` started end when its parent has ended, however that ended."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None  # noqa: S101 - `_serve` runs in a child only
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

@@ -1,7 +1,7 @@
 """What this machine computes, where and how fast: a matmul, a stock Keras step, our step.
 
 Threads belong to a process and are fixed once the backend has started, so whoever compares thread
-settings measures in one process each (`v8.machine.measurements`) and sets its environment before. Speeds are
+settings measures in one process each (`v8.machine.processes`) and sets its environment before. Speeds are
 medians over short stretches of work, which other programs disturb less than a mean.
 
 Shape legend: B batch, M model, T lookback, F features, H horizon, C columns of a task.

@@ -27,14 +27,11 @@ from v8.views.markup import Html, document, element, join, plot, shown_table
 from v8.views.page import provenance
 from v8.wording import ABSENT, Table, count, digits, duration, number, plural
 
-COMPARISON_FORMAT: Final = 1
-"""Version of the keys of `compare.json`."""
+COMPARISON_FORMAT: Final = 1  # version of the keys of `compare.json`
 
-PROJECTED_MODELS: Final = 40
-"""Series of the default universe."""
+PROJECTED_MODELS: Final = 40  # series of the default universe
 
-COMPILE: Final = "compile"
-"""The stage that a process pays once, whichever of its models is charged with it."""
+COMPILE: Final = "compile"  # the stage that a process pays once, whichever of its models is charged with it
 
 WARM: Final = "features_warm"
 """Reading features again that the store already holds; no stage of a run, so no part of its sums."""

@@ -23,33 +23,21 @@ class TrackerError(Exception):
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told of a run before it starts.
+    """What a tracker is told of a run before it starts."""
 
-    Args:
-        path: The run folder.
-        profile: The profile with its budget, as JSON values.
-        source: Name of the candle source.
-    """
-
-    path: Path
-    profile: Mapping[str, Any]
-    source: str
+    path: Path  # the run folder
+    profile: Mapping[str, Any]  # the profile with its budget, as JSON values
+    source: str  # name of the candle source
 
 
 class Tracker(Protocol):
     """Keeps curves of a run."""
 
     def log(self, series: str, step: int, values: Mapping[str, float]) -> None:
-        """Keep numbers of a series.
+        """Keep numbers of a series ("BTCUSDT-15m") by name ("loss/train").
 
-        Args:
-            series: Its name, "BTCUSDT-15m".
-            step: Epoch they belong to, from 1; never falls within a series.
-            values: By name, such as "loss/train".
-
-        Raises:
-            TrackerError: If they cannot be kept.
-            OSError: Likewise.
+        The step is the epoch they belong to, from 1; it never falls within a series. Raises `TrackerError` or
+        `OSError` if they cannot be kept.
         """
 
     def finish(self, series: str) -> None:
@@ -58,23 +46,14 @@ class Tracker(Protocol):
 
 @dataclass(frozen=True)
 class TrackerKind:
-    """A tracker that can be asked for.
+    """A tracker that can be asked for."""
 
-    Args:
-        name: What `--track` calls it.
-        sentence: What it keeps and where, for people.
-        source: Who makes it.
-        open: Opens it for a run. `later` imports its module only then.
-        package: The package it needs, by the name that pip knows; None needs nothing.
-        check: Refuses, before anything starts, what would fail later; None refuses nothing.
-    """
-
-    name: str
-    sentence: str
-    source: str
-    open: Callable[[TrackedRun], Tracker]
-    package: str | None = None
-    check: Callable[[], None] | None = None
+    name: str  # what `--track` calls it
+    sentence: str  # what it keeps and where, for people
+    source: str  # who makes it
+    open: Callable[[TrackedRun], Tracker]  # opens it for a run; `later` imports its module only then
+    package: str | None = None  # what it needs, by the name that pip knows; None needs nothing
+    check: Callable[[], None] | None = None  # refuses, before anything starts, what would fail later
 
 
 TRACKERS: Final[Registry[TrackerKind]] = Registry(
@@ -117,19 +96,10 @@ def check_trackers(names: Sequence[str]) -> None:
 
 @contextmanager
 def open_trackers(names: Sequence[str], run: TrackedRun, listen: Listener) -> Iterator[Listener]:
-    """Follow a run with trackers until the block ends.
+    """Follow a run with trackers, keys of `TRACKERS`, until the block ends.
 
-    Args:
-        names: Keys of `TRACKERS`; none gives back `listen` itself.
-        run: What is tracked.
-        listen: Who is told about everything, the trackers' own trouble included.
-
-    Yields:
-        A listener that tells `listen` first and then the trackers.
+    Yields a listener that tells `listen` first, the trackers' own trouble included, and then the trackers.
     """
-    if not names:
-        yield listen
-        return
     with ExitStack() as stack:
         listeners: list[Listener] = [listen]
         for name in dict.fromkeys(names):
@@ -141,18 +111,11 @@ def open_trackers(names: Sequence[str], run: TrackedRun, listen: Listener) -> It
             for listener in listeners:
                 listener(event)
 
-        yield tell_all
+        yield tell_all if names else listen
 
 
 class Follower:
-    """Tells one tracker what happens, until the tracker fails.
-
-    Args:
-        name: The tracker's name, for the note about its failure.
-        tracker: Who is told.
-        run: The run folder, where finished series have their metadata.
-        listen: Who is told that the tracker failed.
-    """
+    """Tells one tracker what happens in a run folder, until the tracker fails, which `listen` is told."""
 
     def __init__(self, name: str, tracker: Tracker, run: Path, listen: Listener) -> None:
         self._name, self._tracker, self._run, self._listen = name, tracker, run, listen

@@ -18,8 +18,7 @@ from v8.runs.tracking import TrackedRun
 
 TENSORBOARD_FOLDER = "tensorboard"
 
-_FILE_VERSION = "brain.Event:2"
-"""First record of every event file; TensorBoard refuses files without it."""
+_FILE_VERSION = "brain.Event:2"  # first record of every event file; TensorBoard refuses files without it
 
 
 class EventFiles:

@@ -14,8 +14,7 @@ import wandb
 from v8.errors import ProfileError
 from v8.runs.tracking import TrackedRun, TrackerError
 
-PROJECT = "v8"
-"""Unless `WANDB_PROJECT` names another."""
+PROJECT = "v8"  # unless `WANDB_PROJECT` names another
 
 
 class WandbRuns:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from v8.machine.measurements import Order, Wanted, ask
+from v8.machine.processes import Order, Wanted, ask
 from v8.profile import Profile
 from v8.runs.measuring import measure
 
@@ -42,7 +42,7 @@ def test_a_process_that_hangs_is_given_up(order: Order) -> None:
 
 
 def test_an_error_of_ours_comes_back_as_its_sentence(order: Order) -> None:
-    nowhere = {"source": "nonsense", "data_dir": None, "run": "nowhere", "command": "", "fleet_size": 1}
+    nowhere = {"source": "nonsense", "data_dir": None, "run": "nowhere", "fleet_size": 1}
     wanted = [MATMUL, {"measure": "training", "device": "cpu", **nowhere}]
     (answer,) = ask([Order(profile=order.profile, measurements=wanted)])
     assert len(answer.measured) == 1

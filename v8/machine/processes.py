@@ -1,14 +1,10 @@
-"""Measurements of this machine: taken by processes of their own, and kept for the next run.
+"""Fresh processes that carry out an order: measurements (`v8.runs.measuring`) and runs (`v8.train_process`).
 
-A measurement gets a fresh process (`v8.runs.measuring`), so that imports, compilation, threads and
-peak memory are those of a process that did nothing else, and a crash in there is a sentence here. Lines of
-JSON go through the pipes. Down: one `Order`. Up: `ready` with the system's clock once the process could
-begin, `said` on the way, `measured` as soon as one measurement is done, `refused` with the sentence of an
-error of ours; what else it prints is told as it is. A process whose standard input closes ends itself,
-because then nobody waits for it. `v8.train` has its runs made by such a process, too (`v8.train_process`).
-
-What is kept belongs to a processor, its GPUs, the versions installed and whatever else its key tells: with
-any other key it is taken anew. The files only save time: one that is lost or damaged is measured again.
+In a process of its own, imports, compilation, threads and peak memory are those of a process that did nothing
+else, and a crash in there is a sentence here. Lines of JSON go through the pipes. Down: one order. Up:
+`ready` with the system's clock once the process could begin, `said` on the way, `measured` as soon as one
+measurement is done, `refused` with the sentence of an error of ours; what else it prints is told as it is. A
+process whose standard input closes ends itself, because then nobody waits for it.
 """
 
 import json
@@ -19,27 +15,21 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 
 from v8 import errors
 from v8.errors import PARTS, V8Error
-from v8.hardware import identity
 from v8.machine.interruption import LEAVE_S
 from v8.profile import Profile
-from v8.storage import digest_json, home, write_cache
-from v8.user_files import read_given
 
-STOP_S: Final = LEAVE_S + 1.0
-"""How long a process may take to stop after its batch before it is killed."""
+STOP_S: Final = LEAVE_S + 1.0  # how long a process may take to stop after its batch before it is killed
 
-_MARK: Final = "\x1e"
-"""Begins what a process sends, among the lines that it prints."""
+_MARK: Final = "\x1e"  # begins what a process sends, among the lines that it prints
 
 _INTERRUPT: Final = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGTERM)
 """Obeyed as Ctrl-C is, also where that is ignored; Windows has a signal of its own for it."""
@@ -49,13 +39,9 @@ _APART: dict[str, Any] = {"start_new_session": True}
 if sys.platform == "win32":
     _APART = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
 
-KEPT_FORMAT: Final = 1
-_MAX_BYTES: Final = 1 << 20
-"""A larger file is none of ours."""
 Tell = Callable[[str], None]
 Wanted: TypeAlias = dict[str, Any]
 """One measurement to take: its name in `v8.runs.measuring.MEASURES` as "measure", and its options."""
-Found = TypeVar("Found")
 Asked = TypeVar("Asked", bound=BaseModel)
 
 
@@ -64,26 +50,19 @@ class Order(BaseModel):
 
     profile: Profile
     measurements: list[Wanted]
-    environment: dict[str, str] = {}
-    """Variables that the process starts with, beside those of this one."""
+    environment: dict[str, str] = {}  # that the process starts with, beside that of this one
 
 
 @dataclass(frozen=True)
 class Answer:
     """What a process brought back."""
 
-    measured: tuple[dict[str, Any], ...]
-    """Its measurements, in order; fewer than asked for when it failed."""
-    refusal: str | None
-    """The sentence with which it gave up or was given up; None when it was not."""
-    start_s: float
-    """From its start until it was ready, seconds."""
-    exit_code: int
-    """As the system tells it; 0 is none of a failure."""
-    errors: str
-    """What it wrote to standard error."""
-    error: V8Error | None = None
-    """The error of ours with which it gave up; None when it was none."""
+    measured: tuple[dict[str, Any], ...]  # its measurements, in order; fewer than asked for when it failed
+    refusal: str | None  # the sentence with which it gave up or was given up; None when it was not
+    start_s: float  # from its start until it was ready, seconds
+    exit_code: int  # as the system tells it; 0 is none of a failure
+    errors: str  # what it wrote to standard error
+    error: V8Error | None = None  # of ours, with which it gave up
 
 
 def ask(
@@ -186,37 +165,3 @@ def _end_with_parent() -> None:
     while os.read(sys.stdin.fileno(), 1):  # not through sys.stdin, whose lock the end of the process needs
         pass
     os._exit(1)
-
-
-def kept(kind: TypeAdapter[Found], name: str, key: Mapping[str, Any], measure: Callable[[], Found]) -> Found:
-    """Return a measurement of this machine, from an earlier call or taken now.
-
-    Its name is fit for a file; the key, plain JSON values, is what it depends on beside the machine.
-    """
-    found = recall(kind, name, key)
-    if found is None:
-        found = measure()
-        keep(kind, name, key, found)
-    return found
-
-
-def recall(kind: TypeAdapter[Found], name: str, key: Mapping[str, Any]) -> Found | None:
-    """Return a measurement of an earlier call, as for `kept`; None where there is none."""
-    file, _ = _place(name, key)
-    with suppress(OSError, ValueError, KeyError, TypeError):  # no JSON, or something else
-        return kind.validate_python(json.loads(read_given(file, _MAX_BYTES))["found"])
-    return None
-
-
-def keep(kind: TypeAdapter[Found], name: str, key: Mapping[str, Any], found: Found) -> None:
-    """Keep a measurement for later calls, in the place of an earlier one; arguments as for `kept`."""
-    file, whole_key = _place(name, key)
-    content = {"key": whole_key, "found": kind.dump_python(found, mode="json")}
-    write_cache(file, json.dumps(content, indent=2).encode("utf-8"))
-
-
-def _place(name: str, key: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
-    """Return the file of a measurement, and all that it depends on."""
-    backend = os.environ.get("KERAS_BACKEND", "tensorflow")
-    whole_key = {"format": KEPT_FORMAT, **identity(), "backend": backend, **key}
-    return home() / "machine" / f"{name}-{digest_json(whole_key)[:16]}.json", whole_key
