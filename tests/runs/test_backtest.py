@@ -20,8 +20,8 @@ from v8.market.checks import check_candles
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.profile import Profile, load_profile
-from v8.runs.backtest import Asked, begin_or_continue, carry_out, run_fold
 from v8.runs.events import Event, Listener, Outcome
+from v8.runs.execution import AskedBacktest, begin_or_continue, run_fold, run_folds
 from v8.runs.local import train_all
 from v8.runs.plan import Job, Plan
 from v8.views.backtest import backtest_page, headline, read_results, write_backtest
@@ -37,9 +37,9 @@ def formula() -> Profile:
     return Profile.model_validate(content)
 
 
-def asked(**changes: Any) -> Asked:
+def asked(**changes: Any) -> AskedBacktest:
     wanted = {"profile": formula(), "series": SERIES, "num_folds": NUM_FOLDS, "history_bars": HISTORY}
-    return Asked(**{**wanted, "command": "python -m v8 backtest", **changes})
+    return AskedBacktest(**{**wanted, "command": "python -m v8 backtest", **changes})
 
 
 def quiet(plan: Plan) -> AbstractContextManager[Listener]:
@@ -64,7 +64,7 @@ def cut_off_after(num_outcomes: int) -> Callable[[Sequence[Job], Listener], Iter
 
 
 def go_on(path: Path, train: Any = train_all, listen: Listener = lambda event: None) -> BacktestPlan:
-    plan, _ = carry_out(
+    plan, _ = run_folds(
         path, asked(), DemoSource(), train, show=lambda _: nullcontext(listen), tell=lambda _: None
     )
     write_backtest(path, read_results(path, plan))

@@ -13,7 +13,7 @@ from v8.errors import DataError
 from v8.features.indicators import warmup_bars
 from v8.market.series import Series
 from v8.profile import Profile, load_profile
-from v8.runs.backtest import History, fewest_step_bars, lay_folds
+from v8.runs.execution import History, fewest_step_bars, lay_folds
 from v8.windows.dataset import rows_needed, split_rows, table_columns
 
 START_S = 1_600_000_200

@@ -15,8 +15,7 @@ from v8.machine.interruption import set_last_words
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.profile import Profile
-from v8.runs.backtest import Asked, carry_out
-from v8.runs.execution import TrainAll
+from v8.runs.execution import AskedBacktest, TrainAll, run_folds
 from v8.views import backtest as page
 from v8.views.backtest import BacktestResults, read_results, task_cells
 from v8.views.markup import DEMO_WARNING
@@ -46,7 +45,7 @@ def compare_seasons(
     words = command(*sys.argv[1:])
     found = {
         profile.name: judge_seasons(
-            out / profile.name, Asked(profile, series, num_folds, None, words), source, train_all
+            out / profile.name, AskedBacktest(profile, series, num_folds, None, words), source, train_all
         )
         for profile in profiles
     }
@@ -67,11 +66,13 @@ def rows_of(found: Mapping[str, BacktestResults]) -> Iterator[list[str]]:
                 yield [name, stretch, task, *(cells[column] for column in HEAD[3:])]
 
 
-def judge_seasons(path: Path, wanted: Asked, source: CandleSource, train_all: TrainAll) -> BacktestResults:
+def judge_seasons(
+    path: Path, wanted: AskedBacktest, source: CandleSource, train_all: TrainAll
+) -> BacktestResults:
     """Carry out a back-test in its folder, or what is left of it; write its files and print its tables."""
     with BacktestLock(path):
         set_last_words(f"interrupted: {path} is saved. Continue with: {wanted.command}")
-        plan, refused = carry_out(path, wanted, source, train_all, show=open_display, tell=print_lines)
+        plan, refused = run_folds(path, wanted, source, train_all, show=open_display, tell=print_lines)
         results = read_results(path, plan, refused)
         files = page.write_backtest(path, results)
     print_lines(*([] if plan.is_publishable else [DEMO_WARNING]), page.headline(results))

@@ -500,11 +500,11 @@ def backtest(
     chosen = asked or served_series(candles)
 
     from v8.cli.backtest import judge_seasons
-    from v8.runs.backtest import Asked
     from v8.runs.engines import choose_engine
+    from v8.runs.execution import AskedBacktest
 
     train_all = choose_engine(engine, device, workers, fleet_size, address)
-    wanted = Asked(budget, chosen, folds, history, command(*sys.argv[1:]))
+    wanted = AskedBacktest(budget, chosen, folds, history, command(*sys.argv[1:]))
     if judge_seasons(out or Path("backtests") / budget.name, wanted, candles, train_all).failures:
         raise Exit(SeriesError.exit_code)
 

@@ -1,25 +1,23 @@
 """`python -m v8 compare-profiles`: what each profile costs and what it is worth, measured on equal data."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Exit, Option
 
-from v8.cli import options
+from v8.cli import options as cli
 from v8.errors import ProfileError, SeriesError
 from v8.invocation import command
+from v8.market.sources.source import SeriesLister
 from v8.profile import load_profile, profile_names
 from v8.records import check_format, read_json_object
-from v8.runs.options import asked_series, require_tables, served_series, take_tables
+from v8.runs.options import asked_series, require_tables, served_series
 from v8.wording import Table
 
 if TYPE_CHECKING:
     from v8.views.comparison import Comparison
-
 
 COMPARED_SERIES = ("BTCUSDT-15m", "BTCUSDT-1h")
 RECOMMENDED = "aligned"
@@ -33,136 +31,61 @@ def all_profiles() -> list[str]:
 def compare_profiles(
     profiles: Annotated[
         list[str] | None,
-        typer.Option(
-            "--profiles",
+        Option(
             metavar="NAME|FILE|RUN ...",
             help="Profiles to compare, or run folders that are there. Default: all, aligned last.",
         ),
     ] = None,
     more_profiles: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME|FILE|RUN ...]", help="Further ones.")
+        list[str] | None, Argument(metavar="[NAME|FILE|RUN ...]", help="Further ones.")
     ] = None,
     series: Annotated[
         list[str] | None,
-        typer.Option(
-            "--series",
-            metavar="BTCUSDT-15m",
-            help="One series; repeat for more. Default: BTCUSDT-15m and BTCUSDT-1h.",
+        Option(
+            metavar="BTCUSDT-15m", help="One series; repeat for more. Default: BTCUSDT-15m and BTCUSDT-1h."
         ),
     ] = None,
-    universe: options.UniverseOption = None,
+    universe: cli.UniverseOption = None,
     epochs: Annotated[
-        int | None,
-        typer.Option("--epochs", metavar="N", help="Most epochs of every profile. Default: 1, for speed."),
+        int | None, Option(metavar="N", help="Most epochs of every profile. Default: 1, for speed.")
     ] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Each profile's own epochs, for skill; this takes hours on a CPU.")
+        bool, Option("--full", help="Each profile's own epochs, for skill; this takes hours on a CPU.")
     ] = False,
-    repeat: Annotated[int, typer.Option("--repeat", metavar="K", min=1, help="Measurements a profile.")] = 1,
+    repeat: Annotated[int, Option(metavar="K", min=1, help="Measurements a profile.")] = 1,
     baseline_profile: Annotated[
-        str | None,
-        typer.Option(
-            "--baseline-profile", metavar="NAME", help="What ratios refer to. Default: the last profile."
-        ),
+        str | None, Option(metavar="NAME", help="What ratios refer to. Default: the last profile.")
     ] = None,
-    source: options.SourceOption = "vision",
-    data_dir: options.DataDirOption = None,
-    tables: options.TablesOption = None,
+    source: cli.SourceOption = "vision",
+    data_dir: cli.DataDirOption = None,
+    tables: cli.TablesOption = None,
     bars: Annotated[
         int | None,
-        typer.Option(
-            "--bars",
-            metavar="N",
-            min=1,
-            max=options.MAX_BARS,
-            help="Newest candles per series. Default: each profile's.",
-        ),
+        Option(metavar="N", min=1, max=cli.MAX_BARS, help="Newest candles of each. Default: the profile's."),
     ] = None,
     folds: Annotated[
         int | None,
-        typer.Option(
-            "--folds",
+        Option(
             metavar="K",
             min=1,
             max=1_000,
             help="Judge each over so many seasons instead, as backtest does, with its own epochs.",
         ),
     ] = None,
-    device: options.DeviceOption = "auto",
-    fleet_size: options.FleetSizeOption = "auto",
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder for compare.json, .csv, .html and runs.")
-    ] = Path("comparison"),
+    device: cli.DeviceOption = "auto",
+    fleet_size: cli.FleetSizeOption = "auto",
+    out: Annotated[Path, Option(metavar="DIR", help="Folder for compare.json, .csv, .html and runs.")] = Path(
+        "comparison"
+    ),
 ) -> None:
     """Measure profiles side by side on the same candles: time per stage, speed, memory, skill."""
     names = [*(profiles or ()), *(more_profiles or ())] or all_profiles()
     if full and epochs is not None:
-        raise ProfileError(
-            where="--full",
-            rule="runs each profile's own epochs",
-            got=f"--epochs {epochs} beside it",
-            fix="Leave one of them out",
-        )
+        rule, got = "runs each profile's own epochs", f"--epochs {epochs} beside it"
+        raise ProfileError(where="--full", rule=rule, got=got, fix="Leave one of them out")
     _check_out(out)
-    if runs := [Path(name) for name in names if (Path(name) / "run.json").is_file()]:
-        _show(_compare_runs(runs, names, baseline_profile), out)
-        return
-    take_tables(tables)
-    chosen = [load_profile(name) for name in names]
-    for one in chosen:
-        require_tables(one)
-    asked = asked_series(series, universe)
-
-    from v8.artifacts.run_folder import now_iso
-    from v8.cli.printing import print_lines
-    from v8.hardware import describe_machine, versions
-    from v8.machine.choices import measured_workers
-    from v8.market.sources.source import SeriesLister, open_source
-    from v8.runs.comparison import compare
-    from v8.runs.engines import choose_device, choose_engine, place
-    from v8.views.comparison import Comparison
-
-    opened = open_source(source, data_dir=data_dir)
-    if asked is None and not isinstance(opened, SeriesLister):
-        asked = asked_series(COMPARED_SERIES)
-    every = asked or served_series(opened)
-    if folds:
-        from v8.cli.backtest import compare_seasons
-
-        train_all = choose_engine(options.DEFAULT_ENGINE, device, "auto", fleet_size)
-        budgets = [one.with_budget(newest_bars=bars, epochs=epochs) for one in chosen]
-        compare_seasons(budgets, every, folds, opened, train_all, out)
-        return
-    if device != "gpu":  # the processes that measure look for that; this one would take it from them
-        choose_device(device)
-    placement = place(device, "auto", fleet_size)
-    num_workers = placement.num_workers
-    planned = Comparison(
-        command=command(*sys.argv[1:]),
-        created_at=now_iso(),
-        source=opened.name,
-        is_demo=not opened.is_publishable,
-        series=tuple(map(str, every)),
-        num_bars={one.name: one.newest_bars if bars is None else bars for one in chosen},
-        epochs=None if full else 1 if epochs is None else epochs,
-        num_repeats=repeat,
-        baseline=baseline_profile or chosen[-1].name,
-        num_workers=measured_workers(num_workers) if placement.is_measured else num_workers,
-        machine=describe_machine(),
-        versions=versions(),
-    )
-    training = {
-        "source": source,
-        "data_dir": data_dir,
-        "device": device,
-        "fleet_size": placement.fleet_size if fleet_size != "auto" else None,
-    }
-    _show(compare(planned, chosen, source=opened, out=out, training=training, tell=print_lines), out)
-
-
-def _compare_runs(runs: list[Path], names: list[str], baseline: str | None) -> Comparison:
-    """Compare run folders, which is all that was named."""
-    if len(runs) < len(names):
+    runs = [Path(name) for name in names if (Path(name) / "run.json").is_file()]
+    if 0 < len(runs) < len(names):
         raise ProfileError(
             where="--profiles",
             rule="names profiles, which are trained, or run folders, which are compared as they are",
@@ -171,9 +94,52 @@ def _compare_runs(runs: list[Path], names: list[str], baseline: str | None) -> C
         )
 
     from v8.artifacts.run_folder import now_iso
-    from v8.runs.comparison import compare_runs
+    from v8.cli.printing import print_lines
+    from v8.hardware import describe_machine, versions
+    from v8.machine.choices import measured_workers
+    from v8.runs.comparison import compare, compare_runs
+    from v8.runs.engines import choose_device, choose_engine, place
+    from v8.views.comparison import Comparison
 
-    return compare_runs(runs, baseline=baseline, command=command(*sys.argv[1:]), created_at=now_iso())
+    words = command(*sys.argv[1:])
+    if runs:
+        _show(compare_runs(runs, baseline=baseline_profile, command=words), out)
+        return
+    candles = cli.open_candles(source, data_dir, tables)
+    chosen = [load_profile(name) for name in names]
+    for one in chosen:
+        require_tables(one)
+    asked = asked_series(series, universe)
+    if asked is None and not isinstance(candles, SeriesLister):
+        asked = asked_series(COMPARED_SERIES)
+    if folds:
+        from v8.cli.backtest import compare_seasons
+
+        train_all = choose_engine(cli.DEFAULT_ENGINE, device, "auto", fleet_size)
+        budgets = [one.with_budget(newest_bars=bars, epochs=epochs) for one in chosen]
+        compare_seasons(budgets, asked or served_series(candles), folds, candles, train_all, out)
+        return
+    if device != "gpu":  # the processes that measure look for that; this one would take it from them
+        choose_device(device)
+    placement = place(device, "auto", fleet_size)
+    num_workers = placement.num_workers
+    planned = Comparison(
+        command=words,
+        created_at=now_iso(),
+        source=candles.name,
+        is_demo=not candles.is_publishable,
+        series=tuple(map(str, asked or served_series(candles))),
+        num_bars={one.name: one.newest_bars if bars is None else bars for one in chosen},
+        epochs=None if full else 1 if epochs is None else epochs,
+        num_repeats=repeat,
+        baseline=baseline_profile or chosen[-1].name,
+        num_workers=measured_workers(num_workers) if placement.is_measured else num_workers,
+        machine=describe_machine(),
+        versions=versions(),
+    )
+    size = placement.fleet_size if fleet_size != "auto" else None
+    training = {"source": source, "data_dir": data_dir, "device": device, "fleet_size": size}
+    _show(compare(planned, chosen, source=candles, out=out, training=training, tell=print_lines), out)
 
 
 def _check_out(out: Path) -> None:
@@ -181,9 +147,8 @@ def _check_out(out: Path) -> None:
     from v8.views.comparison import COMPARISON_FORMAT
 
     if out.exists() and not out.is_dir():
-        raise ProfileError(
-            where="--out", rule="is a folder", got=f"the file {out}", fix="Choose another place for --out"
-        )
+        fix = "Choose another place for --out"
+        raise ProfileError(where="--out", rule="is a folder", got=f"the file {out}", fix=fix)
     fix = "Choose another --out, or move the files named compare.* there away"
     if any(os.path.lexists(out / f"compare.{kind}") for kind in ("json", "csv", "html")):
         file = out / "compare.json"
@@ -191,7 +156,7 @@ def _check_out(out: Path) -> None:
         check_format(content, (COMPARISON_FORMAT,), what="comparison", where=str(file), fix=fix)
 
 
-def _show(comparison: Comparison, out: Path) -> None:
+def _show(comparison: "Comparison", out: Path) -> None:
     """Write the files of a comparison and print its tables."""
     from v8.cli.printing import print_lines, print_reasons, print_table
     from v8.views.comparison import budget_sentence, cautions, contents, write_comparison
@@ -209,4 +174,4 @@ def _show(comparison: Comparison, out: Path) -> None:
         print_reasons("Failed profiles", sorted(comparison.failures.items()))
     print_lines(f"Written: {', '.join(map(str, files))}")
     if comparison.failures:
-        raise typer.Exit(SeriesError.exit_code)
+        raise Exit(SeriesError.exit_code)

@@ -15,7 +15,7 @@ import pandas as pd
 
 from v8.artifacts.metadata import HISTORY_FILE, Metadata, read_metadata
 from v8.artifacts.nested_runs import served_folder
-from v8.artifacts.run_folder import CandlePin, RunFolder, RunRecord, locate_run, pin_of, read_run
+from v8.artifacts.run_folder import CandlePin, RunFolder, RunRecord, locate_run, now_iso, pin_of, read_run
 from v8.errors import ArtifactError, ProfileError, listed
 from v8.machine.processes import Answer, Order, Wanted, ask
 from v8.market.companions import Companions
@@ -86,7 +86,7 @@ def turns(profiles: Sequence[Profile], repeat: int) -> list[Profile]:
     return [*profiles[first:], *profiles[:first]]
 
 
-def compare_runs(runs: Sequence[Path], *, baseline: str | None, command: str, created_at: str) -> Comparison:
+def compare_runs(runs: Sequence[Path], *, baseline: str | None, command: str) -> Comparison:
     """Compare run folders that are there, on the series that all of them have finished.
 
     Raises:
@@ -109,7 +109,7 @@ def compare_runs(runs: Sequence[Path], *, baseline: str | None, command: str, cr
         )
     return Comparison(
         command=command,
-        created_at=created_at,
+        created_at=now_iso(),
         source=first.source,
         is_demo=not first.is_publishable,
         series=tuple(common),
@@ -135,23 +135,22 @@ def measurement_of(
     profile = recorded_profile(read_run(run).profile, where=f"profile of {run}")
     found = {folder: read_metadata(folder) for folder in (served_folder(run, name) for name in series)}
     first, training = next(iter(found.values())), [about.training for about in found.values()]
-    told: dict[str, Any] = {
+    told = {
         "profile": profile.name,
-        "repeat": 1,
-        "import_s": None,
-        "models": tuple(_model(folder, about, warm_s or {}) for folder, about in found.items()),
+        "own_epochs": profile.training.epochs,
         "horizon_bars": first.horizon_bars,
         "num_parameters": first.num_parameters,
-        "flop_per_window": training_flop_per_window(profile),
-        "own_epochs": profile.training.epochs,
         "precision": first.training.precision,
         "device": first.training.device,
-        "fleet_size": max(one.fleet_size or 1 for one in training),
-        "peak_process_bytes": max(one.peak_process_bytes or 0 for one in training) or None,
-        "peak_device_bytes": max(one.peak_memory_bytes or 0 for one in training),
-        "matmul_gflop_per_s": None,
     }
-    return Measurement(**{**told, **known})
+    return Measurement(
+        models=tuple(_model(folder, about, warm_s or {}) for folder, about in found.items()),
+        flop_per_window=training_flop_per_window(profile),
+        fleet_size=max(one.fleet_size or 1 for one in training),
+        peak_process_bytes=max(one.peak_process_bytes or 0 for one in training) or None,
+        peak_device_bytes=max(one.peak_memory_bytes or 0 for one in training),
+        **{**told, **known},
+    )
 
 
 def _model(folder: Path, about: Metadata, warm_s: Mapping[str, float]) -> ModelMeasurement:

@@ -65,13 +65,13 @@ class ModelMeasurement:
         return fsum(seconds for stage, seconds in self.seconds.items() if stage not in {COMPILE, WARM})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Measurement:
     """One profile measured once, in a run of its own; None of a run that was not made to be compared."""
 
     profile: str  # its name
-    repeat: int  # from 1
-    import_s: float | None  # from the start of the process until it could train, seconds
+    repeat: int = 1  # from 1
+    import_s: float | None = None  # from the start of the process until it could train, seconds
     models: tuple[ModelMeasurement, ...]  # at least one
     horizon_bars: int  # steps ahead
     num_parameters: int  # trainable numbers of the network
@@ -82,7 +82,7 @@ class Measurement:
     fleet_size: int  # models that trained as one program
     peak_process_bytes: int | None  # most resident memory of the process
     peak_device_bytes: int  # most memory of the device; on a CPU the same
-    matmul_gflop_per_s: float | None  # matmul rate of the same process right after training
+    matmul_gflop_per_s: float | None = None  # matmul rate of the same process right after training
 
 
 @dataclass(frozen=True, kw_only=True)
