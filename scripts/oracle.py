@@ -56,10 +56,10 @@ CLOSES = 4
 """Closes forecast before an update, and after it."""
 
 CHANGING = {"created_at", "seconds", "versions", "machine", "command", "peak_memory_bytes", "windows_per_s"}
-CHANGING |= {"trained_at", "published_at", "issued_at", "made_at", "written_at"}
+CHANGING |= {"peak_process_bytes", "place", "revision"}
 LEFT_OUT = {"timing.json", "manifest.json"}
 QUANTITY = re.compile(r"\b[\d.,]+ (ms|s|min|h|B|KB|MB|GB|GFLOP/s|windows/s)\b")
-TODAY = re.compile(r"20(2[6-9]|[3-9]\d)-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?)?")
+TODAY = re.compile(r"20(2[6-9]|[3-9]\d)-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?)?|python -m v8 \S+ [^<\"]*")
 
 
 def record(wanted: argparse.Namespace) -> None:
