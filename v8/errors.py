@@ -112,11 +112,8 @@ PARTS: Final = ("where", "rule", "got", "fix")
 class V8Error(Exception):
     """An error with its place, the rule it broke, what was found and how to mend it.
 
-    Args:
-        where: The file, series, key or flag at fault.
-        rule: What must hold, as a clause ("needs at least 70 bars").
-        got: What was found instead.
-        fix: What the user can do, as a full sentence without its final stop.
+    `where` is the file, series, key or flag at fault, `rule` what must hold, as a clause ("needs at least 70
+    bars"), and `fix` what the user can do, as a full sentence without its final stop.
     """
 
     exit_code = 1

@@ -50,11 +50,7 @@ _CLOSE: Final = 0.7  # likeness of a slip of the pen, 0 to 1; unlike words that 
 
 
 class Registry(dict[str, T], Generic[T]):
-    """Things of one kind by name, in the order in which they were registered.
-
-    Args:
-        kind: What one of them is called in messages, such as "task".
-    """
+    """Things of one kind, such as "task" in messages, by name, in the order in which they were registered."""
 
     def __init__(self, kind: str, entries: Iterable[T] = ()) -> None:
         super().__init__()

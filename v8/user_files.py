@@ -14,20 +14,15 @@ from pathlib import Path
 
 
 def read_given(path: Path, most_bytes: int) -> bytes:
-    """Read a whole regular file without ever waiting for a writer.
+    """Read a whole regular file without ever waiting for a writer; a longer one is refused before.
 
-    Args:
-        most_bytes: A longer file is refused before it is read.
-
-    Raises:
-        OSError: If it cannot be read, is no regular file, or is longer; `strerror` says which.
+    An OSError tells by `strerror` that it cannot be read, is no regular file, or is longer.
     """
     with open_given(path) as stream:
         size_bytes = os.fstat(stream.fileno()).st_size
         if size_bytes > most_bytes:
-            raise OSError(
-                errno.EFBIG, f"{size_bytes:,} bytes, where at most {most_bytes:,} are read", str(path)
-            )
+            told = f"{size_bytes:,} bytes, where at most {most_bytes:,} are read"
+            raise OSError(errno.EFBIG, told, str(path))
         content = stream.read(size_bytes + 1)
     if len(content) != size_bytes:
         raise OSError(errno.EBUSY, "a file whose length changes while it is read")
@@ -36,11 +31,7 @@ def read_given(path: Path, most_bytes: int) -> bytes:
 
 @contextmanager
 def open_given(path: Path) -> Iterator[BufferedReader]:
-    """Open a regular file to read it, without ever waiting for a writer.
-
-    Raises:
-        OSError: If it cannot be read or is no regular file; `strerror` says which.
-    """
+    """Open a regular file to read it, never waiting for a writer; an OSError tells why it cannot be."""
     try:
         _require_regular(path.stat(), path)  # opening a device may move it
         number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -52,11 +43,7 @@ def open_given(path: Path) -> Iterator[BufferedReader]:
 
 
 def require_replaceable(path: Path) -> None:
-    """Refuse to put a file in the place of what is none: a pipe, a socket, a device, a folder.
-
-    Raises:
-        OSError: If there is one; `strerror` says so.
-    """
+    """Refuse by an OSError to put a file in the place of a pipe, a socket, a device or a folder."""
     with suppress(FileNotFoundError):
         _require_regular(path.stat(), path)
 

@@ -57,22 +57,16 @@ class Past(Enum):
 class Formula:
     """How one column or stage comes from candles, from other columns or from a shared stage.
 
-    Args:
-        function: Takes one array per input, then the parameters by keyword.
-        inputs: Names of candle columns, features or stages.
-        parameters: Name and value of every number in the formula, in bars or unitless.
-        warmup_bars: First rows of a contiguous piece that are not valid although all inputs are.
-        version: Raised whenever the function computes something else, or the package that computes it and
-            its version; part of the digest.
-        past: What a new row needs; it says nothing of what the column means and is no part of the digest.
+    The version is raised whenever the function computes something else, or tells the package that computes it
+    and its version; it is part of the digest, and the past is not, which says nothing of what a column means.
     """
 
-    function: Callable[..., Floats]
-    inputs: tuple[str, ...]
-    parameters: Mapping[str, float | None] = field(default_factory=dict)
-    warmup_bars: int = 0
+    function: Callable[..., Floats]  # takes one array per input, then the parameters by keyword
+    inputs: tuple[str, ...]  # names of candle columns, features or stages
+    parameters: Mapping[str, float | None] = field(default_factory=dict)  # every number, in bars or unitless
+    warmup_bars: int = 0  # first rows of a contiguous piece that are not valid although all inputs are
     version: int | str = 1
-    past: Past = Past.PIECE
+    past: Past = Past.PIECE  # what a new row needs
 
 
 @dataclass(frozen=True)

@@ -115,9 +115,8 @@ def definition_digest(name: str) -> str:
 def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
     """Return names, in the wanted order, that are known and named once.
 
-    Raises:
-        DataError: If the list is empty, repeats a name, holds an unknown one, or so many of the package `ta`
-            that they would take minutes to examine, as a stranger's file may.
+    A DataError tells that none is named, one twice, an unknown one, or so many of the package `ta` that they
+    would take minutes to examine, as a stranger's file may.
     """
     if (num := num_of_package(columns)) > MOST_OF_PACKAGE:
         raise DataError(

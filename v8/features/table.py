@@ -48,24 +48,21 @@ Stood = Mapping[str, Sequence[float]]
 class FeatureTable:
     """Feature columns of one Series; every array is read-only.
 
-    Args:
-        open_time_s: Shape (N,), int64, UTC seconds since the epoch, ascending.
-        runs: Each column by its name, in pieces of N rows together, float32, finite. What a store has read
-            and the rows it has computed are used where they lie: a copy would cost more than both.
-        segment: Shape (N,), int32; 0, then one more after every hole.
-        digest: Identity of the content: candles, columns and what the columns mean.
+    Columns are finite. What a store has read and the rows it has computed are used where they lie, as runs: a
+    copy would cost more than both.
     """
 
     series: Series
-    open_time_s: NDArray[np.int64]
-    runs: Mapping[str, Runs]
-    segment: NDArray[np.int32]
-    digest: str
+    open_time_s: NDArray[np.int64]  # shape (N,), UTC seconds since the epoch, ascending
+    runs: Mapping[str, Runs]  # each column by its name, in pieces of N rows together
+    segment: NDArray[np.int32]  # shape (N,); 0, then one more after every hole
+    digest: str  # identity of the content: candles, columns and what the columns mean
     _joined: dict[str, Column] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_columns(self.columns)
-        shapes = {name: _shape(runs) for name, runs in {**self.runs, "segment": (self.segment,)}.items()}
+        arrays = {**self.runs, "segment": (self.segment,)}
+        shapes = {name: (sum(map(len, runs)), *runs[0].shape[1:]) for name, runs in arrays.items()}
         expected = self.open_time_s.shape
         if wrong := [name for name, shape in shapes.items() if shape != expected]:
             raise DataError(
@@ -115,10 +112,6 @@ class FeatureTable:
                 fix="Name it when asking the feature store for the table",
             )
         return self.runs[name]
-
-
-def _shape(runs: Sequence[NDArray[Any]]) -> tuple[int, ...]:
-    return runs[0].shape if len(runs) == 1 else (sum(map(len, runs)), *runs[0].shape[1:])
 
 
 def _read_only(array: Any) -> Any:

@@ -172,16 +172,18 @@ def fit_har(train: Span, scaling: Scaling) -> Forecast:
     """
     fitted = {}
     for task, moved in train.moves().items():
-        by_step = zip(_har_terms_by_step(train, task), np.moveaxis(moved, 1, 0), strict=True)
+        by_step = zip(_har_terms(train, task), np.moveaxis(moved, 1, 0), strict=True)
         fitted[task] = np.stack(
             [least_absolute_errors(*of_step) * TASKS[task].is_moved for of_step in by_step]
         )
 
     def forecast(span: Span) -> TaskForecasts:
-        return {
-            task: span.moved(task, np.einsum("hnt,htc->nhc", _har_terms(span, task), fitted_HTC))
-            for task, fitted_HTC in fitted.items()
-        }
+        made = {}
+        for task, fitted_HTC in fitted.items():
+            by_step = zip(_har_terms(span, task), fitted_HTC, strict=True)
+            moved = [np.einsum("nt,tc->nc", terms_NT, fitted_TC) for terms_NT, fitted_TC in by_step]
+            made[task] = span.moved(task, np.stack(moved, axis=1))
+        return made
 
     return forecast
 
@@ -234,16 +236,7 @@ def _ranged(span: Span, task: str, variance: Floats, constant: Floats) -> Floats
     return span.moved(task, (deviation - rolled) * TASKS[task].column_deviations)
 
 
-def _har_terms(span: Span, task: str) -> Floats:
-    """Return the terms of a task, shape (H, N, T), in returns."""
-    by_step = _har_terms_by_step(span, task)
-    if TASKS[task].has_window:
-        return np.stack([*by_step])
-    terms_NT = next(by_step)  # the same at each step
-    return np.broadcast_to(terms_NT, (span.horizon_bars, *terms_NT.shape))
-
-
-def _har_terms_by_step(span: Span, task: str) -> Iterator[Floats]:
+def _har_terms(span: Span, task: str) -> Iterator[Floats]:
     """Yield the terms of each step, shape (N, T); those of all steps of a long span would fill the memory."""
     variances_NR = np.stack([span.range_variance(bars) for bars in RANGE_BARS], axis=-1)
     for step, weight in enumerate(future_weights(span.horizon_bars)):

@@ -44,23 +44,14 @@ def first_steps(data: SeriesData) -> dict[str, NDArray[np.float32]]:
         name, start_HC = quantile_output(task), np.array(data.scaling.task(task).start)
         beyond_WHC = data.targets_NHC[task][train.anchors] - start_HC
         unit_WHC = data.units_NHC[name][train.anchors].astype(np.float64)
-        found = _in_units(beyond_WHC, unit_WHC, data.weight_N[train.anchors], levels)
+        # The pinball loss of a distance of c units is the unit times that of distance / unit at c.
+        weight_WHC = np.broadcast_to(data.weight_N[train.anchors, None, None] * unit_WHC, beyond_WHC.shape)
+        found = weighted_quantiles(beyond_WHC / unit_WHC, weight_WHC, levels)
         steps = np.maximum(np.diff(found, axis=0), LEAST_STEP)
         # softplus(x) = log(1 + exp(x)), so that x = log(exp(step) - 1).
         inverse_LHC = steps + np.log(-np.expm1(-steps))
         starts[name] = np.moveaxis(inverse_LHC, 0, 1).astype(np.float32)
     return starts
-
-
-def _in_units(
-    beyond_WHC: Floats, unit_WHC: Floats, weight_W: NDArray[np.float32], levels: Sequence[float]
-) -> Floats:
-    """Fit a constant number of units for each level, step and column, shape (Q, H, C).
-
-    The pinball loss of a distance of c units is the unit times that of distance / unit at c.
-    """
-    weights = np.broadcast_to(weight_W[:, None, None] * unit_WHC, beyond_WHC.shape)
-    return weighted_quantiles(beyond_WHC / unit_WHC, weights.astype(np.float64), levels)
 
 
 def conformal_widths(

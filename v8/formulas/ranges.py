@@ -128,19 +128,11 @@ def known_ranges(profile: Profile) -> KnownRanges:
 
 @dataclass(frozen=True, eq=False)
 class RangePaths:
-    """The fitted formula.
+    """The fitted formula of paths alone."""
 
-    Args:
-        floor: Deviation of a bar to which smaller ones are raised, unitless, above 0.
-        coefficients_LH: Of a constant and the log deviations over `RANGE_BARS`, for the log range of each
-            coming bar, shape (L, H).
-        lent_PHC: The bars that followed train windows, and their mirrors: log ratios to the close before,
-            in multiples of the bar's forecast range, shape (P, H, C).
-    """
-
-    floor: float
-    coefficients_LH: Floats
-    lent_PHC: Floats
+    floor: float  # deviation of a bar to which smaller ones are raised, unitless, above 0
+    coefficients_LH: Floats  # of the log range of each coming bar
+    lent_PHC: Floats  # the bars that paths are made of, see `lent_bars`
 
     def ranges(self, span: Span) -> Floats:
         """Forecast the log range of each coming bar, shape (W, H), unitless."""
@@ -159,21 +151,15 @@ def fit_range_paths(train: Span) -> RangePaths:
 
 @dataclass(frozen=True, eq=False)
 class RangeEnsemble:
-    """Both formulas, fitted to one series.
+    """Both formulas, fitted to one series."""
 
-    Args:
-        floor: Deviation of a bar to which smaller ones are raised, unitless, above 0.
-        most: Log range beyond which none is forecast: the largest of the train span.
-        path_LH: Coefficients of the log range of each coming bar, shape (L, H).
-        moves: Per task, coefficients of the regression, shape (H, R, C), returns per unit of a term.
-        lent_PHC: The bars that paths are made of, see `lent_bars`.
-    """
-
-    floor: float
-    most: float
-    path_LH: Floats
-    moves: Mapping[str, Floats]
-    lent_PHC: Floats
+    floor: float  # deviation of a bar to which smaller ones are raised, unitless, above 0
+    most: float  # log range beyond which none is forecast: the largest of the train span
+    path_LH: Floats  # coefficients of the log range of each coming bar
+    moves: Mapping[
+        str, Floats
+    ]  # per task, coefficients of the regression, (H, R, C), returns per unit of a term
+    lent_PHC: Floats  # the bars that paths are made of, see `lent_bars`
 
     def ranges(self, span: Span) -> Floats:
         """Forecast the log range of each coming bar, shape (W, H), unitless."""
@@ -310,11 +296,8 @@ def _quantiles(xp: Any, levels: Sequence[float], values: Any) -> Any:
 def path_closes(xp: Any, history_close: Any, moved: Any) -> Closes:
     """Walk the paths: what comes in units of the last close, by path, arrays of shape (W, P, H) and more.
 
-    Args:
-        xp: Array namespace, `numpy` or `keras.ops`.
-        history_close: Closes of the last 20 known rows, oldest first, shape (W, K), quote currency.
-        moved: Open, high, low and close of each coming bar of each path as log ratios to the close before,
-            shape (W, P, H, C).
+    Known closes, oldest first, (W, K), are in quote currency; `moved` is open, high, low and close of each
+    coming bar of each path as log ratios to the close before, (W, P, H, C).
     """
     last = xp.take(history_close, [history_close.shape[1] - 1], axis=1)
     steps = xp.take(moved, OHLC.index(CLOSE), axis=3)

@@ -30,17 +30,11 @@ Weights = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Batch:
-    """One optimiser step's worth of windows.
+    """One optimiser step's worth of windows, float32."""
 
-    Args:
-        x_BMTF: Scaled input windows, float32.
-        y_BMHC: Scaled targets per task, and units of their quantiles where there are any, float32.
-        weight_BM: Weight of each window, 0 for filling, float32.
-    """
-
-    x_BMTF: Any
-    y_BMHC: dict[str, Any]
-    weight_BM: Any
+    x_BMTF: Any  # scaled input windows
+    y_BMHC: dict[str, Any]  # scaled targets per task, and units of their quantiles where there are any
+    weight_BM: Any  # weight of each window, 0 for filling
 
 
 def epoch_order(anchors: Rows, seed: int, epoch: int) -> Rows:

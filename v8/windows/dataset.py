@@ -27,7 +27,7 @@ from v8.profile import Profile
 from v8.quantile_levels import quantile_output
 from v8.tasks import TASKS
 from v8.windows.scaling import Scaling, fit_scaling
-from v8.windows.span import Floats, Span, flat_units, recent_range
+from v8.windows.span import Span, flat_units, recent_range
 
 SPANS: Final = ("train", "validation", "test")
 
@@ -39,24 +39,18 @@ Split = dict[str, tuple[int, int]]
 class SeriesData:
     """Everything the trainer and the judge need of one series.
 
-    Args:
-        table: Raw columns, at least `table_columns(profile)`.
-        spans: The complete windows of `train`, `validation` and `test`.
-        inputs_NF: Scaled features of every row, float32.
-        targets_NHC: Per task, scaled targets by anchor row, float32; rows that anchor no window are 0.
-        weight_N: Weight of the window anchored at each row in losses, mean about one, float32.
-        units_NHC: By `quantile_output` of each task, what its quantiles are multiples of, by anchor row,
-            float32, see `spread_units`; nothing where the network forecasts none.
+    Targets are by task, units by its `quantile_output`: what quantiles are multiples of (`spread_units`),
+    nothing where the network forecasts none. Rows that anchor no window are 0 in both.
     """
 
     profile: Profile
-    table: FeatureTable
+    table: FeatureTable  # raw columns, at least `table_columns(profile)`
     split: Split
-    spans: Mapping[str, Span]
+    spans: Mapping[str, Span]  # the complete windows of `train`, `validation` and `test`
     scaling: Scaling
-    inputs_NF: NDArray[np.float32]
-    targets_NHC: dict[str, NDArray[np.float32]]
-    weight_N: NDArray[np.float32]
+    inputs_NF: NDArray[np.float32]  # scaled features of every row
+    targets_NHC: dict[str, NDArray[np.float32]]  # scaled, by anchor row
+    weight_N: NDArray[np.float32]  # in losses, of the window anchored at each row, mean about one
     units_NHC: dict[str, NDArray[np.float32]] = field(default_factory=dict)
 
     @property
@@ -103,15 +97,15 @@ def table_columns(profile: Profile) -> tuple[str, ...]:
 def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
     """Split, scale and index a series; its table holds at least `table_columns(profile)`.
 
-    Raises:
-        DataError: If a span holds no complete window.
-        SeriesError: If the close never moves on the train span.
+    A DataError tells that a span holds no complete window, a SeriesError that the close never moves on the
+    train span.
     """
     split = split_rows(len(table), profile, where=str(table.series))
     spans = {name: _span(table, rows, name, profile) for name, rows in split.items()}
     scaling = fit_scaling(spans["train"], split["train"], table_columns(profile))
     # Windows weigh as much as the recent range by which targets are divided; all alike where none does.
     floored = scaling.floored_range(recent_range(table, profile))
+    closes = {origin: beside(origin, CLOSE) for origin in ("", *neighbours(profile.features))}
     return SeriesData(
         profile=profile,
         table=table,
@@ -120,7 +114,12 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
         spans={name: Span(table, profile, span.anchors) for name, span in spans.items()},
         scaling=scaling,
         inputs_NF=scaling.scale_inputs(
-            table.select(profile.features).astype(np.float64), _closes(table, profile)
+            table.select(profile.features).astype(np.float64),
+            {
+                origin: table.column(name).astype(np.float64)
+                for origin, name in closes.items()
+                if name in table.columns
+            },
         ),
         # One task at a time: of a million rows each is hundreds of megabytes.
         targets_NHC=_by_row(
@@ -135,13 +134,6 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
             for task, unit in flat_units(span, floored[span.anchors]).items()
         ),
     )
-
-
-def _closes(table: FeatureTable, profile: Profile) -> dict[str, Floats]:
-    """Return the closes by origin: the series' own, and those of others that the profile names."""
-    named = {origin: beside(origin, CLOSE) for origin in ("", *neighbours(profile.features))}
-    told = {origin: name for origin, name in named.items() if name in table.columns}
-    return {origin: table.column(name).astype(np.float64) for origin, name in told.items()}
 
 
 def _span(table: FeatureTable, rows: tuple[int, int], name: str, profile: Profile) -> Span:

@@ -245,11 +245,9 @@ def spread_units(
     The unit is the root of the sum of the last two squares. Upper and lower band differ by the side on which
     the last close lies, which no symmetric feature says.
 
-    Args:
-        xp: Array namespace, `numpy` or `keras.ops`.
-        standing: The closes that come if the close stays where it is.
-        recent: Recent ranges, (W, 1), unitless and above 0.
-        squares: Squared ranges of coming bars, (W, H) or (1, H), in recent ranges and above 0.
+    `xp` is `numpy` or `keras.ops`. `standing` are the closes that come if the close stays where it is. Recent
+    ranges, (W, 1), are unitless, squared ranges of coming bars, (W, H) or (1, H), in recent ranges; both are
+    above 0.
     """
     walked = xp.expand_dims(xp.sqrt(xp.cumsum(squares, axis=1)), -1)
     if not any(task.has_window for task in tasks):
