@@ -12,10 +12,10 @@ Legend: N windows, H steps of the horizon, Q levels, C columns of a task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, ClassVar, Final, Literal, Self
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -33,12 +33,6 @@ from v8.windows.dataset import SeriesData
 from v8.windows.scaling import Scaling
 from v8.windows.span import Span
 
-JUDGEMENT_FORMAT: Final = 3
-"""Version of the keys `to_json` writes; format 2 held what follows from them too, which is passed over."""
-
-QUANTILES_FORMAT: Final = 1
-"""The same of quantiles."""
-
 MODEL: Final = "model"
 """Name of the judged forecaster beside the names of the baselines."""
 
@@ -46,7 +40,31 @@ ErrorKind = Literal["mae", "rmse"]
 
 _FIX: Final = "Train this series again, or read it with the version of v8 that wrote it"
 
-Judged = TypeVar("Judged", bound="Judgement | QuantileJudgement")
+
+class Written:
+    """What is written as JSON, and read again where it fits together."""
+
+    what: ClassVar[str]  # what errors call it
+    formats: ClassVar[tuple[int, ...]]  # versions of its keys that are read; the last one is written
+
+    def to_json(self) -> dict[str, Any]:
+        """Return cells, counts and test inputs as plain JSON values; no NaN, no infinity."""
+        content = _ADAPTERS[type(self)].dump_python(self, mode="json", by_alias=True)
+        return {"format": self.formats[-1], **content}
+
+    @classmethod
+    def from_json(cls, content: Any, *, where: str = "the judgement") -> Self:
+        """Read what `to_json` wrote, also before its format was raised; `where` is named by errors."""
+        rule = f"must be a {cls.what} of format {cls.formats[-1]}"
+        check_format(content, cls.formats, what=cls.what, where=where, fix=_FIX)
+        judgement: Self = checked(_ADAPTERS[cls], content, where=where, fix=_FIX, rule=rule)
+        if faults := [*judgement.faults()]:
+            raise ArtifactError(where=where, rule=rule, got=listed(faults), fix=_FIX)
+        return judgement
+
+    def faults(self) -> Iterator[str]:
+        """Say what does not fit together, though every number is in its range."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -59,9 +77,11 @@ class JudgedTask:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judgement(Written):
     """How a model did on the test span of one series, beside every baseline."""
 
+    what = "judgement"
+    formats = (2, 3)  # format 2 held what follows from the keys, too, which is passed over
     num_windows: Count  # windows of the test span
     horizon_bars: Count  # steps ahead
     tasks: Mapping[str, JudgedTask]  # what was judged
@@ -125,15 +145,18 @@ class Judgement:
         lost = {task: name for task, name in best.items() if self.against(task, name).outcome == LOSES}
         return {task: name for task, name in lost.items() if name != NAIVE}
 
-    def to_json(self) -> dict[str, Any]:
-        """Return cells, counts and test inputs as plain JSON values; no NaN, no infinity."""
-        return {"format": JUDGEMENT_FORMAT, **_JUDGEMENT.dump_python(self, mode="json", by_alias=True)}
-
-    @classmethod
-    def from_json(cls, content: Any, *, where: str = "the judgement") -> Judgement:
-        """Read what `to_json` wrote, also before its format was raised; `where` is named by errors."""
-        formats = (2, JUDGEMENT_FORMAT)
-        return _read(_JUDGEMENT, content, "judgement", formats=formats, where=where, faults_of=_faults)
+    def faults(self) -> Iterator[str]:
+        """Say what does not fit together."""
+        if TASK_OHLC not in self.tasks:
+            yield f"no task {TASK_OHLC}"
+        if [step.step for step in self.direction] != [*range(1, self.horizon_bars + 1)]:
+            yield f"other steps than 1 to {self.horizon_bars} in direction"
+        for step in self.direction:
+            if not step.adds_up(self.num_windows):
+                yield f"counts of step {step.step} that are not those of {self.num_windows} windows"
+        for task, judged in self.tasks.items():
+            if (fault := _fault(self, task, judged)) is not None:
+                yield f"{task} with {fault}"
 
 
 @dataclass(frozen=True)
@@ -149,9 +172,11 @@ class JudgedQuantiles:
 
 
 @dataclass(frozen=True)
-class QuantileJudgement:
+class QuantileJudgement(Written):
     """How a model's quantiles did on the test span of one series, beside the baselines that have some."""
 
+    what = "judgement of quantiles"
+    formats = (1,)
     levels: tuple[Share, ...]  # all of them, ascending
     num_windows: Count  # windows of the test span
     tasks: Mapping[str, JudgedQuantiles]  # what was judged
@@ -174,19 +199,24 @@ class QuantileJudgement:
             for task, judged in self.tasks.items()
         }
 
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain JSON values."""
-        return {"format": QUANTILES_FORMAT, **_QUANTILES.dump_python(self, mode="json", by_alias=True)}
+    def faults(self) -> Iterator[str]:
+        """Say what does not fit together."""
+        num_intervals = len(intervals(self.levels))
+        for task, judged in self.tasks.items():
+            if task not in TASKS or MODEL not in judged.errors:
+                yield f"the task {task}"
+                continue
+            first = _shape_of(judged.errors[MODEL].pinball)
+            shapes = [len(self.levels), num_intervals, num_intervals]
+            for errors in judged.errors.values():
+                found = [_shape_of(one) for one in (errors.pinball, errors.coverage, errors.width)]
+                if not first or found != [(number, *first[1:]) if number else (0,) for number in shapes]:
+                    yield f"{task} with losses of another shape than its levels"
 
-    @classmethod
-    def from_json(cls, content: Any, *, where: str) -> QuantileJudgement:
-        """Read what `to_json` wrote; `where` is named by errors."""
-        what, formats = "judgement of quantiles", (QUANTILES_FORMAT,)
-        return _read(_QUANTILES, content, what, formats=formats, where=where, faults_of=_quantile_faults)
 
-
-_JUDGEMENT: Final = TypeAdapter(Judgement)
-_QUANTILES: Final = TypeAdapter(QuantileJudgement)
+_ADAPTERS: Final[Mapping[type[Written], TypeAdapter[Any]]] = {
+    kind: TypeAdapter(kind) for kind in (Judgement, QuantileJudgement)
+}
 
 
 def best_baseline(judgements: Sequence[Judgement], task: str) -> str:
@@ -264,37 +294,6 @@ def _errors_and_losses(
     return errors, Losses.of(span, losses)
 
 
-def _read(
-    kind: TypeAdapter[Judged],
-    content: Any,
-    what: str,
-    *,
-    formats: tuple[int, ...],
-    where: str,
-    faults_of: Callable[[Judged], Iterable[str]],
-) -> Judged:
-    rule = f"must be a {what} of format {formats[-1]}"
-    check_format(content, formats, what=what, where=where, fix=_FIX)
-    judgement = checked(kind, content, where=where, fix=_FIX, rule=rule)
-    if faults := [*faults_of(judgement)]:
-        raise ArtifactError(where=where, rule=rule, got=listed(faults), fix=_FIX)
-    return judgement
-
-
-def _faults(judgement: Judgement) -> Iterator[str]:
-    """Say what of a judgement does not fit together, though every number is in its range."""
-    if TASK_OHLC not in judgement.tasks:
-        yield f"no task {TASK_OHLC}"
-    if [step.step for step in judgement.direction] != [*range(1, judgement.horizon_bars + 1)]:
-        yield f"other steps than 1 to {judgement.horizon_bars} in direction"
-    for step in judgement.direction:
-        if not step.adds_up(judgement.num_windows):
-            yield f"counts of step {step.step} that are not those of {judgement.num_windows} windows"
-    for task, judged in judgement.tasks.items():
-        if (fault := _fault(judgement, task, judged)) is not None:
-            yield f"{task} with {fault}"
-
-
 def _fault(judgement: Judgement, task: str, judged: JudgedTask) -> str | None:
     names, tested = judged.errors.keys(), judged.significance.keys()
     if task not in TASKS or judged.columns != TASKS[task].columns:
@@ -315,21 +314,6 @@ def _is_about(test: Significance, judgement: Judgement, task: str, baseline: str
     is_same = abs(test.mean_difference - (ours - theirs)) <= 1e-9 * max(ours, theirs)
     has_error = test.standard_error is None or test.lag_bars < test.num_windows
     return is_same and has_error and test.num_windows == judgement.num_windows
-
-
-def _quantile_faults(judgement: QuantileJudgement) -> Iterator[str]:
-    """Say likewise what of quantiles does not fit together."""
-    num_intervals = len(intervals(judgement.levels))
-    for task, judged in judgement.tasks.items():
-        if task not in TASKS or MODEL not in judged.errors:
-            yield f"the task {task}"
-            continue
-        first = _shape_of(judged.errors[MODEL].pinball)
-        shapes = [len(judgement.levels), num_intervals, num_intervals]
-        for errors in judged.errors.values():
-            found = [_shape_of(one) for one in (errors.pinball, errors.coverage, errors.width)]
-            if not first or found != [(number, *first[1:]) if number else (0,) for number in shapes]:
-                yield f"{task} with losses of another shape than its levels"
 
 
 def _shape_of(cells: metrics.Cells) -> tuple[int, ...]:

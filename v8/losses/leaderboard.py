@@ -208,9 +208,11 @@ def rank_results(results: Iterable[SeriesResult]) -> list[LeaderboardRow]:
     judged = list(results)
     scores: dict[str, dict[str, TaskScore]] = {result.series: {} for result in judged}
     for task in TASKS:
-        if having := [result for result in judged if task in result.judgement.tasks]:
-            for result, score in zip(having, _score_task(having, task), strict=True):
-                scores[result.series][task] = score
+        if having := {one.series: one.judgement for one in judged if task in one.judgement.tasks}:
+            best = best_baseline([*having.values()], task)
+            those = [TaskScore(one.against(task), one.against(task, best)) for one in having.values()]
+            for series, score in zip(having, with_corrected(those), strict=True):
+                scores[series][task] = score
     rows = [
         LeaderboardRow(
             series=result.series,
@@ -269,13 +271,6 @@ def with_corrected(scores: Sequence[Scored]) -> list[Scored]:
     naive, best = (corrected([getattr(one, kind) for one in scores]) for kind in _COLUMNS)
     both = zip(scores, naive, best, strict=True)
     return [replace(one, naive=for_naive, best=for_best) for one, for_naive, for_best in both]
-
-
-def _score_task(results: Sequence[SeriesResult], task: str) -> list[TaskScore]:
-    """Score one task of all series that have it, at least one, in their order."""
-    judgements = [result.judgement for result in results]
-    best = best_baseline(judgements, task)
-    return with_corrected([TaskScore(one.against(task), one.against(task, best)) for one in judgements])
 
 
 def _rank(row: LeaderboardRow) -> tuple[float, str]:

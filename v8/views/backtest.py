@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from pydantic_core import to_jsonable_python
@@ -20,20 +19,17 @@ from v8.errors import listed
 from v8.formulas.baselines import NAIVE, called
 from v8.losses import season
 from v8.losses.judgement import MODEL
-from v8.losses.season import Cell, Season, Seasons, SeriesFold, Stretch, TaskResult, seasons_of
+from v8.losses.season import Cell, Season, Seasons, Stretch, TaskResult, seasons_of
 from v8.losses.table import ALPHA
 from v8.market.series import Series
 from v8.storage import write_json, write_text
 from v8.tasks import TASKS
-from v8.views.charts import Chart
 from v8.views.figures import season_figure
 from v8.views.markup import Html, document, element, facts, join, plot, shown_table
 from v8.wording import ABSENT, Table, digits, number, p_value, percent, plural, spaced
 
 RESULTS_FORMAT: Final = 1
 """Version of the keys of `backtest.json`."""
-
-NONE_REFUSED: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType({})
 
 RESULTS_FILE: Final = "backtest.json"
 PAGE_FILE: Final = "backtest.html"
@@ -100,7 +96,7 @@ class BacktestResults(Seasons):
 
 
 def read_results(
-    path: Path, plan: BacktestPlan, refused: Mapping[str, Mapping[str, str]] = NONE_REFUSED
+    path: Path, plan: BacktestPlan, refused: Mapping[str, Mapping[str, str]] | None = None
 ) -> BacktestResults:
     """Read what is finished of a back-test and work out its figures.
 
@@ -114,7 +110,7 @@ def read_results(
         unfinished = {name: state.reason for name, state in states.items() if state.status != "done"}
         unfinished |= {name: None for name in fold.newest_s if name not in states}
         reasons = {name: why or "not finished" for name, why in unfinished.items() if name in fold.newest_s}
-        failures[fold.folder] = reasons | dict(refused.get(fold.folder, {}))
+        failures[fold.folder] = reasons | dict((refused or {}).get(fold.folder, {}))
         for name in states:
             if name in fold.newest_s and name not in failures[fold.folder]:
                 about = read_metadata(run / name, series=name)
@@ -141,26 +137,20 @@ def write_backtest(path: Path, results: BacktestResults) -> list[Path]:
 
 def headline(results: BacktestResults) -> str:
     """Say what was asked for, how much of it is finished, and which folds the figures are of."""
-    plan = results.plan
-    wanted = sum(num for _, num in results.judged.values())
+    plan, shares = results.plan, results.judged
+    wanted = sum(num for _, num in shares.values())
     failed = sum(len(those) for those in results.failures.values())
     lacking = f" {plural(failed, 'model')} failed or not finished." if failed else ""
+    whole = [fold for fold, (have, num) in shares.items() if have == num]
+    parts = ", ".join(
+        f"{fold} ({have} of {num} models)" for fold, (have, num) in shares.items() if have < num
+    )
+    folds = f"In whole: {listed(whole) if whole else 'no fold'}; not in whole: {parts}."
     return (
         f"{plural(len(plan.folds), 'fold')} of {len(plan.series)} series, each fitted anew on "
         f"{plan.profile['newest_bars']:,} candles from {plan.source}: {len(results.cells)} of {wanted} "
-        f"models judged.{lacking} {folds_in(results)}"
+        f"models judged.{lacking} {folds if parts else 'All folds are in.'}"
     )
-
-
-def folds_in(results: BacktestResults) -> str:
-    """Say which folds are in the figures, and how much of those that are not whole."""
-    shares = results.judged
-    parts = {fold: f"{have} of {num}" for fold, (have, num) in shares.items() if have < num}
-    if not parts:
-        return "All folds are in."
-    whole = [fold for fold in shares if fold not in parts]
-    told = [f"{fold} ({share} models)" for fold, share in parts.items()]
-    return f"In whole: {listed(whole) if whole else 'no fold'}; not in whole: {', '.join(told)}."
 
 
 def tables(results: BacktestResults, *, is_short: bool = False) -> Iterator[Table]:
@@ -281,29 +271,21 @@ def _maps(results: BacktestResults) -> Iterator[Html]:
     """Draw a map a task and timeframe: skill against the best baseline of each fold."""
     for timeframe in dict.fromkeys(one.timeframe for one in results.folds):
         folds = [one for one in results.folds if one.timeframe == timeframe]
+        cells = [one for one in results.cells if one.series.endswith(f"-{timeframe}")]
+        kinds = {one.name: "break" if one.is_break else "" for one in folds}
+        columns = {name: f"{name.removeprefix('fold ')}<br>{kind}" for name, kind in kinds.items()}
+        days = {one.name: f"{one.first_close[:10]} to {one.last_close[:10]}" for one in folds}
         for task in results.tasks:
+            middle = {one.name: _skill(one.tasks[task].against_best) for one in folds if task in one.tasks}
+            found: dict[str, dict[str, float | None]] = {MEDIAN: middle}
+            for one in cells:
+                skill = _skill(one.against_best.get(task))
+                found.setdefault(one.series, {})[f"fold {one.fold}"] = skill
             label = (
                 f"{TASKS[task].title}, {timeframe}: skill against the best baseline of the fold, in %; "
                 "blue where the error is smaller, orange where it is larger, be it by chance"
             )
-            yield plot(_map(results.cells, folds, task), label)
-
-
-def _map(cells: Sequence[SeriesFold], folds: Sequence[Stretch], task: str) -> Chart:
-    found: dict[str, dict[str, float | None]] = {MEDIAN: {}}
-    for fold in folds:
-        result = fold.tasks.get(task)
-        found[MEDIAN][fold.name] = _skill(result.against_best if result else None)
-    for cell in cells:
-        if cell.series.endswith(f"-{folds[0].timeframe}"):
-            row = found.setdefault(cell.series, {})
-            row[f"fold {cell.fold}"] = _skill(cell.against_best.get(task))
-    columns = {
-        fold.name: f"{fold.name.removeprefix('fold ')}<br>{'break' if fold.is_break else ''}"
-        for fold in folds
-    }
-    days = {fold.name: f"{fold.first_close[:10]} to {fold.last_close[:10]}" for fold in folds}
-    return season_figure(found, columns, days)
+            yield plot(season_figure(found, columns, days), label)
 
 
 def _skill(ratio: float | None) -> float | None:

@@ -171,12 +171,6 @@ def rule(
     return {"type": "line", **ends, "line": {"color": colour, "width": width, "dash": dash}}
 
 
-def shade(first: float, last: float) -> Json:
-    """Return a stretch of a chart that is shaded."""
-    place = {"type": "rect", "x0": first, "x1": last, "yref": "paper", "y0": 0, "y1": 1}
-    return place | {"line": {"width": 0}, "fillcolor": "$blue", "opacity": 0.04}
-
-
 def line(name: str, x: Sequence[Any], y: Sequence[Any], style: Json, **more: Any) -> Json:
     """Return a line, which breaks where x and y are None; `more` is in Plotly's words."""
     about = {
@@ -186,12 +180,6 @@ def line(name: str, x: Sequence[Any], y: Sequence[Any], style: Json, **more: Any
         "legendgroup": html.escape(name),
     }
     return {"type": "scatter", **about, "x": list(x), "y": list(y), "line": style} | more
-
-
-def fan(name: str, x: Sequence[Any], y: Sequence[Any], **more: Any) -> Json:
-    """Return filled outlines, each ended by None."""
-    filled = {"fill": "toself", "fillcolor": "$fan", "hoverinfo": "skip"}
-    return line(name, x, y, {"color": "$blue", "width": 0}, **more) | filled
 
 
 def candles(name: str, x: Sequence[Any], rows: Sequence[Sequence[float]], colour: str | None = None) -> Json:

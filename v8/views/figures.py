@@ -279,7 +279,8 @@ def _fan(name: str, uppers: Iterable[Points], lowers: Iterable[Points], **more: 
         ([*times, *reversed(times)], [*upper, *reversed(lower)])
         for (times, upper), (_, lower) in zip(uppers, lowers, strict=True)
     ]
-    return charts.fan(name, *_broken(edges), **more)
+    line = charts.line(name, *_broken(edges), {"color": "$blue", "width": 0}, **more)
+    return line | {"fill": "toself", "fillcolor": "$fan", "hoverinfo": "skip"}
 
 
 def _task_lines(sample: ForecastSample, task: Task, x: Sequence[Any]) -> Iterator[Json]:
@@ -353,12 +354,14 @@ def issued_figure(candles: Candles, forecast: pd.DataFrame) -> Chart:
     chart = forecast_figure(sample, places=places, has_candles=True, known="known")
     times = [*shown.to_frame().index, *forecast.index]
     ticks = _date_ticks(times, 1 - num_known)
+    shade = {"type": "rect", "x0": 0.5, "x1": num_coming + 1, "yref": "paper", "y0": 0, "y1": 1}
+    shade |= {"line": {"width": 0}, "fillcolor": "$blue", "opacity": 0.04}
     return replace(
         chart,
         x=axis(ends=(-num_known, num_coming + 1), ticks=ticks, showgrid=False),
         y=chart.y | {"title": {"text": "price, quote currency"}},
         below=chart.below | {"rangemode": "tozero"} if chart.below else None,
-        rules=[rule(0.5, "$soft", 1, "dot"), charts.shade(0.5, num_coming + 1)],
+        rules=[rule(0.5, "$soft", 1, "dot"), shade],
     )
 
 
