@@ -14,12 +14,10 @@ In this order; every row that is not kept is counted in the report:
    series is refused: then the file is not what it claims to be.
 6. A re-listed symbol (a leap beyond any plausible one across a long hole) starts anew: only the rows
    after the last such leap are kept.
-7. What a table tells against itself refuses it, because a forecast from it would be wrong unseen:
-   opens that lie a second or less before a bar ends are closes, and others between two minutes no opens; what
-   is called open begins where what is called close ended, within the range that a bar moves, else the two are
-   swapped, or the prices run backwards under their times; numbers of 16 bits hold three digits of a price.
-8. A market that closes is refused. Stocks and sessions have holes that come back at the same hours, day after
-   day, which no longer history fills; outages of an exchange and coins that were away do not.
+7. What a table tells against itself refuses it, because a forecast from it would be wrong unseen: opens that
+   lie a second or less before a bar ends are closes, others between two minutes no opens; opens and closes
+   that do not continue each other are swapped, or run backwards; 16 bits hold three digits of a price.
+8. A market that closes is refused: its holes come back at the same hours, and no longer history fills them.
 9. Holes stay holes: `segment` rises by one after each, and nothing is ever filled in.
 
 A whole table without a volume is one of candles without a volume: it is nan everywhere and zero nowhere. A

@@ -5,25 +5,23 @@
 
 A market is named by the addresses that it comes from, so that two never mix. A file carries the sha256 of
 its rows; one that fails it is set aside as `BTCUSDT-15m.damaged-1.parquet`, with a line in the log, and begun
-anew. Files are replaced in one rename, under a lock that is held while a file is read and written and never
-while anything is downloaded: of two processes each adds what it has to what the other has written. A place
-that cannot be written costs one line and time, never a candle.
+anew. Files are replaced in one rename, under a lock that is never held while anything is downloaded: of two
+processes each adds what it has to what the other has written. A place that cannot be written costs one line
+and time, never a candle.
 
 What is known of a series is a `History`, put together from pieces that the archive and the API gave. Where
-two pieces have the same bar they are compared, all five values, and what differs is a revision. Equal
-means equal to a billionth of the value: archive and API print the same decimals, and a price that was
-corrected by 0.001 % was corrected. Which of two versions serves:
+two pieces have the same bar they are compared, all five values to a billionth, and what differs is a
+revision: archive and API print the same decimals. Both versions are listed; which of them serves:
 
 * The archive's word over the API's: it has a published sha256 and is final.
 * Of the API's two, what was seen first: forecasts were issued and scored with it, runs are pinned to it by
   digest, and an answer that nobody can check a second time must not change the past. But not what contradicts
   its neighbours as well as the later answer, and not a newest candle that was told before it was over.
 * A price that jumps from one version to the other, where none of this decides, refuses the piece: who says so
-  tells something else now, and what is newest in it cannot be trusted either.
+  tells something else now, and what is newest in it cannot be trusted either. A coin opens where it closed:
+  5 % away, and 12 times as far as prices of that series usually are, is a jump.
 * The later of the API's two where the user accepts that.
 * A candle that only the later piece has is taken, one that only the earlier has stays; both are revisions.
-
-So nothing is lost and nothing changes in silence: both versions go into the list of revisions.
 
 Shapes: N candles, R revisions.
 """

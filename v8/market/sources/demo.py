@@ -5,11 +5,10 @@ between regimes on many time scales (the binomial Markov-switching multifractal 
 2004, doi:10.1093/jjfinec/nbh003), a daily and weekly season, rare jumps, candles drawn from a path
 within each bar, and a volume that follows volatility. The close has no drift and no memory.
 
-Every series is its own world, seeded by its name: `BTCUSDT-15m` and `BTCUSDT-1h` are not the same path.
-The newest candle always closes at `END_S` (that of a week on the Monday before), so results can be repeated
-on any day. Time is simulated backwards from there in blocks with seeds of their own, which the regimes (a
-reversible chain) and the random walk both allow; so asking for fewer candles returns exactly the newest part
-of asking for more.
+Every series is its own world, seeded by its name. The newest candle always closes at `END_S` (that of a week
+on the Monday before), so results can be repeated on any day. Time is simulated backwards from there in blocks
+with seeds of their own, which the regimes (a reversible chain) and the random walk both allow; so asking for
+fewer candles returns exactly the newest part of asking for more.
 
 Shapes: N bars, newest first until the end; K volatility components; S steps within a bar.
 """

@@ -9,8 +9,7 @@ What is missing decides who is asked:
   API from there; the API alone, page by page, for a series that the archive lacks. A symbol that is no longer
   traded costs one request, and so does asking for candles from before the first one.
 
-The exchange's time is asked for once per source. `v8.market.store` says what happens to a candle that is
-told twice; `v8.market.store` keeps everything.
+The exchange's time is asked for once per source. `v8.market.store` keeps everything, also what is told twice.
 """
 
 from collections.abc import Callable, Sequence

@@ -5,23 +5,20 @@ The first that answers is asked first from then on; when none does, the error na
 
 The exchange counts the weight of requests by the minute, tells what was used in a header, answers 429 to
 those who exceed it and 418 to those who go on. So nobody here asks a host again before its minute is over
-when its weight is nearly used, nor before the time that it names in Retry-After. All waits have a limit; a
-host that asks for more than that has refused.
-https://developers.binance.com/docs/binance-spot-api-docs/rest-api/limits
+when its weight is nearly used, nor before the time that it names in Retry-After; one that asks for more than
+two minutes has refused. https://developers.binance.com/docs/binance-spot-api-docs/rest-api/limits
 
 A zip of the archive has a published sha256, an answer of the API has nothing: so here one row that cannot be
 true refuses the whole answer, where a file may lose a few. An answer is a JSON list of rows of twelve fields:
 open time in milliseconds, open, high, low, close and volume as texts of decimal numbers, close time in
 milliseconds, and five that are of no use to us. The rows open on the grid of the series, within the span that
-was asked for, in ascending order, each once. A price that jumps is doubted and asked for again: a coin opens
-where it closed, and 5 % away, and 12 times as far as prices of that series usually are, is rare. Only another
+was asked for, in ascending order, each once. A price that jumps is doubted and asked for again; only another
 answer decides.
 https://developers.binance.com/docs/binance-spot-api-docs/rest-api/market-data-endpoints#klinecandlestick-data
 
 What is closed is decided by the exchange's own time, which is asked for once and then counted by this
-machine's monotonic clock; so the clock of this machine may be wrong, and the running candle is never asked
-for. But a proxy may answer with an old time: where the two clocks are more than `MOST_APART_S` apart, the
-newest candle of the exchange must not contradict its time, or nothing is served.
+machine's monotonic clock. But a proxy may answer with an old time: where the two clocks are more than
+`MOST_APART_S` apart, the newest candle of the exchange must not contradict its time, or nothing is served.
 
 Shapes: N candles, with columns of `OHLCV`.
 """

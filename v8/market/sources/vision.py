@@ -1,18 +1,15 @@
 """The source `vision`: the exchange's public archive of monthly and daily candle zips.
 
-How a series is put together: find the newest month there is, add the days after it, then go back month
-by month until there are enough candles. A month that is absent between two others is looked for in
-daily zips. The base address is `V8_VISION_URL`, read at each call; a user and password in it go with every
-request and appear nowhere else.
-
-A zip that was downloaded and verified is final: it is kept under the cache folder, by base address,
-and never asked for again. That something is absent is never remembered, because archives grow.
+A series is put together from the newest month there is, the days after it, and then month by month back until
+there are enough candles. A month that is absent between two others is looked for in daily zips. The base
+address is `V8_VISION_URL`, read at each call; its user and password go with every request and nowhere else.
 
     {base}/data/spot/{monthly|daily}/klines/{SYM}/{TF}/{SYM}-{TF}-{YYYY-MM[-DD]}.zip   and .CHECKSUM
 
-A zip is trusted when its sha256 is the one in its .CHECKSUM, and read when it holds exactly one file
-of the expected name, of a plausible size, whose rows lie within its month or day. Nothing is ever
-unpacked to disk.
+A zip is trusted when its sha256 is the one in its .CHECKSUM, and read when it holds exactly one file of the
+expected name, of a plausible size, whose rows lie within its month or day; nothing is ever unpacked to disk.
+It is kept under the cache folder, by base address, and never asked for again. That something is absent is
+never remembered, because archives grow.
 
 Whether a zip is there is asked by its .CHECKSUM. A checksum alone that is absent would hide its zip, so the
 zip itself is asked for wherever candles are missing: within the series, right before its oldest and right

@@ -2,13 +2,11 @@
 
 Yahoo keeps bars of some lengths only, and short ones not for long: what it has not is refused, and no bar is
 made of others. It prices coins in USD, not in USDT, which is another price: every report says which. Its
-volumes are not read. They are dollars, and zero for many bars
-(https://github.com/ranaroussi/yfinance/issues/2686): candles of this source have none.
+volumes are dollars, and zero for many bars (https://github.com/ranaroussi/yfinance/issues/2686): they are not
+read, and candles of this source have none. Its rows are checked as those of the archive are.
 
 Yahoo tells coins of one name apart by numbers that nobody can guess: `UNI-USD` is not Uniswap. So a coin that
 is not listed here is refused until `V8_YFINANCE_SYMBOLS` says what Yahoo calls it: `OPUSDT=OP-USD,...`.
-
-All rows are checked as those of the archive are; the running candle is never kept.
 """
 
 import logging
