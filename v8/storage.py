@@ -37,7 +37,6 @@ LOCK_NAME: Final = ".lock"
 HOLDER_NAME: Final = ".lock-holder"  # tells the process: Windows lets nobody read the locked file itself
 _MAX_HOLDER_BYTES: Final = 20
 _log = logging.getLogger(__name__)
-_told: set[str] = set()
 _telling = threading.Lock()
 
 
@@ -116,10 +115,12 @@ def write_cache(path: Path, content: bytes) -> None:
         place = home() if path.is_relative_to(home()) else path.parent
         told = f"Nothing is kept in the cache {place}: {error.got}. All goes on without it, only slower."
         with _telling:  # many threads fill a cache
-            is_new = told not in _told
-            _told.add(told)
-        if is_new:
-            _log.warning("%s", shown(told, 300))
+            _tell_once(told)
+
+
+@cache
+def _tell_once(sentence: str) -> None:
+    _log.warning("%s", shown(sentence, 300))
 
 
 def sweep(folder: Path) -> None:

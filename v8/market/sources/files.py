@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 import pandas as pd
 
@@ -41,7 +41,6 @@ _QUOTES: Final = re.compile(
 _MOST_LETTERS: Final = 255
 MAX_ENTRIES: Final = 50_000  # files and folders that are looked through; a system's root has millions
 _ENDINGS: Final = " or ".join([", ".join([*FILE_KINDS][:-1]), [*FILE_KINDS][-1]])
-_RENAME: Final = "Rename them like BTCUSDT-15m.csv, BTC_USDT-1h.json or BRK.B-1d.parquet"
 
 
 def named_series(stem: str) -> tuple[Series, ...]:
@@ -61,18 +60,13 @@ def named_series(stem: str) -> tuple[Series, ...]:
     return tuple(dict.fromkeys(Series.parse(name) for name in told if is_series_name(name)))
 
 
-def names_series(stem: str, series: Series) -> bool:
-    """Tell whether the name of a file tells a series, or holds it as a whole word.
+def holds_name(stem: str, series: Series) -> bool:
+    """Tell whether the name of a file holds a series as a whole word.
 
     >>> minutes = Series("BTCUSDT", "1m")
-    >>> names_series("Binance_BTCUSDT_1m-2024", minutes), names_series("1000BTCUSDT-1m", minutes)
+    >>> holds_name("Binance_BTCUSDT_1m-2024", minutes), holds_name("1000BTCUSDT-1m", minutes)
     (True, False)
     """
-    return series in named_series(stem) or holds_name(stem, series)
-
-
-def holds_name(stem: str, series: Series) -> bool:
-    """Tell whether the name of a file holds a series as a whole word."""
     if series.symbol.lower() not in stem.lower():  # a thousand series look at a thousand names each
         return False
     word = rf"(?<![A-Za-z0-9])(?i:{re.escape(series.symbol)})[-_]{series.timeframe}{_WORD_END}"
@@ -96,6 +90,15 @@ def _timeframe(minutes: str) -> str:
     return next((name for name, bar_s in TIMEFRAME_S.items() if bar_s == seconds), "")
 
 
+class _Table(NamedTuple):
+    """A candle file: its name's stem and ending, and the series that the name tells."""
+
+    path: Path
+    stem: str
+    ending: str
+    told: tuple[Series, ...]
+
+
 @dataclass(frozen=True)
 class FilesSource:
     """Candles from files of the user."""
@@ -108,12 +111,11 @@ class FilesSource:
 
     def series(self) -> tuple[Series, ...]:
         """List the series that the names of the files tell, by name; see `SeriesLister`."""
-        found = {series for told in self._told for series in told}
+        found = {series for each in self._tables for series in each.told}
         if not found:
-            there = [str(path.relative_to(self.folder)) for path, _, _ in self._tables]
-            rule = f"needs files ({_ENDINGS}) whose names tell series and timeframe"
-            got = listed(there) if there else "no candle file at all"
-            raise DataError(where=f"param:data_dir {self.folder}", rule=rule, got=got, fix=_RENAME)
+            where, rule = f"param:data_dir {self.folder}", "whose names tell series and timeframe"
+            fix = "Rename them like BTCUSDT-15m.csv, BTC_USDT-1h.json or BRK.B-1d.parquet"
+            raise DataError(where=where, rule=f"needs files ({_ENDINGS}) {rule}", got=self._there, fix=fix)
         return tuple(sorted(found))
 
     def require(self, series: Series) -> None:
@@ -123,7 +125,7 @@ class FilesSource:
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles of the files that match; see `CandleSource`."""
         tables = []
-        for path, ending in self._matching(series):
+        for path, _, ending, _ in self._matching(series):
             try:
                 content = read_given(path, MAX_FILE_BYTES)
             except OSError as error:
@@ -136,42 +138,41 @@ class FilesSource:
         require_one_unit(checked)
         return checked.newest(num_bars, end_s)
 
-    def _matching(self, series: Series) -> list[tuple[Path, str]]:
-        matching = [
-            (path, ending)
-            for (path, stem, ending), told in zip(self._tables, self._told, strict=True)
-            if series in told or holds_name(stem, series)
-        ]
-        if not matching:
+    def _matching(self, series: Series) -> list[_Table]:
+        found = [each for each in self._tables if series in each.told or holds_name(each.stem, series)]
+        if not found:
             raise self._missing(series)
-        return matching
+        return found
 
     def _missing(self, series: Series) -> DataError:
         """Say which file comes nearest to the series that is not there."""
-        others = (path for path in self._everything if split_ending(path.name) is None and path.is_file())
-        near = sorted(path.name for path in others if names_series(path.name, series))
-        told = {str(each): each for those in self._told for each in those}
+        others = [path for path in self._everything if split_ending(path.name) is None and path.is_file()]
+        names = sorted(path.name for path in others)
+        near = [name for name in names if series in named_series(name) or holds_name(name, series)]
+        told = dict.fromkeys(str(each) for table in self._tables for each in table.told)
         fix = "Rename the file or choose another param:data_dir"
         if near:
             fix = f"Save {near[0]} as one of these; a spreadsheet, for instance, can be saved as CSV"
         elif told:
             fix = series_advice(str(series), list(told), fix)
-        there = near or [str(path.relative_to(self.folder)) for path, _, _ in self._tables]
         rule = f"needs a file ({_ENDINGS}) with {series} in its name under {self.folder}"
-        got = listed(there) if there else "no candle file at all"
+        got = listed(near) if near else self._there
         return DataError(where=f"{series} from {self.name}", rule=rule, got=got, fix=fix)
 
-    @cached_property
-    def _tables(self) -> list[tuple[Path, str, str]]:
-        """List the candle files: path, name without ending, ending; sorted, whatever the file system does."""
-        files = sorted(path for path in self._everything if not path.name.startswith("."))
-        split = ((path, split_ending(path.name)) for path in files)
-        return [(path, *parts) for path, parts in split if parts and path.is_file()]
+    @property
+    def _there(self) -> str:
+        names = [str(each.path.relative_to(self.folder)) for each in self._tables]
+        return listed(names) if names else "no candle file at all"
 
     @cached_property
-    def _told(self) -> list[tuple[Series, ...]]:
-        """List the series that the name of each candle file tells."""
-        return [named_series(stem) for _, stem, _ in self._tables]
+    def _tables(self) -> list[_Table]:
+        """List the candle files, sorted, whatever the file system does."""
+        found = []
+        for path in sorted(self._everything):
+            parts = None if path.name.startswith(".") else split_ending(path.name)
+            if parts and path.is_file():
+                found.append(_Table(path, *parts, named_series(parts[0])))
+        return found
 
     @cached_property
     def _everything(self) -> list[Path]:
