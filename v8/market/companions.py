@@ -81,14 +81,12 @@ def read_user_table(settings: TableSettings) -> UserTable:
     try:
         text = read_given(path, MAX_TABLE_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
+        is_absent = isinstance(error, FileNotFoundError)
         got = getattr(error, "strerror", None) or "a file that is no UTF-8 text"
-        raise DataError(
-            where=where,
-            rule="must be a CSV that can be read",
-            got="no such file" if isinstance(error, FileNotFoundError) else got,
-            fix=f"Name the folder that holds it with param:tables FOLDER or by {TABLES_PLACE}, or give "
-            f'covariates={{"{settings.file}": table}} in Python',
-        ) from error
+        place = f"Name the folder that holds it with param:tables FOLDER or by {TABLES_PLACE}"
+        fix = f'{place}, or give covariates={{"{settings.file}": table}} in Python'
+        got, rule = "no such file" if is_absent else got, "must be a CSV that can be read"
+        raise DataError(where=where, rule=rule, got=got, fix=fix) from error
     return user_table(_frame(text, settings, where), settings, where)
 
 
@@ -285,14 +283,11 @@ class Companions:
         """Return the candles that were joined last, which reach as far as those of the series."""
         if found.open_time_s[-1] == own.open_time_s[-1]:
             return found
-        until = [f"{name} up to the one of {iso(last_s)}" for name, last_s in self._until_s.items()]
-        raise DataError(
-            where=str(own.series),
-            rule=f"a forecast needs {listed([*self._until_s])} at its newest candle, too, which "
-            f"opened at {iso(own.open_time_s[-1])}",
-            got=listed(until),
-            fix="Try again when it has come, or give newer candles or a newer table (param:tables FOLDER)",
-        )
+        names, newest = listed([*self._until_s]), iso(own.open_time_s[-1])
+        rule = f"a forecast needs {names} at its newest candle, too, which opened at {newest}"
+        got = listed([f"{name} up to the one of {iso(last_s)}" for name, last_s in self._until_s.items()])
+        fix = "Try again when it has come, or give newer candles or a newer table (param:tables FOLDER)"
+        raise DataError(where=str(own.series), rule=rule, got=got, fix=fix)
 
     def _beside(self, own: Candles, source: CandleSource | None) -> Iterator[_Beside]:
         for symbol, wanted in self._of_symbol.items():

@@ -222,13 +222,9 @@ def _frame_of(given: Any, where: str) -> pd.DataFrame:
 
 
 def _no_table(where: str, got: str) -> DataError:
-    return DataError(
-        where=where,
-        rule="is a table of candles: a frame, columns by name, or rows of open time, open, high, low, close "
-        "and volume",
-        got=got,
-        fix="Give one row a candle",
-    )
+    rows = f"rows of open time, {', '.join(OHLC)} and volume"
+    rule = f"is a table of candles: a frame, columns by name, or {rows}"
+    return DataError(where=where, rule=rule, got=got, fix="Give one row a candle")
 
 
 def _index_name(index: pd.Index, names: Sequence[str]) -> str:

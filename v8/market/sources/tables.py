@@ -40,7 +40,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from v8.columns import OHLCV, OPEN_TIME
+from v8.columns import OHLC, OHLCV, OPEN_TIME
 from v8.errors import DataError, listed
 from v8.market import frames
 from v8.market.series import Series
@@ -394,10 +394,7 @@ def _too_long(where: str, got: str, most_bytes: int) -> DataError:
 
 def unlike_a_table(where: str, got: str) -> DataError:
     """Build the error for a file that is no table of candles."""
-    return DataError(
-        where=where,
-        rule="needs a header that names open time (or timestamp, time, date), open, high, low, close and "
-        f"volume, or rows of these six values or of the {len(ARCHIVE_COLUMNS)} of the exchange archive",
-        got=got,
-        fix="Add a header line that names the columns",
-    )
+    names = f"open time (or timestamp, time, date), {', '.join(OHLC)} and volume"
+    rows = f"rows of these six values or of the {len(ARCHIVE_COLUMNS)} of the exchange archive"
+    rule, fix = f"needs a header that names {names}, or {rows}", "Add a header line that names the columns"
+    return DataError(where=where, rule=rule, got=got, fix=fix)
