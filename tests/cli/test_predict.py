@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import typer
 from exchange_api import ExchangeApi
 from renamed_models import name_model
 from typer.testing import CliRunner, Result
 
 from v8.artifacts.forecaster import Forecaster
 from v8.cli.app import app
-from v8.cli.predict import exit_on_refusals
+from v8.cli.forecasts import tell_refusals
 from v8.errors import DataError
 from v8.formulas.baselines import called
 from v8.live.issuing import IssuedMany
@@ -309,9 +308,8 @@ def test_all_series_ask_the_exchange_once_each_and_for_its_time(
 def test_one_reason_of_several_series_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     lost = DataError(where="rates.csv", rule="must be a CSV", got="no such file", fix="Name its folder")
     own = DataError(where="SOLUSDT-1h", rule="needs candles", got="none", fix="Fetch some")
-    with pytest.raises(typer.Exit) as ended:
-        exit_on_refusals(IssuedMany([], {"BTCUSDT-1h": lost, "ETHUSDT-1h": lost, "SOLUSDT-1h": own}))
-    assert ended.value.exit_code == DataError.exit_code
+    told = IssuedMany([], {"BTCUSDT-1h": lost, "ETHUSDT-1h": lost, "SOLUSDT-1h": own})
+    assert tell_refusals(told) == DataError.exit_code
     assert capsys.readouterr().err.splitlines() == [
         f"failed: BTCUSDT-1h, ETHUSDT-1h: {lost}",
         f"failed: {own}",

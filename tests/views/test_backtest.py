@@ -11,7 +11,7 @@ import pytest
 from judging import judge_arrays, rolled
 
 from v8.artifacts.nested_runs import BacktestPlan, Fold
-from v8.cli.backtest import HEAD, rows_of
+from v8.cli.runs import HEAD, rows_of
 from v8.losses.judgement import JudgedQuantiles, Judgement, QuantileJudgement
 from v8.losses.metrics import QuantileErrors
 from v8.losses.season import Cell, Season, shared_differences

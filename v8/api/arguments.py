@@ -47,6 +47,8 @@ _WORDS: Final[Mapping[Any, str]] = {
 }
 """What kinds of arguments are called."""
 
+_NUMBERS: Final[Mapping[Any, type]] = {int: Integral, float: Real}
+
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
@@ -56,39 +58,27 @@ def in_python(function: Callable[Parameters, Result]) -> Callable[Parameters, Re
 
     The arguments of a call that are none of the annotated ones are refused as an `ArgumentError`.
     """
+    called = f"v8.{function.__qualname__.removesuffix('.__init__')}"
 
     @wraps(function)
     def call(*positional: Parameters.args, **named: Parameters.kwargs) -> Result:
         try:
-            bound = _bound(function, positional, named)
+            bound = _bound(function, called, positional, named)
             return function(*bound.args, **bound.kwargs)
         except V8Error as error:
             told = error
         except OSError as error:  # of a place that nothing of ours looks after
             told = StorageError.out_of_reach(error)
-        raise _translated(told, name_of(function)) from told
+        parts: dict[str, Any] = {name: with_parameters(getattr(told, name), as_argument) for name in PARTS}
+        if parts["where"] in (command(), command("run")):
+            parts["where"] = called
+        raise type(told)(**parts) from told
 
     return call
 
 
-def name_of(function: Callable[..., Any]) -> str:
-    """Say how a function is called by those who imported v8.
-
-    >>> name_of(in_python)
-    'v8.in_python'
-    """
-    return f"v8.{function.__qualname__.removesuffix('.__init__')}"
-
-
-def _translated(error: V8Error, called: str) -> V8Error:
-    parts: dict[str, Any] = {name: with_parameters(getattr(error, name), as_argument) for name in PARTS}
-    if parts["where"] in (command(), command("run")):
-        parts["where"] = called
-    return type(error)(**parts)
-
-
 def _bound(
-    function: Callable[..., Any], positional: Sequence[Any], named: Mapping[str, Any]
+    function: Callable[..., Any], called: str, positional: Sequence[Any], named: Mapping[str, Any]
 ) -> inspect.BoundArguments:
     """Put arguments in their places, each checked.
 
@@ -97,18 +87,17 @@ def _bound(
     """
     signature, kinds = _signature(function)
     if unknown := next((name for name in named if name not in kinds), None):
-        raise _unknown(name_of(function), unknown, list(kinds))
+        raise _unknown(called, unknown, list(kinds))
     try:
         bound = signature.bind(*positional, **named)
     except TypeError as error:
-        raise _refused(name_of(function), "takes the arguments that it lists", str(error)) from error
+        raise _refused(called, "takes the arguments that it lists", str(error)) from error
     for name, value in bound.arguments.items():
         if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-            bound.arguments[name] = {
-                key: _taken(function, key, one, kinds[key]) for key, one in value.items()
-            }
+            taken = {key: _taken(called, key, one, kinds[key]) for key, one in value.items()}
+            bound.arguments[name] = taken
         elif name in kinds:
-            bound.arguments[name] = _taken(function, name, value, kinds[name])
+            bound.arguments[name] = _taken(called, name, value, kinds[name])
     return bound
 
 
@@ -130,55 +119,36 @@ def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[st
     return signature, kinds
 
 
-def _taken(function: Callable[..., Any], name: str, value: Any, kind: Any) -> Any:
-    """Return an argument as the function takes it: numbers of NumPy become those of Python.
+def _taken(called: str, name: str, value: Any, kind: Any) -> Any:
+    """Return an argument as a function takes it: numbers of NumPy become those of Python.
 
     Raises:
         ArgumentError: If it is not of its kind.
     """
     value = value.item() if isinstance(value, np.integer | np.floating | np.bool_) else value
     if not _fits(value, kind):
-        raise _refused(f"{name_of(function)}, {name}=", _rule(value, kind), _told(value))
+        raise _refused(f"{called}, {name}=", _rule(value, kind), _told(value))
     return value
 
 
 def _fits(value: Any, kind: Any) -> bool:
     """Tell whether a value is of an annotated kind; a text is no list of letters, and True no number."""
-    origin, members = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
+    members, plain = get_args(kind), get_origin(kind) or kind
+    if plain in (Union, types.UnionType):
         return any(_fits(value, one) for one in members)
-    if origin is Annotated:
+    if plain is Annotated:
         return _fits(value, members[0]) and not _out_of_range(value, kind)
-    if check := _CHECKS.get(origin or kind):
-        return check(value, members)
-    return kind in (Any, object) or isinstance(value, origin or kind)
+    if plain in _NUMBERS:
+        return isinstance(value, _NUMBERS[plain]) and not isinstance(value, bool)
+    if plain in (str, Path):
+        return isinstance(value, str if plain is str else os.PathLike) and _is_plain(os.fspath(value))
+    if plain in (Sequence, Mapping):  # a mapping is looked at by its keys
+        is_one = isinstance(value, plain) and not isinstance(value, str | bytes | bytearray)
+        return is_one and all(_fits(one, members[0]) for one in value)
+    return plain in (Any, object) or isinstance(value, plain)
 
 
-def _is_number(value: Any, kind: type) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)
-
-
-def _is_list(value: Any, members: tuple[Any, ...]) -> bool:
-    is_one = isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
-    return is_one and (members == (Any,) or all(_fits(one, members[0]) for one in value))
-
-
-def _is_mapping(value: Any, members: tuple[Any, ...]) -> bool:
-    return isinstance(value, Mapping) and all(_fits(key, members[0]) for key in value)
-
-
-_CHECKS: Final[Mapping[Any, Callable[[Any, tuple[Any, ...]], bool]]] = {
-    str: lambda value, _: isinstance(value, str) and _is_plain(value),
-    Path: lambda value, _: isinstance(value, os.PathLike) and _is_plain(value),
-    int: lambda value, _: _is_number(value, Integral),
-    float: lambda value, _: _is_number(value, Real),
-    Sequence: _is_list,
-    Mapping: _is_mapping,
-}
-
-
-def _is_plain(value: Any) -> bool:
-    text = os.fspath(value)
+def _is_plain(text: str | bytes) -> bool:
     return isinstance(text, str) and 0 < len(text) <= MOST_LETTERS and text.isprintable()
 
 
@@ -215,34 +185,25 @@ def _told(value: Any) -> str:
     if isinstance(value, int) and abs(value) > _LARGEST_SHOWN:
         return f"one of {value.bit_length():,} bits"
     if value is None or isinstance(value, int | float | complex | str | bytes):
-        return f"{shown(repr(value), 60)}{_length(value)}"
+        is_long = isinstance(value, str) and len(value) > MOST_LETTERS
+        return shown(repr(value), 60) + (f" of {len(str(value)):,} letters" if is_long else "")
     if isinstance(value, list | tuple):
         return f"a {type(value).__name__} of {len(value):,}"
     return f"an object of the type {shown(type(value).__name__, 60)}"
 
 
-def _length(value: Any) -> str:
-    return f" of {len(value):,} letters" if isinstance(value, str) and len(value) > MOST_LETTERS else ""
-
-
 def _unknown(called: str, name: str, known: Sequence[str]) -> ArgumentError:
     """Build the error for an argument that nobody knows; it may be a key of the profile."""
-    place = key_places().get(name)
-    near = nearest(name, known)
-    if near is None and place is None and "profile" in known and (meant := nearest(name, key_places())):
-        place = key_places()[meant]
+    places, near = key_places(), nearest(name, known)
+    place = places.get(name) or places.get(nearest(name, places) or "")
     fix = f"Did you mean {near}=" if near else f"help({called}) lists them"
-    if near is None and place and "profile" in known:
+    if not near and place and "profile" in known:
         fix = (
             f"{place} is a key of the profile: copy {config_path('aligned')} to mine.yaml, change it there, "
             'and give profile="mine.yaml"'
         )
-    return ArgumentError(
-        where=called,
-        rule=f"has the arguments {listed(known)}",
-        got=f"one named {shown(name, 60)!r}",
-        fix=fix,
-    )
+    rule = f"has the arguments {listed(known)}"
+    return ArgumentError(where=called, rule=rule, got=f"one named {shown(name, 60)!r}", fix=fix)
 
 
 def _refused(where: str, rule: str, got: str) -> ArgumentError:

@@ -100,11 +100,8 @@ def _series_of(candles: Candles | GivenCandles) -> Series:
 def publish_folder(run: Path, repo: str, *, series: Sequence[str] = (), is_private: bool = False) -> str:
     """Publish finished models of a run beside those that the repository has; return the commit's address.
 
-    Args:
-        run: A run folder.
-        repo: "user/name"; made when missing.
-        series: Those to publish; all of the run, which must be complete, when empty.
-        is_private: Whether a repository that is made is hidden from others.
+    Without names of series the run must be complete. A repository that is missing is made, hidden from others
+    with `is_private`.
 
     Raises:
         PublishError: If it may not or cannot be published.
@@ -119,9 +116,6 @@ def publish_folder(run: Path, repo: str, *, series: Sequence[str] = (), is_priva
     with passing_folder("v8-publish") as folder:
         staged = stage_run(run, folder, repo, choice)
         return publish(staged, repo, is_private=is_private, retries=retries).url
-
-
-_ERRORS: Final = ("mae_return", "rmse_return", "mae_price", "rmse_price")
 
 
 def sureness(judged: QuantileJudgement) -> pd.DataFrame:
@@ -144,11 +138,10 @@ def tidy(judgement: Judgement) -> pd.DataFrame:
         errors: `mae_return`, `rmse_return` as a share of the last close (volatility: as it is), `mae_price`,
         `rmse_price` in the unit of the column.
     """
+    kinds = ("mae_return", "rmse_return", "mae_price", "rmse_price")
     rows = [
-        {
-            **{"forecaster": name, "task": task, "column": column, "step": step + 1},
-            **{kind: getattr(errors, kind).cells[step][at] for kind in _ERRORS},
-        }
+        {"forecaster": name, "task": task, "column": column, "step": step + 1}
+        | {kind: getattr(errors, kind).cells[step][at] for kind in kinds}
         for task, judged in judgement.tasks.items()
         for name, errors in judged.errors.items()
         for step in range(judgement.horizon_bars)
@@ -215,11 +208,9 @@ class Forecaster(artifacts.Forecaster):
     @classmethod
     @in_python
     def from_pretrained(cls, repo: str, series: str, *, revision: str | None = None) -> Forecaster:
-        """Load a forecaster that was published on the Hugging Face Hub.
+        """Load a forecaster that was published on the Hugging Face Hub as "user/name".
 
         Args:
-            repo: "user/name".
-            series: Such as "BTCUSDT-15m".
             revision: Branch, tag or commit; the newest commit when None.
 
         Raises:
@@ -233,9 +224,7 @@ class Forecaster(artifacts.Forecaster):
     def push_to_hub(self, repo: str, *, private: bool = False) -> str:
         """Publish this model beside those that the repository has, in one commit; return its address.
 
-        Args:
-            repo: "user/name"; made when missing.
-            private: Whether a repository that is made is hidden from others.
+        The repository "user/name" is made when it is missing, hidden from others with `private`.
 
         Raises:
             PublishError: If it may not or cannot be published.
@@ -288,7 +277,7 @@ class Forecaster(artifacts.Forecaster):
         start: str | datetime | None = None,
         covariates: Mapping[str, Any] | None = None,
     ) -> Judgement:
-        """Do the same and return the judgement, which knows skills, verdicts and p-values."""
+        """Do as `evaluate` and return the judgement, which knows skills, verdicts and p-values."""
         known = self.joined(candles, covariates, reaches=False)
         profile = self.about.trained_profile
         table = compute_table(known, table_columns(profile))
@@ -296,23 +285,26 @@ class Forecaster(artifacts.Forecaster):
         start_s = seconds_of(start, self.seen_until_s)
         is_later = table.open_time_s[anchors] + self.series.bar_s >= start_s
         is_before = table.open_time_s[anchors + self.horizon_bars] < start_s
-        self._require_windows(int(is_before.sum()), int(is_later.sum()), start_s)
+        if not is_later.any() or is_before.sum() < FEWEST_FITTED_WINDOWS:
+            raise DataError(
+                where=f"{self.series}, evaluate",
+                rule=f"needs a window that is issued at or after {iso(start_s)}, with its "
+                f"{self.horizon_bars} candles, and {FEWEST_FITTED_WINDOWS} before it, to which the baselines "
+                "are fitted",
+                got=f"{is_later.sum()} after it and {is_before.sum()} before it",
+                fix="Give a longer history, or choose another start",
+            )
         span = Span(table, profile, anchors[is_later])
         fitted = Span(table, profile, anchors[is_before])
-        forecasts = {
-            task: values.astype(np.float64) for task, values in self.forecast(span.raw_windows()).items()
-        }
+        made = self.forecast(span.raw_windows())
+        forecasts = {task: values.astype(np.float64) for task, values in made.items()}
         return judge_span(span, forecasts, train=fitted, scaling=self.about.scaling)[0]
 
     @in_python
     def plot(
         self, candles: Candles | GivenCandles, *, covariates: Mapping[str, Any] | None = None
     ) -> go.Figure:
-        """Draw the forecast after the newest candle beside the candles before it.
-
-        Args:
-            candles: As for `predict`.
-            covariates: As for `predict`.
+        """Draw the forecast after the newest candle beside the candles before it, given as for `predict`.
 
         >>> import v8
         >>> forecaster = v8.load("runs/tiny", "BTCUSDT-15m")
@@ -347,14 +339,3 @@ class Forecaster(artifacts.Forecaster):
         if judged := self.about.quantiles:
             table = pd.concat([table, sureness(judged)])
         return f"<p>{html.escape(repr(self))}</p>{table.to_html()}"
-
-    def _require_windows(self, num_before: int, num_later: int, start_s: int) -> None:
-        if num_later and num_before >= FEWEST_FITTED_WINDOWS:
-            return
-        raise DataError(
-            where=f"{self.series}, evaluate",
-            rule=f"needs a window that is issued at or after {iso(start_s)}, with its {self.horizon_bars} "
-            f"candles, and {FEWEST_FITTED_WINDOWS} before it, to which the baselines are fitted",
-            got=f"{num_later} after it and {num_before} before it",
-            fix="Give a longer history, or choose another start",
-        )

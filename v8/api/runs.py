@@ -7,7 +7,7 @@ an interrupted run.
 import html
 import io
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypedDict, Unpack
@@ -38,11 +38,7 @@ from v8.wording import plural
 
 
 class TrainedSeries:
-    """One finished series of a run.
-
-    Args:
-        folder: Its artefact.
-    """
+    """One finished series of a run, whose artefact lies in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.name = folder, folder.name
@@ -120,9 +116,8 @@ class Run(Mapping[str, TrainedSeries]):
     @property
     def leaderboard(self) -> pd.DataFrame:
         """One row a finished series, best first: errors beside naive and the best baseline."""
-        content = read_plain(
-            self.path / LEADERBOARD_FILE, fix=f"Draw it again: {command('report', str(self.path))}"
-        )
+        fix = f"Draw it again: {command('report', str(self.path))}"
+        content = read_plain(self.path / LEADERBOARD_FILE, fix=fix)
         return pd.read_csv(io.BytesIO(content), index_col="series")
 
     @property
@@ -134,13 +129,12 @@ class Run(Mapping[str, TrainedSeries]):
     @in_python
     def __getitem__(self, series: object) -> TrainedSeries:
         if not isinstance(series, str) or series not in self.series:
+            advice = series_advice(str(series), self.series, "Choose one of these")
             raise _NoSeriesError(
                 where=f"{self.path}, series {shown(repr(series), 60)}",
                 rule="must be finished in this run",
-                got=f"{listed(self.series) or 'no finished series'}",
-                fix=series_advice(str(series), self.series, "Choose one of these")
-                if self.series
-                else "Train it first",
+                got=listed(self.series) or "no finished series",
+                fix=advice if self.series else "Train it first",
             )
         return TrainedSeries(served_folder(self.path, series))
 
@@ -154,9 +148,7 @@ class Run(Mapping[str, TrainedSeries]):
     def publish(self, repo: str, *, private: bool = False) -> str:
         """Publish the finished models in one commit and return its address on the Hugging Face Hub.
 
-        Args:
-            repo: "user/name"; made when missing.
-            private: Whether a repository that is made is hidden from others.
+        The repository "user/name" is made when it is missing, hidden from others with `private`.
 
         Raises:
             PublishError: If they may not or cannot be published.
@@ -253,21 +245,16 @@ def train(
     for name in ("redo", "track"):
         wanted[name] = [wanted[name]] if isinstance(wanted.get(name), str) else wanted.get(name)
     options = RunOptions(**{name: value for name, value in wanted.items() if value is not None})
-    return _trained(options, _print if progress else lambda line: None)
-
-
-def _trained(options: RunOptions, tell: Callable[[str], None]) -> Run:
-    """Let a process of our own train, which a Ctrl-C here stops after its batch."""
     order = options.model_copy(update={"command": command("run", *_words(options))})
-    (answer,) = ask([order], program="v8.train_process", tell=tell)
+    # A process of our own trains, which a Ctrl-C here stops after its batch.
+    (answer,) = ask([order], program="v8.train_process", tell=_print if progress else lambda line: None)
     if answer.error:
         raise answer.error
     if not answer.measured:
         told = " ".join(answer.errors.split()[-60:]) or f"exit code {answer.exit_code}"
         rule, fix = "must end with a trained series", "Mend that and repeat"
         raise V8Error(where="v8.train", rule=rule, got=told, fix=fix)
-    (trained,) = answer.measured
-    return Run(trained["path"])
+    return Run(answer.measured[0]["path"])
 
 
 def _print(line: str) -> None:
@@ -348,10 +335,10 @@ def _frames(
 
 def _kept(frames: Mapping[str, pd.DataFrame]) -> Path:
     """Write checked frames as Parquet under `V8_HOME`, in a folder named by their content."""
-    checked = {
-        name: check_candles(candle_table(frame, Series.parse(name), name), Series.parse(name), source=FRAMES)
-        for name, frame in frames.items()
-    }
+    checked = {}
+    for name, frame in frames.items():
+        series = Series.parse(name)
+        checked[name] = check_candles(candle_table(frame, series, name), series, source=FRAMES)
     folder = home() / FRAMES / digest_json({name: each.digest for name, each in checked.items()})[:16]
     for name, each in checked.items():
         if not (file := folder / f"{name}.parquet").exists():

@@ -19,7 +19,7 @@ import io
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -63,7 +63,11 @@ def _one_line() -> Iterator[None]:
     except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             raise
-        _exit(_unusable(error))
+        place = error.ctx.command_path if error.ctx else command()
+        message = error.format_message().removeprefix("Got ").rstrip(".")
+        got = f"{message[:1].lower()}{message[1:]}"
+        rule, fix = "takes the words that its --help lists", f"Call {place} --help"
+        _exit(ProfileError(where=place, rule=rule, got=got, fix=fix))
     except OSError as error:  # of a place that nothing of ours looks after: a user's mistake, not a bug
         _exit(StorageError.out_of_reach(error))
     except KeyboardInterrupt:
@@ -87,21 +91,9 @@ def _require_words(words: Sequence[str]) -> None:
             )
 
 
-def _unusable(error: Any) -> ProfileError:
-    place = error.ctx.command_path if error.ctx else command()
-    message = error.format_message().removeprefix("Got ").rstrip(".")
-    return ProfileError(
-        where=place,
-        rule="takes the words that its --help lists",
-        got=f"{message[:1].lower()}{message[1:]}",
-        fix=f"Call {place} --help",
-    )
-
-
 app = typer.Typer(
     name="v8",
     cls=_Commands,
-    help="A fleet of crypto forecasters, trained at once, judged honestly.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -123,9 +115,9 @@ def _print_version(is_asked: bool) -> None:
 
 @app.callback()
 def _root(
-    is_asked: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
+    is_asked: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+    ),
 ) -> None:
     """A fleet of crypto forecasters, trained at once, judged honestly."""
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 from typer import Argument, Exit, Option
 
@@ -23,15 +23,6 @@ from v8.profile import load_profile, network_outputs
 from v8.runs.options import RunOptions, asked_series, require_tables, served_series
 from v8.runs.tracking import TRACKERS
 
-FORMATS: Final = ("table", "csv", "json")
-"""How forecasts are printed."""
-
-RECORD_FORMATS: Final = ("table", "json", "csv")
-"""How the live record is printed."""
-
-UPDATE: Final = "update"
-"""The word behind `data`."""
-
 LOOPBACK: Final = "127.0.0.1"
 
 EXTRA: Final = ("starlette", "uvicorn")
@@ -39,57 +30,43 @@ EXTRA: Final = ("starlette", "uvicorn")
 
 
 def run(
-    profile: Annotated[
-        str, Option(metavar="NAME|FILE", help="What to train: a shipped name or a YAML file.")
-    ] = "aligned",
+    profile: str = Option(
+        "aligned", metavar="NAME|FILE", help="What to train: a shipped name or a YAML file."
+    ),
     series: cli.SeriesOption = None,
     universe: cli.UniverseOption = None,
     source: cli.SourceOption = "vision",
     data_dir: cli.DataDirOption = None,
     tables: cli.TablesOption = None,
-    bars: Annotated[
-        int | None, Option(metavar="N", help="Newest candles per series. Default: the profile's.")
-    ] = None,
+    bars: int | None = Option(None, metavar="N", help="Newest candles per series. Default: the profile's."),
     epochs: cli.EpochsOption = None,
-    precision: Annotated[
-        str | None,
-        Option(
-            metavar="auto|float32|mixed_float16|mixed_bfloat16",
-            help="Number format of training. Default: the profile's.",
-        ),
-    ] = None,
-    no_mixed_precision: Annotated[
-        bool, Option("--no-mixed-precision", help="The same as --precision float32.")
-    ] = False,
+    precision: str | None = Option(
+        None,
+        metavar="auto|float32|mixed_float16|mixed_bfloat16",
+        help="Number format of training. Default: the profile's.",
+    ),
+    no_mixed_precision: bool = Option(False, "--no-mixed-precision", help="The same as --precision float32."),
     device: cli.DeviceOption = "auto",
     workers: cli.WorkersOption = "auto",
     fleet_size: cli.FleetSizeOption = "auto",
     engine: cli.EngineOption = cli.DEFAULT_ENGINE,
     address: cli.AddressOption = None,
-    runs: Annotated[Path, Option(metavar="DIR", help="Folder of all run folders.")] = Path("runs"),
-    fresh: Annotated[
-        bool, Option("--fresh", help="Start a new run beside the old ones; nothing is deleted.")
-    ] = False,
-    resume: Annotated[
-        bool, Option("--resume", help="Continue the run that is there; this is done anyway.")
-    ] = False,
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="Print the plan and its estimated time; do nothing.")
-    ] = False,
-    smoke: Annotated[
-        bool, Option("--smoke", help="A tiny budget for every series, to see that everything works.")
-    ] = False,
-    redo: Annotated[
-        list[str] | None,
-        Option(metavar="BTCUSDT-15m", help="Train a series anew and keep its old files; repeat for more."),
-    ] = None,
-    track: Annotated[
-        list[str] | None,
-        Option(metavar="|".join(TRACKERS), help="Keep curves for a tracker; repeat for more."),
-    ] = None,
-    publish: Annotated[
-        str | None, Option(metavar="USER/NAME", help="Publish to the Hub when every series is done.")
-    ] = None,
+    runs: Path = Option(Path("runs"), metavar="DIR", help="Folder of all run folders."),
+    fresh: bool = Option(False, "--fresh", help="Start a new run beside the old ones; nothing is deleted."),
+    resume: bool = Option(False, "--resume", help="Continue the run that is there; this is done anyway."),
+    dry_run: bool = Option(False, "--dry-run", help="Print the plan and its estimated time; do nothing."),
+    smoke: bool = Option(
+        False, "--smoke", help="A tiny budget for every series, to see that everything works."
+    ),
+    redo: list[str] | None = Option(
+        None, metavar="BTCUSDT-15m", help="Train a series anew and keep its old files; repeat for more."
+    ),
+    track: list[str] | None = Option(
+        None, metavar="|".join(TRACKERS), help="Keep curves for a tracker; repeat for more."
+    ),
+    publish: str | None = Option(
+        None, metavar="USER/NAME", help="Publish to the Hub when every series is done."
+    ),
 ) -> None:
     """Train, judge and save a model for every series; the same call again continues or skips."""
     given = {name: value for name, value in locals().items() if value is not None and name != "dry_run"}
@@ -97,9 +74,7 @@ def run(
 
     from v8.cli.runs import carry_out, preview
 
-    exit_code = preview(prepared) if dry_run else carry_out(prepared).exit_code
-    if exit_code:
-        raise Exit(exit_code)
+    raise Exit(preview(prepared) if dry_run else carry_out(prepared).exit_code)
 
 
 def _words_to_continue() -> str:
@@ -113,33 +88,31 @@ def _words_to_continue() -> str:
 
 
 def data(
-    action: Annotated[
-        str | None, Argument(metavar="[update]", help="Bring the store of --source live up to date.")
-    ] = None,
+    action: str | None = Argument(
+        None, metavar="[update]", help="Bring the store of --source live up to date."
+    ),
     series: cli.SeriesOption = None,
     universe: cli.UniverseOption = None,
     source: cli.SourceOption = "vision",
     data_dir: cli.DataDirOption = None,
-    bars: Annotated[
-        int, Option(metavar="N", min=1, max=cli.MAX_BARS, help="Newest candles per series.")
-    ] = 8_000,  # as in every shipped profile
-    accept_revision: Annotated[
-        bool,
-        Option(
-            "--accept-revision",
-            help="Update, and take what the API says now of candles instead of what it said first.",
-        ),
-    ] = False,
+    bars: int = Option(
+        8_000, metavar="N", min=1, max=cli.MAX_BARS, help="Newest candles per series."
+    ),  # as in every shipped profile
+    accept_revision: bool = Option(
+        False,
+        "--accept-revision",
+        help="Update, and take what the API says now of candles instead of what it said first.",
+    ),
 ) -> None:
     """Download and check candles; print what was found, repaired and dropped."""
-    action = UPDATE if accept_revision and action is None else action
+    action = "update" if accept_revision and action is None else action
     asked = asked_series(series, universe)
-    if action not in (None, UPDATE):
-        rule, fix = f"takes the word {UPDATE}, or none", "Name series with --series"
+    if action not in (None, "update"):
+        rule, fix = "takes the word update, or none", "Name series with --series"
         raise ProfileError(where=command("data"), rule=rule, got=repr(action), fix=fix)
     if action and (source not in {"vision", "live"} or data_dir):
         raise ProfileError(
-            where=command(f"data {UPDATE}"),
+            where=command("data", "update"),
             rule="brings the store of --source live up to date",
             got=f"--source {source}" if source != "vision" else "--data-dir",
             fix="Leave it out",
@@ -162,10 +135,9 @@ def data(
 
 def features(
     series: cli.SeriesOption = None,
-    profile: Annotated[
-        str | None,
-        Option(metavar="NAME|FILE", help="Explain the features of a profile instead, one by one."),
-    ] = None,
+    profile: str | None = Option(
+        None, metavar="NAME|FILE", help="Explain the features of a profile instead, one by one."
+    ),
 ) -> None:
     """Show the feature columns kept on disk, per series, and where they lie; or explain a profile's."""
     if profile is not None and series:
@@ -193,38 +165,29 @@ def report(run: cli.ThisRunArgument) -> None:
     """Redraw leaderboard.csv, report.html, its pictures and timing.json from the saved artefacts."""
     from v8.cli.runs import redraw
 
-    if exit_code := redraw(run):
-        raise Exit(exit_code)
+    raise Exit(redraw(run))
 
 
 def publish(
-    repo: Annotated[str, Option(metavar="USER/NAME", help="Where to; made when it does not exist.")],
-    run: Annotated[
-        Path | None, Argument(metavar="[RUN]", help="A run folder, for example runs/aligned.")
-    ] = None,
-    space: Annotated[
-        str | None, Option(metavar="USER/NAME", help="Publish the page of the models in --repo instead.")
-    ] = None,
-    private: Annotated[
-        bool, Option("--private", help="Make a new repository one that only you can see.")
-    ] = False,
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="Ask the Hub what would change and print it; send nothing.")
-    ] = False,
-    only_skilled: Annotated[
-        bool,
-        Option(
-            "--only-skilled",
-            help="Hold back models that lose to the naive forecast, by more than chance. Those that only a "
-            "better baseline beats are published and say so.",
-        ),
-    ] = False,
-    is_partial: Annotated[
-        bool, Option("--partial", help="Publish a run although some of its series are not done.")
-    ] = False,
-    prune: Annotated[
-        bool, Option("--prune", help="Remove published models that the run does not have.")
-    ] = False,
+    repo: str = Option(metavar="USER/NAME", help="Where to; made when it does not exist."),
+    run: Path | None = Argument(None, metavar="[RUN]", help="A run folder, for example runs/aligned."),
+    space: str | None = Option(
+        None, metavar="USER/NAME", help="Publish the page of the models in --repo instead."
+    ),
+    private: bool = Option(False, "--private", help="Make a new repository one that only you can see."),
+    dry_run: bool = Option(
+        False, "--dry-run", help="Ask the Hub what would change and print it; send nothing."
+    ),
+    only_skilled: bool = Option(
+        False,
+        "--only-skilled",
+        help="Hold back models that lose to the naive forecast, by more than chance. Those that only a "
+        "better baseline beats are published and say so.",
+    ),
+    is_partial: bool = Option(
+        False, "--partial", help="Publish a run although some of its series are not done."
+    ),
+    prune: bool = Option(False, "--prune", help="Remove published models that the run does not have."),
 ) -> None:
     """Publish a run's models with card, leaderboard and manifest; or the page that shows them."""
     if (run is None) == (space is None):
@@ -245,10 +208,10 @@ def publish(
 
 
 def pull(
-    repo: Annotated[str, Option(metavar="USER/NAME", help="Where from.")],
-    series: Annotated[
-        list[str] | None, Option(metavar="BTCUSDT-15m", help="One series; repeat for more. Default: all.")
-    ] = None,
+    repo: str = Option(metavar="USER/NAME", help="Where from."),
+    series: list[str] | None = Option(
+        None, metavar="BTCUSDT-15m", help="One series; repeat for more. Default: all."
+    ),
     revision: cli.RevisionOption = None,
     offline: cli.OfflineOption = False,
 ) -> None:
@@ -259,40 +222,38 @@ def pull(
 
 
 def predict(
-    folder: Annotated[
-        Path | None,
-        Argument(metavar="FOLDER", help="A run folder such as runs/aligned, or one series' folder."),
-    ] = None,
+    folder: Path | None = Argument(
+        None, metavar="FOLDER", help="A run folder such as runs/aligned, or one series' folder."
+    ),
     repo: cli.RepoOption = None,
-    series: Annotated[
-        list[str] | None, Option(metavar="BTCUSDT-15m", help="Whose model to use; repeat for more.")
-    ] = None,
-    is_all: Annotated[bool, Option("--all", help="Use the models of all series that are there.")] = False,
+    series: list[str] | None = Option(
+        None, metavar="BTCUSDT-15m", help="Whose model to use; repeat for more."
+    ),
+    is_all: bool = Option(False, "--all", help="Use the models of all series that are there."),
     universe: cli.UniverseOption = None,
     revision: cli.RevisionOption = None,
     offline: cli.OfflineOption = False,
     source: cli.SourceOption = "live",
     data_dir: cli.DataDirOption = None,
     tables: cli.TablesOption = None,
-    bars: Annotated[
-        int | None,
-        Option(
-            metavar="N", min=1, max=cli.MAX_BARS, help="Candles to read. Default: as many as the model needs."
-        ),
-    ] = None,
-    allow_old: Annotated[
-        bool, Option("--allow-old", help="Forecast even where every forecast bar has already closed.")
-    ] = False,
-    output_format: Annotated[
-        str, Option("--format", metavar="table|csv|json", help="How to print the forecast.")
-    ] = "table",
-    plot: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE.png|DIR",
-            help="Draw candles and forecast; of several series a picture each, in a folder.",
-        ),
-    ] = None,
+    bars: int | None = Option(
+        None,
+        metavar="N",
+        min=1,
+        max=cli.MAX_BARS,
+        help="Candles to read. Default: as many as the model needs.",
+    ),
+    allow_old: bool = Option(
+        False, "--allow-old", help="Forecast even where every forecast bar has already closed."
+    ),
+    output_format: str = Option(
+        "table", "--format", metavar="table|csv|json", help="How to print the forecast."
+    ),
+    plot: Path | None = Option(
+        None,
+        metavar="FILE.png|DIR",
+        help="Draw candles and forecast; of several series a picture each, in a folder.",
+    ),
 ) -> None:
     """Forecast the bars after the newest candle with saved or published models."""
     if (folder is None) == (repo is None):
@@ -302,7 +263,7 @@ def predict(
             got="neither" if repo is None else "both",
             fix="Write for example runs/aligned --series BTCUSDT-15m, or --repo user/name",
         )
-    cli.require_one_of("--format", output_format, FORMATS)
+    cli.require_one_of("--format", output_format, ("table", "csv", "json"))
     if is_all and (series or universe):
         rule, got = "takes every series that is there", "--series or --universe beside it"
         raise ProfileError(where="--all", rule=rule, got=got, fix="Leave one of them out")
@@ -314,7 +275,7 @@ def predict(
         cli.require_picture(plot)
     candles = cli.open_candles(source, data_dir, tables)
 
-    from v8.cli import predict as work
+    from v8.cli import forecasts as work
 
     told = work.forecast_each(
         repo or folder or "",
@@ -329,31 +290,26 @@ def predict(
     work.PRINTERS[output_format](told.issued, is_many=is_many)
     if plot:
         work.draw(told.issued, plot, is_many=is_many)
-    work.exit_on_refusals(told)
+    raise Exit(work.tell_refusals(told))
 
 
 def update(
     run: cli.ThisRunArgument,
-    when: Annotated[str, Option(metavar="age|decay|always", help="Which models are stale.")] = "age",
-    max_age: Annotated[
-        float | None,
-        Option(
-            metavar="DAYS",
-            min=0,
-            help="Age from which on a model is stale. Default: the length of its test span.",
-        ),
-    ] = None,
-    series: Annotated[
-        list[str] | None,
-        Option(metavar="BTCUSDT-15m", help="One series; repeat for more. Default: all of the run."),
-    ] = None,
-    source: Annotated[
-        str | None,
-        Option(
-            metavar="|".join(SOURCES),
-            help="Where new candles come from. Default: the run's, live for the archive's.",
-        ),
-    ] = None,
+    when: str = Option("age", metavar="age|decay|always", help="Which models are stale."),
+    max_age: float | None = Option(
+        None,
+        metavar="DAYS",
+        min=0,
+        help="Age from which on a model is stale. Default: the length of its test span.",
+    ),
+    series: list[str] | None = Option(
+        None, metavar="BTCUSDT-15m", help="One series; repeat for more. Default: all of the run."
+    ),
+    source: str | None = Option(
+        None,
+        metavar="|".join(SOURCES),
+        help="Where new candles come from. Default: the run's, live for the archive's.",
+    ),
     data_dir: cli.DataDirOption = None,
     tables: cli.TablesOption = None,
     device: cli.DeviceOption = "auto",
@@ -361,19 +317,13 @@ def update(
     fleet_size: cli.FleetSizeOption = "auto",
     engine: cli.EngineOption = cli.DEFAULT_ENGINE,
     address: cli.AddressOption = None,
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="Print what is stale and would be trained; do nothing.")
-    ] = False,
-    ledger: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE",
-            help="Where forecasts are recorded. Default: runs/ledger.sqlite, where there is one.",
-        ),
-    ] = None,
-    publish: Annotated[
-        str | None, Option(metavar="USER/NAME", help="Publish what serves then, in one commit.")
-    ] = None,
+    dry_run: bool = Option(False, "--dry-run", help="Print what is stale and would be trained; do nothing."),
+    ledger: Path | None = Option(
+        None,
+        metavar="FILE",
+        help="Where forecasts are recorded. Default: runs/ledger.sqlite, where there is one.",
+    ),
+    publish: str | None = Option(None, metavar="USER/NAME", help="Publish what serves then, in one commit."),
 ) -> None:
     """Train stale models anew on the newest candles; of old and new the better one serves."""
     asked = asked_series(series)
@@ -406,7 +356,7 @@ def forecast(
     run: cli.RunArgument = None,
     repo: cli.RepoOption = None,
     series: cli.ServedSeriesOption = None,
-    every: Annotated[bool, Option("--every", help="Go on at every candle's close until Ctrl-C.")] = False,
+    every: bool = Option(False, "--every", help="Go on at every candle's close until Ctrl-C."),
     ledger: cli.LedgerOption = DEFAULT_LEDGER,
     source: cli.SourceOption = "live",
     data_dir: cli.DataDirOption = None,
@@ -426,14 +376,12 @@ def forecast(
             fix="Use --source live",
         )
 
-    from v8.cli.live import issue_forecasts
+    from v8.cli.forecasts import issue_forecasts
     from v8.live.watching import ServingModels
 
     find = partial(ServingModels, where, names, revision=revision, is_offline=offline)
     again = partial(cli.open_candles, source, data_dir)
-    exit_code = issue_forecasts(where, find, ledger, again, is_for_ever=every)
-    if exit_code:
-        raise Exit(exit_code)
+    raise Exit(issue_forecasts(where, find, ledger, again, is_for_ever=every))
 
 
 def track(
@@ -441,15 +389,15 @@ def track(
     repo: cli.RepoOption = None,
     series: cli.ServedSeriesOption = None,
     ledger: cli.LedgerOption = DEFAULT_LEDGER,
-    output_format: Annotated[
-        str, Option("--format", metavar="table|json|csv", help="How to print the record.")
-    ] = "table",
+    output_format: str = Option(
+        "table", "--format", metavar="table|json|csv", help="How to print the record."
+    ),
 ) -> None:
     """Print how issued forecasts turned out, beside the naive forecast and the best baseline."""
     where, names = cli.one_place("track", run, repo), _names(series)
-    cli.require_one_of("--format", output_format, RECORD_FORMATS)
+    cli.require_one_of("--format", output_format, ("table", "json", "csv"))
 
-    from v8.cli.live import print_record
+    from v8.cli.forecasts import print_record
 
     print_record(ledger, where, names, output_format)
 
@@ -459,38 +407,34 @@ def _names(series: Sequence[str] | None) -> list[str] | None:
 
 
 def backtest(
-    profile: Annotated[
-        str, Option(metavar="NAME|FILE", help="What to judge: a shipped name or a YAML file.")
-    ] = "frontier",
-    folds: Annotated[
-        int, Option(metavar="K", min=1, max=1_000, help="Seasons, spread over all history.")
-    ] = 6,
+    profile: str = Option(
+        "frontier", metavar="NAME|FILE", help="What to judge: a shipped name or a YAML file."
+    ),
+    folds: int = Option(6, metavar="K", min=1, max=1_000, help="Seasons, spread over all history."),
     series: cli.SeriesOption = None,
     universe: cli.UniverseOption = None,
     source: cli.SourceOption = "vision",
     data_dir: cli.DataDirOption = None,
     tables: cli.TablesOption = None,
-    history: Annotated[
-        int | None,
-        Option(
-            metavar="N",
-            min=1,
-            max=cli.MAX_BARS,
-            help="Newest candles per series that the folds lie in. Default: all there are.",
-        ),
-    ] = None,
-    bars: Annotated[
-        int | None, Option(metavar="N", help="Candles of each fold. Default: the profile's newest bars.")
-    ] = None,
+    history: int | None = Option(
+        None,
+        metavar="N",
+        min=1,
+        max=cli.MAX_BARS,
+        help="Newest candles per series that the folds lie in. Default: all there are.",
+    ),
+    bars: int | None = Option(
+        None, metavar="N", help="Candles of each fold. Default: the profile's newest bars."
+    ),
     epochs: cli.EpochsOption = None,
     device: cli.DeviceOption = "auto",
     workers: cli.WorkersOption = "auto",
     fleet_size: cli.FleetSizeOption = "auto",
     engine: cli.EngineOption = cli.DEFAULT_ENGINE,
     address: cli.AddressOption = None,
-    out: Annotated[
-        Path | None, Option(metavar="DIR", help="Folder of the back-test. Default: backtests/PROFILE.")
-    ] = None,
+    out: Path | None = Option(
+        None, metavar="DIR", help="Folder of the back-test. Default: backtests/PROFILE."
+    ),
 ) -> None:
     """Judge a profile over many seasons, fitted anew for each; the same call again continues."""
     budget = load_profile(profile).with_budget(newest_bars=bars, epochs=epochs)
@@ -499,7 +443,7 @@ def backtest(
     require_tables(budget)
     chosen = asked or served_series(candles)
 
-    from v8.cli.backtest import judge_seasons
+    from v8.cli.runs import judge_seasons
     from v8.runs.engines import choose_engine
     from v8.runs.execution import AskedBacktest
 
@@ -518,10 +462,8 @@ def serve(
     data_dir: cli.DataDirOption = None,
     tables: cli.TablesOption = None,
     ledger: cli.LedgerOption = DEFAULT_LEDGER,
-    host: Annotated[
-        str | None, Option(metavar="ADDRESS", help=f"Where to listen. Default: {LOOPBACK}.")
-    ] = None,
-    port: Annotated[int, Option(metavar="N", min=0, max=65_535, help="0 takes any that is free.")] = 8008,
+    host: str | None = Option(None, metavar="ADDRESS", help=f"Where to listen. Default: {LOOPBACK}."),
+    port: int = Option(8008, metavar="N", min=0, max=65_535, help="0 takes any that is free."),
 ) -> None:
     """Show forecasts of the present, leaderboard and live record on a page with a JSON API."""
     where = cli.one_place("app", run, repo)
@@ -544,9 +486,9 @@ def serve(
 
 
 def doctor(
-    profile: Annotated[str, Option(metavar="NAME|FILE", help="Whose network is measured.")] = "aligned",
-    is_json: Annotated[bool, Option("--json", help="Print one JSON document and nothing else.")] = False,
-    seconds: Annotated[float, Option(metavar="S", min=0.05, help="Time of each measurement.")] = 2.0,
+    profile: str = Option("aligned", metavar="NAME|FILE", help="Whose network is measured."),
+    is_json: bool = Option(False, "--json", help="Print one JSON document and nothing else."),
+    seconds: float = Option(2.0, metavar="S", min=0.05, help="Time of each measurement."),
 ) -> None:
     """Examine this machine: driver, devices, speed of training, and the flags to choose."""
     chosen = load_profile(profile)
@@ -554,5 +496,4 @@ def doctor(
 
     from v8.cli.doctor import examined
 
-    if exit_code := examined(chosen, seconds, is_json=is_json):
-        raise Exit(exit_code)
+    raise Exit(examined(chosen, seconds, is_json=is_json))

@@ -113,7 +113,7 @@ def compare_profiles(
     if asked is None and not isinstance(candles, SeriesLister):
         asked = asked_series(COMPARED_SERIES)
     if folds:
-        from v8.cli.backtest import compare_seasons
+        from v8.cli.runs import compare_seasons
 
         train_all = choose_engine(cli.DEFAULT_ENGINE, device, "auto", fleet_size)
         budgets = [one.with_budget(newest_bars=bars, epochs=epochs) for one in chosen]

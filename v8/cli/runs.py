@@ -1,13 +1,17 @@
-"""What `run`, `report` and `update` do and print.
+"""What `run`, `report`, `update` and `backtest` do and print.
 
 Interrupted, what was finished is saved, old models serve on, and the same command goes on where it was.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
-from v8.artifacts.nested_runs import Decision, Sureness
+import typer
+
+from v8.artifacts.nested_runs import BacktestLock, Decision, Sureness
 from v8.artifacts.run_folder import read_run
 from v8.cli import printing
 from v8.cli.options import require_one_of
@@ -19,12 +23,15 @@ from v8.live.ledger import Ledger
 from v8.live.renewal import RULES, Looked, Renewal, Renewed, Rule
 from v8.machine.interruption import set_last_words
 from v8.market.series import Series
-from v8.market.sources.source import SOURCES
-from v8.runs.execution import Summary, TrainAll
+from v8.market.sources.source import SOURCES, CandleSource
+from v8.profile import Profile
+from v8.runs.execution import AskedBacktest, Summary, TrainAll, run_folds
 from v8.runs.options import PreparedRun, RunOptions
 from v8.runs.outputs import PICTURES_FOLDER, REPORT_FILE, draw_pictures, write_outputs
 from v8.storage import FolderLock
-from v8.wording import ABSENT, Table, count, number, percent
+from v8.views import backtest as page
+from v8.views.markup import DEMO_WARNING
+from v8.wording import ABSENT, Table, count, number, percent, plural
 
 
 def carry_out(prepared: PreparedRun) -> Summary:
@@ -211,3 +218,73 @@ def _sureness(told: Sureness | None) -> str:
     if told is None:
         return ABSENT
     return f"{number(told.crps)} ({' / '.join(map(percent, told.coverage.values()))})"
+
+
+HEAD: Final = (
+    *("profile", "folds", "task", "model", "best baseline", "its error", "× best", "smaller", "p"),
+    "verdict",
+)
+
+NOTE: Final = (
+    "Errors are multiples of naive's. Profiles that look differently far back or ahead judge other windows, "
+    "and near bars are easier: compare × best. Smaller: series and folds in which the error is the smaller "
+    "one, be it by chance."
+)
+
+
+def compare_seasons(
+    profiles: Sequence[Profile],
+    series: Sequence[Series],
+    num_folds: int,
+    source: CandleSource,
+    train_all: TrainAll,
+    out: Path,
+) -> None:
+    """Back-test each profile in a folder of its name, or go on, and print their pools in one table."""
+    words = command(*sys.argv[1:])
+    found = {
+        profile.name: judge_seasons(
+            out / profile.name, AskedBacktest(profile, series, num_folds, None, words), source, train_all
+        )
+        for profile in profiles
+    }
+    title = f"{plural(len(found), 'profile')} over {plural(num_folds, 'fold')}"
+    print_table(Table(HEAD, rows_of(found), title))
+    print_lines(NOTE)
+    if any(results.failures for results in found.values()):
+        raise typer.Exit(SeriesError.exit_code)
+
+
+def rows_of(found: Mapping[str, page.BacktestResults]) -> Iterator[list[str]]:
+    """Return a row for each pool and task of each profile."""
+    for name, results in found.items():
+        for pool in results.pools:
+            for task, told in pool.tasks.items():
+                cells = page.task_cells(told) | {"best baseline": told.best}
+                stretch = f"{pool.name}, {pool.timeframe}"
+                yield [name, stretch, task, *(cells[column] for column in HEAD[3:])]
+
+
+def judge_seasons(
+    path: Path, wanted: AskedBacktest, source: CandleSource, train_all: TrainAll
+) -> page.BacktestResults:
+    """Carry out a back-test in its folder, or what is left of it; write its files and print its tables."""
+    with BacktestLock(path):
+        set_last_words(f"interrupted: {path} is saved. Continue with: {wanted.command}")
+        show = printing.open_display
+        plan, refused = run_folds(path, wanted, source, train_all, show=show, tell=print_lines)
+        results = page.read_results(path, plan, refused)
+        files = page.write_backtest(path, results)
+    print_lines(*([] if plan.is_publishable else [DEMO_WARNING]), page.headline(results))
+    for each in page.tables(results, is_short=True):
+        print_table(each)
+    if quantiles := page.quantile_table(results):
+        print_table(quantiles)
+        print_lines(page.QUANTILE_NOTE)
+    print_lines(page.NOTE, page.BREAK_RULE)
+    for fold, reasons in results.failures.items():
+        print_reasons(f"Failed or not finished in {fold}", sorted(reasons.items()))
+    if plan.missing:
+        print_reasons("Without candles", sorted(plan.missing.items()))
+    print_lines(f"Written: {', '.join(map(str, files))}")
+    return results

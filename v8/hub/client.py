@@ -43,7 +43,7 @@ from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progr
 
 from v8.errors import PublishError, V8Error, shown
 from v8.hub import hub_endpoint
-from v8.net import PassingTroubleError, Patience, Refused, in_thread
+from v8.net import PassingTroubleError, Patience, Refused, asked_wait_s, in_thread
 from v8.storage import digest_file, digest_git_blob
 
 SLOWEST_BYTES_S: Final = 1_000
@@ -327,11 +327,9 @@ def _is_trouble(response: Any) -> bool:
 
 def _asked_wait_s(response: Any) -> float | None:
     """Return the pause the Hub asks for, from `Retry-After` or its rate limit header, in seconds."""
-    retry_after = response.headers.get("retry-after", "").strip()[:9]
-    if retry_after.isdecimal():
-        return float(retry_after)
+    asked_s = asked_wait_s(response.headers.get("retry-after"))
     reset = _RESET.search(response.headers.get("ratelimit", "")) if response.status_code == 429 else None
-    return float(reset[1]) if reset else None
+    return float(reset[1]) if asked_s is None and reset else asked_s
 
 
 class HubRepo(ABC):
@@ -395,7 +393,12 @@ class HubRepo(ABC):
         except (V8Error, PassingTroubleError):
             raise
         except StuckError:
-            trouble: V8Error | PassingTroubleError = self._waits_for_another()
+            trouble: V8Error | PassingTroubleError = UnreachableError(
+                where=self.name,
+                rule=f"waits at most {self._traffic.retries.timeout_s:g} s for a file",
+                got="one that another process is downloading, too",
+                fix="Repeat the same command when the other one has ended",
+            )
         except _CLIENT_ERRORS as error:
             trouble = self._understood(error)
         raise trouble  # outside of the handler, so that no request and no token hangs on it
@@ -419,14 +422,6 @@ class HubRepo(ABC):
             )
         )
         return Path(found)
-
-    def _waits_for_another(self) -> V8Error:
-        return UnreachableError(
-            where=self.name,
-            rule=f"waits at most {self._traffic.retries.timeout_s:g} s for a file",
-            got="one that another process is downloading, too",
-            fix="Repeat the same command when the other one has ended",
-        )
 
     def _understood(self, error: BaseException) -> V8Error | PassingTroubleError:
         causes = [error]  # uploads of large files wrap what went wrong

@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Final
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from v8 import records
-from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE, MODEL_FILE, CandlesAbout
+from v8.artifacts.metadata import HISTORY_FILE, METADATA_FILE, MODEL_FILE
 from v8.artifacts.series_artifact import README_FILE
 from v8.errors import ArtifactError, listed, shown
 from v8.invocation import command
@@ -124,11 +124,6 @@ class DataSpan:
     first_open: Line
     last_open: Line
     num_bars: records.Count
-
-    @classmethod
-    def of(cls, candles: CandlesAbout) -> DataSpan:
-        """Pick what is published of the candles that `metadata.json` describes."""
-        return cls(candles.source, candles.first_open, candles.last_open, candles.num_bars)
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from huggingface_hub import hf_hub_url, try_to_load_from_cache
-from huggingface_hub.hf_api import RepoFile
 
 from v8.artifacts.metadata import MODEL_FILE
 from v8.artifacts.model_file import MAX_TEXT_BYTES, MAX_UNPACKED_BYTES, check_keras_file, require_made_for
@@ -111,136 +111,67 @@ def _brought(
     """Bring some series into the cache; all that are published when None."""
     is_offline = is_offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
     with strict_client(retries) as traffic:
-        source = ReadableRevision(repo, revision or "main", traffic)
-        return _pulled_from_cache(source, series) if is_offline else _pulled(source, series)
+        source = PublishedRevision(repo, revision or "main", traffic)
+        return source.cached(series) if is_offline else source.pulled(series)
 
 
-def _pulled(source: ReadableRevision, series: Sequence[str] | None) -> Pulled:
-    if _COMMIT.fullmatch(source.revision) and source.cached_manifest():
-        try:
-            pulled = _pulled_from_cache(source, series)
-        except ArtifactError:
-            pass  # a part of it is missing or damaged, which the Hub can mend
-        else:
-            return replace(pulled, why_cached=None)  # a commit never changes: nothing is left to confirm
-    try:
-        source.require_manifest()
-        return _completed(source, source.file(MANIFEST_FILE, source.revision), series)
-    except UnreachableError as error:
-        return _pulled_instead(source, series, error.got)
+class PublishedRevision(HubRepo):
+    """One revision of one repository: a branch, a tag or a commit.
 
-
-def _pulled_instead(source: ReadableRevision, series: Sequence[str] | None, why: str) -> Pulled:
-    """Use the cache when the Hub does not answer."""
-    try:
-        return replace(_pulled_from_cache(source, series), why_cached=f"the Hub did not answer: {why}")
-    except (ArtifactError, PullError) as error:
-        raise PullError(
-            where=source.name,
-            rule="the Hub must answer, or its models be in the cache",
-            got=f"{why}; {error.got}",
-            fix="Repeat the same command later; what was downloaded is kept",
-        ) from error
-
-
-def _completed(source: ReadableRevision, manifest_file: Path, series: Sequence[str] | None) -> Pulled:
-    """Download what the cache lacks of some series of a commit."""
-    folder, commit = manifest_file.parent, manifest_file.parent.name
-    try:
-        manifest = read_manifest(manifest_file)
-    except ArtifactError:  # it may have been damaged, so it is downloaded once more
-        manifest = read_manifest(source.file(MANIFEST_FILE, commit, is_anew=True))
-    names, missing = _missing(source, manifest, folder, series)
-    if missing:
-        listing = source.insist(lambda: source.files(commit, MAX_LISTED_FILES))
-        if not is_listed(manifest_file, listing.get(MANIFEST_FILE)):
-            manifest = read_manifest(source.file(MANIFEST_FILE, commit, is_anew=True))
-            names, missing = _missing(source, manifest, folder, series)
-        _require_listed(source, missing, listing)
-    for file in missing:
-        _fetch(source, file, commit, folder)
-    return Pulled(source.name, commit, folder, manifest, names, len(missing))
-
-
-def _missing(
-    source: ReadableRevision, manifest: Manifest, folder: Path, series: Sequence[str] | None
-) -> tuple[tuple[str, ...], list[ListedFile]]:
-    """Return the series that are meant, and those of their files that are not whole in the cache."""
-    for name in series or ():
-        if name not in manifest.series:
-            raise PullError(
-                where=source.name,
-                rule=f"a series is one of the {len(manifest.series)} published: {listed(manifest.series)}",
-                got=repr(name)[:80],
-                fix=series_advice(name, manifest.series, "Choose one of these"),
-            )
-    names = manifest.series if series is None else tuple(dict.fromkeys(series))
-    files = [file for name in names for file in manifest.files_of(name)]
-    return names, [file for file in files if not file.is_whole_in(folder)]
-
-
-def _pulled_from_cache(source: ReadableRevision, series: Sequence[str] | None) -> Pulled:
-    manifest_file = source.cached_manifest()
-    if manifest_file is None:
-        raise PullError(
-            where=f"{source.name}, revision {source.revision}",
-            rule="without the Hub, a model must be in the cache",
-            got=f"none of this revision in {source.cache}",
-            fix="Pull it once with the Hub in reach: without param:offline and HF_HUB_OFFLINE",
-        )
-    folder, commit = manifest_file.parent, manifest_file.parent.name
-    manifest = read_manifest(manifest_file)
-    names, missing = _missing(source, manifest, folder, series)
-    if missing:
-        raise ArtifactError(
-            where=f"{source.name} at {commit[:12]} in the cache",
-            rule="every file that the manifest lists must be there, with its sha256",
-            got=f"missing or damaged {listed([file.path for file in missing])}",
-            fix="Pull it again with the Hub in reach: without param:offline and HF_HUB_OFFLINE",
-        )
-    return Pulled(source.name, commit, folder, manifest, names, why_cached="the Hub was not asked")
-
-
-def _require_listed(
-    source: ReadableRevision, files: Sequence[ListedFile], listing: Mapping[str, RepoFile]
-) -> None:
-    """Refuse, before it travels, what is not as long as it was published, or too long for a model."""
-    for file in files:
-        size = listing[file.path].size if file.path in listing else None
-        most = MAX_UNPACKED_BYTES if file.path.endswith(MODEL_FILE) else MAX_TEXT_BYTES
-        if size != file.size_bytes or size > most:
-            raise ArtifactError(
-                where=f"{source.name}, {file.path}",
-                rule=f"must be the published file of {file.size_bytes:,} bytes, and at most {most:,}",
-                got="no such file" if size is None else f"{size:,} bytes",
-                fix="Pull another revision, or ask its owner to publish the run again",
-            )
-
-
-def _fetch(source: ReadableRevision, file: ListedFile, commit: str, folder: Path) -> None:
-    """Download a file and compare it; once more if it is not what was published."""
-    path = folder / file.path
-    for is_anew in (path.exists(), True):
-        source.file(file.path, commit, is_anew=is_anew)
-        if file.is_whole_in(folder):
-            return
-    raise ArtifactError(
-        where=f"{source.name} at {commit[:12]}, {file.path}",
-        rule=f"must be the published file: {file.size_bytes:,} bytes with sha256 {file.sha256[:12]}",
-        got=f"{path.stat().st_size:,} bytes with sha256 {digest_file(path)[:12]}, twice",
-        fix="Repeat the same command, it downloads this file anew; if that does not help, its owner has to "
-        "publish the run again",
-    )
-
-
-class ReadableRevision(HubRepo):
-    """One revision of one repository: a branch, a tag or a commit."""
+    Of `series` those are meant that are named; all that are published when None.
+    """
 
     def __init__(self, repo: str, revision: str, traffic: Traffic) -> None:
         super().__init__(repo, traffic)
         self.revision = revision
 
-    def require_manifest(self) -> None:
+    def pulled(self, series: Sequence[str] | None) -> Pulled:
+        """Download what the cache lacks; use the cache alone when the Hub does not answer."""
+        if _COMMIT.fullmatch(self.revision) and self._cached_manifest():
+            with suppress(ArtifactError):  # a part of it is missing or damaged, which the Hub can mend
+                # A commit never changes: nothing is left to confirm.
+                return replace(self.cached(series), why_cached=None)
+        try:
+            self._require_manifest()
+            return self._completed(self.file(MANIFEST_FILE, self.revision), series)
+        except UnreachableError as error:
+            why = error.got
+        try:
+            return replace(self.cached(series), why_cached=f"the Hub did not answer: {why}")
+        except (ArtifactError, PullError) as error:
+            raise PullError(
+                where=self.name,
+                rule="the Hub must answer, or its models be in the cache",
+                got=f"{why}; {error.got}",
+                fix="Repeat the same command later; what was downloaded is kept",
+            ) from error
+
+    def cached(self, series: Sequence[str] | None) -> Pulled:
+        """Take all of it from the cache."""
+        fix = "with the Hub in reach: without param:offline and HF_HUB_OFFLINE"
+        if (manifest_file := self._cached_manifest()) is None:
+            raise PullError(
+                where=f"{self.name}, revision {self.revision}",
+                rule="without the Hub, a model must be in the cache",
+                got=f"none of this revision in {self.cache}",
+                fix=f"Pull it once {fix}",
+            )
+        folder, manifest = manifest_file.parent, read_manifest(manifest_file)
+        names, missing = self._missing(manifest, folder, series)
+        if missing:
+            raise ArtifactError(
+                where=f"{self.name} at {folder.name[:12]} in the cache",
+                rule="every file that the manifest lists must be there, with its sha256",
+                got=f"missing or damaged {listed([file.path for file in missing])}",
+                fix=f"Pull it again {fix}",
+            )
+        return Pulled(self.name, folder.name, folder, manifest, names, why_cached="the Hub was not asked")
+
+    def _cached_manifest(self) -> Path | None:
+        found = try_to_load_from_cache(self.name, MANIFEST_FILE, cache_dir=self.cache, revision=self.revision)
+        return Path(found) if isinstance(found, str) else None
+
+    def _require_manifest(self) -> None:
         """Refuse a revision that does not exist, may not be read, or has no manifest of a sensible size.
 
         The download would serve a copy from the cache instead of saying so.
@@ -257,10 +188,67 @@ class ReadableRevision(HubRepo):
                 fix="Pull from a repository that v8 published",
             )
 
-    def cached_manifest(self) -> Path | None:
-        """Return the manifest of the revision as the cache knows it."""
-        found = try_to_load_from_cache(self.name, MANIFEST_FILE, cache_dir=self.cache, revision=self.revision)
-        return Path(found) if isinstance(found, str) else None
+    def _completed(self, manifest_file: Path, series: Sequence[str] | None) -> Pulled:
+        """Download what the cache lacks of a commit."""
+        folder, commit = manifest_file.parent, manifest_file.parent.name
+        try:
+            manifest = read_manifest(manifest_file)
+        except ArtifactError:  # it may have been damaged, so it is downloaded once more
+            manifest = read_manifest(self.file(MANIFEST_FILE, commit, is_anew=True))
+        names, missing = self._missing(manifest, folder, series)
+        if missing:
+            listing = self.insist(lambda: self.files(commit, MAX_LISTED_FILES))
+            if not is_listed(manifest_file, listing.get(MANIFEST_FILE)):
+                manifest = read_manifest(self.file(MANIFEST_FILE, commit, is_anew=True))
+                names, missing = self._missing(manifest, folder, series)
+            for file in missing:
+                self._require_length(file, listing[file.path].size if file.path in listing else None)
+        for file in missing:
+            self._fetch(file, folder)
+        return Pulled(self.name, commit, folder, manifest, names, len(missing))
+
+    def _missing(
+        self, manifest: Manifest, folder: Path, series: Sequence[str] | None
+    ) -> tuple[tuple[str, ...], list[ListedFile]]:
+        """Return the series that are meant, and those of their files that are not whole in the cache."""
+        known = manifest.series
+        for name in series or ():
+            if name not in known:
+                raise PullError(
+                    where=self.name,
+                    rule=f"a series is one of the {len(known)} published: {listed(known)}",
+                    got=repr(name)[:80],
+                    fix=series_advice(name, known, "Choose one of these"),
+                )
+        names = known if series is None else tuple(dict.fromkeys(series))
+        files = [file for name in names for file in manifest.files_of(name)]
+        return names, [file for file in files if not file.is_whole_in(folder)]
+
+    def _require_length(self, file: ListedFile, size: int | None) -> None:
+        """Refuse, before it travels, what is not as long as it was published, or too long for a model."""
+        most = MAX_UNPACKED_BYTES if file.path.endswith(MODEL_FILE) else MAX_TEXT_BYTES
+        if size != file.size_bytes or size > most:
+            raise ArtifactError(
+                where=f"{self.name}, {file.path}",
+                rule=f"must be the published file of {file.size_bytes:,} bytes, and at most {most:,}",
+                got="no such file" if size is None else f"{size:,} bytes",
+                fix="Pull another revision, or ask its owner to publish the run again",
+            )
+
+    def _fetch(self, file: ListedFile, folder: Path) -> None:
+        """Download a file and compare it; once more if it is not what was published."""
+        path = folder / file.path
+        for is_anew in (path.exists(), True):
+            self.file(file.path, folder.name, is_anew=is_anew)
+            if file.is_whole_in(folder):
+                return
+        raise ArtifactError(
+            where=f"{self.name} at {folder.name[:12]}, {file.path}",
+            rule=f"must be the published file: {file.size_bytes:,} bytes with sha256 {file.sha256[:12]}",
+            got=f"{path.stat().st_size:,} bytes with sha256 {digest_file(path)[:12]}, twice",
+            fix="Repeat the same command, it downloads this file anew; if that does not help, its owner has "
+            "to publish the run again",
+        )
 
     def refused(self, refusal: Refusal, said: str) -> V8Error:
         """Return the error that the user reads."""

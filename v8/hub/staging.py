@@ -23,7 +23,7 @@ from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import README_FILE, artifact_readme
 from v8.errors import ArtifactError, PublishError, listed
 from v8.hub import layout
-from v8.hub.layout import CARD_FILE, MANIFEST_FILE, ListedFile, Manifest, series_folder, series_of
+from v8.hub.layout import CARD_FILE, MANIFEST_FILE, DataSpan, ListedFile, Manifest, series_folder, series_of
 from v8.hub.publish import Difference, Publication, RemoteRepo, RemoteState
 from v8.losses.leaderboard import LEADERBOARD_FILE, rank_results, read_history, write_leaderboard_csv
 from v8.storage import write_bytes, write_text
@@ -181,13 +181,16 @@ class Staged(Publication):
         write_leaderboard_csv(self.folder / LEADERBOARD_FILE, ranked)
         write_text(self.folder / CARD_FILE, card)
         files = (*layout.list_files(self.folder), *(kept.files if kept else ()))
-        made_with = (about.versions for about in together)
+        made_with, spans = (about.versions for about in together), {}
+        for about in together:
+            seen = about.candles
+            spans[about.series] = DataSpan(seen.source, seen.first_open, seen.last_open, seen.num_bars)
         manifest = Manifest(
             profile_name=record.profile_name,
             profile_digest=record.profile_digest,
             created_at=max(about.created_at for about in together),
             versions=distinct_versions(made_with) if is_of_many_runs else record.versions,
-            data={about.series: layout.DataSpan.of(about.candles) for about in together},
+            data=spans,
             files=tuple(sorted(files, key=lambda file: file.path)),
         )
         write_text(self.folder / MANIFEST_FILE, manifest.to_text())
