@@ -477,12 +477,9 @@ def serve(
 
     candles = cli.open_candles(source, data_dir, tables)
 
-    from v8.app.places import LedgerReader
-    from v8.cli.serve import place_of, serve_page
+    from v8.cli.serve import serve_page
 
-    serve_page(
-        place_of(where, revision, is_offline=offline), candles, LedgerReader(ledger, where), host, port
-    )
+    serve_page(where, candles, ledger, (host, port), revision=revision, is_offline=offline)
 
 
 def doctor(

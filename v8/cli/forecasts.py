@@ -20,7 +20,7 @@ from typing import Any, Final
 import pandas as pd
 
 from v8.cli.options import require_picture
-from v8.cli.printing import print_lines, print_table, tell
+from v8.cli.printing import print_lines, print_table, reading_marks, tell
 from v8.columns import CLOSE, HIGH, LOW
 from v8.errors import ArtifactError, SeriesError, V8Error, listed, shown
 from v8.hub.opening import open_place
@@ -30,7 +30,7 @@ from v8.live.issuing import Issued, IssuedMany, age, issue, issue_each
 from v8.live.ledger import Ledger
 from v8.live.record import MIN_DAYS, MOST_FORECASTS, LiveSeries, LiveTask, Record, live_record
 from v8.live.watching import ServingModels, Wake, Watch, jitter_s
-from v8.losses.table import ALPHA, Against
+from v8.losses.table import Against
 from v8.machine.interruption import set_last_words
 from v8.machine.starting import quiet_start
 from v8.market.series import iso
@@ -137,10 +137,10 @@ def _print_rows(issued: Sequence[Issued]) -> None:
     first, last = issued[0], max(one.issued_at_s for one in issued)
     header = ("series", "first bar", "bars", "last close", "low", "high", "close", "change", "× best", "age")
     print_table(Table(header, map(_row, issued), f"{len(issued)} forecasts issued at {iso(last)}"))
-    revision = f" at {first.revision}" if first.revision else ""
-    task = next(iter(first.quality))
+    model, task = first.forecaster, next(iter(first.quality))
+    revision, profile = f" at {model.revision}" if model.revision else "", model.about.profile.name
     print_lines(
-        f"Models: {first.place}{revision}, profile {first.profile}. Candles: {first.candles.source}.",
+        f"Models: {first.place}{revision}, profile {profile}. Candles: {first.candles.source}.",
         *first.demo_lines(),
         "low, high: of all bars; close: of the last bar, and its change from the last close.",
         f"× best: error of {task} on the test span as a multiple of the best baseline's; below 1 it is less.",
@@ -252,8 +252,7 @@ def _print_tables(record: Record) -> None:
     for task, live in record.tasks.items():
         print_lines(*(_sentence(task, live, beside) for beside in live.shown))
     print_lines(
-        f"Below 1 the model errs less. * differs by more than chance: Diebold-Mariano test, p < {ALPHA:g}, "
-        f"corrected for {len(record.series)} series at once; from {MIN_DAYS} days on.",
+        f"{reading_marks(len(record.series))}; from {MIN_DAYS} days on.",
         f"{plural(tally.num_issued, 'forecast')} issued, {tally.num_scored} scored, {tally.num_late} late "
         f"(in no error), {tally.num_pending} waiting for their truth, {tally.num_void} without it for ever.",
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 from v8.cli.printing import print_lines, print_table, tell
 from v8.errors import listed
@@ -14,6 +15,8 @@ from v8.market.sources.source import CandleSource
 from v8.storage import passing_folder
 from v8.wording import Table, plural
 
+RETRIES: Final = RetryPolicy(tell=tell)
+
 
 def check_publishing(repo: str, source: CandleSource) -> None:
     """Refuse before hours of training what publishing would refuse after them.
@@ -21,7 +24,7 @@ def check_publishing(repo: str, source: CandleSource) -> None:
     Raises `PublishError` if the source is simulated, or the token cannot write the repository.
     """
     check_source(source.name, is_publishable=source.is_publishable)
-    hub.check_access(repo, RetryPolicy(tell=tell))
+    hub.check_access(repo, RETRIES)
 
 
 def publish_run(
@@ -44,14 +47,7 @@ def publish_run(
     with passing_folder("v8-publish") as folder:
         staged = stage_run(run, folder, repo, Choice(is_partial, is_only_skilled))
         print_lines(*_summary(staged))
-        published = hub.publish(
-            staged,
-            repo,
-            is_private=is_private,
-            is_pruning=is_pruning,
-            retries=RetryPolicy(tell=tell),
-            announce=lambda found: print_lines(*_differences(repo, found)),
-        )
+        published = _publish(staged, repo, is_private=is_private, is_pruning=is_pruning)
         if published.sent is None:
             print_lines(f"Nothing has changed since {published.url}")
             return
@@ -66,8 +62,7 @@ def preview_run(
     check_repo_name(repo)
     with passing_folder("v8-publish") as folder:
         staged = stage_run(run, folder, repo, Choice(is_partial, is_only_skilled))
-        retries = RetryPolicy(tell=tell)
-        plan, found = hub.preview(staged, repo, is_private=is_private, is_pruning=is_pruning, retries=retries)
+        plan, found = hub.preview(staged, repo, is_private=is_private, is_pruning=is_pruning, retries=RETRIES)
         rows = [(file.path, f"{file.size_bytes:,}", file.sha256[:12]) for file in plan.files]
         print_table(Table(("file", "bytes", "sha256"), rows, f"Plan for {repo} (nothing is sent)"))
         print_lines(*_summary(plan))
@@ -82,22 +77,26 @@ def publish_page(space: str, repo: str, *, is_private: bool, is_dry: bool) -> No
         PullError: If nothing is published in `repo` that this user may read.
     """
     check_repo_name(space, "--space")
-    retries = RetryPolicy(tell=tell)
     with passing_folder("v8-space") as folder:
         staged = stage(folder, space, repo)
         print_lines(f"The page of {repo} for {space}: {plural(len(staged.paths), 'file')}, one commit.")
         if is_dry:
-            print_lines(*_would_change("Space", space, hub.preview(staged, space, retries=retries)[1]))
+            print_lines(*_would_change("Space", space, hub.preview(staged, space, retries=RETRIES)[1]))
             return
-        published = hub.publish(
-            staged,
-            space,
-            is_private=is_private,
-            retries=retries,
-            announce=lambda found: print_lines(*_differences(space, found)),
-        )
+        published = _publish(staged, space, is_private=is_private)
     is_new = "Published" if published.sent else "Nothing has changed since"
     print_lines(f"{is_new}: {published.url} at {published.revision[:12]}")
+
+
+def _publish(
+    staged: hub.Publication, repo: str, *, is_private: bool, is_pruning: bool = False
+) -> hub.Published:
+    def announce(found: hub.Difference) -> None:
+        print_lines(*_differences(repo, found))
+
+    return hub.publish(
+        staged, repo, is_private=is_private, is_pruning=is_pruning, retries=RETRIES, announce=announce
+    )
 
 
 def pull_models(repo: str, series: Sequence[str], revision: str | None, *, is_offline: bool) -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -69,7 +70,7 @@ def open_display(plan: Plan) -> Iterator[events.Listener]:
     """Show the progress of a plan until the block ends."""
     console = make_console()
     if not console.is_terminal:
-        yield _PlainDisplay(plan)
+        yield partial(_print_event, _Tally(len(plan.todo)))
         return
     told = TextColumn("{task.fields[told]}")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), told, TimeElapsedColumn())
@@ -180,16 +181,18 @@ def print_leaderboard(rows: Sequence[LeaderboardRow]) -> None:
         for (task, name), one in every.items()
     )
     print_table(Table(header, wins, title))
-    print_lines(_significance(rows))
-
-
-def _significance(rows: Sequence[LeaderboardRow]) -> str:
-    if all(score.naive.p_value is None for row in rows for score in row.tasks.values()):
+    if any(score.naive.p_value is not None for row in rows for score in row.tasks.values()):
+        print_lines(f"{reading_marks(len(rows))} (Benjamini-Hochberg).")
+    else:
         why = "the test spans hold too few windows to test."
-        return f"Below 1 the model errs less. Nothing is known yet: {why}"
+        print_lines(f"Below 1 the model errs less. Nothing is known yet: {why}")
+
+
+def reading_marks(num_series: int) -> str:
+    """Say how multiples and their marks are read, as a sentence without its stop."""
     return (
         "Below 1 the model errs less. * differs by more than chance: Diebold-Mariano test, p < "
-        f"{ALPHA:g}, corrected for {len(rows)} series at once (Benjamini-Hochberg)."
+        f"{ALPHA:g}, corrected for {num_series} series at once"
     )
 
 
@@ -248,30 +251,24 @@ class _Tally:
         return said
 
 
-class _PlainDisplay:
-    """One line per event worth one."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._tally = _Tally(len(plan.todo))
-
-    def __call__(self, event: events.Event) -> None:
-        tally = self._tally
-        if isinstance(event, events.Note):
-            print_lines(event.text)
-        elif isinstance(event, events.SeriesStarted):
-            tally.start(event.series)
-            print_lines(f"{event.series}: started ({len(tally.started)} of {tally.num_series})")
-        elif isinstance(event, events.EpochEnded):
-            epoch = f"epoch {event.record.epoch} of {event.num_epochs}"
-            print_lines(f"{event.series}: {epoch}, {_losses(event)}")
-        elif isinstance(event, events.Outcome):
-            tally.end(event)
-            state = [f"{tally.num_ended} of {tally.num_series} ended", *tally.state()]
-            print_lines(f"{_ending(event)} ({', '.join(state)})")
-        elif isinstance(event, events.Waiting):
-            print_lines(f"{event.series}: {event.text}")
-        elif event.stage == "candles":
-            print_lines(f"{event.series}: reading candles")
+def _print_event(tally: _Tally, event: events.Event) -> None:
+    """Print one line for an event worth one."""
+    if isinstance(event, events.Note):
+        print_lines(event.text)
+    elif isinstance(event, events.SeriesStarted):
+        tally.start(event.series)
+        print_lines(f"{event.series}: started ({len(tally.started)} of {tally.num_series})")
+    elif isinstance(event, events.EpochEnded):
+        epoch = f"epoch {event.record.epoch} of {event.num_epochs}"
+        print_lines(f"{event.series}: {epoch}, {_losses(event)}")
+    elif isinstance(event, events.Outcome):
+        tally.end(event)
+        state = [f"{tally.num_ended} of {tally.num_series} ended", *tally.state()]
+        print_lines(f"{_ending(event)} ({', '.join(state)})")
+    elif isinstance(event, events.Waiting):
+        print_lines(f"{event.series}: {event.text}")
+    elif event.stage == "candles":
+        print_lines(f"{event.series}: reading candles")
 
 
 COMPILING: Final = "compiling, up to a minute"

@@ -3,7 +3,7 @@
 import os
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from v8.app.desk import Desk, SourceClock, Tools
 from v8.app.guard import LOOPBACK_NAMES, Policy
@@ -23,20 +23,21 @@ HUB_PAGE: Final = "https://huggingface.co"
 """Its pages show a Space in a frame."""
 
 
-def place_of(where: Path | str, revision: str | None, *, is_offline: bool) -> Place:
-    """Return the place of the models that are shown; `ProfileError` if there is no such folder."""
-    if isinstance(where, str):
-        return HubPlace(where, revision, is_offline=is_offline)
-    if not where.is_dir():
-        fix = "Check the path, or name a repository with --repo"
-        raise ProfileError(where=str(where), rule="is a run folder", got="no such folder", fix=fix)
-    return RunPlace(where, served_folder)
-
-
 def serve_page(
-    place: Place, candles: CandleSource, tracks: LedgerReader, host: str | None, port: int
-) -> None:
-    """Start TensorFlow, make the first forecast, and serve the page until a signal ends it."""
+    where: Path | str,
+    candles: CandleSource,
+    ledger: Path,
+    address: tuple[str | None, int],
+    *,
+    revision: str | None,
+    is_offline: bool,
+) -> NoReturn:
+    """Start TensorFlow, make the first forecast, and serve the page until a signal ends it.
+
+    Raises `ProfileError` if there is no such folder of models, or the address cannot be listened at.
+    """
+    place, tracks = _place(where, revision, is_offline=is_offline), LedgerReader(ledger, where)
+    host, port = address
     listener = listening(host or LOOPBACK, port, tell)
     set_last_words("stopped: the page is not served any more.")
     place_models("auto", "1", "1")  # the same sums in the same order as when the models were judged
@@ -45,12 +46,20 @@ def serve_page(
         desk = Desk(place, Tools(FleetForecasts(candles), tracks, clock, tell), shown)
         desk.begin(WAIT_S)
     policy = Policy(None if host else LOOPBACK_NAMES, (HUB_PAGE,) if "SPACE_ID" in os.environ else ())
-    name, listened = listener.getsockname()[:2]
-    address = f"[{name}]:{listened}" if ":" in name else f"{name}:{listened}"
-    tell(f"{desk.fleet.label}: http://{address}/ (Ctrl-C stops it)")
+    name, port = listener.getsockname()[:2]
+    tell(f"{desk.fleet.label}: http://{f'[{name}]' if ':' in name else name}:{port}/ (Ctrl-C stops it)")
     try:
         server_of(application(Site(desk, candles.name), policy), listener.crowd).run(sockets=[listener])
     finally:
         desk.close()
     # Only a signal ends it; it ends as every other command that is interrupted, whoever started it.
     raise KeyboardInterrupt
+
+
+def _place(where: Path | str, revision: str | None, *, is_offline: bool) -> Place:
+    if isinstance(where, str):
+        return HubPlace(where, revision, is_offline=is_offline)
+    if not where.is_dir():
+        fix = "Check the path, or name a repository with --repo"
+        raise ProfileError(where=str(where), rule="is a run folder", got="no such folder", fix=fix)
+    return RunPlace(where, served_folder)

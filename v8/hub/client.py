@@ -276,25 +276,10 @@ class _Watched(HTTP.SyncByteStream):  # type: ignore[name-defined, misc]
             self._body.close()
 
 
-class _WatchedClient(HTTP.Client):  # type: ignore[name-defined, misc]
-    """A client whose requests go through another one, as `Traffic` sends them."""
-
-    def __init__(self, inner: Any, traffic: Traffic) -> None:
-        super().__init__()
-        self._inner, self._traffic = inner, traffic
-
-    def build_request(self, *words: Any, **options: Any) -> Any:
-        """Build a request as the other one does."""
-        return self._inner.build_request(*words, **options)
-
-    def send(self, request: Any, **options: Any) -> Any:
-        """Send a request through the other one, watched."""
-        return self._traffic.send(self._inner.send, request, **options)
-
-    def close(self) -> None:
-        """Close both."""
-        self._inner.close()
-        super().close()
+def _watched(client: Any, traffic: Traffic) -> Any:
+    """Let a client send every request as `Traffic` does."""
+    client.send = partial(traffic.send, client.send)
+    return client
 
 
 @contextmanager
@@ -308,7 +293,7 @@ def strict_client(retries: RetryPolicy, *, shows_progress: bool = False) -> Iter
     with _ONE_AT_A_TIME:
         factory, traffic = _http._GLOBAL_CLIENT_FACTORY, Traffic(retries)
         had_bars, had_no_xet = not are_progress_bars_disabled(), constants.HF_HUB_DISABLE_XET
-        hub.set_client_factory(lambda: _WatchedClient(factory(), traffic))
+        hub.set_client_factory(lambda: _watched(factory(), traffic))
         constants.HF_HUB_DISABLE_XET = True
         if not shows_progress:
             disable_progress_bars()

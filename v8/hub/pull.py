@@ -94,15 +94,9 @@ def pull(
     return pulled
 
 
-def published(
-    repo: str,
-    *,
-    revision: str | None = None,
-    is_offline: bool = False,
-    retries: RetryPolicy = PULL_RETRIES,
-) -> Pulled:
+def published(repo: str, *, revision: str | None = None, is_offline: bool = False) -> Pulled:
     """Bring the manifest of a published run only, which tells what there is; as `pull`, without a series."""
-    return _brought(repo, (), revision, is_offline, retries)
+    return _brought(repo, (), revision, is_offline, PULL_RETRIES)
 
 
 def _brought(
