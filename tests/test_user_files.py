@@ -24,9 +24,8 @@ from v8.machine.choices import kept
 from v8.market.series import Series
 from v8.market.sources.source import open_source
 from v8.market.store import CandleStore
-from v8.storage import FolderLock, WriterLock, digest_file, write_text
+from v8.storage import FolderLock, WriterLock, digest_file, open_given, read_given, write_text
 from v8.training.checkpoint import Checkpoint
-from v8.user_files import open_given, read_given
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes in folders are a matter of Unix")
 

@@ -35,9 +35,8 @@ from v8.features.formulas import ANCHORED_KINDS
 from v8.quantile_levels import fault_of, outer
 from v8.records import Settings, first_error, first_fault, under_key
 from v8.registry import advice, nearest, or_rather
-from v8.storage import digest_json
+from v8.storage import digest_json, read_given
 from v8.tasks import TASKS
-from v8.user_files import read_given
 
 PROFILE_FORMAT = 2
 """Version of the key set below; part of the digest."""

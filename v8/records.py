@@ -26,7 +26,7 @@ from pydantic import (
 )
 
 from v8.errors import ArtifactError, shown
-from v8.user_files import read_given
+from v8.storage import read_given
 
 AS_WRITTEN: Final = "must be as v8 wrote it"  # of files that nobody edits: the fault stands behind "got"
 MISSING: Final = "no such key"

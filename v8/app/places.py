@@ -22,7 +22,7 @@ from v8.live.record import Record, live_record
 from v8.losses.leaderboard import LeaderboardRow, SeriesResult, rank_results
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
-from v8.user_files import open_given
+from v8.storage import open_given
 
 if TYPE_CHECKING:  # it comes with TensorFlow
     from v8.live.issuing import Issued

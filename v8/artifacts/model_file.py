@@ -37,7 +37,7 @@ import h5py
 
 from v8.errors import ArtifactError, V8Error, listed, shown
 from v8.networks.published import FORECAST_BATCH
-from v8.user_files import open_given
+from v8.storage import open_given
 
 CONFIG_MEMBER: Final = "config.json"
 DATE_MEMBER: Final = "metadata.json"

@@ -49,7 +49,6 @@ from v8.columns import OPEN_TIME
 from v8.features.indicators import FEATURES, check_columns, definition_digest, is_of_package
 from v8.features.table import Computed, FeatureTable, assemble, compute_columns, table_digest, valid_rows
 from v8.market.candles import Candles
-from v8.user_files import open_given, read_given
 
 FORMAT: Final = 3
 """Version of the index below; a file with another one is written anew."""
@@ -273,8 +272,8 @@ def _checksum(before: bytes | memoryview, after: bytes | memoryview) -> str:
 
 def _mapped(path: Path) -> mmap | bytes:
     if os.name == "nt":  # Windows lets nobody replace a file that is mapped
-        return read_given(path, _MAX_BYTES)
-    with open_given(path) as file:
+        return storage.read_given(path, _MAX_BYTES)
+    with storage.open_given(path) as file:
         try:
             return mmap(file.fileno(), 0, access=ACCESS_READ)
         except ValueError as error:

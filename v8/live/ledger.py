@@ -33,8 +33,7 @@ from v8.invocation import command
 from v8.live.entries import Entry, Issuer, Known, Score, Scored, Tally
 from v8.market.series import Series
 from v8.records import AS_WRITTEN, OpenTime, Sha256, checked
-from v8.storage import WriterLock, write_with
-from v8.user_files import require_replaceable
+from v8.storage import WriterLock, require_replaceable, write_with
 
 Numbers = TypeVar("Numbers", bound=NDArray[Any])
 

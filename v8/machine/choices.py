@@ -43,8 +43,7 @@ from v8.machine.processes import Order, Tell, ask
 from v8.networks.cost import training_flop_per_window
 from v8.profile import Profile
 from v8.records import Count
-from v8.storage import digest_json, home, write_cache
-from v8.user_files import read_given
+from v8.storage import digest_json, home, read_given, write_cache
 
 AUTO: Final = "auto"
 SINGLE_THREADED: Final = {

@@ -38,7 +38,7 @@ from v8.market.series import US_PER_S, Series, iso
 from v8.market.sources.source import CandleSource
 from v8.market.sources.tables import require_closed_quotes, uneven
 from v8.profile import TABLES_PLACE, Profile, TableSettings
-from v8.user_files import read_given
+from v8.storage import read_given
 
 MAX_TABLE_BYTES: Final = 2**28  # a row a minute for ten years has 150 MB
 _SEPARATORS: Final = ",;\t|"

@@ -48,8 +48,6 @@ from v8.errors import DataError, shown
 from v8.invocation import command
 from v8.market.candles import Candles, Mask, Times, Values, places
 from v8.market.series import Series, iso
-from v8.storage import waited_lock
-from v8.user_files import read_given
 from v8.wording import plural
 
 SAME_SHARE: Final = 1e-9  # of the larger: two values that differ by less are one number printed twice
@@ -280,7 +278,7 @@ class CandleStore:
         if own is None:
             raise ValueError("nothing is known and nothing was added")
         own = replace(own, history=replace(own.history, is_whole=own.history.is_whole or is_whole))
-        with waited_lock(self.folder / f".{series}.lock", MOST_LOCKED_S) as is_free:
+        with storage.waited_lock(self.folder / f".{series}.lock", MOST_LOCKED_S) as is_free:
             kept = self.read(series, is_held=is_free)
             is_near = kept is None or kept.history.touches(own.history)
             merged = _with_kept(kept, own, now_s, accepts=accepts) if kept and is_near else own
@@ -312,7 +310,7 @@ class CandleStore:
         self, path: Path, series: Series, *, is_held: bool
     ) -> tuple[pd.DataFrame, dict[str, Any]] | None:
         try:
-            return _read(read_given(path, _MAX_BYTES), series)
+            return _read(storage.read_given(path, _MAX_BYTES), series)
         except (FileNotFoundError, NotADirectoryError):  # writing it will tell where no folder can be
             return None
         except (OSError, ValueError) as damage:

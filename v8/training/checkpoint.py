@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from v8.errors import ArtifactError
-from v8.storage import write_with
+from v8.storage import read_given, write_with
 from v8.training.progress import Progress
 from v8.training.step import FleetState
-from v8.user_files import read_given
 
 CHECKPOINT_FORMAT = 3
 FORMAT_OF_ARRAYS: Final = 2

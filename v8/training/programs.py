@@ -28,8 +28,7 @@ from typing import Final
 from packaging.version import Version
 
 from v8.hardware import identity, processor_flags
-from v8.storage import digest_bytes, digest_json, home, passing_folder, write_cache
-from v8.user_files import read_given
+from v8.storage import digest_bytes, digest_json, home, passing_folder, read_given, write_cache
 
 PROGRAMS_FORMAT: Final = 1
 FIRST_VERSION: Final = Version("2.21")

@@ -30,9 +30,8 @@ from v8.losses.metrics import StepDirection
 from v8.losses.table import ALPHA, BEATS, LOSES, Against
 from v8.quantile_levels import interval_names
 from v8.records import MAX_FILE_BYTES
-from v8.storage import digest_bytes, write_text
+from v8.storage import digest_bytes, open_given, read_given, write_text
 from v8.tasks import TASKS
-from v8.user_files import open_given, read_given
 from v8.version import VERSION
 from v8.views import figures, markup
 from v8.views.markup import Html, element, facts, join, plot, shown_table

@@ -26,7 +26,7 @@ from v8.market.candles import Candles, require_one_unit
 from v8.market.checks import check_candles
 from v8.market.series import TIMEFRAME_S, Series, is_series_name, series_advice
 from v8.market.sources.tables import FILE_KINDS, MAX_FILE_BYTES, read_table, split_ending
-from v8.user_files import read_given
+from v8.storage import read_given
 
 _WORD_END: Final = r"(?![A-Za-z0-9])"
 _TIMEFRAME: Final = re.compile(rf"(?<=[-_ ])({'|'.join(TIMEFRAME_S)}){_WORD_END}")

@@ -47,7 +47,6 @@ from v8.market.series import US_PER_S, Series, iso
 from v8.market.sources.downloads import Address, Downloader, read_address
 from v8.market.sources.source import require_listed
 from v8.market.sources.tables import read_csv_table
-from v8.user_files import read_given
 
 URL_VARIABLE = "V8_VISION_URL"
 DEFAULT_URL = "https://data.binance.vision"
@@ -189,8 +188,8 @@ class _SeriesZips:
         """Return a zip from disk if it is whole; a damaged one is as good as none."""
         path, beside = self._places(period)
         try:
-            content = read_given(path, MAX_ZIP_BYTES)
-            promise = read_given(beside, MAX_CHECKSUM_BYTES).decode("ascii")
+            content = storage.read_given(path, MAX_ZIP_BYTES)
+            promise = storage.read_given(beside, MAX_CHECKSUM_BYTES).decode("ascii")
         except (OSError, UnicodeDecodeError):
             return None
         return content if storage.digest_bytes(content) == promise.strip() else None
