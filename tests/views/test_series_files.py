@@ -18,7 +18,6 @@ from v8.views.markup import Html, element, plotly_library
 from v8.views.page import (
     MOST_IN_ONE_FILE,
     run_page,
-    section_address,
     section_file,
     series_body,
     series_line,
@@ -99,5 +98,6 @@ def test_a_section_is_drawn_again_when_what_it_shows_has_changed_and_only_then(t
     assert '"\\u003cp>3' in (tmp_path / section_file("AUSDT-1h")).read_text("ascii")
 
 
-def test_the_address_of_a_section_is_one_for_a_browser() -> None:
-    assert section_address("A%23#USDT-1h") == "report/series/A%2523%23USDT-1h.js"
+def test_the_address_of_a_section_is_one_for_a_browser(make_metadata: Callable[..., Any]) -> None:
+    (result,) = read_results([make_metadata("A%23#USDT-1h")])
+    assert 'data-file="report/series/A%2523%23USDT-1h.js"' in series_line(result)

@@ -73,11 +73,6 @@ class Season:
     held: Floats
     shock: float  # see `shock_of`
 
-    @property
-    def is_break(self) -> bool:
-        """Whether volatility broke out of what training had seen."""
-        return self.shock > BREAK_FACTOR
-
     def save(self, file: Path) -> None:
         """Write it."""
         arrays: dict[str, NDArray[Any]] = {

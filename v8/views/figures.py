@@ -381,7 +381,12 @@ def _sample(candles: Candles, shown: Candles, forecast: pd.DataFrame) -> Forecas
     truth, coming = ({task.name: _rows(frame, task.columns) for task in tasks} for frame in (known, forecast))
     levels = levels_of(forecast.columns, CLOSE)
     quantiles = {
-        task.name: tuple(_rows(forecast, _quantile_columns(task, level)) for level in levels)
+        task.name: tuple(
+            _rows(
+                forecast, [name if level == MEDIAN else quantile_column(name, level) for name in task.columns]
+            )
+            for level in levels
+        )
         for task in (tasks if levels else ())
     }
     return ForecastSample(
@@ -396,7 +401,3 @@ def _sample(candles: Candles, shown: Candles, forecast: pd.DataFrame) -> Forecas
 
 def _rows(frame: pd.DataFrame, columns: Iterable[str]) -> Rows:
     return tuple(map(tuple, frame[list(columns)].to_numpy(np.float64).tolist()))
-
-
-def _quantile_columns(task: Task, level: float) -> list[str]:
-    return [name if level == MEDIAN else quantile_column(name, level) for name in task.columns]

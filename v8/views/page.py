@@ -245,8 +245,8 @@ def series_section(result: SeriesResult, history: History, sample: ForecastSampl
 def series_line(result: SeriesResult) -> Html:
     """Return the folded section of one series whose body comes from its file when it is opened."""
     waiting = element("p", f"Comes from {SECTIONS_FOLDER} beside this page.", class_="soft far")
-    address = section_address(result.series)
-    return element("details", _summary(result), waiting, id=result.series, data_file=address)
+    file = quote(section_file(result.series))
+    return element("details", _summary(result), waiting, id=result.series, data_file=file)
 
 
 def _summary(result: SeriesResult) -> Html:
@@ -406,11 +406,6 @@ def section_file(series: str) -> str:
     'report/series/BTCUSDT-15m.js'
     """
     return f"{SECTIONS_FOLDER}/{series}.js"
-
-
-def section_address(series: str) -> str:
-    """Return the same as an address relative to the page."""
-    return quote(section_file(series))
 
 
 def write_section(run: Path, series: str, served: Path, draw: Callable[[], Html], *, is_anew: bool) -> None:
