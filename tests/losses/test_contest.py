@@ -9,7 +9,7 @@ import pytest
 from judging import judge_arrays, rolled
 
 from v8.formulas.baselines import NAIVE
-from v8.losses.contest import Contest, is_enough
+from v8.losses.contest import Contest, too_few
 from v8.losses.judgement import MODEL, Judgement
 from v8.losses.table import Significance
 
@@ -75,7 +75,7 @@ def test_nothing_is_won_on_windows_that_say_nothing(judged: Judgement) -> None:
 
 def test_more_windows_than_enough_are_enough() -> None:
     for horizon_bars in (1, 2, 10, 33):
-        enough = [is_enough(num_windows, horizon_bars) for num_windows in range(500)]
+        enough = [too_few(num_windows, horizon_bars) is None for num_windows in range(500)]
         assert enough == sorted(enough)
         assert enough[-1]
 

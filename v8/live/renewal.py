@@ -42,7 +42,7 @@ from v8.features.store import FeatureStore
 from v8.features.table import compute_table
 from v8.formulas.baselines import BASELINES, NAIVE, called
 from v8.live.ledger import Ledger
-from v8.losses.contest import Contest, compare_models, decay_of, is_enough, too_few
+from v8.losses.contest import Contest, compare_models, decay_of, too_few
 from v8.losses.judgement import MODEL
 from v8.losses.metrics import measure_errors, measure_quantiles
 from v8.losses.table import Losses
@@ -166,7 +166,7 @@ class _Served:
             return num_new > allowed, f"{said}, {'' if num_new > allowed else 'not '}more than {allowed:,}"
         judged, start_s = self.about.judgement, self.tried_s + self.series.bar_s
         losses = self.recorded(start_s)
-        if not losses or not is_enough(len(losses), losses.horizon_bars):
+        if not losses or too_few(len(losses), losses.horizon_bars):
             best = {task: judged.best_baseline(task) for task in judged.tasks}
             losses = back_tested_losses(Forecaster.load(self.folder), best, candles, start_s)
         is_stale, found = decay_of(judged, losses)
@@ -273,8 +273,8 @@ def rule_on(champion: Path, challenger: Path, candles: Candles, profile: Profile
         return Ruling(True, "the champion forecasts something else than the profile says")
     data = prepare_series(FeatureStore(num_remembered=0).table(candles, table_columns(profile)), profile)
     span = _unseen(data.spans["test"], old.seen_until_s)
-    if not is_enough(len(span), span.horizon_bars):
-        return Ruling(False, too_few(len(span), span.horizon_bars))
+    if lacks := too_few(len(span), span.horizon_bars):
+        return Ruling(False, lacks)
     made = [each.forecast_all(span.raw_windows()) for each in (old, new)]
     theirs, ours = ({task: one.astype(np.float64) for task, one in each.points.items()} for each in made)
     contest = compare_models(span, ours, theirs, train=data.spans["train"], scaling=data.scaling)

@@ -62,7 +62,7 @@ class Contest:
     @property
     def is_won(self) -> bool:
         """Whether the challenger serves, by the rule at the top of this module."""
-        return self._is_told and self._is_lower and not self.worse
+        return not self._too_few and self._is_lower and not self.worse
 
     @property
     def worse(self) -> list[str]:
@@ -72,8 +72,8 @@ class Contest:
     @property
     def why(self) -> str:
         """The reason, a clause about the challenger in plain words."""
-        if not self._is_told:
-            return too_few(self.judged.num_windows, self.judged.horizon_bars)
+        if self._too_few:
+            return self._too_few
         numbers = f"{number(self._overall[0])} times naive's, the champion's {number(self._overall[1])}"
         if not self._is_lower:
             return f"its error is not lower: {numbers}"
@@ -82,8 +82,8 @@ class Contest:
         return f"its error is lower: {numbers}{but}"
 
     @property
-    def _is_told(self) -> bool:
-        return is_enough(self.judged.num_windows, self.judged.horizon_bars)
+    def _too_few(self) -> str | None:
+        return too_few(self.judged.num_windows, self.judged.horizon_bars)
 
     @property
     def _overall(self) -> tuple[float, float]:
@@ -123,23 +123,15 @@ def compare_models(
     return Contest(judged, errors, tests)
 
 
-def is_enough(num_windows: int, horizon_bars: int) -> bool:
-    """Tell whether a test over so many windows can say anything.
+def too_few(num_windows: int, horizon_bars: int) -> str | None:
+    """Say, as a clause, that windows are too few for a test to say anything; None where they are not.
 
-    >>> is_enough(29, 10), is_enough(30, 10)
-    (False, True)
-    """
-    return num_windows >= _fewest_windows(horizon_bars)
-
-
-def too_few(num_windows: int, horizon_bars: int) -> str:
-    """Say that windows are too few, as a clause.
-
-    >>> too_few(4, 10)
-    'only 4 windows that neither has seen; a test needs 30'
+    >>> too_few(4, 10), too_few(30, 10)
+    ('only 4 windows that neither has seen; a test needs 30', None)
     """
     needed = _fewest_windows(horizon_bars)
-    return f"only {plural(num_windows, 'window')} that neither has seen; a test needs {needed}"
+    told = f"only {plural(num_windows, 'window')} that neither has seen; a test needs {needed}"
+    return told if num_windows < needed else None
 
 
 @cache
@@ -169,7 +161,7 @@ def decay_of(judged: Judgement, losses: Losses) -> tuple[bool, str]:
     an error of its own, and against those of the baseline that was best there, so that no luck of the new
     candles chooses the opponent. All tests are corrected for one another (Benjamini-Hochberg).
     """
-    if not is_enough(len(losses), losses.horizon_bars):
+    if too_few(len(losses), losses.horizon_bars):
         return False, f"{plural(len(losses), 'forecast')} since then can be judged, too few to tell"
     tests = dict(_tests(judged, losses))
     chances = table.corrected_p_values([test.p_value for test in tests.values()])
