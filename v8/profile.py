@@ -586,7 +586,7 @@ def _tuples(value: Any) -> Any:
     """Turn YAML lists into tuples, which frozen models hold."""
     if isinstance(value, dict):
         return {key: _tuples(item) for key, item in value.items()}
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+    return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value
 
 
 def _fix(error: ValidationError) -> str:
