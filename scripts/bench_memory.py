@@ -24,8 +24,7 @@ from v8.features.store import FeatureStore
 from v8.hardware import backend_name, memory_of
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
-from v8.networks.networks import build_network
-from v8.networks.stacking import stack
+from v8.networks.networks import build_network, stack
 from v8.profile import Profile, load_profile
 from v8.runs.events import Event, StageStarted
 from v8.runs.local import Workshop

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict
 from importlib import import_module
 from typing import Any, Final
 
@@ -41,7 +40,7 @@ def serve(spec: dict[str, Any], orders: Iterable[str] = sys.stdin) -> None:
     if spec["kind"] == "backend":
         from v8.training.probe import describe_backend  # noqa: PLC0415 - it starts the backend
 
-        answer(asdict(describe_backend()))
+        answer(describe_backend())
         return
     module, _, function = TURNS[spec["kind"]].partition(":")
     try:

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 from exchange_api import ExchangeApi
 
-from v8.app.desk import Desk, SourceClock, Tools
+from v8.app.desk import Desk, SourceClock
 from v8.app.guard import Policy
 from v8.app.page import shown
 from v8.app.places import FleetForecasts, RunPlace
@@ -164,7 +164,7 @@ def serve(
             source = RestSource(api, ExchangeClock(api.time_s, most_age_s=0.0))
             options = {"issue": FleetForecasts(source), "record": lambda: None, "look_s": LOOK_S} | tools
             options |= {"present": SourceClock(source.now_s), "tell": told.append}
-            desk = Desk(RunPlace(run, served_folder), Tools(**options), shown)
+            desk = Desk(RunPlace(run, served_folder), shown, **options)
             desk.begin(60)
             listener = listening("127.0.0.1", 0, told.append)
             server = server_of(application(Site(desk, source.name), policy or Policy()), listener.crowd)

@@ -23,9 +23,8 @@ from v8.features.table import FeatureTable
 from v8.market.series import Series
 from v8.market.sources.demo import DemoSource
 from v8.networks.cost import training_flop_per_window
-from v8.networks.networks import build_network, num_parameters
+from v8.networks.networks import build_network, num_parameters, stack, unstack
 from v8.networks.stacked_layers import TWINS, StackedLayer, twin_of
-from v8.networks.stacking import stack, unstack
 from v8.profile import Profile, config_path, load_profile
 from v8.runs.local import train_all
 from v8.runs.plan import Job

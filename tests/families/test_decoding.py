@@ -11,8 +11,7 @@ import pytest
 from keras import ops
 
 from v8.families.autoregressive import positions
-from v8.networks.networks import TRUTH, WINDOW, build_network, counterparts, has_teacher
-from v8.networks.stacking import stack
+from v8.networks.networks import TRUTH, WINDOW, build_network, counterparts, has_teacher, stack
 from v8.profile import Profile
 
 DECODERS = ["transformer", "gru_attention", "lstm_attention"]

@@ -17,8 +17,7 @@ from keras import ops
 
 from v8.families import FAMILIES
 from v8.networks.gradients import checkpointed, gradients_of
-from v8.networks.networks import TRUTH, WINDOW, build_network
-from v8.networks.stacking import stack
+from v8.networks.networks import TRUTH, WINDOW, build_network, stack
 from v8.profile import Profile
 from v8.training.probe import random_batch
 from v8.training.step import compiled_step, flattened, initial_state, unflattened

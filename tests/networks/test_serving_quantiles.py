@@ -15,10 +15,9 @@ from keras_3_10 import unknown_keys
 from v8.artifacts.model_file import check_keras_file
 from v8.formulas.quantiles import first_steps
 from v8.formulas.ranges import fit_ensemble
-from v8.networks.networks import build_network
+from v8.networks.networks import build_network, stack
 from v8.networks.published import forecast_windows, split_outputs
 from v8.networks.serving import ServingGraph, ServingModel
-from v8.networks.stacking import stack
 from v8.profile import Profile
 from v8.quantile_levels import outer, signed_sums
 from v8.runs.local import calibrate

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from keras import ops
 
+from v8.networks.networks import stack, unstack
 from v8.networks.stacked_layers import uniform_by_model
-from v8.networks.stacking import stack, unstack
 
 L = keras.layers
 NUM_MODELS, BATCH, STEPS, CHANNELS = 3, 5, 7, 6

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from v8.networks.networks import build_network
-from v8.networks.stacking import stack
+from v8.networks.networks import build_network, stack
 from v8.profile import Profile
 from v8.training.probe import stock_optimizer
 from v8.training.step import FleetState, compiled_step, flattened, initial_state, unflattened

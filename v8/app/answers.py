@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from v8.app.places import Fleet
-from v8.errors import DataError, V8Error, shown, with_parameters
+from v8.errors import PARTS, DataError, V8Error, shown, with_parameters
 from v8.losses.table import Against
 from v8.market.series import Series, iso, series_advice
 from v8.version import VERSION
@@ -49,7 +49,20 @@ def written(content: Any) -> bytes:
 
 def series_list(fleet: Fleet) -> dict[str, Any]:
     """Return `/api/series`."""
-    return {"place": fleet.label, "series": [_about(fleet, series) for series in fleet.metadata]}
+    rows = [
+        {
+            "series": str(series),
+            "bar_s": series.bar_s,
+            "horizon_bars": about.horizon_bars,
+            "tasks": {task: list(told.columns) for task, told in about.tasks.items()},
+            "is_demo_market": about.is_demo_market,
+            "trained": trained(fleet, series),
+            "forecast": f"/api/forecast/{series}",
+            "track": f"/api/track/{series}",
+        }
+        for series, about in fleet.metadata.items()
+    ]
+    return {"place": fleet.label, "series": rows}
 
 
 def trained(fleet: Fleet, series: Series) -> dict[str, Any]:
@@ -65,20 +78,6 @@ def trained(fleet: Fleet, series: Series) -> dict[str, Any]:
         "spans": spans,
         "model_sha256": fleet.digest(series),
         "revision": fleet.revision,
-    }
-
-
-def _about(fleet: Fleet, series: Series) -> dict[str, Any]:
-    about = fleet.metadata[series]
-    return {
-        "series": str(series),
-        "bar_s": series.bar_s,
-        "horizon_bars": about.horizon_bars,
-        "tasks": {task: list(told.columns) for task, told in about.tasks.items()},
-        "is_demo_market": about.is_demo_market,
-        "trained": trained(fleet, series),
-        "forecast": f"/api/forecast/{series}",
-        "track": f"/api/track/{series}",
     }
 
 
@@ -134,8 +133,8 @@ def health(fleet: Fleet, source: str, now_s: float) -> dict[str, Any]:
 
 def fault(where: str, rule: str, got: str, fix: str) -> dict[str, Any]:
     """Return an error of four parts."""
-    parts = {"where": where, "rule": rule, "got": got, "fix": fix}
-    return {"error": {name: shown(part, 400) for name, part in parts.items()}}
+    parts = zip(PARTS, (where, rule, got, fix), strict=True)
+    return {"error": {name: shown(part, 400) for name, part in parts}}
 
 
 def fault_of(error: V8Error, series: str) -> dict[str, Any]:
@@ -146,8 +145,7 @@ def fault_of(error: V8Error, series: str) -> dict[str, Any]:
     '(a file)'
     """
     if isinstance(error, DataError):
-        parts = (error.where, error.rule, error.got, error.fix)
-        return fault(*(without_paths(with_parameters(part)) for part in parts))
+        return fault(*(without_paths(with_parameters(getattr(error, part))) for part in PARTS))
     fix = "Ask whoever runs this server; its own output says more"
     return fault(series, "its model must be one that can be used", "one that cannot", fix)
 
@@ -174,28 +172,25 @@ def unknown_series(name: str, known: Iterable[Series]) -> dict[str, Any]:
 
 def description() -> dict[str, Any]:
     """Return the API in the form of OpenAPI 3.1."""
+
+    def answer(about: str, schema: dict[str, Any]) -> dict[str, Any]:
+        return {"description": about, "content": {"application/json": {"schema": schema}}}
+
+    paths, told = {}, {"$ref": "#/components/schemas/Error"}
+    for route, about in ROUTES.items():
+        faults = {status: answer(why, told) for status, why in _ERRORS.items()}
+        operation: dict[str, Any] = {"summary": about}
+        operation["responses"] = {"200": answer(about, {"type": "object"}), **faults}
+        if "{series}" in route:
+            name = {"name": "series", "in": "path", "required": True, "schema": {"type": "string"}}
+            operation["parameters"] = [name | {"example": "BTCUSDT-15m"}]
+        paths[route] = {"get": operation}
+    parts = {name: {"type": "string"} for name in PARTS}
+    inner = {"type": "object", "properties": parts, "required": list(parts)}
+    error = {"type": "object", "properties": {"error": inner}, "required": ["error"]}
     return {
         "openapi": "3.1.0",
         "info": {"title": "v8: forecasts of the present", "version": VERSION},
-        "paths": {route: {"get": _operation(route, about)} for route, about in ROUTES.items()},
-        "components": {"schemas": {"Error": _error_schema()}},
+        "paths": paths,
+        "components": {"schemas": {"Error": error}},
     }
-
-
-def _operation(route: str, about: str) -> dict[str, Any]:
-    faults = {status: _answer(why, {"$ref": "#/components/schemas/Error"}) for status, why in _ERRORS.items()}
-    operation = {"summary": about, "responses": {"200": _answer(about, {"type": "object"}), **faults}}
-    if "{series}" not in route:
-        return operation
-    name = {"name": "series", "in": "path", "required": True, "schema": {"type": "string"}}
-    return operation | {"parameters": [name | {"example": "BTCUSDT-15m"}]}
-
-
-def _answer(about: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"description": about, "content": {"application/json": {"schema": schema}}}
-
-
-def _error_schema() -> dict[str, Any]:
-    parts = {name: {"type": "string"} for name in ("where", "rule", "got", "fix")}
-    inner = {"type": "object", "properties": parts, "required": list(parts)}
-    return {"type": "object", "properties": {"error": inner}, "required": ["error"]}

@@ -117,27 +117,30 @@ class SourceClock:
         return told_s
 
 
-@dataclass(frozen=True)
-class Tools:
-    """What a desk works with."""
-
-    issue: Callable[[Fleet, Series], Issued]  # forecasts a series with a fleet's model
-    record: Callable[[], Record | None]  # the live record of all series; None where there is none yet
-    present: SourceClock
-    tell: Callable[[str], None]  # what the operator reads
-    look_s: float = LOOK_S  # place and clock are looked at again at most every so many seconds
-
-
 class Desk:
-    """The work behind a page: `shape` makes of a forecast what is answered with.
+    """The work behind a page: `issue` forecasts with a fleet's model, `shape` makes of that what is answered.
+
+    The `record` of all series is None where there is none yet; the operator is told. Place and clock are
+    looked at again at most every `look_s`.
 
     Raises:
         V8Error: If the place holds no model that can be shown.
     """
 
-    def __init__(self, place: Place, tools: Tools, shape: Callable[[Fleet, Issued], Any]) -> None:
-        self._place, self._tools, self._shape = place, tools, shape
-        self._work, self._looking = SharedWork(tools.present.now_s), SharedWork(tools.present.now_s)
+    def __init__(
+        self,
+        place: Place,
+        shape: Callable[[Fleet, Issued], Any],
+        *,
+        issue: Callable[[Fleet, Series], Issued],
+        record: Callable[[], Record | None],
+        present: SourceClock,
+        tell: Callable[[str], None],
+        look_s: float = LOOK_S,
+    ) -> None:
+        self._place, self._shape, self._issue, self._record = place, shape, issue, record
+        self._present, self._tell, self._look_s = present, tell, look_s
+        self._work, self._looking = SharedWork(present.now_s), SharedWork(present.now_s)
         self._told = ""
         self._fleet = place.look()
         self._tell_refused()
@@ -150,7 +153,7 @@ class Desk:
 
     def now_s(self) -> float:
         """Return the present, seconds since the epoch, UTC."""
-        return self._tools.present.now_s()
+        return self._present.now_s()
 
     def forecast(self, series: Series) -> Promise:
         """Return the forecast after the newest candle of a series that the fleet has."""
@@ -160,7 +163,7 @@ class Desk:
 
     def record(self) -> Promise:
         """Return the live record of all series; None where there is none yet."""
-        return self._work.ask("record", lambda: (self._tools.record(), self.now_s() + RECORD_S))
+        return self._work.ask("record", lambda: (self._record(), self.now_s() + RECORD_S))
 
     def begin(self, most_s: float) -> None:
         """Make the first forecast, whatever comes of it, so that the first reader need not wait for it."""
@@ -181,14 +184,14 @@ class Desk:
                     got="a series whose model is not there any more",
                     fix="Choose another one",
                 )
-            issued = self._tools.issue(fleet, series)
+            issued = self._issue(fleet, series)
         except V8Error as error:
             self._say(str(error))
             raise
         return self._shape(fleet, issued), self._fresh_until_s(issued)
 
     def _fresh_until_s(self, issued: Issued) -> float:
-        now_s, bar_s = self._tools.present.renew(), issued.candles.series.bar_s
+        now_s, bar_s = self._present.renew(), issued.candles.series.bar_s
         if not issued.is_dated:
             return now_s + SIMULATED_S
         closing_s = issued.closed_s + bar_s + CLOSING_S
@@ -208,10 +211,10 @@ class Desk:
             served = {_key(self._fleet, series) for series in self._fleet.metadata}
             self._work.drop(lambda key: isinstance(key, tuple) and key not in served)
         try:
-            self._tools.present.renew()
+            self._present.renew()
         except V8Error as error:
             self._say(str(error))
-        return None, self.now_s() + self._tools.look_s
+        return None, self.now_s() + self._look_s
 
     def _tell_refused(self) -> None:
         for name, why in self._fleet.refused.items():
@@ -221,7 +224,7 @@ class Desk:
         """Tell the operator, but not the same thing twice in a row."""
         if text != self._told:
             self._told = text
-            self._tools.tell(text)
+            self._tell(text)
 
 
 def _key(fleet: Fleet, series: Series) -> tuple[Series, str]:

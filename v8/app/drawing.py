@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ Floats = NDArray[np.float64]
 Columns = Mapping[str, Floats]
 
 _DAY_S: Final = 86_400
+_SHOWN: Final = frozenset({HIGH, LOW, CLOSE, BB_UPPER, BB_LOWER})
 _LEAST_ROOM: Final = 1e-4
 """Above and below the prices, as a share of the highest: a market may stand still."""
 
@@ -58,11 +59,6 @@ class Picture:
     forecast: Columns  # columns forecast, each of shape (H,)
     fans: Sequence[tuple[Floats, ...]] = ()  # ends of the close's intervals, the widest first, shape (H,)
 
-    def newest(self, num_candles: int) -> Self:
-        """Return it with so many candles at most."""
-        columns = {name: values[-num_candles:] for name, values in self.candles.items()}
-        return replace(self, open_time_s=self.open_time_s[-num_candles:], candles=columns)
-
     @property
     def num_candles(self) -> int:
         """Candles, unitless."""
@@ -86,63 +82,43 @@ def draw(picture: Picture, caption: str) -> Html:
 
 
 def _drawn(picture: Picture, paper: Paper, caption: str) -> Html:
-    picture = picture.newest(paper.num_candles)
-    scale = _Scale.fitting(picture, paper)
-    title = f"{picture.series}: candles and forecast"
-    parts = [
-        element("title", title),
-        element("desc", caption),
-        *_prices(scale),
-        *_times(picture, scale),
-        *_candles(picture, scale),
-        *_forecast(picture, scale),
-    ]
+    newest = slice(-paper.num_candles, None)
+    candles = {name: values[newest] for name, values in picture.candles.items()}
+    picture = replace(picture, open_time_s=picture.open_time_s[newest], candles=candles)
+    scale, title = _Scale(picture, paper), f"{picture.series}: candles and forecast"
+    told = [element("title", title), element("desc", caption)]
+    parts = [*scale.grid(), *_times(picture, scale), *_candles(picture, scale), *_forecast(picture, scale)]
     box, label = f"0 0 {paper.width} {paper.height}", f"{title}. {caption}"
-    return element("svg", *parts, viewBox=box, role="img", aria_label=label, class_=paper.name)
+    return element("svg", *told, *parts, viewBox=box, role="img", aria_label=label, class_=paper.name)
 
 
-@dataclass(frozen=True)
 class _Scale:
-    """Where bars and prices stand on a paper; the step of the price axis."""
+    """Where bars and prices stand on a paper."""
 
-    paper: Paper
-    num_bars: int
-    lowest: float
-    highest: float
-    step: float
-
-    @classmethod
-    def fitting(cls, picture: Picture, paper: Paper) -> Self:
-        lowest = min(float(values.min()) for values in _shown(picture))
-        highest = max(float(values.max()) for values in _shown(picture))
+    def __init__(self, picture: Picture, paper: Paper) -> None:
+        shown = [picture.candles[name] for name in (HIGH, LOW)]
+        shown += [values for name, values in picture.forecast.items() if name in _SHOWN]
+        shown += [end for fan in picture.fans for end in fan]
+        lowest, highest = min(float(each.min()) for each in shown), max(float(each.max()) for each in shown)
         room = max(0.04 * (highest - lowest), _LEAST_ROOM * highest)
-        lowest, highest = lowest - room, highest + room
-        return cls(paper, picture.num_bars, lowest, highest, tick_step(highest - lowest, paper.height // 45))
-
-    @property
-    def right(self) -> float:
-        return self.paper.width - self.paper.margin[0]
-
-    @property
-    def bottom(self) -> float:
-        return self.paper.height - self.paper.margin[1]
-
-    @property
-    def bar(self) -> float:
-        """Width of a bar."""
-        return self.right / self.num_bars
+        self.paper, self._lowest, self._highest = paper, lowest - room, highest + room
+        self.right, self.bottom = paper.width - paper.margin[0], paper.height - paper.margin[1]
+        self.bar = self.right / picture.num_bars  # width of one
 
     def x(self, bar: float) -> float:
         """Return the middle of a bar, from 0."""
         return round((bar + 0.5) * self.bar, 1)
 
     def y(self, price: float) -> float:
-        return round(self.bottom * (self.highest - price) / (self.highest - self.lowest), 1)
+        return round(self.bottom * (self._highest - price) / (self._highest - self._lowest), 1)
 
-    def ticks(self) -> Iterator[float]:
-        """List the round prices within."""
-        first = math.ceil(self.lowest / self.step)
-        yield from (number * self.step for number in range(first, math.floor(self.highest / self.step) + 1))
+    def grid(self) -> Iterator[Html]:
+        """Draw the round prices within."""
+        step = tick_step(self._highest - self._lowest, self.paper.height // 45)
+        for number in range(math.ceil(self._lowest / step), math.floor(self._highest / step) + 1):
+            y, label = self.y(number * step), tick_label(number * step, step)
+            yield element("path", d=f"M0 {y}H{self.right}", class_="grid")
+            yield element("text", label, x=self.right + 6, y=y + 4, class_="tick")
 
 
 def tick_step(span: float, most: int) -> float:
@@ -165,21 +141,6 @@ def tick_label(price: float, step: float) -> str:
     return f"{price:,.{decimals}f}" if decimals < 7 else f"{price:.6g}"
 
 
-def _shown(picture: Picture) -> Iterator[Floats]:
-    yield from (picture.candles[name] for name in (HIGH, LOW))
-    yield from (
-        picture.forecast[name] for name in (HIGH, LOW, CLOSE, BB_UPPER, BB_LOWER) if name in picture.forecast
-    )
-    yield from (end for fan in picture.fans for end in fan)
-
-
-def _prices(scale: _Scale) -> Iterator[Html]:
-    for price in scale.ticks():
-        y = scale.y(price)
-        yield element("path", d=f"M0 {y}H{scale.right}", class_="grid")
-        yield element("text", tick_label(price, scale.step), x=scale.right + 6, y=y + 4, class_="tick")
-
-
 def _times(picture: Picture, scale: _Scale) -> Iterator[Html]:
     """Name some opens, at least a label's width apart and off the edge; the day where it is another."""
     every = math.ceil(picture.num_bars / scale.paper.num_times)
@@ -193,22 +154,18 @@ def _times(picture: Picture, scale: _Scale) -> Iterator[Html]:
 
 def _candles(picture: Picture, scale: _Scale) -> Iterator[Html]:
     """Draw rising and falling candles as one path of wicks and one of bodies each."""
-    rows = [picture.candles[name] for name in (OPEN, HIGH, LOW, CLOSE)]
+    rows, width = [picture.candles[name] for name in (OPEN, HIGH, LOW, CLOSE)], round(0.64 * scale.bar, 1)
     for style, is_rising in (("gain", True), ("loss", False)):
         wicks, bodies = [], []
         for bar, (opened, high, low, close) in enumerate(zip(*rows, strict=True)):
             if bool(close >= opened) == is_rising:
                 wicks.append(f"M{scale.x(bar)} {scale.y(high)}V{scale.y(low)}")
-                bodies.append(_box(bar, opened, close, scale))
+                top, bottom = scale.y(max(opened, close)), scale.y(min(opened, close))
+                height = max(1.0, round(bottom - top, 1))  # a body is at least one unit high
+                left = round(scale.x(bar) - width / 2, 1)
+                bodies.append(f"M{left} {top}h{width}v{height}h-{width}z")
         yield element("path", d="".join(wicks), class_=f"wick {style}")
         yield element("path", d="".join(bodies), class_=f"body {style}")
-
-
-def _box(bar: int, opened: float, close: float, scale: _Scale) -> str:
-    """Return the outline of a candle's body, at least one unit high."""
-    top, bottom = scale.y(max(opened, close)), scale.y(min(opened, close))
-    width, height = round(0.64 * scale.bar, 1), max(1.0, round(bottom - top, 1))
-    return f"M{round(scale.x(bar) - width / 2, 1)} {top}h{width}v{height}h-{width}z"
 
 
 def _forecast(picture: Picture, scale: _Scale) -> Iterator[Html]:

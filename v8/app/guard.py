@@ -225,21 +225,18 @@ class Listener(socket.socket):
             if error.errno not in _NO_ROOM:
                 raise
         if not self.crowd.give_way("as many connections as the process may have files (ulimit -n)"):
-            self._send_away()
+            self._give_up_reserve()
+            try:
+                super().accept()[0].close()
+                self._reserve = os.open(os.devnull, os.O_RDONLY)
+            except OSError:  # the whole system lacks what it takes: all that helps is to ask less often
+                time.sleep(_PAUSE_S)
         raise BlockingIOError
 
     def close(self) -> None:
         """Close it, and the file in reserve."""
         super().close()
         self._give_up_reserve()
-
-    def _send_away(self) -> None:
-        self._give_up_reserve()
-        try:
-            super().accept()[0].close()
-            self._reserve = os.open(os.devnull, os.O_RDONLY)
-        except OSError:  # the whole system lacks what it takes: all that helps is to ask less often
-            time.sleep(_PAUSE_S)
 
     def _give_up_reserve(self) -> None:
         if self._reserve is not None:
@@ -314,13 +311,10 @@ class Connection(H11Protocol):
             self.cycle.disconnected = True
         response = json_answer(content, status, connection="close")
         headers = [*self.server_state.default_headers, *response.raw_headers, *self._headers]
-        self._write(h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status]))
-        self._write(h11.Data(data=bytes(response.body)))
-        self._write(h11.EndOfMessage())
+        head = h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status])
+        for event in (head, h11.Data(data=bytes(response.body)), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
-
-    def _write(self, event: Any) -> None:
-        self.transport.write(self.conn.send(event) or b"")
 
 
 def _most_waiting() -> int:

@@ -1,7 +1,9 @@
 """The page: a series to choose, the part about it, the leaderboard, and where the API is.
 
-All text passes through `v8.views.markup`, which escapes it. The page works without its script, too: then a
-button shows the series that was chosen.
+All text passes through `v8.views.markup`, which escapes it. Style, script and icon are files of their own.
+The script asks for another series when one is chosen, and again when the next candle has closed; without
+it the page works by its button. What goes wrong is counted in `data-errors` of the root element, where a
+test in a browser finds it, and in `data-shown` how often a series was shown.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from v8.columns import CLOSE, OHLC
 from v8.market.series import Series, iso
 from v8.quantile_levels import intervals, quantile_column
 from v8.tasks import TASKS
-from v8.views.markup import Html, element, facts, join, shown_table
+from v8.views.markup import STYLE, Html, element, facts, join, shown_table
 from v8.views.page import leaderboard, summary_cards
 from v8.wording import ABSENT, Table, count, duration, number, p_value, percent, plural, spaced
 
@@ -40,26 +42,21 @@ _DAY_S: Final = 86_400
 def page(fleet: Fleet, chosen: Series, part: Html | None) -> Html:
     """Return the whole page with what is said of the chosen series; None lets the script ask for it."""
     waiting = element("p", "The forecast is being made.", data_status="")
+    routes = (
+        [element("code", route if "{" in route else element("a", route, href=route)), about]
+        for route, about in answers.ROUTES.items()
+    )
     body = element(
         "main",
         *_head(fleet, chosen),
         element("section", part or waiting, id="present", aria_label="The chosen series"),
         _leaderboard(fleet),
         element("p", _READING),
-        *_api(),
+        element("h2", "For programs"),
+        shown_table(Table(["address", "what it answers, as JSON"], routes), class_="api"),
     )
     skip = element("a", "Skip to the chosen series", href="#present", class_="skip")
-    return join([DOCTYPE, element("html", _meta(fleet), element("body", skip, body), lang="en"), "\n"])
-
-
-def said(sentence: str, *, is_alert: bool = False) -> Html:
-    """Return a sentence in place of the part about a series."""
-    role = "alert" if is_alert else None
-    return element("p", sentence, data_status=sentence, class_="banner" if is_alert else None, role=role)
-
-
-def _meta(fleet: Fleet) -> Html:
-    return element(
+    head = element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
@@ -68,6 +65,13 @@ def _meta(fleet: Fleet) -> Html:
         element("link", rel="stylesheet", href="/page.css"),
         element("script", src="/page.js", defer="defer"),
     )
+    return join([DOCTYPE, element("html", head, element("body", skip, body), lang="en"), "\n"])
+
+
+def said(sentence: str, *, is_alert: bool = False) -> Html:
+    """Return a sentence in place of the part about a series."""
+    role = "alert" if is_alert else None
+    return element("p", sentence, data_status=sentence, class_="banner" if is_alert else None, role=role)
 
 
 def _head(fleet: Fleet, chosen: Series) -> Iterator[Html]:
@@ -93,21 +97,8 @@ def _head(fleet: Fleet, chosen: Series) -> Iterator[Html]:
 
 @lru_cache(maxsize=2)
 def _leaderboard(fleet: Fleet) -> Html:
-    parts = [
-        element("h2", "Leaderboard"),
-        summary_cards(fleet.rows),
-        *leaderboard(fleet.rows, "/?series={}"),
-    ]
+    parts = [element("h2", "Leaderboard"), summary_cards(fleet.rows), *leaderboard(fleet.rows, "/?series={}")]
     return join(parts)
-
-
-def _api() -> Iterator[Html]:
-    yield element("h2", "For programs")
-    rows = (
-        [element("code", route if "{" in route else element("a", route, href=route)), about]
-        for route, about in answers.ROUTES.items()
-    )
-    yield shown_table(Table(["address", "what it answers, as JSON"], rows), class_="api")
 
 
 @dataclass(frozen=True)
@@ -195,16 +186,11 @@ def _whole_day(text: str) -> Html:
 
 
 def _quality(quality: Mapping[str, Mapping[str, Any]]) -> Html:
-    rows = (
-        [
-            TASKS[task].title,
-            number(told["multiple_of_naive"]),
-            told["verdict"],
-            number(told["multiple_of_best"]),
-            told["verdict_against_best"],
-        ]
-        for task, told in quality.items()
-    )
+    rows = []
+    for task, told in quality.items():
+        naive = [number(told["multiple_of_naive"]), told["verdict"]]
+        best = [number(told["multiple_of_best"]), told["verdict_against_best"]]
+        rows.append([TASKS[task].title, *naive, *best])
     head = ["task", "× naive", "verdict", "× best baseline", "verdict"]
     caption = "Mean absolute error on the test span as a multiple of the naive forecast's and of the best "
     return shown_table(Table(head, rows, f"{caption}baseline's: below 1 is less"))
@@ -289,3 +275,111 @@ def _covered(lines: Sequence[tuple[str, Mapping[str, Any]]]) -> Html:
     )
     caption = "Quantiles: CRPS as a multiple of naive's error, and how many truths lay within each interval"
     return shown_table(Table(["task", "CRPS × naive", *(f"within {name}" for name in names)], rows, caption))
+
+
+STYLE_SHEET: Final = (
+    STYLE
+    + """
+.chart { width: 100%; height: auto; display: block; }
+.chart text { fill: var(--soft); font: 13px system-ui, sans-serif; }
+.chart path { fill: none; }
+.chart .grid { stroke: var(--rule); }
+.chart .now { stroke: var(--soft); stroke-dasharray: 2 4; }
+.chart .wick { stroke-width: 1; }
+.chart .gain { stroke: var(--gain); } .chart .body.gain { fill: var(--gain); }
+.chart .loss { stroke: var(--loss); } .chart .body.loss { fill: var(--loss); }
+.chart .fan { fill: var(--fan); }
+.chart .line { stroke: var(--blue); stroke-width: 2.5; }
+.chart .dot { fill: var(--blue); }
+.chart .bands { stroke: var(--purple); stroke-width: 1.5; stroke-dasharray: 6 4; }
+.narrow-chart { display: none; }
+@media (max-width: 40rem) { .wide-chart { display: none; } .narrow-chart { display: block; } }
+form { display: flex; flex-wrap: wrap; gap: .5rem; align-items: center; margin: 1.25rem 0 .5rem; }
+label { font-weight: 600; }
+select, button { font: inherit; color: var(--ink); background: var(--card); border: 1px solid var(--soft);
+  border-radius: .4rem; padding: .4rem .6rem; min-height: 2.75rem; max-width: 100%; }
+:focus-visible { outline: 3px solid var(--blue); outline-offset: 2px; }
+.skip { position: absolute; left: -99rem; } .skip:focus { position: static; }
+#present { min-height: 24rem; }
+.whole { white-space: nowrap; }
+caption { max-width: calc(100vw - 2rem); }
+#present > h2 { margin-top: 1rem; }
+.quiet { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%);
+  white-space: nowrap; }
+code { font-size: .9em; overflow-wrap: anywhere; }
+.api td, .api th { text-align: left; white-space: normal; min-width: 10rem; }
+"""
+)
+
+SCRIPT: Final = """"use strict";
+(() => {
+  const root = document.documentElement;
+  root.dataset.errors = root.dataset.shown = 0;
+  const count = (name) => { root.dataset[name] = Number(root.dataset[name]) + 1; };
+  addEventListener("error", () => count("errors"));
+  addEventListener("unhandledrejection", () => count("errors"));
+  addEventListener("securitypolicyviolation", () => count("errors"));
+
+  const select = document.getElementById("series");
+  const present = document.getElementById("present");
+  const status = document.getElementById("status");
+  const MOST_S = 60;
+  let timer = 0, turn = 0, tag = "";
+
+  const cut = new ResizeObserver((seen) => requestAnimationFrame(() => seen.forEach(({ target }) =>
+    target.classList.toggle("cut", target.scrollWidth > target.clientWidth))));
+  const watch = (where) => where.querySelectorAll(".scroll").forEach((box) => cut.observe(box));
+
+  const seconds = (answer) => {
+    const told = answer.headers.get("retry-after") ||
+      (/max-age=(\\d+)/.exec(answer.headers.get("cache-control") || "") || [])[1];
+    return Math.min(MOST_S, Math.max(1, Number(told) || MOST_S));
+  };
+  const say = (text, isShownBelow) => {
+    status.textContent = text;
+    status.classList.toggle("quiet", isShownBelow);
+  };
+  const ask = async (name, mine) => {
+    const answer = await fetch("/part/" + encodeURIComponent(name), {
+      cache: "no-store", signal: AbortSignal.timeout(45000) });
+    const text = await answer.text();
+    if (mine !== turn) return 0;
+    const found = name + " " + (answer.headers.get("etag") || answer.status);
+    if (found !== tag) {
+      tag = found;
+      cut.disconnect();
+      present.innerHTML = text;
+      watch(document);
+      say(present.querySelector("[data-status]").dataset.status, true);
+    }
+    count("shown");
+    return seconds(answer);
+  };
+  const show = async (name) => {
+    const mine = ++turn;
+    clearTimeout(timer);
+    present.setAttribute("aria-busy", "true");
+    let next_s = 10;
+    try { next_s = await ask(name, mine); }
+    catch { if (mine === turn) { say("The server does not answer; trying again.", false); tag = ""; } }
+    if (mine !== turn) return;
+    present.removeAttribute("aria-busy");
+    timer = setTimeout(() => show(name), 1000 * next_s);
+  };
+
+  document.getElementById("choose").querySelector("button").hidden = true;
+  select.addEventListener("change", () => {
+    history.replaceState(null, "", "/?series=" + encodeURIComponent(select.value));
+    say(select.value + ": asking for the forecast.", false);
+    show(select.value);
+  });
+  watch(document);
+  show(select.value);
+})();
+"""
+
+ICON: Final = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">'
+    '<path d="M4 2v12M12 2v12" stroke="#8a94a0"/><path fill="#2f9e83" d="M2 5h4v6H2z"/>'
+    '<path fill="#1769aa" d="M10 4h4v6h-4z"/></svg>'
+)

@@ -10,7 +10,7 @@ import math
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -22,10 +22,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from v8.app import answers
-from v8.app.assets import ICON, SCRIPT, STYLE_SHEET
 from v8.app.desk import RETRY_S, Desk, Promise
 from v8.app.guard import PATIENCE_S, Connection, Crowd, Guard, Listener, Policy, Tell, json_answer
-from v8.app.page import Shown, page, record_part, said
+from v8.app.page import ICON, SCRIPT, STYLE_SHEET, Shown, page, record_part, said
 from v8.app.places import Fleet
 from v8.errors import ProfileError, V8Error
 from v8.machine.interruption import stop_signals_answered_by
@@ -38,7 +37,6 @@ WAIT_S: Final = 20.0
 LEAVE_S: Final = 1.0
 """How long open answers may take when the server stops, in seconds."""
 
-_KEPT: Final = "max-age=3600"
 _FILES: Final = {
     "/page.css": (STYLE_SHEET, "text/css"),
     "/page.js": (SCRIPT, "text/javascript"),
@@ -58,44 +56,54 @@ class Site:
     """The routes: a desk is shown, whose candles come from a source of that name."""
 
     def __init__(self, desk: Desk, source: str) -> None:
-        self._desk, self._source = desk, source
+        self._desk = desk
+        self._told: dict[str, Callable[[], dict[str, Any]]] = {
+            "/api/series": lambda: answers.series_list(desk.fleet),
+            "/api/leaderboard": lambda: answers.leaderboard(desk.fleet),
+            "/api/health": lambda: answers.health(desk.fleet, source, desk.now_s()),
+            "/openapi.json": answers.description,
+        }
+        self.routes: Final[dict[str, Callable[[Request], Awaitable[Response]]]] = {
+            "/": self._page,
+            "/part/{series}": self._part,
+            "/api/forecast/{series}": self._forecast,
+            "/api/track/{series}": self._track,
+            **dict.fromkeys(self._told, self._telling),
+            **dict.fromkeys(_FILES, self._file),
+        }
 
-    async def page(self, request: Request) -> Response:
+    async def _page(self, request: Request) -> Response:
         """Answer with the page; a series in the query is shown at once, for those without a script."""
         fleet, name = self._desk.fleet, request.query_params.get("series")
         if name is None:
-            first = Series.parse(fleet.rows[0].series)
-            return _html(page(fleet, first, None))
+            return _html(page(fleet, Series.parse(fleet.rows[0].series), None))
         series = _find(fleet, name)
         part, status, _ = await self._part_of(series)
         return _html(page(fleet, series, part), status)
 
-    async def part(self, request: Request) -> Response:
+    async def _part(self, request: Request) -> Response:
         """Answer with the part of the page about one series."""
-        series = _find(self._desk.fleet, request.path_params["series"])
-        part, status, headers = await self._part_of(series)
-        return _html(part, status, headers)
+        return _html(*await self._part_of(self._series(request)))
 
-    def plain(self) -> dict[str, Callable[[], dict[str, Any]]]:
-        """Return per address what is answered at once, whatever is asked."""
-        desk = self._desk
-        return {
-            "/api/series": lambda: answers.series_list(desk.fleet),
-            "/api/leaderboard": lambda: answers.leaderboard(desk.fleet),
-            "/api/health": lambda: answers.health(desk.fleet, self._source, desk.now_s()),
-            "/openapi.json": answers.description,
-        }
+    async def _telling(self, request: Request) -> Response:
+        """Answer at once, whatever is asked."""
+        return json_answer(self._told[request.scope["path"]]())
 
-    async def forecast(self, request: Request) -> Response:
-        """Answer `/api/forecast/{series}`."""
-        kept = self._desk.forecast(_find(self._desk.fleet, request.path_params["series"]))
+    async def _file(self, request: Request) -> Response:
+        content, kind = _FILES[request.scope["path"]]
+        return Response(content, 200, {"cache-control": "max-age=3600"}, f"{kind}; charset=utf-8")
+
+    async def _forecast(self, request: Request) -> Response:
+        kept = self._desk.forecast(self._series(request))
         found: Shown = await _finished(kept)
         return json_answer(found.content, cache_control=self._freshness(kept))
 
-    async def track(self, request: Request) -> Response:
-        """Answer `/api/track/{series}`."""
-        series = _find(self._desk.fleet, request.path_params["series"])
+    async def _track(self, request: Request) -> Response:
+        series = self._series(request)
         return json_answer(answers.track(await _finished(self._desk.record()), series))
+
+    def _series(self, request: Request) -> Series:
+        return _find(self._desk.fleet, request.path_params["series"])
 
     async def _part_of(self, series: Series) -> tuple[Html, int, dict[str, str]]:
         """Return the part about a series, the status that goes with it, and when to ask again."""
@@ -117,23 +125,9 @@ class Site:
 
 def application(site: Site, policy: Policy) -> Guard:
     """Return all routes of a site behind the guard."""
-    answered: dict[str, Callable[[Request], Any]] = {
-        "/": site.page,
-        "/part/{series}": site.part,
-        "/api/forecast/{series}": site.forecast,
-        "/api/track/{series}": site.track,
-        **{path: _telling(tell) for path, tell in site.plain().items()},
-        **{path: _file(*about) for path, about in _FILES.items()},
-    }
-    routes = [Route(path, answer, methods=["GET"]) for path, answer in answered.items()]
-    handlers: dict[Any, Any] = {
-        HTTPException: _on_http,
-        UnknownSeriesError: _on_unknown,
-        V8Error: _on_trouble,
-        TimeoutError: _on_trouble,
-        Exception: _on_bug,
-    }
-    inner = Starlette(routes=routes, exception_handlers=handlers)
+    routes = [Route(path, answer, methods=["GET"]) for path, answer in site.routes.items()]
+    kinds: tuple[Any, ...] = (HTTPException, UnknownSeriesError, V8Error, TimeoutError, Exception)
+    inner = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, _on_error))
     inner.router.redirect_slashes = False
     return Guard(inner, policy)
 
@@ -141,7 +135,18 @@ def application(site: Site, policy: Policy) -> Guard:
 def listening(host: str, port: int, tell: Tell = lambda text: None) -> Listener:
     """Return a socket that listens, or ProfileError; port 0 takes any free one. It tells of a crowd."""
     try:
-        return _listening(Crowd(tell), *socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0])
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # The protocol is named: asyncio sends at once only on sockets that say they are TCP; on others every
+        # answer of two parts waits 40 ms for the reader's acknowledgement of the first.
+        listener = Listener(family, kind, protocol, Crowd(tell))
+        with ExitStack() as failed:
+            failed.callback(listener.close)
+            if os.name == "posix":
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen()
+            failed.pop_all()
+        return listener
     except (OSError, OverflowError) as error:
         got = getattr(error, "strerror", None) or type(error).__name__
         raise ProfileError(
@@ -150,21 +155,6 @@ def listening(host: str, port: int, tell: Tell = lambda text: None) -> Listener:
             got=got,
             fix="Stop what listens there, or choose another param:port; 0 takes any that is free",
         ) from error
-
-
-def _listening(crowd: Crowd, family: int, kind: int, protocol: int, _: str, address: Any) -> Listener:
-    # The protocol is named: asyncio sends at once only on sockets that say they are TCP; on others every
-    # answer of two parts waits 40 ms for the reader's acknowledgement of the first.
-    listener = Listener(family, kind, protocol, crowd)
-    try:
-        if os.name == "posix":
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen()
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 class _Server(uvicorn.Server):
@@ -220,22 +210,6 @@ def _html(content: Html, status: int = 200, headers: dict[str, str] | None = Non
     return Response(body, status, {**named, **(headers or {})}, "text/html; charset=utf-8")
 
 
-def _file(content: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
-    body = content.encode("utf-8")
-
-    async def answer(request: Request) -> Response:
-        return Response(body, 200, {"cache-control": _KEPT}, f"{kind}; charset=utf-8")
-
-    return answer
-
-
-def _telling(tell: Callable[[], dict[str, Any]]) -> Callable[[Request], Awaitable[Response]]:
-    async def answer(request: Request) -> Response:
-        return json_answer(tell())
-
-    return answer
-
-
 def _content_of(error: V8Error | TimeoutError, series: str) -> dict[str, Any]:
     if isinstance(error, V8Error):
         return answers.fault_of(error, series)
@@ -243,21 +217,15 @@ def _content_of(error: V8Error | TimeoutError, series: str) -> dict[str, Any]:
     return answers.fault(series, rule, "work that is not done yet", "Ask again in a moment")
 
 
-async def _on_http(request: Request, error: Any) -> Response:
-    content = answers.fault("address", "is one that /openapi.json lists", "another", "Look there")
-    return json_answer(content, error.status_code)
-
-
-async def _on_unknown(request: Request, error: Any) -> Response:
-    return json_answer(error.content, 404)
-
-
-async def _on_trouble(request: Request, error: Any) -> Response:
-    content = _content_of(error, request.path_params.get("series", "the server"))
-    return json_answer(content, 503, retry_after=f"{RETRY_S:.0f}")
-
-
-async def _on_bug(request: Request, error: Exception) -> Response:
-    """Tell nothing of a mistake of ours; the server's own output has the traceback."""
+async def _on_error(request: Request, error: Any) -> Response:
+    """Tell what strangers may read; of a mistake of ours the server's own output has the traceback."""
+    if isinstance(error, UnknownSeriesError):
+        return json_answer(error.content, 404)
+    if isinstance(error, HTTPException):
+        content = answers.fault("address", "is one that /openapi.json lists", "another", "Look there")
+        return json_answer(content, error.status_code)
+    if isinstance(error, V8Error | TimeoutError):
+        content = _content_of(error, request.path_params.get("series", "the server"))
+        return json_answer(content, 503, retry_after=f"{RETRY_S:.0f}")
     content = answers.fault("the server", "must not fail", "a mistake in v8", "Tell whoever runs it")
     return json_answer(content, 500)

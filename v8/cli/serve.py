@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
-from v8.app.desk import Desk, SourceClock, Tools
+from v8.app.desk import Desk, SourceClock
 from v8.app.guard import LOOPBACK_NAMES, Policy
 from v8.app.page import shown
 from v8.app.places import FleetForecasts, HubPlace, LedgerReader, Place, RunPlace
@@ -43,7 +43,8 @@ def serve_page(
     place_models("auto", "1", "1")  # the same sums in the same order as when the models were judged
     with quiet_start():
         clock = SourceClock(partial(present_of, candles))
-        desk = Desk(place, Tools(FleetForecasts(candles), tracks, clock, tell), shown)
+        issue = FleetForecasts(candles)
+        desk = Desk(place, shown, issue=issue, record=tracks, present=clock, tell=tell)
         desk.begin(WAIT_S)
     policy = Policy(None if host else LOOPBACK_NAMES, (HUB_PAGE,) if "SPACE_ID" in os.environ else ())
     name, port = listener.getsockname()[:2]

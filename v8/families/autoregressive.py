@@ -1,26 +1,25 @@
 """Families that forecast bar after bar, each from their own forecast before, and attend to the window.
 
-Shape legend: B batch, T lookback or time, H horizon, D channels, U units, C columns of a candle.
+Validation and every published file decode so, in one graph: the loop over the horizon is written out, and
+plain Keras runs it. In training, and nowhere else, a decoder is taught ("teacher forcing", shifted by one):
+it reads the horizon at once, the truth of the bar before in the place of the forecast of it. Windows that are
+not taught read forecasts of a first pass over the newest candle, repeated: one step of Jacobi's iteration
+towards what the loop would give (Song et al. 2021, arXiv:2002.03629). So a training step costs two passes and
+no loop, which would take four times as long to compile. A first pass over the truth (Mihaylova and Martins
+2019, arXiv:1906.07651) was tried, see scripts/RESULTS.md.
+
+Shape legend: B batch, T lookback or queries, S keys, F features, H horizon, D channels, U units, N heads,
+K channels of a head, C columns of a candle.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from v8.columns import OHLC
-from v8.families.decoding import (
-    Attention,
-    Memory,
-    RecurrentDecoder,
-    attention_flop,
-    causal_mask,
-    decoded,
-    encoded,
-)
+from v8.columns import OHLC, TASK_OHLC
 from v8.families.family import (
     Dropout,
     Family,
@@ -33,38 +32,190 @@ from v8.families.family import (
     recurrent_flop,
 )
 
+TEACHER: Final = "teacher"
+"""Name of the layer that draws whose candle is read."""
+HEAD_EQUATION: Final = "bhd,dc->bhc"
+MASKED: Final = -1e9
+"""Added to a score, leaves nothing of it after the softmax."""
+LONGEST_WAVE: Final = 10_000.0
+"""Ratio of the longest wave of the positions to the shortest (Vaswani et al. 2017)."""
+States = list[list[Any]]
+"""The states of each recurrent layer, (B, U); an LSTM has two."""
+
+
+class Decoder(Protocol):
+    """Turns the scaled candle before a bar into channels of that bar."""
+
+    def following(self, candle_B1C: Any) -> Any:
+        """Return the next bar, (B, 1, D); called once a bar, in order, it keeps what earlier bars left."""
+
+    def whole(self, candles_BHC: Any) -> Any:
+        """Return all bars, (B, H, D), none of which depends on a later candle than the one before it."""
+
+
+def decoded(network: TaughtSettings, window_BTF: Any, layers: Layers, decoder: Decoder) -> dict[str, Any]:
+    """Decode the horizon from the newest candle on, taught where `layers` have a truth; apply the heads."""
+    ops, num_bars = layers.keras.ops, layers.shape.horizon_bars
+    heads = {task.name: layers.head(task, HEAD_EQUATION) for task in layers.shape.tasks}
+    newest_B1C = layers.columns(layers.newest(window_BTF), OHLC)
+    if layers.truth_BHC is None:
+        bars = [decoder.following(newest_B1C)]
+        for bar in range(num_bars - 1):
+            # The head has a bias of its own for each bar, so it is shown the whole horizon.
+            repeated_BHD = ops.concatenate([bars[-1]] * num_bars, axis=-2)
+            bars.append(decoder.following(ops.take(heads[TASK_OHLC](repeated_BHD), [bar], axis=-2)))
+        x_BHD = ops.concatenate(bars, axis=-2)
+    else:
+        earlier = list(range(num_bars - 1))
+        first_BHC = heads[TASK_OHLC](decoder.whole(ops.concatenate([newest_B1C] * num_bars, axis=-2)))
+        own = ops.stop_gradient(ops.take(first_BHC, earlier, axis=-2))
+        truth, share = ops.take(layers.truth_BHC, earlier, axis=-2), network.teacher_forcing
+        drop = layers.keras.layers.Dropout(share, seed=next(layers.seeds), dtype="float32", name=TEACHER)
+        is_own = drop(ops.ones_like(ops.take(newest_B1C, [0], axis=-1))) > 0
+        x_BHD = decoder.whole(ops.concatenate([newest_B1C, ops.where(is_own, own, truth)], axis=-2))
+    medians = {name: head(x_BHD) for name, head in heads.items()}
+    return medians | layers.quantile_heads(x_BHD, HEAD_EQUATION)
+
+
+def _encoded(
+    window_BTF: Any, layers: Layers, kind: str, units: Sequence[int], dropout: float
+) -> tuple[Any, States]:
+    """Read the window with layers, "GRU" or "LSTM", of which some channels are dropped in between.
+
+    Returns every state of the last layer, (B, T, U), and the last states of each.
+    """
+    x, states = window_BTF, States()
+    for number, each in enumerate(units, 1):
+        name = f"encoder_{number}"
+        x = layers.dropout(name, dropout if number > 1 else 0.0, is_sequence=True)(x)
+        x, *last = layers.loop(kind, each, name, return_sequences=True, return_state=True)(x)
+        states.append(last)
+    return x, states
+
+
+class _RecurrentDecoder:
+    """Cells, "GRU" or "LSTM", as large as the encoder's layers, which go on from where those ended.
+
+    While a network is taught every candle is known before the first step, so layers with the weights of the
+    cells read them all: a loop that compiles in a third of the time of steps that are written out. `look`
+    maps states of the last cell, (B, 1 or H, U), to channels, (B, 1 or H, D).
+    """
+
+    def __init__(
+        self, layers: Layers, kind: str, states: States, dropout: float, look: Callable[[Any], Any]
+    ) -> None:
+        names = [f"decoder_{number}" for number in range(1, len(states) + 1)]
+        made, options = f"{kind}Cell", dict[str, bool]()
+        if layers.truth_BHC is not None:
+            made, options = kind, {"return_sequences": True}
+        self._ops, self._states, self._look = layers.keras.ops, states, look
+        self._cells = [
+            layers.loop(made, one[0].shape[-1], name, **options)
+            for one, name in zip(states, names, strict=True)
+        ]
+        self._drops = [layers.dropout(name, dropout if place else 0.0) for place, name in enumerate(names)]
+
+    def following(self, candle_B1C: Any) -> Any:
+        """Take one step, and look at the window."""
+        x, following = self._ops.squeeze(candle_B1C, axis=-2), States()
+        for cell, drop, own in zip(self._cells, self._drops, self._states, strict=True):
+            x, next_own = cell(drop(x), own)
+            following.append(next_own)
+        self._states = following
+        return self._look(self._ops.expand_dims(x, axis=-2))
+
+    def whole(self, candles_BHC: Any) -> Any:
+        """Take all steps, and look at the window once."""
+        x = candles_BHC
+        for layer, drop, own in zip(self._cells, self._drops, self._states, strict=True):
+            x = layer(drop(x), initial_state=own)
+        return self._look(x)
+
+
+class Memory(NamedTuple):
+    """What can be attended to: keys (B, N, K, S) and values (B, N, S, K)."""
+
+    keys_BNKS: Any
+    values_BNSK: Any
+
+    def with_more(self, more: "Memory", layers: Layers) -> "Memory":
+        """Return both, the newer ones last."""
+        join = layers.keras.ops.concatenate
+        keys = join([self.keys_BNKS, more.keys_BNKS], axis=-1)
+        return Memory(keys, join([self.values_BNSK, more.values_BNSK], axis=-2))
+
+
+class Attention:
+    """Attention with several heads, in parts, so that a decoder makes keys and values once and keeps them.
+
+    Arithmetic and weights are those of keras.layers.MultiHeadAttention (Vaswani et al. 2017,
+    arXiv:1706.03762); a test compares the two. `width` channels go in and out, a multiple of `num_heads`; so
+    many steps attend in one `read`, and one `memory` has so many keys.
+    """
+
+    def __init__(
+        self, layers: Layers, width: int, num_heads: int, name: str, *, num_queries: int, num_keys: int
+    ) -> None:
+        def part(role: str, equation: str, output_shape: tuple[int, ...], bias_axes: str) -> Any:
+            kernel = layers.keras.initializers.GlorotUniform(seed=next(layers.seeds))
+            return layers.keras.layers.EinsumDense(
+                equation,
+                output_shape=output_shape,
+                bias_axes=bias_axes,
+                kernel_initializer=kernel,
+                dtype=layers.precision,
+                name=f"{name}_{role}",
+            )
+
+        self._ops, size = layers.keras.ops, width // num_heads
+        self._query = part("query", "btd,dnk->bntk", (num_heads, num_queries, size), "nk")
+        self._key = part("key", "bsd,dnk->bnks", (num_heads, size, num_keys), "nk")
+        self._value = part("value", "bsd,dnk->bnsk", (num_heads, num_keys, size), "nk")
+        self._output = part("output", "bntk,nkd->btd", (num_queries, width), "d")
+
+    def memory(self, x_BSD: Any) -> Memory:
+        """Make keys and values."""
+        return Memory(self._key(x_BSD), self._value(x_BSD))
+
+    def read(self, x_BTD: Any, memory: Memory, mask_TS: NDArray[np.float32] | None = None) -> Any:
+        """Attend from x to a memory, (B, T, D); the mask is added to the scores."""
+        ops, query_BNTK = self._ops, self._query(x_BTD)
+        scores_BNTS = ops.matmul(query_BNTK * query_BNTK.shape[-1] ** -0.5, memory.keys_BNKS)
+        if mask_TS is not None:
+            scores_BNTS = scores_BNTS + mask_TS
+        is_alone = scores_BNTS.shape[-1] == 1  # Keras warns of a softmax over one
+        weights_BNTS = ops.ones_like(scores_BNTS) if is_alone else ops.softmax(scores_BNTS, axis=-1)
+        return self._output(ops.matmul(weights_BNTS, memory.values_BNSK))
+
+
+def attention_flop(num_queries: int, num_keys: int, width: int) -> float:
+    """Count scores and weighted sums of an attention; its dense layers are `dense_flop`."""
+    return 4.0 * num_queries * num_keys * width
+
 
 class GruAttentionNetwork(TaughtSettings):
-    """Sizes of encoder and decoder, which are alike."""
+    """Sizes of GRU layers of the encoder and cells of the decoder, alike; channels are dropped in between."""
 
     recurrent_units: Units
-    """Units of each GRU layer of the encoder, first to last, and of the decoder's cells."""
     dropout: Dropout
-    """Share of channels dropped between the layers, one draw a sequence; 0 switches it off."""
 
 
 def _gru_attention(network: GruAttentionNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
     width = network.recurrent_units[-1]
-    window_BTU, states = encoded(window_BTF, layers, "GRU", network.recurrent_units, network.dropout)
+    window_BTU, states = _encoded(window_BTF, layers, "GRU", network.recurrent_units, network.dropout)
     query, key = layers.dense(width, "query"), layers.dense(width, "key", use_bias=False)
-    attend, key_BTU = _attention(layers, width), key(window_BTU)
+    attend = layers.keras.layers.AdditiveAttention(dtype=layers.precision, name="attention")
+    bars = layers.shape.lookback_bars
+    attend.build([(None, num, width) for num in (layers.shape.horizon_bars, bars, bars)])
+    # Keras draws it without a seed.
+    attend.scale.assign(layers.keras.initializers.GlorotUniform(seed=next(layers.seeds))((width,)))
+    key_BTU = key(window_BTU)
 
     def look(x_BHU: Any) -> Any:
         return x_BHU + attend([query(x_BHU), window_BTU, key_BTU])
 
-    decoder = RecurrentDecoder(layers, "GRU", states, network.dropout, look)
+    decoder = _RecurrentDecoder(layers, "GRU", states, network.dropout, look)
     return decoded(network, window_BTF, layers, decoder)
-
-
-def _attention(layers: Layers, width: int) -> Any:
-    keras, shape = layers.keras, layers.shape
-    attend = keras.layers.AdditiveAttention(dtype=layers.precision, name="attention")
-    attend.build(
-        [(None, bars, width) for bars in (shape.horizon_bars, shape.lookback_bars, shape.lookback_bars)]
-    )
-    # Keras draws it without a seed.
-    attend.scale.assign(keras.initializers.GlorotUniform(seed=next(layers.seeds))((width,)))
-    return attend
 
 
 def _gru_flop(network: GruAttentionNetwork, shape: NetworkShape) -> float:
@@ -86,17 +237,16 @@ GRU_ATTENTION: Final = Family(
 
 
 class LstmAttentionNetwork(TaughtSettings):
-    """Sizes of encoder, decoder, attention and output."""
+    """Sizes of LSTM layers of the encoder and cells of the decoder, alike, attention and output.
+
+    The last of the former is a multiple of `num_heads`, the heads of the attention. Dense layers (ReLU) read
+    the decoder's state and what it attended to. Channels are dropped between the layers.
+    """
 
     recurrent_units: Units
-    """Units of each LSTM layer of the encoder, first to last, and of the decoder's cells; the last number is
-    a multiple of `num_heads`."""
     num_heads: Size
-    """Heads of the attention."""
     dense_units: Units
-    """Units of each dense layer (ReLU) over the decoder's state and what it attended to, first to last."""
     dropout: Dropout
-    """Share of channels dropped between the layers, one draw a sequence; 0 switches it off."""
 
     @model_validator(mode="after")
     def _heads_share_the_units(self) -> Self:
@@ -109,10 +259,10 @@ class LstmAttentionNetwork(TaughtSettings):
 
 def _lstm_attention(network: LstmAttentionNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
     ops, shape, width = layers.keras.ops, layers.shape, network.recurrent_units[-1]
-    window_BTU, states = encoded(window_BTF, layers, "LSTM", network.recurrent_units, network.dropout)
+    window_BTU, states = _encoded(window_BTF, layers, "LSTM", network.recurrent_units, network.dropout)
     num_bars = 1 if layers.truth_BHC is None else shape.horizon_bars
     steps = {"num_queries": num_bars, "num_keys": shape.lookback_bars}
-    attention = Attention.make(layers, width, network.num_heads, "attention", **steps)
+    attention = Attention(layers, width, network.num_heads, "attention", **steps)
     memory = attention.memory(window_BTU)
     dense = [
         (layers.dense(units, f"dense_{number}", "relu"), layers.dropout(f"dense_{number}", network.dropout))
@@ -125,7 +275,7 @@ def _lstm_attention(network: LstmAttentionNetwork, window_BTF: Any, layers: Laye
             x_BHD = drop(layer(x_BHD))
         return x_BHD
 
-    decoder = RecurrentDecoder(layers, "LSTM", states, network.dropout, look)
+    decoder = _RecurrentDecoder(layers, "LSTM", states, network.dropout, look)
     return decoded(network, window_BTF, layers, decoder)
 
 
@@ -146,23 +296,20 @@ LSTM_ATTENTION: Final = Family(
     outputs=_lstm_attention,
     forward_flop=_lstm_flop,
 )
-LONGEST_WAVE: Final = 10_000.0
-"""Ratio of the longest wave of the positions to the shortest (Vaswani et al. 2017)."""
 
 
 class TransformerNetwork(TaughtSettings):
-    """Sizes of encoder and decoder."""
+    """Sizes of encoder and decoder.
+
+    `width` are the channels of every bar, even and a multiple of `num_heads`, those of each attention; units
+    are of the feed-forward part (GELU) of each layer. Channels are dropped after each part of a layer.
+    """
 
     width: Size
-    """Channels of every bar, even and a multiple of `num_heads`."""
     num_heads: Size
-    """Heads of each attention."""
     encoder_units: Units
-    """Units of the feed-forward part (GELU) of each encoder layer, first to last."""
     decoder_units: Units
-    """Units of the feed-forward part (GELU) of each decoder layer, first to last."""
     dropout: Dropout
-    """Share of channels dropped after each part of a layer, one draw a sequence; 0 switches it off."""
 
     @property
     def first_units(self) -> int:
@@ -182,87 +329,79 @@ def positions(num_bars: int, width: int) -> NDArray[np.float32]:
     return np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(num_bars, width).astype(np.float32)
 
 
-@dataclass
 class _Layer:
-    """One layer of encoder or decoder; each part's result is added to what it read, and normalised."""
+    """One layer of encoder or decoder; each part's result is added to what it read, and normalised.
 
-    network: TransformerNetwork
-    layers: Layers
-    name: str
-    units: int
-    num_bars: int
+    A decoder's attends to bars up to its own, then to the window, whose keys serve all bars.
+    """
 
-    def __post_init__(self) -> None:
-        self.own = self.attention("own", self.num_bars)
-        self.widen = self.layers.dense(self.units, f"{self.name}_widen", "gelu")
-        self.narrow = self.layers.dense(self.network.width, f"{self.name}_narrow")
-        self.add_own, self.add_dense = self.added("own"), self.added("dense")
+    def __init__(
+        self,
+        network: TransformerNetwork,
+        layers: Layers,
+        name: str,
+        units: int,
+        *,
+        num_bars: int,
+        window_BTD: Any = None,
+    ) -> None:
+        def attention(part: str, num_keys: int) -> Attention:
+            steps = {"num_queries": num_bars, "num_keys": num_keys}
+            return Attention(layers, network.width, network.num_heads, f"{name}_{part}", **steps)
 
-    def attention(self, part: str, num_keys: int) -> Attention:
-        sizes, name = (self.network.width, self.network.num_heads), f"{self.name}_{part}"
-        return Attention.make(self.layers, *sizes, name, num_queries=self.num_bars, num_keys=num_keys)
+        def added(part: str) -> Callable[[Any, Any], Any]:
+            drop = layers.dropout(f"{name}_{part}", network.dropout, is_sequence=True)
+            norm = layers.keras.layers.LayerNormalization(dtype=layers.precision, name=f"{name}_{part}_norm")
+            return lambda x, y: norm(x + drop(y))
 
-    def added(self, part: str) -> Callable[[Any, Any], Any]:
-        keras, name = self.layers.keras, f"{self.name}_{part}"
-        drop = self.layers.dropout(name, self.network.dropout, is_sequence=True)
-        norm = keras.layers.LayerNormalization(dtype=self.layers.precision, name=f"{name}_norm")
-        return lambda x, y: norm(x + drop(y))
-
-    def dense(self, x_BTD: Any) -> Any:
-        return self.add_dense(x_BTD, self.narrow(self.widen(x_BTD)))
+        self._layers, self._num_bars, self._past = layers, num_bars, list[Memory]()
+        self._own = attention("own", num_bars)
+        self._widen = layers.dense(units, f"{name}_widen", "gelu")
+        self._narrow = layers.dense(network.width, f"{name}_narrow")
+        self._add_own, self._add_dense = added("own"), added("dense")
+        self._window: Memory | None = None
+        if window_BTD is not None:
+            self._other, self._add_other = attention("other", window_BTD.shape[-2]), added("other")
+            self._window = self._other.memory(window_BTD)
 
     def encoded(self, x_BTD: Any) -> Any:
         """Attend from every bar to all."""
-        return self.dense(self.add_own(x_BTD, self.own.read(x_BTD, self.own.memory(x_BTD))))
-
-
-@dataclass
-class _DecoderLayer(_Layer):
-    """A layer that attends to bars up to its own, then to the window, whose keys serve all bars."""
-
-    window_BTD: Any
-    past: Memory | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.other, self.add_other = self.attention("other", self.window_BTD.shape[-2]), self.added("other")
-        self.window = self.other.memory(self.window_BTD)
+        return self._rest(x_BTD, self._own.read(x_BTD, self._own.memory(x_BTD)))
 
     def following(self, x_B1D: Any) -> Any:
         """Attend to the bars so far, which are kept; later ones do not exist yet."""
-        new = self.own.memory(x_B1D)
-        self.past = self.past.with_more(new, self.layers) if self.past else new
-        return self.watched(x_B1D, self.own.read(x_B1D, self.past))
+        new = self._own.memory(x_B1D)
+        self._past = [self._past[0].with_more(new, self._layers) if self._past else new]
+        return self._rest(x_B1D, self._own.read(x_B1D, self._past[0]))
 
     def whole(self, x_BHD: Any) -> Any:
         """Attend from every bar to itself and those before it."""
-        memory, mask_HH = self.own.memory(x_BHD), causal_mask(self.num_bars)
-        return self.watched(x_BHD, self.own.read(x_BHD, memory, mask_HH))
+        mask_HH = np.triu(np.full((self._num_bars, self._num_bars), MASKED, np.float32), 1)
+        return self._rest(x_BHD, self._own.read(x_BHD, self._own.memory(x_BHD), mask_HH))
 
-    def watched(self, x_BTD: Any, read_BTD: Any) -> Any:
-        x_BTD = self.add_own(x_BTD, read_BTD)
-        return self.dense(self.add_other(x_BTD, self.other.read(x_BTD, self.window)))
+    def _rest(self, x_BTD: Any, read_BTD: Any) -> Any:
+        x_BTD = self._add_own(x_BTD, read_BTD)
+        if self._window is not None:
+            x_BTD = self._add_other(x_BTD, self._other.read(x_BTD, self._window))
+        return self._add_dense(x_BTD, self._narrow(self._widen(x_BTD)))
 
 
-@dataclass
-class _Decoder:
-    """The layers over embedded candles; see `v8.families.decoding.Decoder`."""
+class _TransformerDecoder:
+    """The layers over candles, which `embed` maps with the bars that they stand at; see `Decoder`."""
 
-    stack: list[_DecoderLayer]
-    embed: Callable[[Any, NDArray[np.float32]], Any]
-    places_HD: NDArray[np.float32]
-    num_read: int = 0
+    def __init__(self, stack: list[_Layer], embed: Callable[[Any, Any], Any]) -> None:
+        self._stack, self._embed, self._num_read = stack, embed, 0
 
     def following(self, candle_B1C: Any) -> Any:
-        x_B1D = self.embed(candle_B1C, self.places_HD[[self.num_read]])
-        self.num_read += 1
-        for layer in self.stack:
+        x_B1D = self._embed(candle_B1C, [self._num_read])
+        self._num_read += 1
+        for layer in self._stack:
             x_B1D = layer.following(x_B1D)
         return x_B1D
 
     def whole(self, candles_BHC: Any) -> Any:
-        x_BHD = self.embed(candles_BHC, self.places_HD)
-        for layer in self.stack:
+        x_BHD = self._embed(candles_BHC, slice(None))
+        for layer in self._stack:
             x_BHD = layer.whole(x_BHD)
         return x_BHD
 
@@ -274,14 +413,16 @@ def _transformer(network: TransformerNetwork, window_BTF: Any, layers: Layers) -
     drop = layers.dropout("embedding", network.dropout, is_sequence=True)
     x_BTD = drop(embed(window_BTF) + positions(shape.lookback_bars, network.width))
     for number, units in enumerate(network.encoder_units, 1):
-        x_BTD = _Layer(network, layers, f"encoder_{number}", units, shape.lookback_bars).encoded(x_BTD)
+        x_BTD = _Layer(network, layers, f"encoder_{number}", units, num_bars=shape.lookback_bars).encoded(
+            x_BTD
+        )
     num_bars = 1 if layers.truth_BHC is None else shape.horizon_bars
     stack = [
-        _DecoderLayer(network, layers, f"decoder_{number}", units, num_bars, x_BTD)
+        _Layer(network, layers, f"decoder_{number}", units, num_bars=num_bars, window_BTD=x_BTD)
         for number, units in enumerate(network.decoder_units, 1)
     ]
     places_HD = positions(shape.horizon_bars, network.width)
-    decoder = _Decoder(stack, lambda candles, places: drop(embed_candle(candles) + places), places_HD)
+    decoder = _TransformerDecoder(stack, lambda candles, bars: drop(embed_candle(candles) + places_HD[bars]))
     return decoded(network, window_BTF, layers, decoder)
 
 

@@ -21,14 +21,11 @@ HOCHREITER: Final = "Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.
 
 
 class Seq2SeqNetwork(NetworkSettings):
-    """Sizes of encoder and decoder."""
+    """Sizes of encoder, per direction, and decoder; channels are dropped after each layer."""
 
     encoder_units: Units
-    """Units of each encoder layer per direction, first to last."""
     decoder_units: Units
-    """Units of each decoder layer, first to last."""
     dropout: Dropout
-    """Share of channels dropped after each layer, one draw a sequence; 0 switches it off."""
 
 
 def _seq2seq(network: Seq2SeqNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
@@ -57,19 +54,23 @@ BILSTM_SEQ2SEQ: Final = Family(
 
 
 class DenseNetwork(NetworkSettings):
-    """Sizes of LSTM and dense layers."""
+    """Sizes of LSTM and dense (ReLU) layers; channels are dropped after each LSTM layer."""
 
     encoder_units: Units
-    """Units of each LSTM layer, first to last."""
     dense_units: Units
-    """Units of each dense layer (ReLU), first to last."""
     dropout: Dropout
-    """Share of channels dropped after each LSTM layer, one draw a sequence; 0 switches it off."""
 
 
-def _lstm_dense(network: DenseNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
-    x_BD = layers.recurrent(window_BTF, "encoder", network.encoder_units, network.dropout)
-    for number, units in enumerate(network.dense_units, 1):
+class CloseNetwork(NetworkSettings):
+    """Sizes of the LSTM layers; channels are dropped after each."""
+
+    encoder_units: Units
+    dropout: Dropout
+
+
+def _lstm(network: DenseNetwork | CloseNetwork, x_BTF: Any, layers: Layers) -> dict[str, Any]:
+    x_BD = layers.recurrent(x_BTF, "encoder", network.encoder_units, network.dropout)
+    for number, units in enumerate(getattr(network, "dense_units", ()), 1):
         x_BD = layers.dense(units, f"dense_{number}", "relu")(x_BD)
     return layers.heads(x_BD, "bd,dhc->bhc")
 
@@ -79,26 +80,11 @@ LSTM_DENSE: Final = Family(
     sentence="Stacked LSTMs whose last state is read by dense layers.",
     source=HOCHREITER,
     settings=DenseNetwork,
-    outputs=_lstm_dense,
+    outputs=_lstm,
     forward_flop=lambda network, shape: recurrent_flop(
         shape.lookback_bars, shape.num_features, network.encoder_units
     ),
 )
-
-
-class CloseNetwork(NetworkSettings):
-    """Sizes of the LSTM layers."""
-
-    encoder_units: Units
-    """Units of each LSTM layer, first to last."""
-    dropout: Dropout
-    """Share of channels dropped after each layer, one draw a sequence; 0 switches it off."""
-
-
-def _lstm_close(network: CloseNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
-    close_BT1 = layers.columns(window_BTF, [CLOSE])
-    x_BD = layers.recurrent(close_BT1, "encoder", network.encoder_units, network.dropout)
-    return layers.heads(x_BD, "bd,dhc->bhc")
 
 
 LSTM_CLOSE: Final = Family(
@@ -106,18 +92,16 @@ LSTM_CLOSE: Final = Family(
     sentence="Stacked LSTMs over the closes alone.",
     source=HOCHREITER,
     settings=CloseNetwork,
-    outputs=_lstm_close,
+    outputs=lambda network, window_BTF, layers: _lstm(network, layers.columns(window_BTF, [CLOSE]), layers),
     forward_flop=lambda network, shape: recurrent_flop(shape.lookback_bars, 1, network.encoder_units),
 )
 
 
 class NewestRowNetwork(NetworkSettings):
-    """Sizes of the dense layers."""
+    """Sizes of the dense layers (GELU); channels are dropped after each."""
 
     dense_units: Units
-    """Units of each dense layer (GELU), first to last."""
     dropout: Dropout
-    """Share of channels dropped after each layer; 0 switches it off."""
 
 
 def _dense_newest(network: NewestRowNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:

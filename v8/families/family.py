@@ -22,19 +22,23 @@ from v8.tasks import Task
 HEAD_PREFIX = "head_"
 Size = Annotated[int, Field(ge=1, le=4096)]
 Units = Annotated[tuple[Size, ...], Field(min_length=1, max_length=64)]
+"""Units of each layer of a kind, first to last."""
 Dropout = Annotated[float, Field(ge=0, lt=1)]
+"""Share of channels dropped after a layer, one draw a sequence; 0 switches it off."""
 
 
 @dataclass(frozen=True)
 class NetworkShape:
-    """What goes into a network, a window of `lookback_bars` rows, and what comes out, as a profile says."""
+    """What goes into a network, a window of `lookback_bars` rows, and what comes out, as a profile says.
+
+    `outer_levels` are those of the quantiles that are forecast beside the median, ascending.
+    """
 
     lookback_bars: int
     features: tuple[str, ...]
     horizon_bars: int
     tasks: tuple[Task, ...]
     outer_levels: tuple[float, ...] = ()
-    """Levels of the quantiles that are forecast beside the median, ascending."""
 
     @property
     def num_features(self) -> int:
@@ -43,10 +47,9 @@ class NetworkShape:
 
 
 class NetworkSettings(Settings):
-    """Sizes of a network; each family adds its own."""
+    """Sizes of a network of a family, one of `v8.families.FAMILIES`; each family adds its own."""
 
     family: str
-    """Name of the family, one of `v8.families.FAMILIES`."""
 
     @property
     def first_units(self) -> int:
@@ -57,12 +60,12 @@ class NetworkSettings(Settings):
 class TaughtSettings(NetworkSettings):
     """Sizes of a network that reads its own forecasts, and in training sometimes the truth in their place.
 
-    Whatever derives from this is trained with a second input, `truth`; see `v8.families.decoding`.
+    Whatever derives from this is trained with a second input, `truth`; see `v8.families.autoregressive`.
+    `teacher_forcing` is the chance, in training alone, that a window is decoded from the truth of each bar
+    before in place of the own forecast of it; 0 switches it off.
     """
 
     teacher_forcing: Dropout
-    """Chance, in training alone, that a window is decoded from the truth of each bar before in place of the
-    own forecast of it; 0 switches it off."""
 
 
 @dataclass(frozen=True)
@@ -185,12 +188,25 @@ class Layers:
         crop = self.keras.layers.Cropping1D
         return crop((self.shape.lookback_bars - 1, 0), dtype=self.precision, name="newest")(window_BTF)
 
-    def head(self, task: Task, equation: str) -> Any:
+    def head(self, task: Task, equation: str, *, kernel: str = "zeros", is_of_quantiles: bool = False) -> Any:
         """Make a task's last layer by an equation of keras.layers.EinsumDense that ends in `bhc`.
 
-        Its kernel is zero, and `build_network` sets its bias to the constant start.
+        Its kernel is zero, and `build_network` sets its bias to the constant start. One of quantiles says, in
+        (B, H, L, C), the steps from each to its neighbour, never negative.
         """
-        return self._head(task.name, equation, (len(task.columns),), "hc", kernel="zeros")
+        sizes, name, axes = [len(task.columns)], task.name, "hc"
+        if is_of_quantiles:
+            sizes, name, axes = [len(self.shape.outer_levels), *sizes], quantile_output(name), "hlc"
+            equation = equation.replace("c", "lc")
+        return self.keras.layers.EinsumDense(
+            equation,
+            output_shape=(self.shape.horizon_bars, *sizes),
+            bias_axes=axes,
+            kernel_initializer=kernel,
+            activation="softplus" if is_of_quantiles else None,
+            dtype="float32",  # 16 bits cannot tell neighbouring prices apart
+            name=HEAD_PREFIX + name,
+        )
 
     def heads(self, x: Any, equation: str) -> dict[str, Any]:
         """Apply every task's head, and that of its quantiles, all by one equation."""
@@ -198,30 +214,11 @@ class Layers:
         return medians | self.quantile_heads(x, equation)
 
     def quantile_heads(self, x: Any, equation: str, kernel: str = "zeros") -> dict[str, Any]:
-        """Apply the heads of every task's quantiles: the steps from each to its neighbour, never negative.
-
-        By `quantile_output`, (B, H, L, C), scaled; nothing where the profile asks for none. In the equation
-        `c` are the columns of a task; kernels start as `kernel` says.
-        """
-        num_levels, made = len(self.shape.outer_levels), {}
-        for task in self.shape.tasks if num_levels else ():
-            name, sizes = quantile_output(task.name), (num_levels, len(task.columns))
-            options = {"kernel": kernel, "activation": "softplus"}
-            made[name] = self._head(name, equation.replace("c", "lc"), sizes, "hlc", **options)(x)
-        return made
-
-    def _head(
-        self, name: str, equation: str, sizes: tuple[int, ...], axes: str, *, kernel: str, **options: str
-    ) -> Any:
-        return self.keras.layers.EinsumDense(
-            equation,
-            output_shape=(self.shape.horizon_bars, *sizes),
-            bias_axes=axes,
-            kernel_initializer=kernel,
-            dtype="float32",  # 16 bits cannot tell neighbouring prices apart
-            name=HEAD_PREFIX + name,
-            **options,
-        )
+        """Apply the heads of the quantiles, if any, of every task, by `quantile_output`."""
+        return {
+            quantile_output(task.name): self.head(task, equation, kernel=kernel, is_of_quantiles=True)(x)
+            for task in (self.shape.tasks if self.shape.outer_levels else ())
+        }
 
 
 def recurrent_flop(

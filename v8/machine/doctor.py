@@ -34,9 +34,9 @@ class Findings:
 
     driver: dict[str, Any]  # what nvidia-smi says; see `ask_driver`
     num_workers: int  # training processes the product would start
-    backend: Line = field(default_factory=dict)  # a BackendReport, empty after a crash
-    matmul: dict[str, Line] = field(default_factory=dict)  # MatmulSpeeds: `all threads`, `one thread`
-    steps: list[Line] = field(default_factory=list)  # StepSpeeds in order, with their `threads`
+    backend: Line = field(default_factory=dict)  # of `describe_backend`, empty after a crash
+    matmul: dict[str, Line] = field(default_factory=dict)  # of `matmul_speed`: `all threads`, `one thread`
+    steps: list[Line] = field(default_factory=list)  # of `step_speed`, in order, with their `threads`
     workers: list[Line] = field(default_factory=list)  # of our float32 step in processes running at once
     notes: list[str] = field(default_factory=list)
 

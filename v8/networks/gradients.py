@@ -57,27 +57,40 @@ class _Segment:
     reads: Sequence[Tensor]
     gives: Sequence[Tensor]
     num_learning: int
+    weights: Sequence[keras.Variable]
+    constants: Sequence[keras.Variable]
+
+    def call(
+        self, weights: Sequence[Tensor], constants: Sequence[Tensor], inputs: Sequence[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Work it out in training, from the arrays that stand for variables and tensors."""
+        values = zip((*self.weights, *self.constants), (*weights, *constants), strict=True)
+        with keras.StatelessScope(state_mapping=list(values)) as scope:
+            known = _by_id(self.reads, inputs)
+            for node in self.nodes:
+                args, kwargs = node.arguments.fill_in(known)
+                if "training" in inspect.signature(node.operation.call).parameters:
+                    kwargs["training"] = True
+                known |= _by_id(node.output_tensors, keras.tree.flatten(node.operation(*args, **kwargs)))
+        changed = [scope.get_current_value(variable) for variable in self.constants]
+        return [known[id(tensor)] for tensor in self.gives], changed
 
 
 def checkpointed(network: keras.Model) -> Call:
     """Return what `stateless_call` in training does, in less memory where it is differentiated."""
-    segments = _cut(network)
-    calls = [_places_and_call(network, segment) for segment in segments]
+    segments = [(one, _recomputed(one.call, one.num_learning)) for one in _cut(network)]
 
     def call(weights: Sequence[Tensor], constants: Sequence[Tensor], inputs: Any) -> Any:
         known = _by_id(network.inputs, keras.tree.flatten(inputs))
-        constants = list(constants)
-        for segment, (own_weights, own_constants, own_call) in zip(segments, calls, strict=True):
-            given, changed = own_call(
-                [weights[place] for place in own_weights],
-                [constants[place] for place in own_constants],
-                [known[id(tensor)] for tensor in segment.reads],
-            )
-            known |= _by_id(segment.gives, given)
-            for place, array in zip(own_constants, changed, strict=True):
-                constants[place] = array
+        known |= _by_id(network.trainable_variables, weights)
+        known |= _by_id(network.non_trainable_variables, constants)
+        for segment, recomputed in segments:
+            read = (segment.weights, segment.constants, segment.reads)
+            given, changed = recomputed(*([known[id(one)] for one in each] for each in read))
+            known |= _by_id(segment.gives, given) | _by_id(segment.constants, changed)
         outputs = [known[id(tensor)] for tensor in network.outputs]
-        return keras.tree.pack_sequence_as(network.output, outputs), constants
+        changed = [known[id(variable)] for variable in network.non_trainable_variables]
+        return keras.tree.pack_sequence_as(network.output, outputs), changed
 
     return call
 
@@ -88,36 +101,25 @@ def _cut(network: keras.Model) -> list[_Segment]:
     nodes = [
         node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth] if not node.is_input
     ]
-    learning = _learning(network, nodes)
-    sizes = {id(node): _num_kept(node, learning) for node in nodes}
-    total = sum(sizes.values())
-    tried = (_filled(nodes, sizes, math.ceil(total / number)) for number in range(1, MOST_SEGMENTS + 1))
-    return min((_segments(network, pieces, learning) for pieces in tried), key=lambda cut: _most(cut, sizes))
-
-
-def _learning(network: keras.Model, nodes: Sequence[Node]) -> set[int]:
-    """Return which tensors, by id, the outputs hand a gradient back to."""
     learning = {id(tensor) for tensor in network.outputs}
+    sizes = dict[int, int]()  # numbers that each call keeps for its gradient, for one window
     for node in reversed(nodes):
         is_learning = any(id(tensor) in learning for tensor in node.output_tensors)
         if is_learning and type(node.operation).__name__ not in WITHOUT_GRADIENT:
             learning |= set(map(id, node.input_tensors))
-    return learning
+        inside = getattr(node.operation, "num_kept_inside", lambda inputs: 0)
+        kept = sum(map(_size, node.output_tensors)) + int(inside(node.input_tensors))
+        sizes[id(node)] = kept if is_learning else 0
 
+    def num_at_most(segments: Sequence[_Segment]) -> int:
+        """Return about how many numbers are in memory at most, for one window."""
+        between = {id(tensor): tensor for segment in segments for tensor in segment.gives}
+        inside = (sum(sizes[id(node)] for node in segment.nodes) for segment in segments)
+        return sum(map(_size, between.values())) + max(inside)
 
-def _num_kept(node: Node, learning: set[int]) -> int:
-    """Return the numbers that one call keeps for its gradient, for one window."""
-    if not any(id(tensor) in learning for tensor in node.output_tensors):
-        return 0
-    inside = getattr(node.operation, "num_kept_inside", lambda inputs: 0)
-    return sum(map(_size, node.output_tensors)) + int(inside(node.input_tensors))
-
-
-def _most(segments: Sequence[_Segment], sizes: Mapping[int, int]) -> int:
-    """Return about how many numbers are in memory at most, for one window."""
-    between = {id(tensor): tensor for segment in segments for tensor in segment.gives}
-    inside = (sum(sizes[id(node)] for node in segment.nodes) for segment in segments)
-    return sum(map(_size, between.values())) + max(inside)
+    total = sum(sizes.values())
+    tried = (_filled(nodes, sizes, math.ceil(total / number)) for number in range(1, MOST_SEGMENTS + 1))
+    return min((_segments(network, pieces, learning) for pieces in tried), key=num_at_most)
 
 
 def _filled(nodes: Sequence[Node], sizes: Mapping[int, int], most: int) -> list[list[Node]]:
@@ -138,10 +140,15 @@ def _segments(network: keras.Model, pieces: Sequence[Sequence[Node]], learning: 
     for nodes in reversed(pieces):
         made = {id(one): one for node in nodes for one in node.output_tensors}
         reads = {id(one): one for node in nodes for one in node.input_tensors if id(one) not in made}
-        gives = [key for key in made if key in wanted]
-        first = [made[key] for key in gives if key in learning]
-        rest = [made[key] for key in gives if key not in learning]
-        segments.append(_Segment(nodes, list(reads.values()), [*first, *rest], len(first)))
+        gives = sorted((key for key in made if key in wanted), key=lambda key: key not in learning)
+        own = {id(one) for node in nodes for one in getattr(node.operation, "variables", ())}
+        weights, constants = (
+            [variable for variable in variables if id(variable) in own]
+            for variables in (network.trainable_variables, network.non_trainable_variables)
+        )
+        num_learning = len(learning.intersection(gives))
+        given = [made[key] for key in gives]
+        segments.append(_Segment(nodes, [*reads.values()], given, num_learning, weights, constants))
         wanted |= set(reads)
     return segments[::-1]
 
@@ -153,36 +160,6 @@ def _size(tensor: Tensor) -> int:
 
 def _by_id(tensors: Sequence[Tensor], arrays: Sequence[Tensor]) -> dict[int, Tensor]:
     return {id(tensor): array for tensor, array in zip(tensors, arrays, strict=True)}
-
-
-def _places_and_call(network: keras.Model, segment: _Segment) -> tuple[list[int], list[int], Call]:
-    """Return where a segment's arrays stand among those of the network, and what works it out."""
-    layers = {id(node.operation): node.operation for node in segment.nodes}
-    own = {id(variable) for layer in layers.values() for variable in getattr(layer, "variables", ())}
-    weights, constants = (
-        {place: variable for place, variable in enumerate(variables) if id(variable) in own}
-        for variables in (network.trainable_variables, network.non_trainable_variables)
-    )
-
-    def call(weight_arrays: Sequence[Tensor], constant_arrays: Sequence[Tensor], inputs: Any) -> Any:
-        variables = (*weights.values(), *constants.values())
-        values = zip(variables, (*weight_arrays, *constant_arrays), strict=True)
-        with keras.StatelessScope(state_mapping=list(values)) as scope:
-            known = _by_id(segment.reads, inputs)
-            for node in segment.nodes:
-                known |= _by_id(node.output_tensors, _called(node, known))
-        changed = [scope.get_current_value(variable) for variable in constants.values()]
-        return [known[id(tensor)] for tensor in segment.gives], changed
-
-    return list(weights), list(constants), _recomputed(call, segment.num_learning)
-
-
-def _called(node: Node, known: Mapping[int, Tensor]) -> list[Tensor]:
-    """Take one call again, in training, with the arrays that stand for its tensors."""
-    args, kwargs = node.arguments.fill_in(known)
-    if "training" in inspect.signature(node.operation.call).parameters:
-        kwargs["training"] = True
-    return list(keras.tree.flatten(node.operation(*args, **kwargs)))
 
 
 def _recomputed(call: Call, num_learning: int) -> Call:
@@ -210,7 +187,10 @@ def _recomputed(call: Call, num_learning: int) -> Call:
                     products = [one * each for one, each in zip(again, later, strict=False)]
                     return sum(ops.sum(ops.cast(product, "float32")) for product in products), None
 
-                inputs = [_after(array, later[0]) for array in floats[num_weights:]]
+                # Not known before the gradient is; whatever that is, infinite or no number.
+                first = ops.reshape(later[0], (-1,))[0]
+                zero = ops.where(ops.isfinite(first), first * 0, 0)
+                inputs = [array + ops.cast(zero, array.dtype) for array in floats[num_weights:]]
                 found, _ = gradients_of(loss_of, [*floats[:num_weights], *inputs])
                 return (None,) * num_constants + tuple(found)
 
@@ -220,9 +200,3 @@ def _recomputed(call: Call, num_learning: int) -> Call:
         return differentiated(*constants, *weights, *inputs)
 
     return outer
-
-
-def _after(array: Tensor, later: Tensor) -> Tensor:
-    """Return the array, which is not known before `later` is; whatever that is, infinite or no number."""
-    first = ops.reshape(later, (-1,))[0]
-    return array + ops.cast(ops.where(ops.isfinite(first), first * 0, 0), array.dtype)

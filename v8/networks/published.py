@@ -16,7 +16,7 @@ import inspect
 import json
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -48,10 +48,9 @@ def save_portable(model: Any, file: Path, series: str | None = None) -> None:
     model.save(file)
     with zipfile.ZipFile(file) as written:
         members = {name: written.read(name) for name in written.namelist()}
-    members[CONFIG_MEMBER] = json.dumps(portable_config(json.loads(members[CONFIG_MEMBER]))).encode()
-    about = (
-        json.loads(members[ABOUT_MEMBER]) | {"date_saved": NO_DATE} | ({"series": series} if series else {})
-    )
+    config, about = (json.loads(members[name]) for name in (CONFIG_MEMBER, ABOUT_MEMBER))
+    about |= {"date_saved": NO_DATE} | ({"series": series} if series else {})
+    members[CONFIG_MEMBER] = json.dumps(portable_config(config)).encode()
     members[ABOUT_MEMBER] = json.dumps(about).encode()
     with zipfile.ZipFile(file, "w") as portable:
         for name, content in members.items():
@@ -69,18 +68,15 @@ def portable_config(node: Any) -> Any:
     if node.get("module") is None:
         return {key: portable_config(value) for key, value in node.items()}
     kept = {key: portable_config(node[key]) for key in KEPT_KEYS if key in node}
-    return kept | {"config": dict(_needed(node["module"], node["class_name"], kept["config"]))}
-
-
-def _needed(module: str, class_name: str, config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """List the arguments without which the object would be another."""
-    defaults = _defaults(module, class_name)
-    for name, value in config.items():
+    module, defaults = node["module"], _defaults(node["module"], node["class_name"])
+    needed = {}
+    for name, value in kept["config"].items():
         # An argument on its way out is in no signature any more, and written while it does nothing.
         is_default = value == defaults[name] if name in defaults else value in (None, False)
         is_given_name = name == "name" and module.startswith(OPERATIONS)
         if not (is_default or is_given_name or name.endswith(TRAINING_ONLY)):
-            yield name, value
+            needed[name] = value
+    return kept | {"config": needed}
 
 
 @cache

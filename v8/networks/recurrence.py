@@ -24,7 +24,8 @@ import keras
 from keras import ops
 
 Tensor: TypeAlias = Any
-Step: TypeAlias = Callable[[tuple[Tensor, ...], tuple[Tensor, ...]], tuple[Any, Any]]
+Tensors: TypeAlias = tuple[Tensor, ...]
+Step: TypeAlias = Callable[[Tensors, Tensors], tuple[Tensors, Tensors]]
 LSTM_GATES = 4
 """Input, forget, candidate, output: the order of Keras."""
 GRU_GATES = 3
@@ -34,13 +35,15 @@ GRU_GATES = 3
 class Cell(NamedTuple):
     """One kind of layer: how its states come about, and how their gradient goes back."""
 
-    forward: Callable[..., tuple[Tensor, ...]]
-    """Maps inputs (T, ., F), kernel, recurrent kernel, bias, the direction and the first states, (., U) each,
-    to what `backward` needs; the states, (T, ., U), come last, before them an LSTM's last cell, (., U)."""
-    backward: Callable[..., tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]]
-    """Maps that, the states' gradient, the recurrent kernel, the direction, the first states and, for an
-    LSTM, the gradient of its last cell, (., U), to the gradients of the projected input and of the recurrent
-    part, both (T, ., G), of the bias and of the first states."""
+    num_states: int
+    """Two of an LSTM, whose second is its cell."""
+    forward: Callable[[Tensor, Tensor], Step]
+    """Maps recurrent kernel and bias to a step, from projected inputs, (., G), to gates after their
+    activations, (., G), what else `backward` needs, (., U), and the state, (., U)."""
+    backward: Callable[..., tuple[Tensor, Tensor, Tensor, Tensors]]
+    """Maps those of all steps, the states before each step, (T, ., U), the gradient of the states, that of an
+    LSTM's last cell in a list, the recurrent kernel and the direction to the gradients of the projected input
+    and of the recurrent part, both (T, ., G), of the bias and of the first states."""
 
 
 def recurrent(
@@ -51,10 +54,8 @@ def recurrent(
     bias: Tensor,
     *,
     go_backwards: bool,
-    return_sequences: bool,
-    return_cell: bool = False,
     first: Sequence[Tensor] = (),
-) -> Tensor:
+) -> tuple[Tensor, list[Tensor]]:
     """Run one layer of each model over its sequences.
 
     Args:
@@ -65,69 +66,54 @@ def recurrent(
         first: The state that it begins with, shape (B, M, U), and an LSTM's cell; zeros when there is none.
 
     Returns:
-        Every step's state, (B, M, T, U), or that of the last step read, (B, M, U), dtype of `x_BMTF`; with
-        `return_cell` a pair of that and an LSTM's last cell, (B, M, U).
+        Every step's state, (B, M, T, U), and that of the last step read, (B, M, U), with an LSTM's last cell,
+        all in the dtype of `x_BMTF`.
     """
     is_single = x_BMTF.shape[1] == 1
     x_TF = ops.transpose(x_BMTF[:, 0], (1, 0, 2)) if is_single else ops.transpose(x_BMTF, (2, 1, 0, 3))
-    weights = (kernel_MFG, recurrent_kernel_MUG, bias)
-    weights = tuple(ops.cast(ops.convert_to_tensor(weight), x_TF.dtype) for weight in weights)
+    weights = [
+        ops.cast(ops.convert_to_tensor(one), x_TF.dtype) for one in (kernel_MFG, recurrent_kernel_MUG, bias)
+    ]
     begun = [ops.cast(one[:, 0] if is_single else ops.swapaxes(one, 0, 1), x_TF.dtype) for one in first]
-    states = _states(cell, go_backwards, return_cell)
-    found = states(x_TF, *(weight[0] if is_single else weight for weight in weights), *begun)
-    h_TU, *last = found if return_cell else (found,)
-
-    def batch_major(h: Tensor) -> Tensor:
-        """Turn ([T,] [M,] B, U) into (B, M, [T,] U)."""
-        if is_single:
-            return (ops.transpose(h, (1, 0, 2)) if len(h.shape) == 3 else h)[:, None]
-        return ops.transpose(h, (2, 1, 0, 3) if len(h.shape) == 4 else (1, 0, 2))
-
-    h = batch_major(h_TU if return_sequences else h_TU[0 if go_backwards else -1])
-    return (h, batch_major(last[0])) if return_cell else h
+    states = _states(cell, go_backwards)
+    h_TU, *cells = states(x_TF, *(one[0] if is_single else one for one in weights), *begun)
+    last = [h_TU[0 if go_backwards else -1], *cells]
+    if is_single:
+        return ops.transpose(h_TU, (1, 0, 2))[:, None], [one[:, None] for one in last]
+    return ops.transpose(h_TU, (2, 1, 0, 3)), [ops.transpose(one, (1, 0, 2)) for one in last]
 
 
-def _states(cell: Cell, go_backwards: bool, return_cell: bool) -> Callable[..., Tensor]:
+def _states(cell: Cell, go_backwards: bool) -> Callable[..., Tensors]:
     def states(
         x_TF: Tensor, kernel: Tensor, recurrent: Tensor, bias: Tensor, *first: Tensor
-    ) -> tuple[Tensor, Any]:
-        saved = cell.forward(x_TF, kernel, recurrent, bias, go_backwards, first)
+    ) -> tuple[Tensors, Any]:
+        z_TG = _projected(x_TF, kernel)
+        zero_U = ops.zeros_like(z_TG[0, ..., : recurrent.shape[-2]])
+        start, like = first or (zero_U,) * cell.num_states, (z_TG[0], zero_U, zero_U)
+        (_, *cells), saved = _scan(cell.forward(recurrent, bias), start, (z_TG,), like, go_backwards)
+        h_TU = saved[-1]
 
-        def gradient(*args: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, ...]:
-            # JAX hands over the gradients of a pair as one pair, TensorFlow as two arguments.
-            dh_TU, *dc_U = keras.tree.flatten(args if upstream is None else upstream)
-            dz_TG, dr_TG, dbias, dfirst = cell.backward(saved, dh_TU, recurrent, go_backwards, first, *dc_U)
-            before_TU = _previous(saved[-1], go_backwards, *first[:1])
-            return (
-                _input_gradient(dz_TG, kernel),
-                *_kernel_gradients(x_TF, before_TU, dz_TG, dr_TG),
-                dbias,
-                *(dfirst if first else ()),
+        def gradient(*args: Tensor, upstream: Tensor | None = None) -> Tensors:
+            # JAX hands over the gradients of all results as one structure, TensorFlow as arguments.
+            dh_TU, *dcells = keras.tree.flatten(args if upstream is None else upstream)
+            first_1U = first[0][None] if first else ops.zeros_like(h_TU[:1])
+            parts = [h_TU[1:], first_1U] if go_backwards else [first_1U, h_TU[:-1]]
+            before_TU = ops.concatenate(parts, axis=0)
+            dz_TG, dr_TG, dbias, dfirst = cell.backward(
+                saved, before_TU, dh_TU, dcells, recurrent, go_backwards
             )
+            kernels = _kernel_gradients(x_TF, before_TU, dz_TG, dr_TG)
+            return _input_gradient(dz_TG, kernel), *kernels, dbias, *(dfirst if first else ())
 
-        if not return_cell:
-            return saved[-1], gradient
-        return (saved[-1], saved[-2]), gradient
+        return (h_TU, *cells), gradient
 
-    return cast(Callable[..., Tensor], ops.custom_gradient(states))
-
-
-# LSTM
+    return cast(Callable[..., Tensors], ops.custom_gradient(states))
 
 
-def _lstm_forward(  # noqa: PLR0917 - see `Cell`
-    x_TF: Tensor,
-    kernel: Tensor,
-    recurrent: Tensor,
-    bias: Tensor,
-    go_backwards: bool,
-    first: tuple[Tensor, ...],
-) -> tuple[Tensor, ...]:
-    """Return gates after their activations, (T, ., 4U), cells before each step, the last one, and states."""
-    z_TG, bias_G = _projected(x_TF, kernel), _over_batch(bias)
-    zero_U = ops.zeros_like(z_TG[0, ..., : recurrent.shape[-2]])
+def _lstm_step(recurrent: Tensor, bias: Tensor) -> Step:
+    bias_G = ops.expand_dims(bias, axis=-2)
 
-    def step(carry: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Any, Any]:
+    def step(carry: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
         (h_U, c_U), (z_G,) = carry, inputs
         z_G = z_G + ops.matmul(h_U, recurrent) + bias_G
         i_U, f_U, g_U, o_U = ops.split(z_G, LSTM_GATES, axis=-1)
@@ -136,26 +122,21 @@ def _lstm_forward(  # noqa: PLR0917 - see `Cell`
         h_U = o_U * _tanh(next_U)
         return (h_U, next_U), (ops.concatenate([i_U, f_U, g_U, o_U], axis=-1), c_U, h_U)
 
-    outputs_like = (z_TG[0], zero_U, zero_U)
-    (_, c_U), (gates_TG, c_TU, h_TU) = _scan(
-        step, first or (zero_U, zero_U), (z_TG,), outputs_like, go_backwards
-    )
-    return gates_TG, c_TU, c_U, h_TU
+    return step
 
 
 def _lstm_backward(  # noqa: PLR0917 - see `Cell`
-    saved: tuple[Tensor, ...],
+    saved: Tensors,
+    before_TU: Tensor,
     dh_TU: Tensor,
+    dcells: Sequence[Tensor],
     recurrent: Tensor,
     go_backwards: bool,
-    first: tuple[Tensor, ...],
-    dc_U: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
-    gates_TG, c_TU, *_ = saved
+) -> tuple[Tensor, Tensor, Tensor, Tensors]:
+    gates_TG, c_TU, _ = saved
     recurrent_T = ops.swapaxes(recurrent, -1, -2)
-    zero_U = ops.zeros_like(dh_TU[0])
 
-    def step(carry: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Any, Any]:
+    def step(carry: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
         (dh_U, dc_U, sum_G), (gates_G, c_U, upstream_U) = carry, inputs
         i_U, f_U, g_U, o_U = ops.split(gates_G, LSTM_GATES, axis=-1)
         tanh_U = _tanh(f_U * c_U + i_U * g_U)
@@ -167,33 +148,16 @@ def _lstm_backward(  # noqa: PLR0917 - see `Cell`
         return (ops.matmul(dz_G, recurrent_T), dc_U * f_U, sum_G + ops.cast(dz_G, "float32")), (dz_G,)
 
     # The bias' gradient, summed here: XLA would sum all steps' rows afterwards as a tree of windows.
-    zero_G = ops.zeros_like(gates_TG[0], dtype="float32")
-    last = (zero_U, zero_U if dc_U is None else dc_U, zero_G)
+    last = (ops.zeros_like(dh_TU[0]), *dcells, ops.zeros_like(gates_TG[0], dtype="float32"))
     inputs = (gates_TG, c_TU, dh_TU)
     (*dfirst, sum_G), (dz_TG,) = _scan(step, last, inputs, (gates_TG[0],), not go_backwards)
     return dz_TG, dz_TG, ops.cast(ops.sum(sum_G, axis=-2), dz_TG.dtype), tuple(dfirst)
 
 
-LSTM = Cell(_lstm_forward, _lstm_backward)
+def _gru_step(recurrent: Tensor, bias: Tensor) -> Step:
+    input_bias_G, bias_G = (ops.expand_dims(bias[..., place, :], axis=-2) for place in (0, 1))
 
-
-# GRU
-
-
-def _gru_forward(  # noqa: PLR0917 - see `Cell`
-    x_TF: Tensor,
-    kernel: Tensor,
-    recurrent: Tensor,
-    bias: Tensor,
-    go_backwards: bool,
-    first: tuple[Tensor, ...],
-) -> tuple[Tensor, ...]:
-    """Return update, reset and candidate, (T, ., 3U), the candidate's recurrent part, and states."""
-    z_TG = _projected(x_TF, kernel)
-    input_bias_G, bias_G = (_over_batch(bias[..., place, :]) for place in (0, 1))
-    zero_U = ops.zeros_like(z_TG[0, ..., : recurrent.shape[-2]])
-
-    def step(carry: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Any, Any]:
+    def step(carry: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
         (h_U,), (z_G,) = carry, inputs
         update_U, reset_U, own_U = ops.split(z_G + input_bias_G, GRU_GATES, axis=-1)
         r_G = ops.matmul(h_U, recurrent) + bias_G
@@ -203,21 +167,22 @@ def _gru_forward(  # noqa: PLR0917 - see `Cell`
         h_U = update_U * h_U + (1 - update_U) * own_U
         return (h_U,), (ops.concatenate([update_U, reset_U, own_U], axis=-1), own_r_U, h_U)
 
-    return _scan(step, first or (zero_U,), (z_TG,), (z_TG[0], zero_U, zero_U), go_backwards)[1]
+    return step
 
 
-def _gru_backward(
-    saved: tuple[Tensor, ...],
+def _gru_backward(  # noqa: PLR0917 - see `Cell`
+    saved: Tensors,
+    before_TU: Tensor,
     dh_TU: Tensor,
+    dcells: Sequence[Tensor],
     recurrent: Tensor,
     go_backwards: bool,
-    first: tuple[Tensor, ...],
-) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
-    gates_TG, own_r_TU, h_TU = saved
+) -> tuple[Tensor, Tensor, Tensor, Tensors]:
+    gates_TG, own_r_TU, _ = saved
     recurrent_T = ops.swapaxes(recurrent, -1, -2)
     zero_U = ops.zeros_like(dh_TU[0])
 
-    def step(carry: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Any, Any]:
+    def step(carry: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
         (dh_U,), (gates_G, own_r_U, before_U, upstream_U) = carry, inputs
         update_U, reset_U, own_U = ops.split(gates_G, GRU_GATES, axis=-1)
         dh_U = dh_U + upstream_U
@@ -227,16 +192,15 @@ def _gru_backward(
         dr_G = ops.concatenate([dupdate_U, dreset_U, down_U * reset_U], axis=-1)
         return (dh_U * update_U + ops.matmul(dr_G, recurrent_T),), (dr_G, down_U)
 
-    inputs = (gates_TG, own_r_TU, _previous(h_TU, go_backwards, *first), dh_TU)
+    inputs = (gates_TG, own_r_TU, before_TU, dh_TU)
     dfirst, (dr_TG, down_TU) = _scan(step, (zero_U,), inputs, (gates_TG[0], zero_U), not go_backwards)
     dz_TG = ops.concatenate([dr_TG[..., : 2 * down_TU.shape[-1]], down_TU], axis=-1)
-    return dz_TG, dr_TG, ops.stack([_bias_gradient(dz_TG), _bias_gradient(dr_TG)], axis=-2), dfirst
+    dbias = ops.stack([ops.sum(each, axis=(0, -2)) for each in (dz_TG, dr_TG)], axis=-2)
+    return dz_TG, dr_TG, dbias, dfirst
 
 
-GRU = Cell(_gru_forward, _gru_backward)
-
-
-# What both share
+LSTM = Cell(2, _lstm_step, _lstm_backward)
+GRU = Cell(1, _gru_step, _gru_backward)
 
 
 def _tanh(x: Tensor) -> Tensor:
@@ -282,28 +246,9 @@ def _weight_gradient(x_TF: Tensor, dz_TG: Tensor) -> Tensor:
     return ops.einsum("tmbf,tmbg->mfg", x_TF, dz_TG)
 
 
-def _bias_gradient(dz_TG: Tensor) -> Tensor:
-    return ops.sum(dz_TG, axis=(0, -2))
-
-
-def _over_batch(bias: Tensor) -> Tensor:
-    """Make a bias (G,) or (M, G) broadcast against (., G)."""
-    return ops.expand_dims(bias, axis=-2)
-
-
-def _previous(state_TU: Tensor, go_backwards: bool, first_U: Tensor | None = None) -> Tensor:
-    """Return the state before each step; before the first one read it is zero unless given."""
-    first_1U = ops.zeros_like(state_TU[:1]) if first_U is None else first_U[None]
-    return ops.concatenate([state_TU[1:], first_1U] if go_backwards else [first_1U, state_TU[:-1]], axis=0)
-
-
 def _scan(
-    step: Step,
-    carry: tuple[Tensor, ...],
-    inputs: tuple[Tensor, ...],
-    outputs_like: tuple[Tensor, ...],
-    is_reversed: bool,
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    step: Step, carry: Tensors, inputs: Tensors, outputs_like: Tensors, is_reversed: bool
+) -> tuple[Tensors, Tensors]:
     """Run `step(carry, inputs at t) -> (carry, outputs at t)` over the first axis, or from its end.
 
     `outputs_like` has the shape and dtype of each of one step's outputs. Returns the last carry, and the
@@ -323,7 +268,7 @@ def _scan(
     if is_overwritten:
         arrays[0] = arrays[0].unstack(inputs[0])
 
-    def body(count: Tensor, carry: tuple[Tensor, ...], arrays: list[Any]) -> tuple[Any, ...]:
+    def body(count: Tensor, carry: Tensors, arrays: list[Any]) -> tuple[Any, ...]:
         t = num_steps - 1 - count if is_reversed else count
         here = (arrays[0].read(t),) if is_overwritten else tuple(array[t] for array in inputs)
         carry, outputs = step(carry, here)

@@ -5,18 +5,27 @@ network and the outputs. The fitted constants are weights, the one row of a tabl
 up, so that models of one structure differ in weights alone: `load_scaling` makes one model that of the
 next series, without another graph to build and trace. Plain Keras loads the file in safe mode.
 
-Under `calibration: ensemble` two formulas that read the window themselves come in last
-(`v8.networks.serving_parts`).
-
 Outputs are coherent by construction: low <= open, close <= high; bb_lower <= bb_upper;
 volatility > 0.
 
+**Quantiles.** A network says by which steps, never negative, a quantile lies beyond its neighbour; sums of
+them, by a linear layer, lie about the median, which is the point forecast. Under `calibration: ensemble` the
+distances are those of simulated paths instead. They never cross and are coherent for any weights: each level
+is made coherent by itself, as the point forecast is; then each quantile is moved out to its inner neighbour
+where it would lie within. Smaller and larger of two coherent candles are coherent again, because low is a
+minimum and high a maximum.
+
+**Formulas** of `calibration: ensemble` come in last and read the window's raw candles, as
+`v8.formulas.ranges` does in numpy. To begin with the network has every share, and the formulas, whose
+numbers are zeros then, have none.
+
 Shape legend: B batch, T lookback, F features, G features of a group, H horizon, C columns of a task,
-K constants, P the 20 band bars.
+K constants, L levels but the median, Q all levels, M members, R terms or ranges behind, P paths; in closes
+the 20 bars of the bands.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import keras
 import numpy as np
@@ -26,21 +35,44 @@ from numpy.typing import NDArray
 from v8.columns import (
     BAND_PERIOD_BARS,
     CLOSE,
+    HIGH,
+    LOW,
+    OHLC,
     RECENT_RANGE,
     beside,
     parted,
+    range_column,
 )
-from v8.formulas.ranges import RangeEnsemble
-from v8.networks import serving_parts as parts
+from v8.formulas.ranges import (
+    MEMBERS,
+    NUM_PATHS,
+    RangeEnsemble,
+    known_ranges,
+    move_terms,
+    path_medians,
+    path_quantiles,
+)
 from v8.networks.published import PublishedModel
-from v8.networks.serving_parts import columns_of
 from v8.profile import Profile
-from v8.tasks import TASKS, roll_forward
+from v8.quantile_levels import MEDIAN, apart, outer, quantile_output, signed_sums
+from v8.tasks import RANGE_TO_VARIANCE, TASKS, roll_forward, standing_closes
 from v8.windows.scaling import Scaling, TargetForm, Transform, restore, shape_inputs
-from v8.windows.span import Floats
+from v8.windows.span import Floats, spread_units
 
 CONSTANTS = "constants"
 """Name of the layer that holds the constants of the scaling."""
+LIMITS: Final = "ensemble_limits"
+"""Name of the layer that holds the smallest deviation, its logarithm and the largest log range."""
+RANGES: Final = "ensemble_ranges"
+"""Name of the layer that forecasts the log range of each coming bar."""
+PATHS: Final = "ensemble_paths"
+"""Name of the layer that holds the bars which past windows lent."""
+MOVES_PREFIX: Final = "ensemble_moves_"
+SHARES_PREFIX: Final = "ensemble_shares_"
+WIDTHS_PREFIX: Final = "ensemble_widths_"
+"""Of the layers that widen or narrow the quantiles of the paths."""
+SUMMING_PREFIX: Final = "quantiles_"
+UNFITTED_FLOOR: Final = 1e-9
 LEAST_VOLATILITY_SHARE = 1e-3
 """No volatility below this share of the scaling's floor is forecast."""
 
@@ -74,18 +106,21 @@ class ServingModel(PublishedModel):
 
     def fold_ensemble(self, ensemble: RangeEnsemble, shares: Mapping[str, Floats]) -> None:
         """Make it mix its network's forecasts with those of formulas: shares per task, shape (M, H)."""
-        model, floor = self._model, ensemble.floor
-        model.get_layer(parts.LIMITS).set_weights([np.array([[floor, np.log(floor), ensemble.most]])])
-        model.get_layer(parts.RANGES).set_weights([ensemble.path_LH[1:], ensemble.path_LH[0]])
-        model.get_layer(parts.PATHS).set_weights([ensemble.lent_PHC])
+        floor = ensemble.floor
+        fitted = {
+            LIMITS: [np.array([[floor, np.log(floor), ensemble.most]])],
+            RANGES: [ensemble.path_LH[1:], ensemble.path_LH[0]],
+            PATHS: [ensemble.lent_PHC],
+        }
         for task, moves_HRC in ensemble.moves.items():
-            model.get_layer(parts.MOVES_PREFIX + task).set_weights([moves_HRC])
-            model.get_layer(parts.SHARES_PREFIX + task).set_weights([shares[task]])
+            fitted |= {MOVES_PREFIX + task: [moves_HRC], SHARES_PREFIX + task: [shares[task]]}
+        for name, weights in fitted.items():
+            self._model.get_layer(name).set_weights(weights)
 
     def fold_widths(self, factors: Mapping[str, Floats]) -> None:
         """Make its quantiles lie so many times as far off as those of its paths: shape (H, L, C)."""
         for task, factor_HLC in factors.items():
-            self._model.get_layer(parts.WIDTHS_PREFIX + task).set_weights([factor_HLC])
+            self._model.get_layer(WIDTHS_PREFIX + task).set_weights([factor_HLC])
 
     @property
     def _model(self) -> keras.Model:
@@ -103,7 +138,7 @@ def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> k
         the task to (B, H, Q, C).
     """
     window_BTF = keras.Input((profile.lookback_bars, profile.num_features), name="window")
-    close_BT1 = columns_of(window_BTF, profile, [CLOSE])
+    close_BT1 = _columns_of(window_BTF, profile, [CLOSE])
     last_B11 = ops.take(close_BT1, [profile.lookback_bars - 1], axis=1)
     constants = _looked_up(scaling, last_B11)
     scaled = network(_scaled(window_BTF, close_BT1, last_B11, scaling, constants))
@@ -111,7 +146,7 @@ def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> k
     reference = _references(profile, close_BT1, constants)
     range_B11 = 1.0
     if RECENT_RANGE in profile.features and scaling.range_floor > 0:
-        range_B11 = ops.maximum(columns_of(newest_B1F, profile, [RECENT_RANGE]), constants("range floor"))
+        range_B11 = ops.maximum(_columns_of(newest_B1F, profile, [RECENT_RANGE]), constants("range floor"))
     points = {}
     for one in scaling.tasks:
         task = TASKS[one.task]
@@ -126,30 +161,40 @@ def build_serving(profile: Profile, scaling: Scaling, network: keras.Model) -> k
     distances: dict[str, Any] = {}
     if profile.calibration == "ensemble":
         closes_BP = _newest_closes(profile, close_BT1)
-        points, distances = parts.add_formulas(profile, window_BTF, closes_BP, points)
+        points, distances = _with_formulas(profile, window_BTF, closes_BP, points)
     outputs = {
         name: TASKS[name].coherent(ops, values, last_B11, constants("least volatility"))
         for name, values in points.items()
     }
     if profile.shape.outer_levels:
-        market = parts.Market(
-            closes_BP=_newest_closes(profile, close_BT1),
-            last_B11=last_B11,
-            range_B11=range_B11,
-            scales={name: constants(f"{name} scale") for name in profile.tasks},
-        )
-        distances = parts.network_distances(profile, market, scaled)
-    outputs |= parts.about_points(profile, outputs, distances, last_B11, constants("least volatility"))
+        closes_BP = _newest_closes(profile, close_BT1)
+        scales = {name: constants(f"{name} scale") for name in profile.tasks}
+        for name, distance_BHLC in _scaled_distances(profile, closes_BP, range_B11, scaled).items():
+            size_B1C = TASKS[name].size(last_B11, range_B11) * scales[name]
+            distances[name] = distance_BHLC * ops.expand_dims(size_B1C, 2)
+    outputs |= _about_points(profile, outputs, distances, last_B11, constants("least volatility"))
     model = keras.Model(window_BTF, outputs, name=f"{profile.name}_forecaster")
     load_scaling(model, scaling)
     return model
 
 
 def load_scaling(model: keras.Model, scaling: Scaling) -> None:
-    """Make a published model that of another series of its structure, but for weights; unfold all."""
+    """Make a published model that of another series of its structure, but for weights.
+
+    The network has every share again, and nothing is fitted.
+    """
     row_K = np.concatenate(list(_numbers(scaling).values()))
-    model.get_layer(CONSTANTS).set_weights([row_K[None]])
-    parts.reset(model)
+    for layer in model.layers:
+        if layer.name == CONSTANTS:
+            layer.set_weights([row_K[None]])
+        elif layer.name == LIMITS:
+            layer.set_weights([np.array([[UNFITTED_FLOOR, np.log(UNFITTED_FLOOR), 0.0]])])
+        elif layer.name.startswith(SHARES_PREFIX):
+            alone = np.zeros(layer.kernel.shape)
+            alone[MEMBERS.index("network")] = 1.0
+            layer.set_weights([alone])
+        elif layer.name in (RANGES, PATHS) or layer.name.startswith((MOVES_PREFIX, WIDTHS_PREFIX)):
+            layer.set_weights([np.zeros(weight.shape) for weight in layer.weights])
 
 
 def _numbers(scaling: Scaling) -> dict[str, NDArray[np.float32]]:
@@ -174,7 +219,7 @@ def _looked_up(scaling: Scaling, last_B11: Any) -> Callable[..., Any]:
     for name, values in _numbers(scaling).items():
         places[name] = range(end, end + len(values))
         end += len(values)
-    row_B1K = parts.looked_up(ops.squeeze(last_B11, axis=-1), end, CONSTANTS)
+    row_B1K = looked_up(ops.squeeze(last_B11, axis=-1), end, CONSTANTS)
 
     def constants(name: str, numbers: Sequence[int] | None = None) -> Any:
         wanted = places[name] if numbers is None else [places[name][number] for number in numbers]
@@ -228,3 +273,167 @@ def _newest_closes(profile: Profile, close_BT1: Any) -> Any:
     num_known = min(BAND_PERIOD_BARS, profile.lookback_bars)
     known = [*range(profile.lookback_bars - num_known, profile.lookback_bars)]
     return ops.squeeze(ops.take(close_BT1, known, axis=1), axis=-1)
+
+
+def _scaled_distances(
+    profile: Profile, closes_BP: Any, range_B11: Any, network: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return how far a network's outer quantiles lie off the median, per task, (B, H, L, C), scaled.
+
+    The recent range is above 0, unitless.
+    """
+    tasks, levels = profile.shape.tasks, profile.shape.outer_levels
+    has_window = any(task.has_window for task in tasks)
+    standing = standing_closes(ops, closes_BP, profile.horizon_bars, has_window=has_window)
+    recent_B1 = ops.squeeze(range_B11, axis=-1)
+    flat_1H = np.ones((1, profile.horizon_bars), np.float32)
+    made = {}
+    for name, unit in spread_units(ops, tasks, standing, recent_B1, flat_1H).items():
+        shape = (profile.horizon_bars, len(levels), len(TASKS[name].columns))
+        layer = untrained("bhkc,kl->bhlc", shape, SUMMING_PREFIX + name, bias_axes="hlc")
+        distance_BHLC = layer(network[quantile_output(name)])
+        layer.set_weights([signed_sums(levels), np.zeros(shape)])
+        made[name] = distance_BHLC * ops.expand_dims(unit, 2)
+    return made
+
+
+def _about_points(
+    profile: Profile, points: Mapping[str, Any], distances: Mapping[str, Any], last_B11: Any, least_B11: Any
+) -> dict[str, Any]:
+    """Put coherent quantiles, by `quantile_output`, (B, H, Q, C), about coherent points, (B, H, C).
+
+    The outer ones lie `distances` off, (B, H, L, C); all are in the task's unit.
+    """
+    last_B111, least_B111 = (ops.expand_dims(each, 1) for each in (last_B11, least_B11))
+    made = {}
+    for name, distance_BHLC in distances.items():
+        beside_BHLC = ops.expand_dims(points[name], 2) + distance_BHLC
+        beside_BHLC = TASKS[name].coherent(ops, beside_BHLC, last_B111, least_B111)
+        made[quantile_output(name)] = _ordered(profile, points[name], beside_BHLC)
+    return made
+
+
+def _ordered(profile: Profile, median_BHC: Any, beside_BHLC: Any) -> Any:
+    """Put coherent quantiles about the point forecast so that none crosses its neighbour, (B, H, Q, C)."""
+    levels, median = outer(profile.quantiles), ops.expand_dims(median_BHC, 2)
+    num_below = sum(level < MEDIAN for level in levels)
+    one = [ops.take(beside_BHLC, [place], axis=2) for place in range(len(levels))]
+    below, above = [median], [median]
+    for each in reversed(one[:num_below]):
+        below.append(ops.minimum(below[-1], each))
+    for each in one[num_below:]:
+        above.append(ops.maximum(above[-1], each))
+    return ops.concatenate([*reversed(below), *above[1:]], axis=2)
+
+
+def _with_formulas(
+    profile: Profile, window_BTF: Any, closes_BK: Any, points: Mapping[str, Any]
+) -> tuple[dict[str, Any], Any]:
+    """Mix a network's points, per task, (B, H, C), in the task's unit, with those of the formulas.
+
+    The newest known closes are twenty where a task has their window. Returns the mixed points, and how far
+    the outer quantiles lie off them by the paths, per task, (B, H, L, C), likewise, nothing where the profile
+    has none.
+    """
+    ranges_BH = _forecast_ranges(profile, window_BTF)
+    tasks = profile.shape.tasks
+    has_window = any(task.has_window for task in tasks)
+    standing = standing_closes(ops, closes_BK, profile.horizon_bars, has_window=has_window)
+    terms = move_terms(ops, standing, ranges_BH)
+    paths = untrained("bh,phc->bphc", (NUM_PATHS, profile.horizon_bars, len(OHLC)), PATHS)
+    walked, beside = _walked(profile, closes_BK, paths(ranges_BH))
+    last_B11 = ops.expand_dims(ops.take(closes_BK, [closes_BK.shape[1] - 1], axis=1), -1)
+    mixed = {}
+    for task in tasks:
+        shape = (profile.horizon_bars, len(task.columns))
+        moved_BHC = untrained("bhr,hrc->bhc", shape, MOVES_PREFIX + task.name)(terms[task.has_window])
+        regressed_BHC = task.implied(ops, standing) + task.size(last_B11, moved_BHC)
+        members_BMHC = ops.stack([points[task.name], regressed_BHC, walked[task.name]], axis=1)
+        mixed[task.name] = untrained("bmhc,mh->bhc", shape, SHARES_PREFIX + task.name)(members_BMHC)
+    return mixed, beside
+
+
+def _walked(profile: Profile, closes_BK: Any, moved_BPHC: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the medians over the paths, (B, H, C), and the distances of the outer quantiles from them."""
+    tasks, levels = profile.shape.tasks, profile.quantiles
+    if not levels:
+        return path_medians(ops, tasks, closes_BK, moved_BPHC), {}
+    medians, beside = {}, {}
+    for task, values_BHQC in path_quantiles(ops, levels, tasks, closes_BK, moved_BPHC).items():
+        medians[task], distance_BHLC = apart(ops, levels, values_BHQC)
+        shape = tuple(distance_BHLC.shape[1:])
+        beside[task] = untrained("bhlc,hlc->bhlc", shape, WIDTHS_PREFIX + task)(distance_BHLC)
+    return medians, beside
+
+
+def _forecast_ranges(profile: Profile, window_BTF: Any) -> Any:
+    """Forecast the range of each coming bar, (B, H), as `RangeEnsemble.ranges` does."""
+    first_B = ops.take(ops.take(window_BTF, 0, axis=2), 0, axis=1)
+    floor_B1, log_floor_B1, most_B1 = limits(first_B, 3, LIMITS)
+    known, newest_BF = known_ranges(profile), ops.take(window_BTF, profile.lookback_bars - 1, axis=1)
+    high_BT, low_BT = (ops.take(window_BTF, profile.features.index(name), axis=2) for name in (HIGH, LOW))
+    behind = [candle_deviations(high_BT, low_BT, known.from_candles)]
+    if known.from_features:
+        recent_B1 = _columns_of(newest_BF, profile, [RECENT_RANGE])
+        behind.append(recent_B1 * _columns_of(newest_BF, profile, [*map(range_column, known.from_features)]))
+    logs_BX = ops.log(ops.maximum(ops.concatenate(behind, axis=-1), floor_B1))
+    if known.waves:
+        logs_BX = ops.concatenate([logs_BX, _columns_of(newest_BF, profile, known.waves)], axis=-1)
+    ahead = dense_ahead(profile, RANGES)
+    return ops.exp(ops.minimum(ops.maximum(ahead(logs_BX), log_floor_B1), most_B1))
+
+
+def _columns_of(rows: Any, profile: Profile, names: Sequence[str]) -> Any:
+    """Take features out of raw rows, shape (..., F), in the order of the names."""
+    return ops.take(rows, [profile.features.index(name) for name in names], axis=-1)
+
+
+def untrained(
+    equation: str,
+    shape: tuple[int, ...],
+    name: str,
+    *,
+    start: str = "zeros",
+    bias_axes: str | None = None,
+) -> keras.layers.Layer:
+    """Make a linear layer that holds what was fitted."""
+    return keras.layers.EinsumDense(
+        equation,
+        output_shape=shape,
+        bias_axes=bias_axes,
+        kernel_initializer=start,
+        trainable=False,
+        dtype="float32",
+        name=name,
+    )
+
+
+def dense_ahead(profile: Profile, name: str) -> keras.layers.Layer:
+    """Make the layer that forecasts the log range of each coming bar."""
+    return keras.layers.Dense(
+        profile.horizon_bars, kernel_initializer="zeros", trainable=False, dtype="float32", name=name
+    )
+
+
+def looked_up(like: Any, num: int, name: str) -> Any:
+    """Let every window look up row 0 of a table, whatever `like` holds; shape (*like.shape, num)."""
+    table = keras.layers.Embedding(
+        1, num, embeddings_initializer="zeros", trainable=False, dtype="float32", name=name
+    )
+    return table(ops.zeros_like(like, dtype="int32"))
+
+
+def limits(like_B: Any, num: int, name: str) -> list[Any]:
+    """Let every window look up some numbers, each of shape (B, 1)."""
+    row_BK = looked_up(like_B, num, name)
+    return [ops.take(row_BK, [place], axis=1) for place in range(num)]
+
+
+def candle_deviations(high_BT: Any, low_BT: Any, bars: Sequence[int]) -> Any:
+    """Return the deviations of `Span.range_variance` over so many bars each, shape (B, R), unitless."""
+    num_bars = low_BT.shape[1]
+    # Not the logarithm of a ratio: single precision would round the small ranges of one bar.
+    range_BT = ops.log1p((high_BT - low_BT) / low_BT)
+    newest = [ops.take(range_BT, [*range(num_bars - one, num_bars)], axis=1) for one in bars]
+    means_BR = ops.concatenate([ops.mean(one, axis=1, keepdims=True) for one in newest], axis=1)
+    return means_BR * float(np.sqrt(RANGE_TO_VARIANCE))

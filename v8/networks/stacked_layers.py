@@ -11,7 +11,8 @@ further axes.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 import keras
 import numpy as np
@@ -68,33 +69,42 @@ class StackedLayer(keras.layers.Layer):  # type: ignore[misc]  # Keras ships no 
 
     def load(self, originals: Sequence[Layer]) -> None:
         """Copy the weights of one stock layer a model."""
-        for number, variable in enumerate(self.stock_weights):
-            variable.assign(
-                np.stack([ops.convert_to_numpy(original.weights[number]) for original in originals])
-            )
+        for variable, *weights in zip(self.stock_weights, *(each.weights for each in originals), strict=True):
+            variable.assign(np.stack([ops.convert_to_numpy(weight) for weight in weights]))
 
 
-@twin_of(keras.layers.Dense)
-class StackedDense(StackedLayer):
-    """Twin of keras.layers.Dense: (B, M, ., D) to (B, M, ., units)."""
+def _dense(stock: Layer, weights: Sequence[Tensor], x: Tensor) -> Tensor:
+    axes = "acefghijklnopqrstvwxyz"[: len(x.shape) - 3]
+    return stock.activation(_multiplied(f"bm{axes}d,mdu->bm{axes}u", x, *weights))
 
-    taken = ("activation",)
+
+def _einsum_dense(stock: Layer, weights: Sequence[Tensor], x: Tensor) -> Tensor:
+    return stock.activation(_multiplied(stacked_equation(stock.equation), x, *weights))
+
+
+COMPUTED: Final[Mapping[type[Layer], Callable[[Layer, Sequence[Tensor], Tensor], Tensor]]] = {
+    keras.layers.Cropping1D: lambda stock, _, x: x[:, :, stock.cropping[0] : x.shape[2] - stock.cropping[1]],
+    keras.layers.Dense: _dense,
+    keras.layers.EinsumDense: _einsum_dense,
+    keras.layers.GlobalAveragePooling1D: lambda stock, _, x: ops.mean(x, axis=2, keepdims=stock.keepdims),
+    keras.layers.RepeatVector: lambda stock, _, x: ops.repeat(x[:, :, None], stock.n, axis=2),
+    keras.layers.Reshape: lambda stock, _, x: ops.reshape(x, (-1, x.shape[1], *stock.output.shape[1:])),
+}
+"""What makes of the stock layer, the stacked weights and the input, (B, M, ...), the result of a twin."""
+
+
+class _ComputedLayer(StackedLayer):
+    """Twin of a layer of `COMPUTED`."""
+
+    def __init__(self, stock: Layer, **common: Any) -> None:
+        super().__init__(stock, **common)
+        self._computed = partial(COMPUTED[type(stock)], stock)  # bare, it would be a layer of this one
 
     def call(self, x: Tensor) -> Tensor:
-        """Multiply by each model's kernel, add its bias, activate."""
-        axes = "acefghijklnopqrstvwxyz"[: len(x.shape) - 3]
-        return self.activation(_multiplied(f"bm{axes}d,mdu->bm{axes}u", x, *self.stock_weights))
+        return self._computed(self.stock_weights, x)
 
 
-@twin_of(keras.layers.EinsumDense)
-class StackedEinsumDense(StackedLayer):
-    """Twin of keras.layers.EinsumDense; its equation gains the model letter in all three places."""
-
-    taken = ("activation", "equation")
-
-    def call(self, x: Tensor) -> Tensor:
-        """Evaluate the equation for every model."""
-        return self.activation(_multiplied(stacked_equation(self.equation), x, *self.stock_weights))
+TWINS |= dict.fromkeys(COMPUTED, _ComputedLayer)
 
 
 @twin_of(keras.layers.LayerNormalization)
@@ -117,7 +127,8 @@ class StackedLayerNormalization(StackedLayer):
         mean, variance = ops.moments(x_32, axes=-1, keepdims=True)
         y = (x_32 - mean) * ops.rsqrt(variance + self.epsilon)
         if self.scale:
-            y = _weighted(y, ops.cast(next(weights), "float32"))
+            scale = ops.cast(next(weights), "float32")
+            y = _on_rows(ops.multiply, lambda dy, y, scale: (dy * scale, dy * y), y, scale)
         if self.center:
             y = _shifted(y, ops.cast(next(weights), "float32"))
         return ops.cast(y, self.compute_dtype)
@@ -136,8 +147,7 @@ class StackedDropout(StackedLayer):
     def __init__(self, stock: Layer, **common: Any) -> None:
         super().__init__(stock, **common)
         counter = {"shape": (self.num_models,), "dtype": "int32", "initializer": "zeros", "trainable": False}
-        self.seeds = self.add_weight(name="seeds", **counter)
-        self.draws = self.add_weight(name="draws", **counter)
+        self.seeds, self.draws = (self.add_weight(name=name, **counter) for name in ("seeds", "draws"))
 
     def load(self, originals: Sequence[Layer]) -> None:
         """Take over the seed of one stock layer a model, and begin to draw."""
@@ -156,53 +166,6 @@ class StackedDropout(StackedLayer):
         self.draws.assign(self.draws + 1)
         factor = ops.where(share_BM >= self.rate, 1.0 / (1.0 - self.rate), 0.0)
         return x * ops.cast(factor, x.dtype)
-
-
-@twin_of(keras.layers.RepeatVector)
-class StackedRepeatVector(StackedLayer):
-    """Twin of keras.layers.RepeatVector: (B, M, D) to (B, M, n, D)."""
-
-    taken = ("n",)
-
-    def call(self, x_BMD: Tensor) -> Tensor:
-        """Repeat along a new time axis."""
-        return ops.repeat(x_BMD[:, :, None], self.n, axis=2)
-
-
-@twin_of(keras.layers.Cropping1D)
-class StackedCropping1D(StackedLayer):
-    """Twin of keras.layers.Cropping1D: (B, M, T, .) to (B, M, fewer, .)."""
-
-    taken = ("cropping",)
-
-    def call(self, x: Tensor) -> Tensor:
-        """Leave steps out at the start and at the end."""
-        first, last = self.cropping
-        return x[:, :, first : x.shape[2] - last]
-
-
-@twin_of(keras.layers.Reshape)
-class StackedReshape(StackedLayer):
-    """Twin of keras.layers.Reshape; the target shape has neither batch nor model."""
-
-    def __init__(self, stock: Layer, **common: Any) -> None:
-        super().__init__(stock, **common)
-        self.target_shape = tuple(stock.output.shape[1:])
-
-    def call(self, x: Tensor) -> Tensor:
-        """Reshape each window of each model."""
-        return ops.reshape(x, (-1, self.num_models, *self.target_shape))
-
-
-@twin_of(keras.layers.GlobalAveragePooling1D)
-class StackedGlobalAveragePooling1D(StackedLayer):
-    """Twin of keras.layers.GlobalAveragePooling1D: (B, M, T, D) to (B, M, D)."""
-
-    needed: ClassVar = {"keepdims": False}
-
-    def call(self, x_BMTD: Tensor) -> Tensor:
-        """Average over time."""
-        return ops.mean(x_BMTD, axis=2)
 
 
 @twin_of(keras.layers.AdditiveAttention)
@@ -250,20 +213,24 @@ CELL_NEEDS: Mapping[str, object] = {
 """Options that cells and recurrent layers must have."""
 
 
-class _StackedRecurrent(StackedLayer):
-    """What the recurrent twins share; time read from its end comes out in reading order, as in Keras."""
+@twin_of(keras.layers.LSTM)
+class StackedLSTM(StackedLayer):
+    """Twin of keras.layers.LSTM with default activations.
+
+    What it reads from the end of time comes out in reading order, as in Keras.
+    """
 
     cell: Cell = LSTM
     taken: ClassVar[tuple[str, ...]] = ("units", "return_sequences", "return_state", "go_backwards")
     needed: ClassVar = {**CELL_NEEDS, "stateful": False}
-    return_state = False
 
     def call(self, x_BMTF: Tensor, initial_state: Sequence[Tensor] = ()) -> Any:
         """Run every model over its windows, from zero or from states (B, M, U)."""
-        if self.return_state:
-            return self._run_to_states(x_BMTF, initial_state)
-        y = self._run(x_BMTF, self.stock_weights, go_backwards=self.go_backwards, first=initial_state)
-        return ops.flip(y, axis=2) if self.go_backwards and self.return_sequences else y
+        options = {"go_backwards": self.go_backwards, "first": initial_state}
+        y_BMTU, last = recurrent(self.cell, x_BMTF, *self.stock_weights, **options)
+        y_BMTU = ops.flip(y_BMTU, axis=2) if self.go_backwards else y_BMTU
+        y = y_BMTU if self.return_sequences else last[0]
+        return [y, *last] if self.return_state else y
 
     def num_kept_inside(self, inputs: Sequence[Tensor]) -> int:
         """Count gates and cells, which are kept for every step."""
@@ -273,45 +240,19 @@ class _StackedRecurrent(StackedLayer):
         """Drop features, and time unless sequences are returned; states follow."""
         y = (*input_shape[: 3 if self.return_sequences else 2], self.units)
         state = (*input_shape[:2], self.units)
-        return [y, state, state][: 2 + (self.cell is LSTM)] if self.return_state else y
-
-    def _run_to_states(self, x_BMTF: Tensor, first: Sequence[Tensor]) -> list[Tensor]:
-        """Return what Keras does: sequence or last state, then the last state, then an LSTM's last cell."""
-        options = {"go_backwards": self.go_backwards, "return_sequences": True, "first": first}
-        is_lstm = self.cell is LSTM
-        found = recurrent(self.cell, x_BMTF, *self.stock_weights, **options, return_cell=is_lstm)
-        h_BMTU, *cell = found if is_lstm else (found,)
-        last_BMU = h_BMTU[:, :, 0 if self.go_backwards else -1]
-        h_BMTU = ops.flip(h_BMTU, axis=2) if self.go_backwards else h_BMTU
-        return [h_BMTU if self.return_sequences else last_BMU, last_BMU, *cell]
-
-    def _run(
-        self,
-        x_BMTF: Tensor,
-        weights: Sequence[Tensor],
-        *,
-        go_backwards: bool,
-        first: Sequence[Tensor] = (),
-    ) -> Tensor:
-        options = {"return_sequences": self.return_sequences, "first": first}
-        return recurrent(self.cell, x_BMTF, *weights, go_backwards=go_backwards, **options)
-
-
-@twin_of(keras.layers.LSTM)
-class StackedLSTM(_StackedRecurrent):
-    """Twin of keras.layers.LSTM with default activations."""
+        return [y, *[state] * self.cell.num_states] if self.return_state else y
 
 
 @twin_of(keras.layers.GRU)
-class StackedGRU(_StackedRecurrent):
+class StackedGRU(StackedLSTM):
     """Twin of keras.layers.GRU with `reset_after` and default activations."""
 
     cell = GRU
-    needed: ClassVar = {**_StackedRecurrent.needed, "reset_after": True}
+    needed: ClassVar = {**StackedLSTM.needed, "reset_after": True}
 
 
 @twin_of(keras.layers.Bidirectional)
-class StackedBidirectional(_StackedRecurrent):
+class StackedBidirectional(StackedLSTM):
     """Twin of keras.layers.Bidirectional with `merge_mode="concat"`: (B, M, T, 2U) or (B, M, 2U).
 
     `are_directions_merged` runs both directions as 2M models in one loop. It halves the number of launches
@@ -320,6 +261,7 @@ class StackedBidirectional(_StackedRecurrent):
 
     taken = ("return_sequences",)
     needed: ClassVar = {"merge_mode": "concat"}
+    return_state = False
 
     def __init__(self, stock: Layer, **common: Any) -> None:
         super().__init__(stock, **common)
@@ -337,16 +279,19 @@ class StackedBidirectional(_StackedRecurrent):
 
     def call(self, x_BMTF: Tensor) -> Tensor:  # type: ignore[override]  # it begins with zeros only
         """Run both directions."""
-        cells = self.stock_weights[:3], self.stock_weights[3:]
+        is_whole, cells = self.return_sequences, (self.stock_weights[:3], self.stock_weights[3:])
+
+        def run(x_BMTF: Tensor, cell: Sequence[Tensor], *, go_backwards: bool = False) -> Tensor:
+            y_BMTU, last = recurrent(self.cell, x_BMTF, *cell, go_backwards=go_backwards)
+            return y_BMTU if is_whole else last[0]
+
         if not self.are_directions_merged:
-            runs = zip(cells, (False, True), strict=True)
-            y = [self._run(x_BMTF, cell, go_backwards=backwards) for cell, backwards in runs]
+            y = [run(x_BMTF, cells[0]), run(x_BMTF, cells[1], go_backwards=True)]
             return ops.concatenate(y, axis=-1)
         both = ops.concatenate([x_BMTF, ops.flip(x_BMTF, axis=2)], axis=1)
         merged = [ops.concatenate(pair, axis=0) for pair in zip(*cells, strict=True)]
-        forward, backward = ops.split(self._run(both, merged, go_backwards=False), 2, axis=1)
-        backward = ops.flip(backward, axis=2) if self.return_sequences else backward
-        return ops.concatenate([forward, backward], axis=-1)
+        forward, backward = ops.split(run(both, merged), 2, axis=1)
+        return ops.concatenate([forward, ops.flip(backward, axis=2) if is_whole else backward], axis=-1)
 
 
 @twin_of(keras.layers.LSTMCell)
@@ -427,13 +372,11 @@ def uniform_by_model(seeds_M: Tensor, draws_M: Tensor, shape: tuple[int, ...]) -
     The hash is Chris Wellons' lowbias32 (hash-prospector, public domain), applied twice over a key. Uniform
     in [0, 1), float32; `shape` is that of a model, batch first, and M follows the batch.
     """
-    key_M = _mixed(_unsigned(seeds_M) ^ _mixed(_unsigned(draws_M) + _constant(0x9E3779B9)))
-    num_positions = int(np.prod(shape))
-    position_N = _unsigned(ops.arange(num_positions, dtype="int32"))
+    key_M = _mixed(ops.cast(seeds_M, "uint32") ^ _mixed(ops.cast(draws_M, "uint32") + _constant(0x9E3779B9)))
+    position_N = ops.cast(ops.arange(int(np.prod(shape)), dtype="int32"), "uint32")
     bits_MN = _mixed(_mixed(position_N[None] ^ key_M[:, None]) + key_M[:, None])
     share_MN = ops.cast(ops.right_shift(bits_MN, _constant(8)), "float32") * np.float32(2.0**-24)
-    share_MB = ops.reshape(share_MN, (-1, *shape))
-    return ops.swapaxes(share_MB, 0, 1)
+    return ops.swapaxes(ops.reshape(share_MN, (-1, *shape)), 0, 1)
 
 
 def _mixed(bits: Tensor) -> Tensor:
@@ -446,18 +389,9 @@ def _constant(value: int) -> Tensor:
     return ops.convert_to_tensor(np.uint32(value))
 
 
-def _unsigned(values: Tensor) -> Tensor:
-    return ops.cast(values, "uint32")
-
-
 def _multiplied(equation: str, x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
     y = ops.einsum(equation, x, kernel)
     return y if bias is None else _shifted(y, bias)
-
-
-def _weighted(y: Tensor, weight: Tensor) -> Tensor:
-    """Multiply every row of (B, M, ., D) by each model's weight (M, ., D)."""
-    return _on_rows(ops.multiply, lambda dy, y, weight: (dy * weight, dy * y), y, weight)
 
 
 def _shifted(y: Tensor, weight: Tensor) -> Tensor:

@@ -83,7 +83,7 @@ def measure_training(
                 rows = companions.candles(candles, Series.parse(name), profile.newest_bars, end_s)
                 again = partial(store.table, rows, table_columns(profile))  # as the profile's next run would
                 warm_s[name] = round(statistics.median(timeit.repeat(again, number=1, repeat=3)), 6)
-    rate = matmul_speed(seconds=1.0).gflop_per_s if warm_s else None
+    rate = matmul_speed(seconds=1.0)["gflop_per_s"] if warm_s else None
     return {"features_warm_s": warm_s, "matmul_gflop_per_s": rate}
 
 

@@ -50,12 +50,8 @@ class Checkpoint:
 
     def save(self, path: Path) -> None:
         """Write the checkpoint atomically."""
-        note = {
-            "format": CHECKPOINT_FORMAT,
-            "identity": self.identity,
-            "epoch": self.progress.epoch,
-            "progress": asdict(self.progress),
-        }
+        note = {"format": CHECKPOINT_FORMAT, "identity": self.identity}
+        note |= {"epoch": self.progress.epoch, "progress": asdict(self.progress)}
         flat: dict[str, Any] = {"note": np.frombuffer(json.dumps(note).encode("utf-8"), np.uint8)}
         for name, value in {**self.state._asdict(), "best_weights": self.best_weights}.items():
             if isinstance(value, list):
@@ -71,7 +67,10 @@ class Checkpoint:
     def load(cls, path: Path, identity: dict[str, Any]) -> Self:
         """Read a checkpoint of this profile, data set and seed, or raise ArtifactError."""
         try:
-            with np.load(io.BytesIO(_whole(path)), allow_pickle=False) as stored:
+            whole = read_given(path, MAX_BYTES)
+            if hashlib.sha256(whole[:-_DIGEST_BYTES]).digest() != whole[-_DIGEST_BYTES:]:
+                raise ValueError("damage: it does not match its sha256")
+            with np.load(io.BytesIO(whole[:-_DIGEST_BYTES]), allow_pickle=False) as stored:
                 content = {name: stored[name] for name in stored.files}
             note = json.loads(bytes(content["note"]))
             progress = TypeAdapter(Progress).validate_python(note["progress"])
@@ -106,14 +105,6 @@ class Checkpoint:
                 got="others",
                 fix="Remove it to train this series from its first epoch",
             )
-
-
-def _whole(path: Path) -> bytes:
-    content = read_given(path, MAX_BYTES)
-    content, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
-    if hashlib.sha256(content).digest() != digest:
-        raise ValueError("damage: it does not match its sha256")
-    return content
 
 
 def _layout(part: Any) -> Any:

@@ -9,8 +9,8 @@ Shape legend: B batch, T lookback, H horizon, C open, high, low, close, P paths,
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import keras
 import numpy as np
@@ -18,14 +18,12 @@ from keras import ops
 from numpy.typing import NDArray
 
 from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OHLC, RANGE_BARS
-from v8.errors import DivergedError
-from v8.formulas.ranges import NUM_PATHS, RangePaths, fit_range_paths, path_medians
+from v8.formulas.ranges import NUM_PATHS, fit_range_paths, path_medians
 from v8.hardware import device_of, memory_of
+from v8.networks import serving
 from v8.networks.published import PublishedModel
-from v8.networks.serving import LEAST_VOLATILITY_SHARE
-from v8.networks.serving_parts import candle_deviations, dense_ahead, untrained
 from v8.profile import Profile
-from v8.training.trainer import Member, TrainingResult
+from v8.training.trainer import Member, Results, TrainingResult
 from v8.windows.dataset import SeriesData
 
 FLOORS: Final = "floors"
@@ -38,7 +36,11 @@ Weights = Sequence[NDArray[np.float32]]
 
 
 class FormulaModel(PublishedModel):
-    """The published model of one series: a graph that several may share, and its own `formula_weights`."""
+    """The published model of one series: a graph that several may share, and its own fitted numbers.
+
+    They are the floor of deviations and the smallest volatility that is forecast, unitless, coefficients and
+    constants of the range ahead, and the bars that were lent.
+    """
 
     def __init__(self, model: keras.Model, weights: Weights) -> None:
         self._shared, self._weights = model, weights
@@ -60,10 +62,13 @@ def build_formula(profile: Profile) -> keras.Model:
     """
     window_BTF = keras.Input((profile.lookback_bars, profile.num_features), name="window")
     column_BT = {name: ops.take(window_BTF, profile.features.index(name), axis=2) for name in OHLC}
-    floor_B1, least_B1 = _floors(column_BT[CLOSE])
-    ahead = dense_ahead(profile, RANGE_AHEAD)
-    paths = untrained("bh,phc->bphc", (NUM_PATHS, profile.horizon_bars, len(OHLC)), PATHS)
-    deviations_BR = candle_deviations(column_BT[HIGH], column_BT[LOW], RANGE_BARS)
+    # Every window looks up row 0, whatever prices it holds.
+    table = keras.layers.Embedding(1, 2, trainable=False, dtype="float32", name=FLOORS)
+    row_B = ops.zeros_like(ops.take(column_BT[CLOSE], 0, axis=1), dtype="int32")
+    floor_B1, least_B1 = (ops.take(table(row_B), [place], axis=1) for place in range(2))
+    ahead = serving.dense_ahead(profile, RANGE_AHEAD)
+    paths = serving.untrained("bh,phc->bphc", (NUM_PATHS, profile.horizon_bars, len(OHLC)), PATHS)
+    deviations_BR = serving.candle_deviations(column_BT[HIGH], column_BT[LOW], RANGE_BARS)
     moved_BPHC = paths(ops.exp(ahead(ops.log(ops.maximum(deviations_BR, floor_B1)))))
     num_bars = profile.lookback_bars
     known = [*range(num_bars - BAND_PERIOD_BARS, num_bars)]
@@ -76,24 +81,10 @@ def build_formula(profile: Profile) -> keras.Model:
     return keras.Model(window_BTF, outputs, name=f"{profile.name}_forecaster")
 
 
-def formula_weights(fitted: RangePaths, least_volatility: float) -> list[NDArray[np.float32]]:
-    """List what `FormulaModel` puts into its layers; no volatility below the least, unitless, is forecast."""
-    constant_H, coefficients_RH = fitted.coefficients_LH[0], fitted.coefficients_LH[1:]
-    floors = [[fitted.floor, least_volatility]]
-    return [np.array(one, np.float32) for one in (floors, coefficients_RH, constant_H, fitted.lent_PHC)]
-
-
 def num_fitted(profile: Profile) -> int:
     """Count the fitted numbers; the mirror images of paths are none of their own."""
     per_step = len(RANGE_BARS) + 1 + NUM_PATHS // 2 * len(OHLC)
     return profile.horizon_bars * per_step + 1
-
-
-def _floors(close_BT: Any) -> list[Any]:
-    """Let every window look up row 0, whatever prices it holds; each of shape (B, 1)."""
-    table = keras.layers.Embedding(1, 2, trainable=False, dtype="float32", name=FLOORS)
-    row_BT = ops.zeros_like(ops.take(close_BT, 0, axis=1), dtype="int32")
-    return [ops.take(table(row_BT), [place], axis=1) for place in range(2)]
 
 
 class FormulaTrainer:
@@ -118,7 +109,7 @@ class FormulaTrainer:
         """Fitted numbers of one series."""
         return num_fitted(self.profile)
 
-    def fit_fleet(self, members: Sequence[Member]) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
+    def fit_fleet(self, members: Sequence[Member]) -> Results:
         """Fit the train span of each series; yield place in `members` and result, as each one is fitted."""
         for place, member in enumerate(members):
             self._check()
@@ -131,14 +122,16 @@ class FormulaTrainer:
     def _fitted(self, data: SeriesData) -> TrainingResult:
         started, device = time.perf_counter(), device_of(self._model.weights[0].value)
         fitted = fit_range_paths(data.spans["train"])
-        least_volatility = LEAST_VOLATILITY_SHARE * data.scaling.volatility_floor
+        least_volatility = serving.LEAST_VOLATILITY_SHARE * data.scaling.volatility_floor
+        constant_H, coefficients_RH = fitted.coefficients_LH[0], fitted.coefficients_LH[1:]
+        weights = ([[fitted.floor, least_volatility]], coefficients_RH, constant_H, fitted.lent_PHC)
         return TrainingResult(
             history=(),
             untrained_loss=None,
             best_epoch=0,
             best_validation_loss=None,
             stopped_by="fit",
-            weights=formula_weights(fitted, least_volatility),
+            weights=[np.array(one, np.float32) for one in weights],
             resumed_from_epoch=0,
             seconds={"train": time.perf_counter() - started},
             device=device,

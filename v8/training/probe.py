@@ -11,8 +11,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from v8.hardware import backend, backend_name, cuda_versions, device_of, gpu_models, has_gpu
 from v8.networks.cost import training_flop_per_window
 from v8.networks.networks import build_network
-from v8.networks.stacked_layers import StackedBidirectional, StackedGRU, StackedLSTM
+from v8.networks.stacked_layers import StackedLSTM
 from v8.profile import Profile, TrainingSettings
 from v8.quantile_levels import quantile_output
 from v8.training.step import initial_state
@@ -43,56 +42,9 @@ FLEET_PROBE_S = 0.1
 """Time to measure one fleet size; a GPU does thousands of small products in it."""
 
 
-@dataclass(frozen=True)
-class BackendReport:
-    """The active Keras backend, its GPUs, and CUDA and cuDNN it was built for or brings along, if any."""
-
-    backend: str
-    versions: dict[str, str]
-    cuda: str | None
-    cudnn: str | None
-    gpus: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class MatmulSpeed:
-    """Single-precision multiplication of square matrices, as the backend does it by default.
-
-    An NVIDIA GPU may round the factors to TF32 on the way. Where the result lies is the proof of placement.
-    """
-
-    gflop_per_s: float
-    size: int
-    milliseconds: float
-    device: str
-
-
-@dataclass(frozen=True)
-class StepSpeed:
-    """Training steps on one batch that stays on the device.
-
-    Args:
-        path: "stock" or "ours".
-        is_short: Measured on the small network of `shortened`.
-        windows_per_s: Of all models together.
-        gflop_per_s: Useful work by `training_flop_per_window`.
-        compile_s: Time until the first step was through.
-        device: Where the trained state lies.
-        how: Which layers did it, and how they were compiled.
-    """
-
-    path: str
-    precision: str
-    num_models: int
-    is_short: bool
-    windows_per_s: float
-    gflop_per_s: float
-    compile_s: float
-    device: str
-    how: str
-
-
-Work = Callable[[int], Any]
+Line: TypeAlias = dict[str, Any]
+"""One measurement as JSON values."""
+Work: TypeAlias = Callable[[int], Any]
 """Does a number of repetitions, waits for the last of them and returns a tensor that it left."""
 
 
@@ -110,16 +62,19 @@ def _chain(step: Callable[[Any], Any], state: Any, left: Callable[[Any], Any] = 
     return work
 
 
-def describe_backend() -> BackendReport:
-    """Ask the backend for its versions and devices."""
+def describe_backend() -> Line:
+    """Tell `backend`, `versions`, models of `gpus`, and the `cuda` and `cudnn` it was built for or brings."""
     name, (cuda, cudnn) = backend_name(), cuda_versions()
     versions = {"keras": keras.__version__, name: backend().__version__}
-    models = gpu_models()
-    return BackendReport(name, versions, cuda, cudnn, models)
+    return {"backend": name, "versions": versions, "cuda": cuda, "cudnn": cudnn, "gpus": gpu_models()}
 
 
-def matmul_speed(seconds: float, *, size: int | None = None) -> MatmulSpeed:
-    """Measure the device's single-precision matmul rate for about so long, with this process' threads."""
+def matmul_speed(seconds: float, *, size: int | None = None) -> Line:
+    """Measure single-precision products of square matrices for about so long, with this process' threads.
+
+    They are as the backend does them by default: an NVIDIA GPU may round the factors to TF32 on the way.
+    Returns `gflop_per_s`, `size`, `milliseconds` and `device`, where a result lay.
+    """
     size = size or (GPU_MATMUL_SIZE if has_gpu() else CPU_MATMUL_SIZE)
     draws = np.random.default_rng(0)
     # A reflection is orthogonal: it neither grows nor shrinks what it is applied to, however often.
@@ -129,7 +84,8 @@ def matmul_speed(seconds: float, *, size: int | None = None) -> MatmulSpeed:
     product = ops.convert_to_tensor(draws.standard_normal((size, size), np.float32))
     work = _chain(lambda product: ops.matmul(product, reflection), product)
     rate = median_rate(work, seconds)
-    return MatmulSpeed(rate * 2 * size**3 / 1e9, size, 1e3 / rate, device_of(work(0)))
+    done = {"gflop_per_s": rate * 2 * size**3 / 1e9, "size": size, "milliseconds": 1e3 / rate}
+    return done | {"device": device_of(work(0))}
 
 
 def step_speed(
@@ -140,11 +96,17 @@ def step_speed(
     *,
     num_models: int = 1,
     is_short: bool = False,
-) -> StepSpeed:
-    """Measure training steps on one batch for about so long, after compiling.
+) -> Line:
+    """Measure training steps on one batch, which stays on the device, for about so long, after compiling.
 
     The path is "stock" for `train_on_batch` of the profile's network in stock Keras, which trains one, or
     "ours" for the trainer's compiled step of a fleet.
+
+    Returns:
+        The path, number format and number of models, whether it was the network of `shortened`;
+        `windows_per_s` of all models together, useful `gflop_per_s` by `training_flop_per_window`,
+        `compile_s` until the first step was through, the `device` of the trained state, and `how`: which
+        layers did it, and how they were compiled.
     """
     profile = shortened(profile) if is_short else profile
     work, how = {"stock": _stock_steps, "ours": _our_steps}[path](profile, precision, num_models)
@@ -153,9 +115,9 @@ def step_speed(
     compile_s = time.perf_counter() - started
     windows_per_s = median_rate(work, seconds) * num_models * profile.training.windows_per_step
     gflop_per_s = windows_per_s * training_flop_per_window(profile) / 1e9
-    return StepSpeed(
-        path, precision, num_models, is_short, windows_per_s, gflop_per_s, compile_s, device, how
-    )
+    asked = {"path": path, "precision": precision, "num_models": num_models, "is_short": is_short}
+    speeds = {"windows_per_s": windows_per_s, "gflop_per_s": gflop_per_s, "compile_s": compile_s}
+    return {**asked, **speeds, "device": device, "how": how}
 
 
 def format_speeds(
@@ -206,8 +168,7 @@ def _our_steps(profile: Profile, precision: str, num_models: int) -> tuple[Work,
     )
     state = initial_state(program.fleet, precision)
     work = _chain(lambda state: program.step(state, *batch), state, lambda state: state.window_sum)
-    ours = (StackedBidirectional, StackedLSTM, StackedGRU)
-    kinds = Counter(type(layer).__name__ for layer in program.fleet.layers if isinstance(layer, ours))
+    kinds = Counter(type(layer).__name__ for layer in program.fleet.layers if isinstance(layer, StackedLSTM))
     shown = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
     return work, f"our recurrence ({shown}), one XLA program"
 
@@ -220,20 +181,18 @@ def measured_fleet_size(
     A step of the recurrent loop multiplies, for every model, (batch, units) by (units, 4 units). How many
     models' products a device does per second tells where larger fleets stop to gain; None measures it.
     """
+
+    def products_per_s(size: int) -> float:
+        units, draws = profile.network.first_units, np.random.default_rng(0)
+        shapes = ((size, profile.training.batch_size, units), (size, units, 4 * units))
+        state, kernel = (ops.convert_to_tensor(draws.standard_normal(shape, np.float32)) for shape in shapes)
+        work = _chain(lambda state: ops.tanh(ops.matmul(state, kernel)[:, :, :units]), state)
+        work(1)
+        return size * median_rate(work, FLEET_PROBE_S)
+
     sizes = [size for size in (1, 2, 4, 8, 16, 32, 64, 128) if size < num_series] + [num_series]
-    speed_of = speed_of or (lambda size: _products_per_s(profile, size))
-    speeds = {size: speed_of(size) for size in sizes}
+    speeds = {size: (speed_of or products_per_s)(size) for size in sizes}
     return next(size for size in sizes if speeds[size] >= WORTHWHILE_SHARE * max(speeds.values()))
-
-
-def _products_per_s(profile: Profile, num_models: int) -> float:
-    units = profile.network.first_units
-    draws = np.random.default_rng(0)
-    shapes = ((num_models, profile.training.batch_size, units), (num_models, units, 4 * units))
-    state, kernel = (ops.convert_to_tensor(draws.standard_normal(shape, np.float32)) for shape in shapes)
-    work = _chain(lambda state: ops.tanh(ops.matmul(state, kernel)[:, :, :units]), state)
-    work(1)
-    return num_models * median_rate(work, FLEET_PROBE_S)
 
 
 def stock_network(profile: Profile, precision: str) -> keras.Model:

@@ -60,13 +60,18 @@ def kept_programs() -> Iterator[None]:
 
     Where TensorFlow has been started, is too old or is told of a folder by the user, nothing is kept.
     """
-    programs = _opened() if _can_be_kept() else None
+    programs, before = _opened() if _can_be_kept() else None, os.environ.get(_FLAGS)
     if programs is None:
         yield
         return
     _open.append(programs)
-    with _flags_with(programs.flags):
+    os.environ[_FLAGS] = f"{before or ''} {programs.flags}".strip()
+    try:
         yield
+    finally:
+        del os.environ[_FLAGS]
+        if before is not None:
+            os.environ[_FLAGS] = before
     keep_new_programs()
 
 
@@ -78,11 +83,23 @@ def keep_new_programs() -> None:
 
 
 class _Programs:
-    """The programs of one machine: kept as a digest and what TensorFlow wrote, passed on as it wants them."""
+    """The programs of one machine: kept as a digest and what TensorFlow wrote, passed on as it wants them.
+
+    A file that is damaged or cannot be copied is compiled anew.
+    """
 
     def __init__(self, kept: Path, passing: Path) -> None:
         self._kept, self._passing = kept, passing
         self._known: set[str] = set()
+        for file in self._newest()[:MOST_PROGRAMS]:
+            with suppress(OSError):
+                content = read_given(file, _MAX_BYTES)
+                digest, program = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+                if digest == digest_bytes(program).encode("ascii"):
+                    aside = passing / f"{file.name}.aside"
+                    aside.write_bytes(program)
+                    aside.replace(passing / file.name)
+                    self._known.add(file.name)
 
     @property
     def flags(self) -> str:
@@ -92,18 +109,6 @@ class _Programs:
             f"{_DIRECTORY}={self._passing} --tf_xla_persistent_cache_device_types=CPU"
             f" --tf_xla_persistent_cache_read_only={str(is_full).lower()}"
         )
-
-    def fetch(self) -> None:
-        """Copy what was kept; a file that is damaged or cannot be copied is compiled anew."""
-        for file in self._newest()[:MOST_PROGRAMS]:
-            with suppress(OSError):
-                content = read_given(file, _MAX_BYTES)
-                digest, program = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-                if digest == digest_bytes(program).encode("ascii"):
-                    aside = self._passing / f"{file.name}.aside"
-                    aside.write_bytes(program)
-                    aside.replace(self._passing / file.name)
-                    self._known.add(file.name)
 
     def keep(self) -> None:
         """Keep what was added, and let the oldest go."""
@@ -125,29 +130,16 @@ class _Programs:
         return [file for _, file in sorted(found)]
 
 
-@contextmanager
-def _flags_with(more: str) -> Iterator[None]:
-    before = os.environ.get(_FLAGS)
-    os.environ[_FLAGS] = f"{before or ''} {more}".strip()
-    try:
-        yield
-    finally:
-        del os.environ[_FLAGS]
-        if before is not None:
-            os.environ[_FLAGS] = before
-
-
 def _opened() -> _Programs | None:
     """Return the programs that were kept; None where the place for them cannot be written."""
-    place = home() / "programs"
+    place, settings = home() / "programs", {name: os.environ.get(name, "") for name in _SETTINGS}
     with suppress(OSError):
         place.mkdir(parents=True, exist_ok=True)
         # TensorFlow knows the folder for as long as the process lives.
         passing = _until_exit.enter_context(passing_folder("passing", place))
         if _PLAIN.fullmatch(str(passing)):
-            programs = _Programs(place / _key(), passing)
-            programs.fetch()
-            return programs
+            key = digest_json({"format": PROGRAMS_FORMAT, **identity(), **settings})[:16]
+            return _Programs(place / key, passing)
     return None
 
 
@@ -160,8 +152,3 @@ def _can_be_kept() -> bool:
     is_ours = _DIRECTORY not in os.environ.get(_FLAGS, "")
     is_told_apart = processor_flags() != ""  # another processor might not know the machine code
     return is_new and is_wanted and is_ours and is_told_apart and "tensorflow" not in sys.modules
-
-
-def _key() -> str:
-    settings = {name: os.environ.get(name, "") for name in _SETTINGS}
-    return digest_json({"format": PROGRAMS_FORMAT, **identity(), **settings})[:16]

@@ -68,25 +68,21 @@ class LossPatience:
 
     def after(self, epoch: int, validation_loss: float, settings: TrainingSettings) -> Self:
         """Return the state after an epoch."""
-        judged = self._judged(epoch, validation_loss)
-        return judged._shrunk(validation_loss, settings) if settings.schedule == "plateau" else judged
+        judged = replace(self, epochs_without_gain=self.epochs_without_gain + 1)
+        if validation_loss < self.best_loss:
+            judged = replace(self, best_loss=validation_loss, best_epoch=epoch, epochs_without_gain=0)
+        if settings.schedule != "plateau":
+            return judged
+        if self.plateau_loss is None or validation_loss < self.plateau_loss - PLATEAU_MIN_DELTA:
+            return replace(judged, plateau_loss=validation_loss, epochs_on_plateau=0)
+        if self.epochs_on_plateau + 1 < settings.reduce_lr_patience_epochs:
+            return replace(judged, epochs_on_plateau=self.epochs_on_plateau + 1)
+        smaller = self.learning_rate * settings.reduce_lr_factor
+        return replace(judged, learning_rate=smaller, epochs_on_plateau=0)
 
     def is_out(self, settings: TrainingSettings) -> bool:
         """Say whether early stopping ends the training."""
         return self.epochs_without_gain >= settings.early_stopping_patience_epochs
-
-    def _judged(self, epoch: int, validation_loss: float) -> Self:
-        if validation_loss < self.best_loss:
-            return replace(self, best_loss=validation_loss, best_epoch=epoch, epochs_without_gain=0)
-        return replace(self, epochs_without_gain=self.epochs_without_gain + 1)
-
-    def _shrunk(self, validation_loss: float, settings: TrainingSettings) -> Self:
-        if self.plateau_loss is None or validation_loss < self.plateau_loss - PLATEAU_MIN_DELTA:
-            return replace(self, plateau_loss=validation_loss, epochs_on_plateau=0)
-        if self.epochs_on_plateau + 1 < settings.reduce_lr_patience_epochs:
-            return replace(self, epochs_on_plateau=self.epochs_on_plateau + 1)
-        smaller = self.learning_rate * settings.reduce_lr_factor
-        return replace(self, learning_rate=smaller, epochs_on_plateau=0)
 
 
 SCHEDULES: Final[dict[Schedule, Callable[[TrainingSettings, float], float]]] = {

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from v8.columns import TASK_OHLC
 from v8.hardware import backend, backend_name, has_gpu
-from v8.networks.gradients import checkpointed, gradients_of
+from v8.networks.gradients import Call, Tensor, checkpointed, gradients_of
 from v8.networks.networks import TRUTH, WINDOW
 from v8.profile import HUBER_TURN, Profile, TaskSettings, TrainingSettings
 from v8.quantile_levels import pinball, quantile_output, signed_sums
@@ -37,7 +37,6 @@ EPSILON = 1e-7
 FIRST_LOSS_SCALE = 2.0**15
 GOOD_STEPS_TO_DOUBLE = 2_000
 """Loss scaling of mixed float16: the defaults of keras.optimizers.LossScaleOptimizer."""
-Tensor: TypeAlias = Any
 
 
 class FleetState(NamedTuple):
@@ -91,19 +90,18 @@ class FleetState(NamedTuple):
 
 def initial_state(fleet: keras.Model, precision: str) -> FleetState:
     """Return the state of an untrained fleet, as NumPy arrays; under `mixed_float16` losses are scaled."""
-    is_scaled = precision == "mixed_float16"
     weights_MP = ops.convert_to_numpy(flattened(fleet.trainable_variables))
-    num_models = len(weights_MP)
+    zeros_MP, zeros_M = np.zeros_like(weights_MP), np.zeros(len(weights_MP), np.float32)
     return FleetState(
         weights=weights_MP,
         constants=[ops.convert_to_numpy(constant) for constant in fleet.non_trainable_variables],
-        means=np.zeros_like(weights_MP),
-        squares=np.zeros_like(weights_MP),
-        num_steps=np.zeros(num_models, np.float32),
-        loss_scale=np.full(num_models, FIRST_LOSS_SCALE if is_scaled else 1, np.float32),
-        num_good_steps=np.zeros(num_models, np.int32),
-        loss_sum=np.zeros(num_models, np.float32),
-        window_sum=np.zeros(num_models, np.float32),
+        means=zeros_MP,
+        squares=zeros_MP,
+        num_steps=zeros_M,
+        loss_scale=np.full_like(zeros_M, FIRST_LOSS_SCALE if precision == "mixed_float16" else 1),
+        num_good_steps=np.zeros_like(zeros_M, np.int32),
+        loss_sum=zeros_M,
+        window_sum=zeros_M,
     )
 
 
@@ -136,8 +134,9 @@ def compiled_step(
     is_scaled, settings = precision == "mixed_float16", profile.training
     parts = num_parts or settings.num_parts(is_on_gpu=True)
     outer_levels = profile.shape.outer_levels
-    plain = partial(fleet.stateless_call, training=True)
-    forward = checkpointed(fleet) if settings.checkpoint_activations else plain
+    forward: Call = partial(fleet.stateless_call, training=True)
+    if settings.checkpoint_activations:
+        forward = checkpointed(fleet)
 
     def step(  # noqa: PLR0917 - called positionally by one caller, compiled
         state: FleetState,
@@ -149,9 +148,11 @@ def compiled_step(
     ) -> FleetState:
         def gathered(part: Any, constants: list[Tensor]) -> Any:
             x_BMTF, y, weight_BM = part
+            # A taught fleet is shown the candles to come, too; it reads each after the forecast of that bar.
+            inputs = {WINDOW: x_BMTF, TRUTH: y[TASK_OHLC]} if isinstance(fleet.input, dict) else x_BMTF
 
             def loss_of(weights: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-                forecast, drawn = forward(weights, constants, _inputs(fleet, x_BMTF, y))
+                forecast, drawn = forward(weights, constants, inputs)
                 loss_M = fleet_loss(profile.tasks, y, forecast, weight_BM, outer_levels)
                 return ops.sum(loss_M * state.loss_scale), (loss_M, drawn)
 
@@ -200,11 +201,6 @@ def compiled_loss(
         return loss_M * num_windows_M, num_windows_M
 
     return _compiled(loss_of)
-
-
-def _inputs(fleet: keras.Model, x_BMTF: Tensor, y: Any) -> Any:
-    """Show a taught fleet the candles to come, too; it reads each after the forecast of that bar."""
-    return {WINDOW: x_BMTF, TRUTH: y[TASK_OHLC]} if isinstance(fleet.input, dict) else x_BMTF
 
 
 def _in_parts(
@@ -261,7 +257,12 @@ def _clipped(gradient_MP: Tensor, settings: TrainingSettings) -> Tensor:
 
 def _chosen(is_new_M: Tensor, new: Any, old: Any) -> Any:
     """Take the new arrays of some models, the old ones of all others."""
-    return keras.tree.map_structure(lambda one, other: ops.where(_wide(is_new_M, one), one, other), new, old)
+
+    def chosen(one: Tensor, other: Tensor) -> Tensor:
+        is_new = ops.reshape(is_new_M, (-1, *(1,) * (len(one.shape) - 1)))
+        return ops.where(is_new, one, other)
+
+    return keras.tree.map_structure(chosen, new, old)
 
 
 def _rescaled(state: FleetState, is_active_M: Tensor, is_taken_M: Tensor) -> dict[str, Tensor]:
@@ -274,11 +275,6 @@ def _rescaled(state: FleetState, is_active_M: Tensor, is_taken_M: Tensor) -> dic
         "loss_scale": ops.where(is_active_M, scale_M, state.loss_scale),
         "num_good_steps": ops.where(is_active_M, ops.where(is_due_M, 0, num_good_M), state.num_good_steps),
     }
-
-
-def _wide(values_M: Tensor, like: Tensor) -> Tensor:
-    """Give (M,) the rank of `like`, whose first axis is the model."""
-    return ops.reshape(values_M, (-1, *(1,) * (len(like.shape) - 1)))
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -301,11 +297,11 @@ class _Compiled:
         self._function = function
         self._traced: dict[Any, tuple[Any, Any]] = {}
 
-    def __call__(self, state: Any, *others: Any) -> Any:
-        key = tuple(np.shape(array) for array in keras.tree.flatten(others))
-        arrays = [backend().convert_to_tensor(array) for array in keras.tree.flatten((state, *others))]
+    def __call__(self, *arguments: Any) -> Any:
+        key = tuple(np.shape(array) for array in keras.tree.flatten(arguments[1:]))
+        arrays = [backend().convert_to_tensor(array) for array in keras.tree.flatten(arguments)]
         if key not in self._traced:
-            self._traced[key] = self._trace((state, *others), arrays)
+            self._traced[key] = self._trace(arguments, arrays)
         traced, result = self._traced[key]
         dtypes = [tensor.dtype for tensor in traced.outputs]
         found = backend().raw_ops.StatefulPartitionedCall(args=arrays, Tout=dtypes, f=traced)
@@ -367,17 +363,13 @@ def fleet_loss(
         error_BM = ops.mean(_elementwise(settings.loss, residual), axis=(2, 3))
         if outer_levels:
             name = quantile_output(task)
-            steps = forecast[name] * ops.expand_dims(truth[name], 3)
-            error_BM = error_BM + 2.0 * _mean_pinball(residual, steps, outer_levels)
+            steps = ops.cast(forecast[name] * ops.expand_dims(truth[name], 3), "float32")
+            distance = ops.einsum("bmhlc,lk->bmhkc", steps, signed_sums(outer_levels))
+            levels_L1 = np.array(outer_levels, np.float32)[:, None]
+            beyond = pinball(ops, ops.expand_dims(residual, 3) - distance, levels_L1)
+            error_BM = error_BM + 2.0 * ops.mean(beyond, axis=(2, 3, 4))
         total_M = total_M + settings.weight * ops.sum(error_BM * weight_BM, axis=0) / divisor_M
     return total_M
-
-
-def _mean_pinball(residual: Any, steps: Any, outer_levels: Sequence[float]) -> Any:
-    """Return the mean loss of quantiles that lie by sums of steps off the median, shape (B, M)."""
-    distance = ops.einsum("bmhlc,lk->bmhkc", ops.cast(steps, "float32"), signed_sums(outer_levels))
-    levels_L1 = np.array(outer_levels, np.float32)[:, None]
-    return ops.mean(pinball(ops, ops.expand_dims(residual, 3) - distance, levels_L1), axis=(2, 3, 4))
 
 
 def _elementwise(loss: str, residual: Any) -> Any:

@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
@@ -26,9 +27,16 @@ from v8.errors import ArtifactError, DivergedError, StorageError, shown
 from v8.formulas.quantiles import first_steps
 from v8.hardware import backend_name, device_of, memory_of
 from v8.invocation import collected_later
-from v8.networks.networks import build_network, counterparts, has_teacher, num_parameters
+from v8.networks.networks import (
+    build_network,
+    counterparts,
+    has_teacher,
+    load,
+    num_parameters,
+    stack,
+    unstack,
+)
 from v8.networks.serving import ServingGraph, ServingModel
-from v8.networks.stacking import load, stack, unstack
 from v8.profile import Profile
 from v8.training.checkpoint import Checkpoint
 from v8.training.programs import keep_new_programs
@@ -48,20 +56,17 @@ CHECKPOINT_SHARE = 0.05
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """A finished training.
+    """A finished training; losses are None for a formula.
 
     Args:
         history: One record an epoch, those before a resume included.
-        untrained_loss: Validation loss of the constant forecast the network starts as; None for a formula.
+        untrained_loss: Validation loss of the constant forecast the network starts as.
         best_epoch: Epoch whose weights are kept; 0 means that training never beat the constant.
-        best_validation_loss: Its loss; None for a formula.
         stopped_by: "epochs", "early stopping", or "fit" for a formula.
-        weights: Best trainable arrays in the network's order, float32.
+        weights: Best trainable arrays in the network's order.
         resumed_from_epoch: Epochs that an earlier process had finished; 0 for none.
-        seconds: Time of this process per stage: build, compile, train, validate; shared evenly by the
-            members of a fleet.
-        device: Where the weights lay after the first step, such as "GPU:0".
-        peak_memory_bytes: Most memory of that device this process has used so far.
+        seconds: Time of this process per stage, build, compile, train, validate, shared evenly by a fleet.
+        device: Where the weights lay after the first step, such as "GPU:0"; its peak is that of this process.
     """
 
     history: tuple[EpochRecord, ...]
@@ -81,6 +86,10 @@ class TrainingResult:
         return float(np.median([record.windows_per_s for record in self.history] or [0.0]))
 
 
+Results: TypeAlias = Iterator[tuple[int, TrainingResult | DivergedError]]
+"""The place of each series that ends, and what came of it."""
+
+
 @dataclass(frozen=True)
 class Member:
     """One series of a fleet, with the seed of its weights, order and dropout.
@@ -97,8 +106,7 @@ class Member:
     tell: Callable[[str], None] = lambda sentence: None
 
 
-@dataclass(frozen=True)
-class _Program:
+class Program(NamedTuple):
     """What is compiled once for a number of models."""
 
     fleet: keras.Model
@@ -131,7 +139,7 @@ class Trainer:
         self._trained = self.network
         if has_teacher(profile):
             self._trained = build_network(profile, seed=0, precision=precision, is_taught=True)
-        self._programs: dict[int, _Program] = {}
+        self._programs: dict[int, Program] = {}
         self._serving: dict[Hashable, ServingGraph] = {}
         self.devices: dict[int, str] = {}
         """Where the state of each fleet size lay after its first step; a key means it is compiled."""
@@ -158,7 +166,7 @@ class Trainer:
             raise result
         return result
 
-    def fit_fleet(self, members: Sequence[Member]) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
+    def fit_fleet(self, members: Sequence[Member]) -> Results:
         """Train several series as one program; yield place in `members` and result, as each one ends."""
         return _FleetFit(self, members).run()
 
@@ -175,16 +183,10 @@ class Trainer:
 
     def first_state(self, members: Sequence[Member]) -> FleetState:
         """Return the untrained state of a fleet: weights by each seed, heads at each constant."""
-        networks = [
-            build_network(
-                self.profile,
-                seed=member.seed,
-                start=_start(member.data),
-                precision=self.precision,
-                is_taught=True,
-            )
-            for member in members
-        ]
+        build, networks = partial(build_network, self.profile, precision=self.precision, is_taught=True), []
+        for member in members:
+            start: dict[str, Any] = {task.task: task.start for task in member.data.scaling.tasks}
+            networks.append(build(seed=member.seed, start=start | first_steps(member.data)))
         fleet = self.program(len(members)).fleet
         load(fleet, networks)
         return initial_state(fleet, self.precision)
@@ -208,40 +210,28 @@ class Trainer:
     def network_weights(self, weights_P: NDArray[np.float32]) -> list[NDArray[np.float32]]:
         """Bring one model's trainable arrays from a fleet's state into the network's order."""
         fleet = self.program(1).fleet
-        for variable, array in zip(
-            fleet.trainable_variables, unflattened(fleet, weights_P[None]), strict=True
-        ):
+        arrays = unflattened(fleet, weights_P[None])
+        for variable, array in zip(fleet.trainable_variables, arrays, strict=True):
             variable.assign(array)
-        arrays = unstack(fleet, 0, self._trained)
-        by_weight = {id(weight): array for weight, array in zip(self._trained.weights, arrays, strict=True)}
+        own = zip(self._trained.weights, unstack(fleet, 0, self._trained), strict=True)
+        by_weight = {id(weight): array for weight, array in own}
         trained = self._trained.trainable_variables
         return [by_weight[id(trained[place])] for place in counterparts(self.network, self._trained)]
 
-    def program(self, num_models: int) -> _Program:
+    def program(self, num_models: int) -> Program:
         """Return the program of a fleet size, built on first use and compiled on first call."""
         if num_models not in self._programs:
-            fleet = self._stacked(self._trained, num_models)
-            self._programs[num_models] = _Program(
-                fleet,
-                compiled_step(fleet, self.profile, self.precision, self.num_parts),
-                self._compiled_loss(fleet),
-            )
+
+            def stacked(network: keras.Model) -> keras.Model:
+                return stack([network] * num_models, are_directions_merged=num_models > 1)
+
+            fleet = judged = stacked(self._trained)
+            step = compiled_step(fleet, self.profile, self.precision, self.num_parts)
+            if self._trained is not self.network:  # what is published has no teacher, and is judged without
+                judged = stacked(self.network)
+            loss = compiled_loss(judged, self.profile, fleet, counterparts(judged, fleet))
+            self._programs[num_models] = Program(fleet, step, loss)
         return self._programs[num_models]
-
-    def _stacked(self, network: keras.Model, num_models: int) -> keras.Model:
-        return stack([network] * num_models, are_directions_merged=num_models > 1)
-
-    def _compiled_loss(self, fleet: keras.Model) -> Callable[..., Any]:
-        """Compile the loss of what is published: a taught fleet is judged without its teacher."""
-        judged, num_models = fleet, fleet.trainable_variables[0].shape[0]
-        if self._trained is not self.network:
-            judged = self._stacked(self.network, num_models)
-        return compiled_loss(judged, self.profile, fleet, counterparts(judged, fleet))
-
-
-def _start(data: SeriesData) -> dict[str, Any]:
-    """Return the constant forecast of a series, with its quantiles, by the outputs of its network."""
-    return {task.task: task.start for task in data.scaling.tasks} | first_steps(data)
 
 
 @dataclass
@@ -265,20 +255,35 @@ class _FleetFit:
         self._settings = trainer.profile.training
         self._seconds = dict.fromkeys(("build", "compile", "train", "validate"), 0.0)
         self._saving_s, self._started = 0.0, time.perf_counter()
-        self._batches: Generator[Batch] | None = None
 
-    def run(self) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
+    def run(self) -> Results:
+        """Train; batches are laid out for the members inside, until most of them have left."""
         self._begin()
         yield from self._ended()
-        while any(running.is_active for running in self._running):
-            yield from self._run_epochs()
+        while self._active:
+            batches = self._windows.training_batches(
+                [running.member.seed for running in self._running],
+                first_epochs=[running.progress.epoch + 1 for running in self._running],
+                num_epochs=max(self._settings.epochs - running.progress.epoch for running in self._running),
+            )
+            is_repacked = False
+            while self._active and not is_repacked:
+                epoch_s = self._run_epoch(batches)
+                yield from self._ended(batches)
+                is_repacked = self._repack(epoch_s)
+
+    @property
+    def _active(self) -> list[int]:
+        """Where in the state the members are that still train."""
+        return [index for index, running in enumerate(self._running) if running.is_active]
 
     def _begin(self) -> None:
         with collected_later():
             with self._clock("build"):
                 self._state = self._trainer.first_state(self._members)
                 self._windows = FleetWindows([member.data for member in self._members])
-            self._compile()
+            if len(self._members) not in self._trainer.devices:
+                self._compile()
             with self._clock("validate"):
                 losses = self._trainer.validation_losses(self._windows, self._state)
         keep_new_programs()
@@ -298,28 +303,12 @@ class _FleetFit:
     def _compile(self) -> None:
         """Run a new program once and drop the result, so that later times hold no compilation."""
         num = len(self._members)
-        if num in self._trainer.devices:
-            return
         with self._clock("compile"):
             batch = next(self._windows.span_batches("train", self._settings.windows_per_step))
             rates, active = np.zeros(num, np.float32), np.ones(num, bool)
             state = self._trainer.train_batch(self._state, rates, active, batch)
             np.asarray(state.window_sum)  # lets the device finish
             self._trainer.devices[num] = device_of(state.weights)
-
-    def _run_epochs(self) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
-        """Run epochs until members leave the stack; batches are laid out for those inside."""
-        self._batches = self._windows.training_batches(
-            [running.member.seed for running in self._running],
-            first_epochs=[running.progress.epoch + 1 for running in self._running],
-            num_epochs=max(self._settings.epochs - running.progress.epoch for running in self._running),
-        )
-        while any(running.is_active for running in self._running):
-            epoch_s = self._run_epoch(self._batches)
-            yield from self._ended()
-            if self._is_repacking_worth(epoch_s):
-                self._repack()
-                break
 
     def _run_epoch(self, batches: Iterator[Batch]) -> float:
         started = time.perf_counter()
@@ -330,70 +319,57 @@ class _FleetFit:
             losses = self._trainer.validation_losses(self._windows, self._state)
         epoch_s = time.perf_counter() - started
         state = self._state.on_host()  # one transfer for all members
-        for index, running in enumerate(self._running):
-            if running.is_active:
-                record = EpochRecord(
-                    epoch=running.progress.epoch + 1,
-                    train_loss=float(train_losses[index]),
-                    validation_loss=float(losses[index]),
-                    learning_rate=float(rates[index]),
-                    seconds=epoch_s,
-                    windows_per_s=running.member.data.num_windows("train") / train_s,
-                    is_best=False,
-                )
-                self._note(running, record, state.take(index))
+        for index in self._active:
+            running, part = self._running[index], state.take(index)
+            record = EpochRecord(
+                epoch=running.progress.epoch + 1,
+                train_loss=float(train_losses[index]),
+                validation_loss=float(losses[index]),
+                learning_rate=float(rates[index]),
+                seconds=epoch_s,
+                windows_per_s=running.member.data.num_windows("train") / train_s,
+                is_best=False,
+            )
+            running.progress = running.progress.after(record, self._settings)
+            judged = running.progress.history[-1]
+            if judged.is_best:
+                running.best_weights = part.weights
+            if judged.is_finite:
+                self._save(running, part)
+                running.member.on_epoch(judged)
         return epoch_s
 
     def _train(self, batches: Iterator[Batch]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         """Run an epoch; return the losses and the last learning rates, each of shape (M,)."""
         active = np.array([running.is_active for running in self._running])
         self._state = self._state.with_empty_sums()
-        num_steps = [self._num_steps(running) for running in self._running]
+        num_windows = [running.member.data.num_windows("train") for running in self._running]
+        num_steps = [num_batches(each, self._settings.windows_per_step) for each in num_windows]
         for step in range(max(num_steps)):
-            rates = np.array([self._rate(*each, step) for each in zip(self._running, num_steps, strict=True)])
+            rates = np.zeros(len(active), np.float32)
+            for index, (running, num) in enumerate(zip(self._running, num_steps, strict=True)):
+                epoch, last = running.progress.epoch, min(step, num - 1)  # after its last one nothing moves
+                rate, done, then = running.progress.patience.learning_rate, last / num, (last + 1) / num
+                rates[index] = rate_at(self._settings, rate, epoch + done, epoch + then)
             self._state = self._trainer.train_batch(self._state, rates, active, next(batches))
         sums = np.asarray(self._state.loss_sum, np.float64)
         losses = np.divide(sums, np.asarray(self._state.window_sum), out=np.zeros_like(sums), where=active)
         return losses, rates
 
-    def _num_steps(self, running: _Running) -> int:
-        """Count the optimiser steps of one epoch of a member."""
-        return num_batches(running.member.data.num_windows("train"), self._settings.windows_per_step)
-
-    def _rate(self, running: _Running, num_steps: int, step: int) -> np.float32:
-        """Return a member's learning rate at a step of the coming epoch; after its last one nothing moves."""
-        step, epoch = min(step, num_steps - 1), running.progress.epoch
-        rate = running.progress.patience.learning_rate
-        done, then = epoch + step / num_steps, epoch + (step + 1) / num_steps
-        return np.float32(rate_at(self._settings, rate, done, then))
-
-    def _note(self, running: _Running, record: EpochRecord, part: FleetState) -> None:
-        running.progress = running.progress.after(record, self._settings)
-        judged = running.progress.history[-1]
-        if judged.is_best:
-            running.best_weights = part.weights
-        if judged.is_finite:
-            self._save(running, part)
-            running.member.on_epoch(judged)
-
-    def _ended(self) -> Iterator[tuple[int, TrainingResult | DivergedError]]:
+    def _ended(self, batches: Generator[Batch] | None = None) -> Results:
         """Yield the members that are through, and leave them inactive."""
-        for running in self._running:
+        for running in [self._running[index] for index in self._active]:
             error = _divergence(running)
-            if running.is_active and (error or running.progress.is_over(self._settings)):
+            if error or running.progress.is_over(self._settings):
                 running.is_active = False
-                if not any(each.is_active for each in self._running):
-                    self._let_go()
+                if not self._active:  # the fleet is judged next, and its windows may be gigabytes
+                    if batches is not None:
+                        batches.close()
+                    is_large = self._windows.num_bytes > LARGE_BYTES
+                    del self._windows
+                    if is_large:
+                        gc.collect()  # a traced pipeline knows itself, so its memory waits for this
                 yield running.place, error or self._result(running)
-
-    def _let_go(self) -> None:
-        """Forget the windows of a fleet that is through: it is judged next, and they may be gigabytes."""
-        if self._batches is not None:
-            self._batches.close()
-        is_large = self._windows.num_bytes > LARGE_BYTES
-        del self._windows
-        if is_large:
-            gc.collect()  # a traced pipeline knows itself, so its memory waits for this
 
     def _result(self, running: _Running) -> TrainingResult:
         progress, device = running.progress, self._trainer.devices[len(self._members)]
@@ -410,22 +386,18 @@ class _FleetFit:
             peak_memory_bytes=memory_of(device).peak_bytes,
         )
 
-    def _is_repacking_worth(self, epoch_s: float) -> bool:
-        """Say whether a smaller program would save more time than its compilation takes."""
-        left = [
-            self._settings.epochs - running.progress.epoch for running in self._running if running.is_active
-        ]
-        if not left or len(left) > len(self._running) // 2:
+    def _repack(self, epoch_s: float) -> bool:
+        """Go on with those that still train, if that saves more time than compiling their program takes."""
+        kept, num = self._active, len(self._running)
+        if not kept or len(kept) > num // 2:
             return False
-        saved_share = 1.0 - len(left) / len(self._running)
-        return max(left) * epoch_s * saved_share > self._seconds["compile"]
-
-    def _repack(self) -> None:
-        """Keep the members that still train, and their part of the state."""
-        kept = [index for index, running in enumerate(self._running) if running.is_active]
+        left = max(self._settings.epochs - self._running[index].progress.epoch for index in kept)
+        if left * epoch_s * (1.0 - len(kept) / num) <= self._seconds["compile"]:
+            return False
         self._running = [self._running[index] for index in kept]
         self._windows = FleetWindows([running.member.data for running in self._running])
         self._state = self._state.take(kept)
+        return True
 
     def _save(self, running: _Running, part: FleetState) -> None:
         path = running.member.checkpoint
