@@ -20,9 +20,7 @@ if TYPE_CHECKING:  # it comes with TensorFlow
 
 _PATH: Final = re.compile(r"(?<![\w:/])(?!https?://)\S*[/\\]\S*")
 """A word with a slash that does not begin an address."""
-
 _SPAN_KEYS: Final = ("first_open", "last_open", "num_windows")
-
 ROUTES: Final = {
     "/api/series": "the series shown: bar, horizon, columns, what their models were trained on",
     "/api/forecast/{series}": "the forecast after the newest candle: what predict --format json prints",
@@ -32,7 +30,6 @@ ROUTES: Final = {
     "/openapi.json": "this API in the form of OpenAPI 3.1",
 }
 """Per route what it answers, for people."""
-
 _ERRORS: Final = {
     "400": "a request that is not understood, or of another host",
     "404": "no such address or series",

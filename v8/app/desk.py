@@ -25,22 +25,16 @@ if TYPE_CHECKING:  # it comes with TensorFlow
 
 RETRY_S: Final = 10.0
 """What failed, or is not there yet, is tried again after so many seconds."""
-
 CLOSING_S: Final = 1.0
 """A candle can be had this long after its close, in seconds."""
-
 OLD_S: Final = 60.0
 """Candles that are more than a bar late are asked for again after so many seconds."""
-
 SIMULATED_S: Final = 3_600.0
 """The demo market has no present: its forecasts do not change, but the models may."""
-
 LOOK_S: Final = 15.0
 """Unless told otherwise."""
-
 RECORD_S: Final = 15.0
 """The ledger is read again at most every so many seconds."""
-
 Work = Callable[[], tuple[Any, float]]
 """Returns what it found and until when that is fresh, by the clock."""
 

@@ -22,7 +22,6 @@ from v8.views.markup import Html, element
 
 Floats = NDArray[np.float64]
 Columns = Mapping[str, Floats]
-
 _DAY_S: Final = 86_400
 _SHOWN: Final = frozenset({HIGH, LOW, CLOSE, BB_UPPER, BB_LOWER})
 _LEAST_ROOM: Final = 1e-4

@@ -31,40 +31,29 @@ from v8.app.answers import fault, written
 from v8.errors import shown
 
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
-
 MOST_AT_ONCE: Final = 128
 """Requests that are answered or wait at the same time."""
-
 _MOST_ADDRESS: Final = 2_048
 """Letters of a path or a query."""
-
 _LENGTHS: Final = frozenset({b"content-length", b"transfer-encoding"})
-
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors "
 )
-
 PATIENCE_S: Final = 15.0
 """How long a connection may wait, in seconds."""
-
 TAKING_S: Final = 60.0
 """How long an answer may take to be made and taken, in seconds."""
-
 MOST_WAITING: Final = 384
 """Connections that wait; fewer where a process may have few files open."""
-
 QUEUE: Final = 1_024
 """Callers whom the system lets wait until they are accepted."""
-
 TOLD_EVERY_S: Final = 600.0
 """The operator reads of the same trouble once in so many seconds."""
-
 _SHARE_OF_FILES: Final = 1 / 4
 _SHARE_OF_ADDRESS: Final = 2 / 3
 _PAUSE_S: Final = 0.05
 _NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-
 Tell = Callable[[str], None]
 
 

@@ -33,9 +33,7 @@ _READING: Final = (
     "bands and volatility can be forecast, a little. Every number stands beside forecasts that need no "
     "training. Nothing here is advice to trade."
 )
-
 DOCTYPE: Final = Html("<!DOCTYPE html>\n")
-
 _DAY_S: Final = 86_400
 
 
@@ -169,7 +167,10 @@ def _note(issued: Issued) -> str:
 
 def _numbers(issued: Issued) -> Iterator[Html]:
     points = issued.points()
-    head, opens = ["opens, UTC", *map(spaced, points.columns)], [*map(_whole_day, issued.opens())]
+    head, opens = ["opens, UTC", *map(spaced, points.columns)], []
+    for opened in issued.opens():  # a narrow column may break between day and hour only
+        day, _, hour = moment(opened).partition(" ")
+        opens.append(join([element("span", day, class_="whole"), " ", hour]))
     written = [[f"{value:.7g}" for value in row] for row in points.to_numpy().tolist()]
     told = f"Forecast of {issued.candles.series}, one row a bar; prices in quote currency"
     captions = {told: written}
@@ -177,12 +178,6 @@ def _numbers(issued: Issued) -> Iterator[Html]:
     for caption, cells in captions.items():
         rows = ([time, *row] for time, row in zip(opens, cells, strict=True))
         yield shown_table(Table(head, rows, caption))
-
-
-def _whole_day(text: str) -> Html:
-    """Write a time that a narrow column may break between day and hour only."""
-    day, _, hour = moment(text).partition(" ")
-    return join([element("span", day, class_="whole"), " ", hour])
 
 
 def _quality(quality: Mapping[str, Mapping[str, Any]]) -> Html:

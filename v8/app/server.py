@@ -33,10 +33,8 @@ from v8.views.markup import Html, join
 
 WAIT_S: Final = 20.0
 """A request waits at most so long for work, in seconds; the work goes on."""
-
 LEAVE_S: Final = 1.0
 """How long open answers may take when the server stops, in seconds."""
-
 _FILES: Final = {
     "/page.css": (STYLE_SHEET, "text/css"),
     "/page.js": (SCRIPT, "text/javascript"),
