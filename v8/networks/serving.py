@@ -98,7 +98,7 @@ class ServingModel(PublishedModel):
     """
 
     def __init__(self, graph: ServingGraph, scaling: Scaling, weights: Sequence[NDArray[np.float32]]) -> None:
-        self._graph, self._scaling = graph, scaling
+        self._graph = graph
         for variable, weight in zip(graph.network.trainable_variables, weights, strict=True):
             variable.assign(weight)
         load_scaling(graph.model, scaling)
@@ -369,7 +369,8 @@ def _walked(profile: Profile, closes_BK: Any, moved_BPHC: Any) -> tuple[dict[str
 def _forecast_ranges(profile: Profile, window_BTF: Any) -> Any:
     """Forecast the range of each coming bar, (B, H), as `RangeEnsemble.ranges` does."""
     first_B = ops.take(ops.take(window_BTF, 0, axis=2), 0, axis=1)
-    floor_B1, log_floor_B1, most_B1 = limits(first_B, 3, LIMITS)
+    row_BK = looked_up(first_B, 3, LIMITS)
+    floor_B1, log_floor_B1, most_B1 = (ops.take(row_BK, [place], axis=1) for place in range(3))
     known, newest_BF = known_ranges(profile), ops.take(window_BTF, profile.lookback_bars - 1, axis=1)
     high_BT, low_BT = (ops.take(window_BTF, profile.features.index(name), axis=2) for name in (HIGH, LOW))
     behind = [candle_deviations(high_BT, low_BT, known.from_candles)]
@@ -421,12 +422,6 @@ def looked_up(like: Any, num: int, name: str) -> Any:
         1, num, embeddings_initializer="zeros", trainable=False, dtype="float32", name=name
     )
     return table(ops.zeros_like(like, dtype="int32"))
-
-
-def limits(like_B: Any, num: int, name: str) -> list[Any]:
-    """Let every window look up some numbers, each of shape (B, 1)."""
-    row_BK = looked_up(like_B, num, name)
-    return [ops.take(row_BK, [place], axis=1) for place in range(num)]
 
 
 def candle_deviations(high_BT: Any, low_BT: Any, bars: Sequence[int]) -> Any:
