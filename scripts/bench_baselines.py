@@ -48,7 +48,7 @@ from v8.artifacts.run_folder import RunRecord, pin_of, read_run
 from v8.columns import CLOSE, OHLC, TASK_OHLC
 from v8.errors import ArtifactError, ProfileError, V8Error
 from v8.features.table import compute_table
-from v8.formulas.baselines import BASELINES, NAIVE, POOLED, fit_boosted
+from v8.formulas.baselines import BASELINES, NAIVE, Boosting, fit_boosted
 from v8.hardware import describe_machine, versions
 from v8.losses.judgement import MODEL, Judgement
 from v8.losses.metrics import measure_errors
@@ -62,6 +62,8 @@ from v8.windows.dataset import SeriesData, prepare_series, table_columns
 from v8.windows.span import Span
 
 POOLED_NAME = "lightgbm_pooled"
+POOLED = Boosting(num_trees=200, num_leaves=15, learning_rate=0.06, min_leaf=400, max_windows=1_500)
+"""For many series together; the size of the search in scripts/FRONTIER.md, not tuned further."""
 
 ON_CLOSE = "close"
 """The close alone, beside the tasks."""

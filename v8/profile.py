@@ -38,14 +38,9 @@ from v8.registry import advice, nearest, or_rather
 from v8.storage import digest_json, read_given
 from v8.tasks import TASKS
 
-PROFILE_FORMAT = 2
-"""Version of the key set below; part of the digest."""
-
-MAX_YAML_BYTES: Final = 65_536
-"""The longest shipped profile has 2,000; the library reads 100,000 a second."""
-
-MAX_YAML_DEPTH: Final = 8
-"""Lists and mappings within each other; a profile has four."""
+PROFILE_FORMAT = 2  # version of the key set below; part of the digest
+MAX_YAML_BYTES: Final = 65_536  # the longest shipped profile has 2,000; the library reads 100,000 a second
+MAX_YAML_DEPTH: Final = 8  # lists and mappings within each other; a profile has four
 
 Loss = Literal["mae", "mse", "huber"]
 ProfileName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
@@ -63,11 +58,8 @@ GradientClip = Literal["global_norm", "value"]
 TABLES_PLACE: Final = "V8_TABLES"
 """Environment variable that names the folder of users' tables, as `--tables` does; else the current one."""
 
-MOST_TABLE_S: Final = 10 * 366 * 86_400
-"""Ten years: longest delay and age of a row of a user's table."""
-
-HUBER_TURN: Final = 1.0
-"""Residual, in scaled units, at which `huber` goes from squared to absolute."""
+MOST_TABLE_S: Final = 10 * 366 * 86_400  # ten years: longest delay and age of a row of a user's table
+HUBER_TURN: Final = 1.0  # residual, in scaled units, at which `huber` goes from squared to absolute
 
 _LATER: Final = ("quantiles", "covariates")
 """Keys that came after profiles had been published without them."""

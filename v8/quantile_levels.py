@@ -13,14 +13,9 @@ from numpy.typing import NDArray
 
 MEDIAN: Final = 0.5
 
-MAX_LEVELS: Final = 19
-"""Every twentieth; what is asked for is trained, published, judged and drawn."""
-
-LEAST_LEVEL: Final = 0.005
-"""A validation span of 1,000 windows has five beyond it."""
-
-_SAME: Final = 1e-9
-"""Levels that differ by less are equal: 1 - 0.95 is not 0.05 to the last bit."""
+MAX_LEVELS: Final = 19  # every twentieth; what is asked for is trained, published, judged and drawn
+LEAST_LEVEL: Final = 0.005  # a validation span of 1,000 windows has five beyond it
+_SAME: Final = 1e-9  # levels that differ by less are equal: 1 - 0.95 is not 0.05 to the last bit
 
 
 def fault_of(levels: Sequence[float]) -> str | None:

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-SHORT_ROWS: Final = 512
-"""Up to so many rows, calling pandas takes longer than its work does in plain Python."""
+SHORT_ROWS: Final = 512  # up to so many rows calling pandas takes longer than its work does in plain Python
 
 
 class Kind(Enum):
@@ -277,16 +276,12 @@ RECENT_WEIGHTS: Final = (0.25, 0.35, 0.25, 0.15)
 FLOOR_SHARE: Final = 0.02
 """A deviation below this share of the longest one is raised to it: a dead hour is no law of nature."""
 
-MAX_MOVE: Final = 6.0
-"""Moves above so many times their usual size count as this many."""
-
-MAX_ROLLED: Final = 10.0
-"""Likewise for distances and deviations of closes within twenty bars."""
+MAX_MOVE: Final = 6.0  # moves above so many times their usual size count as this many
+MAX_ROLLED: Final = 10.0  # likewise for distances and deviations of closes within twenty bars
 
 DAY_S: Final = 86_400
 WEEK_S: Final = 7 * DAY_S
-MONDAY_S: Final = 4 * DAY_S
-"""1970-01-05 00:00 UTC, the first Monday of the epoch."""
+MONDAY_S: Final = 4 * DAY_S  # 1970-01-05 00:00 UTC, the first Monday of the epoch
 
 WAVE_DECIMALS: Final = 9
 """Digits of a wave: more than single precision holds, fewer than rounding errors reach."""

@@ -50,8 +50,7 @@ from v8.features.indicators import FEATURES, check_columns, definition_digest, i
 from v8.features.table import Computed, FeatureTable, assemble, compute_columns, table_digest, valid_rows
 from v8.market.candles import Candles
 
-FORMAT: Final = 3
-"""Version of the index below; a file with another one is written anew."""
+FORMAT: Final = 3  # version of the index below; a file with another one is written anew
 
 GROUP_ROWS: Final = 16_384
 """Rows of one Parquet row group; below the 20,000 at which pyarrow begins another page."""
@@ -59,8 +58,7 @@ GROUP_ROWS: Final = 16_384
 MAX_LOOKED_AT: Final = 8
 """Files of a series, the newest, in which columns of the first of some candles are looked for."""
 
-LONGEST_TAIL_SHARE: Final = 1 / 16
-"""Of the rows of a file: a longer tail of new rows is written with them."""
+LONGEST_TAIL_SHARE: Final = 1 / 16  # of the rows of a file: a longer tail of new rows is written with them
 
 _FORMAT_KEY = "v8_features_format"
 _INDEX_START = f'{{"{_FORMAT_KEY}":'.encode("ascii")
@@ -81,14 +79,10 @@ class StoreStats:
     """What a store did since it was opened, in columns of one series each."""
 
     computed_columns: int = 0
-    reused_columns: int = 0
-    """Read from the folder."""
-    continued_columns: int = 0
-    """Read from the file of the first candles, and computed for the others."""
-    remembered_tables: int = 0
-    """Whole tables answered from memory."""
-    damaged_files: list[Path] = field(default_factory=list)
-    """Files that failed their check and were replaced."""
+    reused_columns: int = 0  # read from the folder
+    continued_columns: int = 0  # read from the file of the first candles, and computed for the others
+    remembered_tables: int = 0  # whole tables answered from memory
+    damaged_files: list[Path] = field(default_factory=list)  # failed their check and were replaced
 
 
 class FeatureStore:
@@ -232,11 +226,9 @@ class _File:
 def _parquet(candles: Candles, known: Computed) -> bytes:
     """Encode Parquet with an index that tells candles and meanings, and a checksum of all other bytes."""
     values = {name: np.concatenate(runs, dtype=_FLOAT) for name, runs in known.runs.items()}
-    schema = pa.schema(
-        [pa.field(name, pa.float32(), nullable=False) for name in values]
-        + [pa.field(OPEN_TIME, pa.timestamp("ms", tz="UTC"), nullable=False)]
-    )
-    open_time = pa.array(candles.open_time_s * 1000, schema.field(OPEN_TIME).type)
+    types = {**dict.fromkeys(values, pa.float32()), OPEN_TIME: pa.timestamp("ms", tz="UTC")}
+    schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in types.items()])
+    open_time = pa.array(candles.open_time_s * 1000, types[OPEN_TIME])
     index = {
         _FORMAT_KEY: FORMAT,
         "checksum": _NO_CHECKSUM,
@@ -248,15 +240,9 @@ def _parquet(candles: Candles, known: Computed) -> bytes:
     sink = io.BytesIO()
     # NaN marks the warm-up, so no value is missing; without missing values, statistics, dictionaries
     # and compression a page is the bytes of its floats. One page holds all rows of a group.
-    with pq.ParquetWriter(
-        sink,
-        schema,
-        compression="none",
-        use_dictionary=False,
-        write_statistics=False,
-        store_schema=False,
-        data_page_size=2 * GROUP_ROWS * _FLOAT.itemsize,
-    ) as writer:
+    plain = {"compression": "none", "use_dictionary": False, "write_statistics": False, "store_schema": False}
+    page_bytes = 2 * GROUP_ROWS * _FLOAT.itemsize
+    with pq.ParquetWriter(sink, schema, data_page_size=page_bytes, **plain) as writer:
         table = pa.table([*map(pa.array, values.values()), open_time], schema=schema)
         writer.write_table(table, row_group_size=GROUP_ROWS)
         writer.add_key_value_metadata({"v8_features": json.dumps(index)})

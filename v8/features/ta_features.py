@@ -43,14 +43,12 @@ PACKAGE: Final = "ta"
 PREFIX: Final = f"{PACKAGE}."
 HOME: Final = "https://github.com/bukosabino/ta"
 
-_WAY: Final = 1
-"""Raised whenever blocks are computed otherwise."""
+_WAY: Final = 1  # raised whenever blocks are computed otherwise
 
 FILLING: Final = "fillna"
 """Parameter of every output: whether its last value, or one of its own, stands where it has none."""
 
-LARGEST_PARAMETER: Final = 4_096
-"""Of either sign. No window is longer than what an indicator may be given."""
+LARGEST_PARAMETER: Final = 4_096  # of either sign; no window is longer
 
 SHORTEST_BLOCK_BARS: Final = 32
 
@@ -61,11 +59,8 @@ _MODULES: Final = ("momentum", "trend", "volatility", "volume", "others")
 _NAME: Final = re.compile(r"ta\.([A-Za-z][A-Za-z0-9_]{0,60})(\(([^()]{0,100})\))?")
 _NUMBER: Final = re.compile(r"[-+]?[0-9]{1,9}(\.[0-9]{1,12})?")
 
-Market = Mapping[str, Floats]
-"""Columns of candles by name."""
-
-Value = float | bool | None
-"""Of a parameter; None where the package leaves one out itself."""
+Market = Mapping[str, Floats]  # columns of candles by name
+Value = float | bool | None  # of a parameter; None where the package leaves one out itself
 
 
 class RefusedError(ValueError):
@@ -290,8 +285,7 @@ _STARTS: Final = tuple(_BEGIN + 131 * number for number in range(12))
 """Where blocks of the examination start: whether the past is forgotten in time may hang on the market."""
 
 _NUM_BARS: Final = max(_STARTS) + SHORTEST_BLOCK_BARS
-_STRETCH_BARS: Final = 384
-"""Bars on which units are found."""
+_STRETCH_BARS: Final = 384  # bars on which units are found
 
 _FAULTS: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What the package raises for parameters that mean nothing, or for fewer candles than it needs."""

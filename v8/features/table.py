@@ -37,8 +37,7 @@ from v8.storage import digest_bytes, digest_json
 
 Column = NDArray[np.float32]
 
-Runs = tuple[Column, ...]
-"""A column in pieces that follow one another, each of shape (rows of its own,)."""
+Runs = tuple[Column, ...]  # a column in pieces that follow one another, each of shape (rows of its own,)
 
 Stood = Mapping[str, Sequence[float]]
 """Per column or stage that has any, where its exponential averages stand after the newest row."""
@@ -72,12 +71,9 @@ class FeatureTable:
                 fix="Give one value per open time and column",
             )
         runs = {name: (*map(_read_only, runs),) for name, runs in self.runs.items()}
-        read_only = {"open_time_s": self.open_time_s, "segment": self.segment}
-        for name, value in {
-            **{name: _read_only(one) for name, one in read_only.items()},
-            "runs": runs,
-        }.items():
-            object.__setattr__(self, name, value)
+        object.__setattr__(self, "runs", runs)
+        for name in ("open_time_s", "segment"):
+            object.__setattr__(self, name, _read_only(getattr(self, name)))
 
     def __len__(self) -> int:
         return len(self.open_time_s)
@@ -129,8 +125,7 @@ def compute_table(candles: Candles, columns: Sequence[str]) -> FeatureTable:
 def valid_rows(candles: Candles, columns: Sequence[str]) -> list[slice]:
     """List what the warm-up leaves of every contiguous piece: at least one slice, none empty, in order.
 
-    Raises:
-        DataError: If no piece is longer than the warm-up, or the candles lack what a column needs.
+    A DataError tells that no piece is longer than the warm-up, or that candles lack what a column needs.
     """
     _require_inputs(candles, columns)
     warmup = warmup_bars(columns)

@@ -82,9 +82,7 @@ def _last_close(span: Span) -> TaskForecasts:
 def _fit_offset(train: Span, scaling: Scaling) -> Forecast:
     def forecast(span: Span) -> TaskForecasts:
         with np.errstate(over="ignore"):  # infinity is refused where errors are measured
-            return {
-                task.task: span.rolled[task.task] * np.exp(np.array(task.offset)) for task in scaling.tasks
-            }
+            return {each.task: span.rolled[each.task] * np.exp(each.offset) for each in scaling.tasks}
 
     return forecast
 
@@ -111,13 +109,10 @@ def _fit_conformal(train: Span, scaling: Scaling, levels: Sequence[float]) -> Fo
     errors = {task: (train.truth[task] - train.rolled[task]) / unit(task, train) for task in train.truth}
     beyond_HQC = {task: np.quantile(one, levels, axis=0).swapaxes(0, 1) for task, one in errors.items()}
 
-    def forecast(span: Span) -> TaskForecasts:
-        return {
-            task: span.rolled[task][:, :, None] + beyond_HQC[task] * unit(task, span)[..., None]
-            for task in span.profile.tasks
-        }
-
-    return forecast
+    return lambda span: {
+        task: span.rolled[task][:, :, None] + beyond_HQC[task] * unit(task, span)[..., None]
+        for task in span.profile.tasks
+    }
 
 
 def _implied(span: Span, windows: Floats, path: Floats) -> TaskForecasts:
@@ -158,8 +153,7 @@ DRIFT: Final = Baseline(
 )
 
 
-SCALED_BARS: Final = 20
-"""Bars of the range in `scaled`: those of the bands."""
+SCALED_BARS: Final = 20  # bars of the range in `scaled`: those of the bands
 
 
 def fit_har(train: Span, scaling: Scaling) -> Forecast:
@@ -173,19 +167,13 @@ def fit_har(train: Span, scaling: Scaling) -> Forecast:
     fitted = {}
     for task, moved in train.moves().items():
         by_step = zip(_har_terms(train, task), np.moveaxis(moved, 1, 0), strict=True)
-        fitted[task] = np.stack(
-            [least_absolute_errors(*of_step) * TASKS[task].is_moved for of_step in by_step]
-        )
+        fitted[task] = np.stack([least_absolute_errors(*one) * TASKS[task].is_moved for one in by_step])
 
-    def forecast(span: Span) -> TaskForecasts:
-        made = {}
-        for task, fitted_HTC in fitted.items():
-            by_step = zip(_har_terms(span, task), fitted_HTC, strict=True)
-            moved = [np.einsum("nt,tc->nc", terms_NT, fitted_TC) for terms_NT, fitted_TC in by_step]
-            made[task] = span.moved(task, np.stack(moved, axis=1))
-        return made
+    def moves(span: Span, task: str) -> Floats:
+        by_step = zip(_har_terms(span, task), fitted[task], strict=True)
+        return np.stack([np.einsum("nt,tc->nc", *of_step) for of_step in by_step], axis=1)
 
-    return forecast
+    return lambda span: {task: span.moved(task, moves(span, task)) for task in fitted}
 
 
 def _fit_constants(train: Span, variance_of: Callable[[Span], Floats]) -> Forecast:
@@ -207,11 +195,9 @@ def _fit_constants(train: Span, variance_of: Callable[[Span], Floats]) -> Foreca
             # Distance from the last close = constant x root of the bar's variance.
             constants[task] = _constants(moved, np.sqrt(variance), np.sqrt(variance))
 
-    def forecast(span: Span) -> TaskForecasts:
-        variance = variance_of(span)
-        return {task: _ranged(span, task, variance, constant) for task, constant in constants.items()}
-
-    return forecast
+    return lambda span: {
+        task: _ranged(span, task, variance_of(span), constant) for task, constant in constants.items()
+    }
 
 
 def _constants(moved_NHC: Floats, terms: Floats, weights: Floats) -> Floats:
@@ -348,16 +334,12 @@ class Boosting:
 ALONE: Final = Boosting(num_trees=20, num_leaves=4, learning_rate=0.15, min_leaf=1_000, max_windows=10_000)
 """For one series. Chosen on validation spans, where larger trees, more of them or fewer windows err more."""
 
-POOLED: Final = Boosting(num_trees=200, num_leaves=15, learning_rate=0.06, min_leaf=400, max_windows=1_500)
-"""For many series together; the size of the search in scripts/FRONTIER.md, not tuned further."""
-
 
 def fit_boosted(spans: Sequence[Span], boosting: Boosting = ALONE) -> Forecast:
     """Fit one booster per task and column to the train spans of one or several series.
 
-    Columns that a range does not move stay at roll-forward, for it says nothing about which way they go.
-
-    Raises `SeriesError` if LightGBM is missing or cannot be loaded.
+    Columns that a range does not move stay at roll-forward, for it says nothing about which way they go. A
+    SeriesError tells that LightGBM is missing or cannot be loaded.
     """
     boosters = _boosters(_lightgbm(), spans, boosting)
 
@@ -372,12 +354,11 @@ def fit_boosted(spans: Sequence[Span], boosting: Boosting = ALONE) -> Forecast:
 
 
 def boosting_terms(span: Span) -> Floats:
-    """Describe each step of each window by numbers that do not depend on price.
+    """Describe each step of each window by numbers that do not depend on price, shape (N, H, T).
 
-    Returns:
-        Shape (N, H, T): logarithms of the recent range and of the ranges over `RANGE_BARS` as shares of it;
-        middle and deviation of roll-forward's bands in recent ranges; by how much the deviation would grow if
-        bars ahead ranged as of late; the step. Zeros but for the step where nothing has moved.
+    Logarithms of the recent range and of those over `RANGE_BARS` as shares of it; middle and deviation of
+    roll-forward's bands in recent ranges; by how much the deviation would grow if bars ahead ranged as of
+    late; the step. Zeros but for the step where nothing has moved.
     """
     unit = recent_unit(span)
     is_moving = unit > 0

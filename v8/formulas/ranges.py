@@ -58,17 +58,13 @@ from v8.windows.span import Floats, Span, unheld_waves
 MEMBERS: Final = ("network", "regression", "paths")
 """Who forecasts, in the order of an ensemble's shares."""
 
-NUM_PATHS: Final = 512
-"""Paths of a window, half of them mirror images of the others."""
+NUM_PATHS: Final = 512  # paths of a window, half of them mirror images of the others
 
 MAX_MULTIPLE: Final = 20.0
 """Returns of more forecast ranges count as so many: after a dead hour any move is huge."""
 
-SEED: Final = 1999
-"""Of the choice of train windows; the same candles give the same forecast."""
-
-WINDOWS_AT_ONCE: Final = 32
-"""Windows whose paths are in memory at the same time."""
+SEED: Final = 1999  # of the choice of train windows; the same candles give the same forecast
+WINDOWS_AT_ONCE: Final = 32  # windows whose paths are in memory at the same time
 
 Summary: TypeAlias = Callable[[Sequence[Task], Floats, Floats], Mapping[str, Floats]]
 """Maps tasks, known closes (W, 20) and the moves of paths (W, P, H, C) to what is said of them."""
@@ -111,8 +107,7 @@ class KnownRanges:
         return np.stack([np.ones(len(span)), *logs, *waves], axis=1)
 
 
-ALL_RANGES: Final = KnownRanges(RANGE_BARS)
-"""What `RangePaths` reads from the candles of all bars behind."""
+ALL_RANGES: Final = KnownRanges(RANGE_BARS)  # what `RangePaths` reads from the candles of all bars behind
 
 
 def known_ranges(profile: Profile) -> KnownRanges:
@@ -337,8 +332,7 @@ MOST_LOST: Final = 1.02
 way costs up to 0.5 % on the validation span of real candles, and that is meant."""
 
 
-EQUAL_SHARE: Final = 0.5
-"""Of two forecasts that count alike."""
+EQUAL_SHARE: Final = 0.5  # of two forecasts that count alike
 
 
 @dataclass(frozen=True)

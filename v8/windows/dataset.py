@@ -31,8 +31,7 @@ from v8.windows.span import Span, flat_units, recent_range
 
 SPANS: Final = ("train", "validation", "test")
 
-Split = dict[str, tuple[int, int]]
-"""First and past-the-end row of each of the spans."""
+Split = dict[str, tuple[int, int]]  # first and past-the-end row of each of the spans
 
 
 @dataclass(frozen=True)
@@ -76,14 +75,10 @@ class SeriesData:
         """Return rows, open times (ISO, UTC) and windows of each span, and the embargo, as JSON values."""
         described: dict[str, Any] = {}
         for name, (first, end) in self.split.items():
-            ends_s = self.table.open_time_s[[first, end - 1]]
-            first_open, last_open = (datetime.fromtimestamp(int(end_s), UTC).isoformat() for end_s in ends_s)
-            described[name] = {
-                "rows": [first, end],
-                "first_open": first_open,
-                "last_open": last_open,
-                "num_windows": self.num_windows(name),
-            }
+            ends_s = self.table.open_time_s[[first, end - 1]].tolist()
+            opens = (datetime.fromtimestamp(end_s, UTC).isoformat() for end_s in ends_s)
+            told = dict(zip(("first_open", "last_open"), opens, strict=True))
+            described[name] = {"rows": [first, end], **told, "num_windows": self.num_windows(name)}
         return {**described, "embargo_bars": self.profile.embargo_bars}
 
 
@@ -105,7 +100,11 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
     scaling = fit_scaling(spans["train"], split["train"], table_columns(profile))
     # Windows weigh as much as the recent range by which targets are divided; all alike where none does.
     floored = scaling.floored_range(recent_range(table, profile))
-    closes = {origin: beside(origin, CLOSE) for origin in ("", *neighbours(profile.features))}
+    closes = {
+        origin: table.column(name).astype(np.float64)
+        for origin in ("", *neighbours(profile.features))
+        if (name := beside(origin, CLOSE)) in table.columns
+    }
     return SeriesData(
         profile=profile,
         table=table,
@@ -113,14 +112,7 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
         # What was computed for scaling is let go: a fleet holds many series for long.
         spans={name: Span(table, profile, span.anchors) for name, span in spans.items()},
         scaling=scaling,
-        inputs_NF=scaling.scale_inputs(
-            table.select(profile.features).astype(np.float64),
-            {
-                origin: table.column(name).astype(np.float64)
-                for origin, name in closes.items()
-                if name in table.columns
-            },
-        ),
+        inputs_NF=scaling.scale_inputs(table.select(profile.features).astype(np.float64), closes),
         # One task at a time: of a million rows each is hundreds of megabytes.
         targets_NHC=_by_row(
             (span, task, scaling.scale_targets(span, {task: span.truth[task]})[task])

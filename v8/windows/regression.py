@@ -10,8 +10,7 @@ import numpy as np
 
 from v8.features.formulas import Floats
 
-NUM_ROUNDS: Final = 15
-"""Rounds of reweighting: they end within a thousandth of the smallest sum of errors."""
+NUM_ROUNDS: Final = 15  # rounds of reweighting: they end within a thousandth of the smallest sum of errors
 
 SMALLEST_ERROR_SHARE: Final = 0.05
 """Errors below this share of the typical target weigh as if they were that large.
@@ -20,8 +19,7 @@ A smaller share comes closer to the smallest sum in the end, but takes more roun
 """
 
 NUM_FINE_ROUNDS: Final = 5
-FINE_ERROR_SHARE: Final = 0.01
-"""The last rounds go closer, from where the others have come."""
+FINE_ERROR_SHARE: Final = 0.01  # the last rounds go closer, from where the others have come
 
 RIDGE_SHARE: Final = 1e-9
 """Share of the mean diagonal added to it, so that terms that repeat each other can be told apart."""

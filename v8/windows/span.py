@@ -41,8 +41,7 @@ _PERIODS_S: Final = {"day": DAY_S, "week": WEEK_S}
 
 Floats = NDArray[np.float64]
 
-LARGEST_KEPT_BYTES: Final = 64 << 20
-"""Of one task: 200,000 windows of candles ten steps ahead."""
+LARGEST_KEPT_BYTES: Final = 64 << 20  # of one task: 200,000 windows of candles ten steps ahead
 
 
 class PerTask(Mapping[str, Floats]):
