@@ -193,12 +193,8 @@ def _with_error_of_promise(
 ) -> Significance:
     """Widen the standard error of a test by that of the promise, which was measured on a span of its own.
 
-    The promise is 1 + mean difference from naive over naive's error. Both spans are taken as independent, so
-    the squares of their errors add up.
-
-    Args:
-        test: Of losses against the promise, in returns.
-        naive_error: Naive's mean absolute error on the candles of the test, in returns.
+    The promise is 1 + mean difference from naive over naive's error, which on the candles of the test is
+    `naive_error`, in returns. Both spans are taken as independent, so the squares of their errors add up.
     """
     promised = judged.tasks[task].significance[NAIVE].standard_error
     if test.standard_error is None or promised is None:

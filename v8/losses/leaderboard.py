@@ -6,12 +6,8 @@ Rule of the order: the OHLC error as a multiple of the naive forecast's, smalles
 that number last; ties by name. All errors are mean absolute errors in returns over all steps and
 columns of a task, on the test span.
 
-Every score stands beside two baselines: the naive forecast and the best one, which is chosen once for the
-whole leaderboard by `v8.losses.judgement.best_baseline`.
-
-P-values are those of the Diebold-Mariano test against a baseline. Many series are judged at once, so the
-p-values of each task and baseline are corrected together over the series of the leaderboard (Benjamini and
-Hochberg); verdicts follow the corrected ones. See `v8.losses.table`.
+Every score stands beside the naive forecast and the best baseline of the whole leaderboard. The p-values of
+each task and baseline are corrected together over its series; verdicts follow the corrected ones.
 """
 
 import csv

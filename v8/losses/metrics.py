@@ -53,11 +53,7 @@ Cells = tuple[tuple[tuple[Cell, ...], ...], ...]
 
 @dataclass(frozen=True)
 class ErrorGrid:
-    """Mean absolute errors per step and column; every mean over them follows from the cells.
-
-    Args:
-        cells: H rows of C errors, all in one unit.
-    """
+    """Mean absolute errors, H rows of C cells in one unit; every mean over them follows from the cells."""
 
     cells: Annotated[tuple[tuple[Cell, ...], ...], Field(alias="by_step_and_column")]
     power: ClassVar[Literal[1, 2]] = 1
@@ -156,17 +152,11 @@ class QuantileErrors:
 
 
 def measure_errors(span: Span, task: str, forecast: Floats) -> tuple[TaskErrors, NDArray[np.float64]]:
-    """Measure one forecaster on one task.
+    """Measure forecasts of one task, shape (N, H, C), in the task's unit.
 
-    Args:
-        forecast: What to measure, shape (N, H, C), in the task's unit.
-
-    Returns:
-        Errors per step and column in both units; and what each window adds to the mean absolute error in
-        returns over all steps and columns, shape (N,), float64, unitless: their mean is
-        `TaskErrors.mae_return.overall`.
-
-    Raises `SeriesError` if the shape is not that of the truth, or an error is no number or too large.
+    Returns errors per step and column in both units; and what each window adds to the mean absolute error in
+    returns, shape (N,), unitless: their mean is `TaskErrors.mae_return.overall`. Raises `SeriesError` if the
+    shape is not that of the truth, or an error is no number or too large.
     """
     truth, where = span.truth[task], f"{span.table.series}, forecast of {task}"
     # NumPy would broadcast a truth of shape (N, 1, 4) against forecasts of shape (N, 4) without a word and
@@ -196,16 +186,10 @@ def measure_errors(span: Span, task: str, forecast: Floats) -> tuple[TaskErrors,
 def measure_quantiles(
     span: Span, task: str, forecast: Floats, levels: Sequence[float]
 ) -> tuple[QuantileErrors, NDArray[np.float64]]:
-    """Measure one forecaster's quantiles of one task.
+    """Measure quantiles of one task, shape (N, H, Q, C), in the task's unit, at ascending levels.
 
-    Args:
-        forecast: Shape (N, H, Q, C), in the task's unit.
-        levels: Ascending, shape (Q,).
-
-    Returns:
-        What is judged; and what each window adds to the CRPS, shape (N,), float64, unitless.
-
-    Raises `SeriesError` if the shape is not that of truth and levels, or a number is not finite.
+    Returns what is judged; and what each window adds to the CRPS, shape (N,), unitless. Raises `SeriesError`
+    if the shape is not that of truth and levels, or a number is not finite.
     """
     truth_NHC = span.truth[task]
     num_windows, horizon, num_columns = truth_NHC.shape

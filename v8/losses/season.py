@@ -60,17 +60,11 @@ _FIX: Final = "Move the folder of this series in its fold away, then repeat the 
 
 @dataclass(frozen=True, eq=False)
 class Season:
-    """The test span of one series.
+    """The test span of one series."""
 
-    Args:
-        closes_s: When each window's last known candle closed, seconds since the epoch, shape (N,), ascending.
-        losses: As in the table of losses (`v8.losses.table`), float32.
-        held: Share of windows whose true close lay between the forecast low and high, by step, shape (H,).
-    """
-
-    closes_s: NDArray[np.int64]
-    losses: Mapping[str, Mapping[str, NDArray[np.float32]]]
-    held: Floats
+    closes_s: NDArray[np.int64]  # when each window's last known candle closed, ascending, shape (N,)
+    losses: Mapping[str, Mapping[str, NDArray[np.float32]]]  # as in the table of losses
+    held: Floats  # share of windows whose true close lay between forecast low and high, by step, shape (H,)
     shock: float  # see `shock_of`
 
     def save(self, file: Path) -> None:
@@ -134,14 +128,8 @@ def shock_of(trained: Floats, later: Floats, bars_a_day: int) -> float:
     `BREAK_FACTOR` the season is a break in volatility: at the median over series this finds 2024-04-13 and
     2024-08-05 at 15m and 2023-08-17 at 1h on the exchange's archive, and calls May and June 2024 calm.
 
-    Args:
-        trained: Log ranges of the train bars, shape (R,).
-        later: Those of the bars after them.
-        bars_a_day: Bars of a day, at least 1; what is left of the last one counts for nothing unless it is
-            all there is.
-
-    Returns:
-        A factor, unitless, at most `MAX_SHOCK`; 0 where nothing moves any more.
+    Both are log ranges of bars, shape (R,); what is left of the last day counts for nothing unless it is all
+    there is. Returns a factor, at most `MAX_SHOCK`; 0 where nothing moves any more.
 
     >>> shock_of(np.full(96 * 5, 0.01), np.r_[np.full(96, 0.01), np.full(96, 0.02)], 96)
     2.0

@@ -98,12 +98,9 @@ class Significance:
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """How everybody erred in each of N windows of one series.
+    """How everybody (`MODEL`, keys of `BASELINES`) erred in each of N windows of one series.
 
-    Args:
-        by_task: Per task and forecaster (`MODEL`, keys of `BASELINES`), shape (N,), unitless: the mean
-            absolute error in returns over all steps and columns; of quantiles twice the mean pinball loss.
-        bar_numbers: Bar of each window's newest candle, counted from the epoch, ascending, shape (N,).
+    The bar is that of each window's newest candle, counted from the epoch, ascending, shape (N,).
     """
 
     by_task: LossesByTask
@@ -235,8 +232,7 @@ def verdict_of(outcome: Outcome, baseline: str) -> str:
 def best_of(errors: Sequence[Mapping[str, float]]) -> str:
     """Return the baseline whose error, as a multiple of naive's, has the smallest median: the one rule.
 
-    Args:
-        errors: Per series the error of each baseline, naive among them; one that not all have is left out.
+    Of each series the errors of baselines are given, naive's among them; one that not all have is left out.
     """
 
     def typical(name: str) -> float:
@@ -252,11 +248,8 @@ def diebold_mariano(
 ) -> Significance:
     """Test whether two forecasters are equally good.
 
-    Args:
-        differences: Loss of the first minus loss of the second per window, in the order of time, shape (N,),
-            in returns, N at least 1.
-        bar_numbers: Bar of each window's last known row, ascending, shape (N,); None when the windows follow
-            one another bar by bar.
+    Differences are the first one's losses minus the second one's, in the order of time, shape (N,), in
+    returns, N at least 1; bars as in `Losses`, None when the windows follow one another bar by bar.
     """
     num_windows = len(differences)
     lag_bars = choose_lag(num_windows, horizon_bars)
@@ -313,12 +306,9 @@ def small_sample_factor(num_windows: int, num_covariances: int) -> float:
 def num_effective(values: NDArray[np.float64], step: int, bar_numbers: NDArray[np.int64] | None) -> float:
     """Say of how many independent values the mean would be as uncertain as that of these.
 
-    At most N: N times variance over long-run variance. Where the values never differ, or are too few for a
-    long-run variance, N / step: the windows that do not overlap. At least 1.
-
-    Args:
-        values: In the order of time, shape (N,), N at least 1, each looking `step` bars ahead, from 1.
-        bar_numbers: As in `diebold_mariano`.
+    They are in the order of time, shape (N,), N at least 1, each looking `step` bars ahead. At most N:
+    N times variance over long-run variance. Where they never differ, or are too few for a long-run variance,
+    N / step: the windows that do not overlap. At least 1.
     """
     num_values = len(values)
     deviations = values - values.mean()

@@ -184,14 +184,11 @@ def model_card(
 
     It tells of the `metadata.json` of each published series, at least one, and names those held back with the
     reason, a clause. Its examples read from `repo`, `user/name`. When models are of other runs of the same
-    profile, too, the card is the same from whichever of them it is written. `changes` made some serve.
-
-    Raises:
-        ArtifactError: If a key is missing or damaged.
+    profile, too, the card is the same from whichever of them it is written. `changes` made some serve. Raises
+    `ArtifactError` if a key is missing or damaged.
     """
-    told = checked(
-        _TOLD, vars(run), where=RUN_FILE, fix="Restore the file, or start a new run with param:fresh"
-    )
+    fix = "Restore the file, or start a new run with param:fresh"
+    told = checked(_TOLD, vars(run), where=RUN_FILE, fix=fix)
     results, first = [about.result for about in metadata], metadata[0]
     rows, tasks = rank_results(results), [first.tasks[task] for task in TASKS if task in first.tasks]
     lines = "".join(f"- {series}: {reason}\n" for series, reason in sorted(held_back.items()))

@@ -61,11 +61,7 @@ def write_pictures(
 ) -> list[Path]:
     """Write the PNG files of a run, each atomically, and return them; none without finished series.
 
-    Args:
-        folder: Where to; made when missing.
-        title: What run this is; stands on every picture, which travels alone.
-        histories: Per series, its epochs.
-        samples: Per series, some of its forecasts; the best series that has some is shown.
+    The title stands on every picture, which travels alone. Of the samples that of the best series is shown.
     """
     rows = rank_results(results)
     best = next((samples[row.series] for row in rows if row.series in samples), None)
@@ -97,10 +93,7 @@ def write_pictures(
 def draw_forecast(candles: Candles, forecast: pd.DataFrame, file: Path, *, notes: Sequence[str] = ()) -> None:
     """Draw a forecast, H rows of `Forecaster.predict`, after the N candles before it, as PNG, atomically.
 
-    Notes are sentences under the picture.
-
-    Raises:
-        ArtifactError: If the file cannot be written.
+    Notes are sentences under the picture. Raises `ArtifactError` if the file cannot be written.
     """
     chart = figures.issued_figure(candles, forecast)
     title = f"{candles.series}: forecast issued at {forecast.index[0]:%Y-%m-%d %H:%M} UTC"
