@@ -69,14 +69,9 @@ class UserTable:
         return str(frame.to_csv(index=False, lineterminator="\n"))
 
 
-def tables_folder() -> Path:
-    """Return the folder of the user's tables."""
-    return Path(os.environ.get(TABLES_PLACE) or ".").expanduser()
-
-
 def read_user_table(settings: TableSettings) -> UserTable:
-    """Read the CSV of a table from the folder of tables."""
-    path = tables_folder() / settings.file
+    """Read the CSV of a table from the user's folder of tables."""
+    path = Path(os.environ.get(TABLES_PLACE) or ".").expanduser() / settings.file
     where = f"covariates of the profile, {path}"
     try:
         text = read_given(path, MAX_TABLE_BYTES).decode("utf-8-sig")

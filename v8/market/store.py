@@ -234,9 +234,9 @@ class CandleStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def path(self, series: Series) -> Path:
-        """Return where the candles of a series lie; the file need not exist."""
-        return self.folder / f"{series}.parquet"
+    def path(self, series: Series, kind: str = "") -> Path:
+        """Return where the candles of a series lie, or its `.revised` ones; the file need not exist."""
+        return self.folder / f"{series}{kind}.parquet"
 
     def read(self, series: Series, *, is_held: bool = False) -> Merged | None:
         """Return what is kept of a series; None for nothing, or nothing that can be trusted.
@@ -245,7 +245,7 @@ class CandleStore:
         """
         if (table := self._read(self.path(series), series, is_held=is_held)) is None:
             return None
-        revised = self._read(self._revised_path(series), series, is_held=is_held)
+        revised = self._read(self.path(series, ".revised"), series, is_held=is_held)
         frame, told = table
         times_s, is_final = frame["open_time_s"].to_numpy(np.int64), frame["is_final"].to_numpy(np.bool_)
         values, is_whole = frame[list(OHLCV)].to_numpy(np.float64), bool(told["is_whole"])
@@ -295,16 +295,13 @@ class CandleStore:
     def _write(self, series: Series, merged: Merged, kept: Merged | None) -> None:
         if merged.num_revised:  # first: what is set aside is set aside before anything takes its place
             content = _file(merged.revisions, {"series": str(series)})
-            storage.write_cache(self._revised_path(series), content)
+            storage.write_cache(self.path(series, ".revised"), content)
         if kept is None or merged.history.extent != kept.history.extent or merged.num_revised:
             history = merged.history
             frame = pd.DataFrame(history.values, columns=list(OHLCV))
             frame = frame.assign(open_time_s=history.open_time_s, is_final=history.is_final)
             told = {"series": str(series), "first_s": history.first_s, "is_whole": history.is_whole}
             storage.write_cache(self.path(series), _file(frame, told))
-
-    def _revised_path(self, series: Series) -> Path:
-        return self.folder / f"{series}.revised.parquet"
 
     def _read(
         self, path: Path, series: Series, *, is_held: bool

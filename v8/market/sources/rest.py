@@ -270,13 +270,13 @@ class KlinesApi:
         self._changing = threading.Lock()
 
     def time_s(self) -> float:
-        """Ask for the exchange's time, seconds since the epoch."""
-        return self._told(lambda: self._ask("time", "the time", read_time))
+        """Ask for the exchange's time, seconds since the epoch, in the pool: whoever waits for it is told."""
+        return self.downloader.map(lambda path: self._ask(path, "the time", read_time), ["time"])[0]
 
     def edge_open_s(self, series: Series, last_s: int, *, is_newest: bool = False) -> int | None:
         """Ask when the oldest, or newest, candle up to one opens, seconds since the epoch; None without."""
         whole = Span(series, last_s % series.bar_s, last_s)
-        rows = self._told(lambda: self._page(whole, 1, is_newest=is_newest))
+        (rows,) = self.downloader.map(lambda span: self._page(span, 1, is_newest=is_newest), [whole])
         return None if rows.empty else int(rows[OPEN_TIME].iloc[0]) // 1_000
 
     def klines(self, span: Span) -> pd.DataFrame:
@@ -298,10 +298,6 @@ class KlinesApi:
         where, got = f"{span.series} from {self._order[0].host}", f"{_NUM_AGREEING + 1} answers that differ"
         fix = f"Try again later, or ask another address with {URL_VARIABLE}"
         raise DataError(where=where, rule="the same candles must be answered twice alike", got=got, fix=fix)
-
-    def _told(self, work: Callable[[], Answer]) -> Answer:
-        """Do one piece of work in the pool, so that whoever waits for it is told."""
-        return self.downloader.map(lambda _: work(), [None])[0]
 
     def _page(self, span: Span, most: int, *, is_newest: bool = False) -> pd.DataFrame:
         """Ask for the oldest candles of a span, or for the newest."""

@@ -229,8 +229,11 @@ class _SeriesZips:
 def _collected(zips: _SeriesZips, num_bars: int, last_s: int, now_s: int) -> Candles:
     """Gather zips, newest first, until they hold enough candles or there are no more."""
     newest = zips.newest_month(last_s)
-    if newest is None:
-        tables, older = _new_listing(zips, last_s), _months_back(FIRST_MONTH - 1)
+    if newest is None:  # a symbol that is young has no monthly zip yet
+        tables, older = zips.tables(_days_of_young(last_s)), _months_back(FIRST_MONTH - 1)
+        if not tables:
+            zips.require_absent([_period(last_s, "M") - 1])
+            raise _not_archived(zips, last_s)
     else:
         tables = _days_from(zips, (newest + 1).asfreq("D", "start"), last_s) | zips.tables([newest])
         older = _months_back(newest - 1)
@@ -308,16 +311,8 @@ def _days_from(zips: _SeriesZips, first: pd.Period, last_s: int) -> Tables:
     return found
 
 
-def _new_listing(zips: _SeriesZips, last_s: int) -> Tables:
-    """Read the days of this month and the last: a symbol that young has no monthly zip yet."""
-    found = zips.tables(_days_of_young(last_s))
-    if not found:
-        zips.require_absent([_period(last_s, "M") - 1])
-        raise _not_archived(zips, last_s)
-    return found
-
-
 def _days_of_young(last_s: int) -> list[pd.Period]:
+    """List the days of this month and the last."""
     return _days(_period(last_s, "M") - 1, _period(last_s, "D"))
 
 
