@@ -326,7 +326,7 @@ def read_address(url: str, *, variable: str, kind: str, default: str) -> Address
     # An @ behind the host is that of a password with a / in it, which would be taken for the host.
     if not is_sound or not url.isprintable() or re.search(r"[ ?#]|://[^/]*/.*@", url):
         rule = f"is the address of {kind}, http://HOST/PATH or https://HOST/PATH"
-        got = repr(url.rpartition("@")[2])
+        got = repr(url.rpartition("@")[2])  # a password may stand before it, in whatever form
         raise ProfileError(where=variable, rule=rule, got=got, fix=f"Correct it, or unset it for {default}")
     user, password = get_auth_from_url(url)
     bare = address._replace(netloc=address.netloc.rpartition("@")[2])

@@ -14,8 +14,7 @@ The exchange's time is asked for once per source. `v8.market.store` keeps everyt
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -141,7 +140,7 @@ class LiveSource:
         """
         wants = self._wants(series, num_bars)
         open_wants = [want for want in wants if isinstance(want, Want)]
-        accepted = [_tried(partial(self._accepted, want)) if accepts else None for want in open_wants]
+        accepted = [_tried(self._accepted, want) if accepts else None for want in open_wants]
         brought = iter(map(_in_all, accepted, self._brought_up(open_wants)))
         return [
             self._compared(want, next(brought)) if isinstance(want, Want) else Updated(one, want)
@@ -151,7 +150,7 @@ class LiveSource:
     def _wants(self, series: Sequence[Series], num_bars: int) -> list[Want | DataError]:
         """Say what is asked for of each series, or why the exchange cannot have it."""
         self.now_s()
-        return [_tried(partial(self._want, one, num_bars, None)) for one in series]
+        return [_tried(self._want, one, num_bars, None) for one in series]
 
     def _want(self, series: Series, num_bars: int, end_s: int | None) -> Want:
         require_listed(series, self.name)
@@ -163,21 +162,22 @@ class LiveSource:
         """Fetch a page of each series at once, then what else is needed; an error stays with its series."""
         known = [self.store.read(want.series) for want in wants]
         spans = [want.page(one.history if one else None) for want, one in zip(wants, known, strict=True)]
-        pages = self.rest.api.downloader.map(lambda span: _tried(partial(self._page, span)), spans)
+        pages = self.rest.api.downloader.map(lambda span: _tried(self._page, span), spans)
         return [
-            page if isinstance(page, DataError) else _tried(partial(self._completed, want, one, page))
+            page if isinstance(page, DataError) else _tried(self._completed, want, one, page)
             for want, one, page in zip(wants, known, pages, strict=True)
         ]
 
     def _page(self, span: Span | None) -> History | None:
         """Fetch a page within the calling thread; None where none is asked for or none is there."""
-        rows = pd.DataFrame() if span is None else self.rest.api.klines(span)
-        return from_api(span.series, span.first_s, rows) if span and len(rows) else None
+        if span is None or not len(rows := self.rest.api.klines(span)):
+            return None
+        return from_api(span.series, span.first_s, rows)
 
     def _completed(self, want: Want, known: Merged | None, page: History | None) -> Merged:
         """Add a page to what is known, or what no page holds, and what is older where that is needed."""
         if page:
-            known = self._merged(want, known, [page])
+            known = self._merged(want, known, page)
         elif known and want.last_s > known.history.last_s and want.page(known.history) is None:
             known = self._with_end(want, known)
         if known:
@@ -185,7 +185,7 @@ class LiveSource:
                 return known
             begin_s = self.rest.api.edge_open_s(want.series, want.newest_s)
             if begin_s is None or begin_s >= known.history.open_time_s[0]:
-                return self._merged(want, known, [], is_whole=True)
+                return self._merged(want, known, is_whole=True)
         return self._from_archive(want, known, want.num_bars + want.bars_after(want.last_s, want.final_s))
 
     def _with_end(self, want: Want, known: Merged) -> Merged:
@@ -196,23 +196,24 @@ class LiveSource:
         num_bars = (end_s - known.history.last_s) // want.series.bar_s + NUM_REASKED
         if num_bars > MOST_ROWS:
             return self._from_archive(want, known, num_bars, end_s)
-        return self._merged(want, known, self._from_rest(want.back_from(end_s, num_bars)))
+        return self._merged(want, known, *self._from_rest(want.back_from(end_s, num_bars)))
 
-    def _from_archive(
-        self, want: Want, known: Merged | None, num_bars: int, end_s: int | None = None
-    ) -> Merged:
-        """Add what is final from the archive, and what lies between that and `end_s` from the API."""
+    def _from_archive(self, want: Want, known: Merged | None, num_bars: int, end_s: int = 0) -> Merged:
+        """Add what is final from the archive, and what lies between that and `end_s` from the API.
+
+        That is when the newest candle of the exchange opens, 0 where it must be asked.
+        """
         piece = self._past(want, num_bars)
         is_near = known is None or known.history.touches(piece)
         lasts_s = [piece.last_s, known.history.last_s] if known else [piece.last_s]
         begin_s = max(lasts_s) if is_near else min(lasts_s)
         if is_near and begin_s >= want.last_s:
-            return self._merged(want, known, [piece])
-        end_s = self._end_s(want) if end_s is None else end_s
+            return self._merged(want, known, piece)
+        end_s = end_s or self._end_s(want)
         num_behind = (end_s - begin_s) // want.series.bar_s
         span = want.back_from(end_s, num_behind + NUM_REASKED)
         rest = self._from_rest(span) if num_behind > 0 else []
-        return self._merged(want, known, [piece, *rest] if is_near else [*rest, piece])
+        return self._merged(want, known, *([piece, *rest] if is_near else [*rest, piece]))
 
     def _past(self, want: Want, num_bars: int) -> History:
         """Fetch so many final candles from the archive; where it lacks the series, up to now from the API."""
@@ -233,9 +234,7 @@ class LiveSource:
         """Ask when the newest candle opens that the exchange has; the epoch if it has none."""
         return self.rest.api.edge_open_s(want.series, want.newest_s, is_newest=True) or 0
 
-    def _merged(
-        self, want: Want, known: Merged | None, pieces: Sequence[History], *, is_whole: bool = False
-    ) -> Merged:
+    def _merged(self, want: Want, known: Merged | None, *pieces: History, is_whole: bool = False) -> Merged:
         merged = self.store.merge(want.series, known, pieces, want.now_s, is_whole=is_whole)
         return merged.after(known) if known else merged
 
@@ -252,17 +251,17 @@ class LiveSource:
         """Compare what only the API said with the archive, once their month is over."""
         if isinstance(found, DataError) or (span := want.unconfirmed(found.history)) is None:
             return Updated(want.series, found)
-        archived = _tried(partial(self.archive.candles, span.series, span.num_bars, span.last_s))
+        archived = _tried(self.archive.candles, span.series, span.num_bars, span.last_s)
         if isinstance(archived, DataError):
             return Updated(want.series, found, f"not compared with the archive: {archived}")
         piece = from_candles(archived, is_final=True, is_whole=False)
-        return Updated(want.series, self._merged(want, found, [piece]))
+        return Updated(want.series, self._merged(want, found, piece))
 
 
-def _tried(work: Callable[[], Found]) -> Found | DataError:
+def _tried(work: Callable[..., Found], *given: Any) -> Found | DataError:
     """Return what one series' work finds, or why it does not: the others go on."""
     try:
-        return work()
+        return work(*given)
     except DataError as error:
         return error
 
