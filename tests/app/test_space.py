@@ -162,7 +162,7 @@ def test_what_is_published_anew_is_taken_up_and_the_hub_is_seldom_asked(
     hub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(places, "HUB_LOOK_S", 0.0)
-    place = places.HubPlace("someone/fleet")
+    place = places.Place("someone/fleet")
     first = place.look()
     assert place.look() is first
     newest = hub.commit("someone/fleet", {"notes.md": b"one more commit"})

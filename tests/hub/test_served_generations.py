@@ -48,7 +48,7 @@ def run(make_run: Any) -> Path:
 
 def opened(run: Path) -> Path:
     """Say which folder a place would load; these models are too small to forecast."""
-    folder, _ = open_place(run)._found(BTC)
+    folder, _ = open_place(run).found(BTC)
     return folder
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ledger_entries import said
 
 from v8.errors import ArtifactError, StorageError
 from v8.live.entries import Entry, Issuer, Score, Tally
@@ -34,7 +35,7 @@ def test_a_forecast_comes_back_as_it_was_written(ledger: Ledger, make_entry: Mad
     np.testing.assert_array_equal(read.values, written.values)
     assert read.values.dtype == np.float32
     # K x V: 2 steps of 4 prices, then 2 volatilities, for each forecaster.
-    np.testing.assert_array_equal(read.forecast("roll_forward")["volatility"], [[121.0], [122.0]])
+    np.testing.assert_array_equal(said(read, "roll_forward")["volatility"], [[121.0], [122.0]])
 
 
 def test_a_close_of_a_series_has_one_forecast_whoever_comes_second(

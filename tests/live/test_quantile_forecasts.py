@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from ledger_entries import said
 
 import v8
 from v8.app.answers import track
@@ -157,7 +158,7 @@ def test_the_ledger_scores_each_level_and_tells_crps_and_coverage(
     assert scored is not None and scored.losses is not None and scored.truth is not None
     losses = dict(zip(entry.issuer.forecasters, scored.losses[:, 0], strict=True))
     truth = entry.issuer.split(scored.truth.astype(np.float64))["ohlc"]
-    beyond = (truth - entry.forecast("model_q5")["ohlc"]) / last_close(made.candles)
+    beyond = (truth - said(entry, "model_q5")["ohlc"]) / last_close(made.candles)
     by_hand = 2 * np.where(beyond > 0, 0.05 * beyond, -0.95 * beyond).mean()
     assert losses["model_q5"] == pytest.approx(by_hand, rel=1e-4)
     with Ledger.open_to_write(tmp_path / "ledger.sqlite") as ledger:
@@ -168,7 +169,7 @@ def test_the_ledger_scores_each_level_and_tells_crps_and_coverage(
         assert kept.losses.shape == (1, len(entry.issuer.forecasters), 3)
         record = live_record(ledger, entry.issuer.place)
     live = record.tasks["ohlc"]
-    low, high = (entry.forecast(name)["ohlc"] for name in ("model_q5", "model_q95"))
+    low, high = (said(entry, name)["ohlc"] for name in ("model_q5", "model_q95"))
     share = float(((low <= truth) & (truth <= high)).mean())
     assert live.coverage is not None and live.coverage.shares["90 %"] == share
     for name, shown in RECORD_PRINTERS.items():

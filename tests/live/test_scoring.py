@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from ledger_entries import said
 
 from v8.errors import DataError
 from v8.features.formulas import DAY_S
@@ -86,7 +87,7 @@ def test_losses_are_those_of_the_judgement_to_rounding(
         truth = entry.issuer.split(scored.truth)[task]
         np.testing.assert_allclose(truth, span.truth[task][0], rtol=1e-5)
         for row, name in enumerate(entry.issuer.forecasters):
-            _, losses = measure_errors(span, task, entry.forecast(name)[task][None])
+            _, losses = measure_errors(span, task, said(entry, name)[task][None])
             assert scored.losses[row, column] == pytest.approx(losses[0], rel=1e-3), (task, name)
 
 

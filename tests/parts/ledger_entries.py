@@ -33,6 +33,11 @@ def made_entry(number: int = 0, issuer: Issuer = ISSUER, *, delay_s: int = 5) ->
     return Entry(issuer, issued_for_s, issued_for_s + delay_s, "2" * 64, values)
 
 
+def said(entry: Entry, forecaster: str) -> dict[str, np.ndarray]:
+    """Return what one forecaster said, per task, shape (H, C)."""
+    return entry.issuer.split(entry.values[entry.issuer.forecasters.index(forecaster)])
+
+
 def made_score(losses: list[list[float]], entry: Entry) -> Score:
     """Return a score with losses by forecaster and task."""
     return Score(entry.due_s, "3" * 64, entry.values[0], np.array(losses))

@@ -21,7 +21,7 @@ from v8.columns import OPEN_TIME
 from v8.errors import DataError, PublishError
 from v8.features.table import compute_table
 from v8.formulas.baselines import called
-from v8.hub.opening import open_forecaster
+from v8.hub.opening import open_place
 from v8.hub.pull import pull
 from v8.losses.judgement import Judgement, QuantileJudgement, judge_span
 from v8.machine.starting import quiet_start
@@ -174,7 +174,7 @@ def load(source: str | Path, series: str | None = None, *, revision: str | None 
     >>> v8.load("runs/tiny", "BTCUSDT-15m").horizon_bars
     3
     """
-    return cast(Forecaster, open_forecaster(source, series, revision=revision, kind=Forecaster))
+    return cast(Forecaster, open_place(source, revision=revision, kind=Forecaster).open(series))
 
 
 class Forecaster(artifacts.Forecaster):

@@ -20,6 +20,7 @@ from v8.api.forecaster import Forecaster, publish_folder, sureness, tidy
 from v8.artifacts.metadata import HISTORY_FILE, Metadata, read_metadata
 from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.run_folder import read_run
+from v8.artifacts.shared_models import SharedModels
 from v8.errors import ArtifactError, ProfileError, V8Error, as_flag, listed, shown
 from v8.invocation import command
 from v8.losses.leaderboard import LEADERBOARD_FILE, read_history
@@ -38,10 +39,10 @@ from v8.wording import plural
 
 
 class TrainedSeries:
-    """One finished series of a run, whose artefact lies in `folder`."""
+    """One finished series of a run, whose artefact lies in `folder`; those of one run share `models`."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.name = folder, folder.name
+    def __init__(self, folder: Path, models: SharedModels | None = None) -> None:
+        self.folder, self.name, self._models = folder, folder.name, models
 
     @cached_property
     def about(self) -> Metadata:
@@ -66,7 +67,7 @@ class TrainedSeries:
     @cached_property
     def forecaster(self) -> Forecaster:
         """The model, ready to forecast."""
-        return Forecaster.load(self.folder)
+        return Forecaster.load(self.folder, models=self._models)
 
     def __repr__(self) -> str:
         return f"<{self.name}, trained, in {self.folder}>"
@@ -96,7 +97,7 @@ class Run(Mapping[str, TrainedSeries]):
     @in_python
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()  # a notebook may change its folder
-        self.record = read_run(self.path)
+        self.record, self._models = read_run(self.path), SharedModels()
 
     @property
     def series(self) -> tuple[str, ...]:
@@ -136,7 +137,7 @@ class Run(Mapping[str, TrainedSeries]):
                 got=listed(self.series) or "no finished series",
                 fix=advice if self.series else "Train it first",
             )
-        return TrainedSeries(served_folder(self.path, series))
+        return TrainedSeries(served_folder(self.path, series), self._models)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.series)

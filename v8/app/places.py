@@ -4,28 +4,27 @@ A place is looked at now and then; what it holds at that moment is a `Fleet`, wh
 is renewed under our feet, or published again, becomes another fleet at the next look.
 """
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
+from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import METADATA_FILE, Metadata, read_metadata
+from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.run_folder import RUN_FILE, read_run
+from v8.artifacts.shared_models import SharedModels
 from v8.errors import ArtifactError, V8Error, listed
 from v8.hub.pull import pull
+from v8.live.issuing import Issued, issue
 from v8.live.ledger import Ledger
 from v8.live.record import Record, live_record
 from v8.losses.leaderboard import LeaderboardRow, SeriesResult, rank_results
 from v8.market.series import Series
 from v8.market.sources.source import CandleSource
 from v8.storage import open_given
-
-if TYPE_CHECKING:  # it comes with TensorFlow
-    from v8.live.issuing import Issued
 
 HUB_LOOK_S: Final = 900.0
 """The Hub is asked at most once in so many seconds whether there is a newer commit."""
@@ -58,65 +57,51 @@ class Fleet:
         return self.metadata[series].model_sha256
 
 
-class Place(Protocol):
-    """Where models are."""
+class Place:
+    """Where models are: a run folder, the folder of one series, or `user/name` on the Hub.
 
-    def look(self) -> Fleet:
-        """Return what is there now, the same object while nothing changed; V8Error if there is no model."""
+    There at a branch, tag or commit, or the newest of `main`.
+    """
 
-
-class RunPlace:
-    """A run folder, or the folder of one series; `locate` finds the model that serves a series of a run."""
-
-    def __init__(self, folder: Path, locate: Callable[[Path, str], Path]) -> None:
-        self._folder, self._locate = folder, locate
-        self._seen: list[tuple[object, ...]] = []
+    def __init__(self, where: Path | str, revision: str | None = None, *, is_offline: bool = False) -> None:
+        self._where, self._revision, self._is_offline = where, revision, is_offline
         self._fleet: Fleet | None = None
-
-    def look(self) -> Fleet:
-        """Return what is there now; see `Place`."""
-        folders = self._folders()
-        seen = [_stamp(folder / METADATA_FILE) for folder in folders.values()]
-        if self._fleet is None or seen != self._seen:
-            label = f"run {self._folder.resolve().name}"
-            self._fleet, self._seen = _fleet(label, None, folders), seen
-        return self._fleet
-
-    def _folders(self) -> dict[str, Path]:
-        if (self._folder / METADATA_FILE).exists() and not (self._folder / RUN_FILE).exists():
-            return {self._folder.resolve().name: self._folder}
-        states = read_run(self._folder).series.items()
-        done = [name for name, state in states if state.status == "done"]
-        return {name: self._locate(self._folder, name) for name in sorted(done)}
-
-
-class HubPlace:
-    """A published run, `user/name`: at a branch, tag or commit, or the newest of `main`."""
-
-    def __init__(self, repo: str, revision: str | None = None, *, is_offline: bool = False) -> None:
-        self._repo, self._revision, self._is_offline = repo, revision, is_offline
-        self._fleet: Fleet | None = None
+        self._seen: object = None
         self._looked_s = 0.0
 
     def look(self) -> Fleet:
-        """Return what is there now, asking the Hub at most every `HUB_LOOK_S`; see `Place`."""
-        if self._fleet is None or time.monotonic() - self._looked_s >= HUB_LOOK_S:
-            pulled = pull(self._repo, revision=self._revision, is_offline=self._is_offline)
-            self._looked_s = time.monotonic()
-            if self._fleet is None or pulled.revision != self._fleet.revision:
-                folders = {name: pulled.artifact(name) for name in pulled.series}
-                self._fleet = _fleet(self._repo, pulled.revision, folders)
+        """Return what is there now, the same object while nothing changed; V8Error if there is no model.
+
+        The Hub is asked at most every `HUB_LOOK_S`.
+        """
+        is_recent = isinstance(self._where, str) and time.monotonic() - self._looked_s < HUB_LOOK_S
+        if self._fleet and is_recent:
+            return self._fleet
+        label, revision, folders = self._found()
+        self._looked_s = time.monotonic()
+        seen = revision or [_stamp(folder / METADATA_FILE) for folder in folders.values()]
+        if self._fleet is None or seen != self._seen:
+            self._fleet, self._seen = _fleet(label, revision, folders), seen
         return self._fleet
+
+    def _found(self) -> tuple[str, str | None, dict[str, Path]]:
+        """Return how the place is called, its commit, and the folder of each series."""
+        if isinstance(self._where, str):
+            pulled = pull(self._where, revision=self._revision, is_offline=self._is_offline)
+            return self._where, pulled.revision, {name: pulled.artifact(name) for name in pulled.series}
+        folder, name = self._where, self._where.resolve().name
+        if (folder / METADATA_FILE).exists() and not (folder / RUN_FILE).exists():
+            return f"run {name}", None, {name: folder}
+        states = read_run(folder).series.items()
+        done = sorted(series for series, state in states if state.status == "done")
+        return f"run {name}", None, {series: served_folder(folder, series) for series in done}
 
 
 class FleetForecasts:
     """Forecasts of the present from models in memory, one a series, loaded again when another serves."""
 
     def __init__(self, source: CandleSource) -> None:
-        from v8.artifacts.shared_models import SharedModels  # noqa: PLC0415 - it comes with TensorFlow
-
-        self._source = source
-        self._models = SharedModels()
+        self._source, self._models = source, SharedModels()
 
     def __call__(self, fleet: Fleet, series: Series) -> Issued:
         """Forecast the bars after the newest closed candle of a series that the fleet has.
@@ -125,9 +110,6 @@ class FleetForecasts:
             DataError: If the candles cannot be had or trusted, or are too old.
             ArtifactError: If the model cannot be trusted.
         """
-        from v8.artifacts.forecaster import Forecaster  # noqa: PLC0415 - it comes with TensorFlow
-        from v8.live.issuing import issue  # noqa: PLC0415
-
         load = partial(Forecaster.load, fleet.folders[series], revision=fleet.revision, models=self._models)
         forecaster = self._models.serving(str(series), fleet.digest(series), load)
         return issue(forecaster, self._source, fleet.label)

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, Field, StrictBool, TypeAdapter
 
 from v8 import records
-from v8.artifacts.run_folder import GENERATIONS_FOLDER, SeriesName
+from v8.artifacts.run_folder import GENERATIONS_FOLDER, CandlePin, SeriesName
 from v8.errors import ArtifactError, DataError
 from v8.features.indicators import check_columns, warmup_bars
 from v8.formulas.baselines import called
@@ -29,13 +29,10 @@ from v8.records import AS_WRITTEN, ColumnName, Count, Moment, Plain, Positive, S
 from v8.storage import digest_file
 from v8.windows.scaling import Scaling
 
-ARTIFACT_FORMAT = 1
-"""Version of the keys of `metadata.json`."""
-
+ARTIFACT_FORMAT = 1  # version of the keys of `metadata.json`
 MODEL_FILE = "model.keras"
 METADATA_FILE = "metadata.json"
 HISTORY_FILE = "history.csv"
-
 _FIX: Final = "Restore the artefact's folder, download it again, or train the series again"
 _SCALING: Final = TypeAdapter(Scaling)
 
@@ -60,19 +57,10 @@ class SplitAbout:
 
 
 @dataclass(frozen=True)
-class CandlesAbout:
-    """Which candles the model was made from; `digest` has 64 hex digits."""
+class CandlesAbout(CandlePin):
+    """Which candles the model was made from."""
 
     source: Word
-    first_open: Moment
-    last_open: Moment
-    num_bars: Count
-    digest: Sha256
-
-    @property
-    def last_open_s(self) -> int:
-        """Open time of the newest of them, seconds since the epoch, UTC."""
-        return int(datetime.fromisoformat(self.last_open).timestamp())
 
 
 @dataclass(frozen=True)

@@ -37,14 +37,9 @@ from v8.records import Count, Moment, Number, OpenTime, Plain, Positive, Word
 from v8.storage import WriterLock, write_json
 from v8.wording import plural
 
-SERVING_FORMAT: Final = 1
-"""Version of the keys of `serving.json`."""
-
+SERVING_FORMAT: Final = 1  # version of the keys of `serving.json`
 SERVING_FILE: Final = "serving.json"
-
-FIRST: Final = "0"
-"""The generation that lies in the run folder itself."""
-
+FIRST: Final = "0"  # the generation that lies in the run folder itself
 MOST_DECISIONS: Final = 100
 """Decisions that are kept of a series: weekly ones of two years; older ones go, to keep the file small."""
 
@@ -174,10 +169,7 @@ class Serving:
         return replace(self, generations=generations, decisions=(*kept, decision))
 
     def save(self) -> None:
-        """Write `serving.json`, whole or not at all.
-
-        Raises `StorageError` if it cannot be written.
-        """
+        """Write `serving.json`, whole or not at all."""
         content = {"serving": self.generations, "decisions": [asdict(one) for one in self.decisions]}
         _SERVING.validate_python({"run": self.run, **content})  # what is written must be what reading accepts
         write_json(self.run / SERVING_FILE, {"format": SERVING_FORMAT, **content})
@@ -203,18 +195,12 @@ def read_serving(run: Path) -> Serving:
 
 
 def served_folder(run: Path, series: str) -> Path:
-    """Return the folder of the model that serves a series of a run, see `Serving.folder`.
-
-    Raises `ArtifactError` if `serving.json` is damaged, or the generation that it names is not there.
-    """
+    """Return the folder of the model that serves a series of a run, see `read_serving`, `Serving.folder`."""
     return read_serving(run).folder(series)
 
 
 def artifact_folder(run: Path, generation: str, series: str) -> Path:
-    """Return where the model of a series lies in a generation; it need not exist.
-
-    Raises `ArtifactError` if one of the folders on the way holds links.
-    """
+    """Return where the model of a series lies in a generation, behind no links; it need not exist."""
     folder = generation_folder(run, generation)
     for place in (folder.parent, folder, folder / series) if generation != FIRST else ():
         run_folder.require_own_files(place)
@@ -227,10 +213,7 @@ def generation_folder(run: Path, generation: str) -> Path:
 
 
 def list_generations(run: Path) -> list[str]:
-    """List the generations that are begun beside a run's own, oldest first.
-
-    Raises `ArtifactError` if their folder holds links.
-    """
+    """List the generations that are begun beside a run's own, oldest first; links are refused."""
     run_folder.require_own_files(run)
     run_folder.require_own_files(run / GENERATIONS_FOLDER)
     found = (_NAME.fullmatch(path.parent.name) for path in (run / GENERATIONS_FOLDER).glob(f"*/{RUN_FILE}"))
@@ -239,11 +222,9 @@ def list_generations(run: Path) -> list[str]:
 
 
 def free_generation(run: Path, day: str) -> str:
-    """Name a generation that has yet to begin; one that was killed before it knew its series has not.
+    """Name a generation that has yet to begin, by the day of its newest candle, such as "2026-11-21".
 
-    Args:
-        run: The run folder.
-        day: Of its newest candle, such as "2026-11-21".
+    One that was killed before it knew its series has yet to begin.
     """
     for number in count(1):
         name = day if number == 1 else f"{day}-{number}"
@@ -253,11 +234,8 @@ def free_generation(run: Path, day: str) -> str:
     return name
 
 
-BACKTEST_FORMAT: Final = 1
-"""Version of the keys of `plan.json`."""
-
+BACKTEST_FORMAT: Final = 1  # version of the keys of `plan.json`
 PLAN_FILE: Final = "plan.json"
-
 _PLAN_FIX: Final = "Restore the file, or start another back-test with param:out"
 
 
@@ -266,8 +244,7 @@ class Fold:
     """One fold."""
 
     number: Positive  # from 1, in the order of time
-    newest_s: Mapping[SeriesName, OpenTime]
-    """Per series that takes part, the latest open time of its candles, seconds, UTC."""
+    newest_s: Mapping[SeriesName, OpenTime]  # latest open time of the candles of each that takes part
 
     @property
     def folder(self) -> str:
@@ -347,12 +324,7 @@ def read_plan(path: Path) -> BacktestPlan:
 
 
 def begin_plan(path: Path, plan: BacktestPlan) -> None:
-    """Write the plan of a back-test that begins.
-
-    Raises:
-        ArtifactError: If something lies in the folder.
-        StorageError: If it cannot be written.
-    """
+    """Write the plan of a back-test that begins; `ArtifactError` if something lies in its folder."""
     run_folder.require_empty(
         path,
         rule=f"a back-test begins in a folder of its own; {PLAN_FILE} would tell whose these are",
@@ -362,10 +334,7 @@ def begin_plan(path: Path, plan: BacktestPlan) -> None:
 
 
 def require_same(path: Path, begun: BacktestPlan, asked: BacktestPlan) -> None:
-    """Refuse to continue a back-test with other wishes than it was begun with.
-
-    Raises `ArtifactError` if they differ.
-    """
+    """Refuse to continue a back-test with other wishes than it was begun with, by `ArtifactError`."""
     told = [
         f"{name.removesuffix('_digest')} {_told(getattr(begun, name))} -> {_told(getattr(asked, name))}"
         for name in ("profile_digest", "source", "series", "num_folds", "history_bars")

@@ -32,20 +32,14 @@ from v8.invocation import command
 from v8.market.candles import Candles
 from v8.market.series import Series, by_series, is_series_name
 from v8.profile import Profile, ProfileName, is_digest_of
-from v8.records import AS_WRITTEN, check_format, checked, read_json_object, read_plain
+from v8.records import AS_WRITTEN, Count, Moment, Sha256, check_format, checked, read_json_object, read_plain
 from v8.storage import FolderLock, Pace, sweep, write_json
 
-RUN_FORMAT = 1
-"""Version of the keys of `run.json`."""
-
+RUN_FORMAT = 1  # version of the keys of `run.json`
 RUN_FILE = "run.json"
-_MOST_RUNS = 100
-"""Runs of a folder of runs that are looked for, to name some."""
-ERROR_FILE = "error.txt"
-"""Full traceback of a failed series, beside where its model would be (G10)."""
-
-GENERATIONS_FOLDER = "generations"
-"""Holds the run folders of models that were trained later."""
+ERROR_FILE = "error.txt"  # full traceback of a failed series, beside where its model would be (G10)
+GENERATIONS_FOLDER = "generations"  # holds the run folders of models that were trained later
+_MOST_RUNS = 100  # runs of a folder of runs that are looked for, to name some
 
 Status = Literal["pending", "running", "done", "failed"]
 
@@ -66,12 +60,12 @@ Loops = Literal["stepwise", "whole", "whole_of_16"]
 
 @dataclass(frozen=True)
 class CandlePin:
-    """Which candles a series of this run was started with."""
+    """Which candles a series of a run was started with, or a model made from."""
 
-    first_open: str  # open time of the oldest candle, ISO 8601 in UTC
-    last_open: str  # open time of the newest candle, ISO 8601 in UTC; continuing never reads past it
-    num_bars: int  # number of candles
-    digest: str  # sha256 of the candles, 64 hex digits
+    first_open: Moment  # open time of the oldest candle, ISO 8601 in UTC
+    last_open: Moment  # open time of the newest candle, ISO 8601 in UTC; continuing never reads past it
+    num_bars: Count  # number of candles
+    digest: Sha256  # of the candles, 64 hex digits
 
     @property
     def last_open_s(self) -> int:
@@ -83,10 +77,7 @@ class CandlePin:
         return f"{span} with digest {self.digest[:12]}"
 
     def require(self, found: CandlePin, series: Series, folder: Path) -> None:
-        """Refuse other candles than those a series of a run was started with.
-
-        Raises `DataError` if they are others.
-        """
+        """Refuse other candles than those a series of a run was started with, by `DataError`."""
         if self.digest != found.digest:
             raise DataError(
                 where=str(series),
@@ -209,10 +200,7 @@ class RunFolder(FolderLock):
             raise
 
     def require_writable(self) -> None:
-        """Refuse a place that cannot be written.
-
-        Raises `StorageError` if this is one.
-        """
+        """Refuse a place that cannot be written, by `StorageError`."""
         if self._refusal:
             raise self._refusal
 
@@ -265,21 +253,14 @@ class RunFolder(FolderLock):
         self.set_state(series, status="pending", reason=None, seconds=None)
 
     def settle(self, name: Literal["precision", "loops", "num_parts"], choose: Callable[[], Any]) -> Any:
-        """Return how this run trains, chosen once: whoever continues it trains in the same and gets the same.
-
-        Args:
-            name: What of `RunRecord` is settled.
-        """
+        """Return how this run trains, chosen once: whoever continues it gets the same weights."""
         if getattr(self.record, name) is None:
             self.record = replace(self.record, **{name: choose()})
             self.keep()
         return getattr(self.record, name)
 
     def pin(self, series: Series, candles: CandlePin) -> None:
-        """Pin a series to its candles, or check that they are the ones it is pinned to.
-
-        Raises `DataError` if the run was started with other candles.
-        """
+        """Pin a series to its candles, or refuse others than it is pinned to; see `CandlePin.require`."""
         if pinned := self.state(series).candles:
             pinned.require(candles, series, self.path)
         else:
@@ -340,11 +321,7 @@ class RunFolder(FolderLock):
 
 
 def require_empty(path: Path, *, rule: str, fix: str) -> None:
-    """Refuse to begin where something lies that would be written over: models, or a user's own files.
-
-    Raises:
-        ArtifactError: With this rule and fix, and what lies there; hidden files do not count.
-    """
+    """Refuse to begin where something but hidden files lies: models, or a user's own files."""
     if found := sorted(each.name for each in path.iterdir() if not each.name.startswith(".")):
         raise ArtifactError(where=str(path), rule=rule, got=listed(found), fix=fix)
 
@@ -379,10 +356,7 @@ def read_run(path: Path) -> RunRecord:
 
 
 def require_own_profile(file: Path, *, fix: str) -> None:
-    """Refuse a checked record whose profile was edited under its old digest, by which runs are told apart.
-
-    Raises `ArtifactError` if so.
-    """
+    """Refuse a checked record whose profile was edited under its old digest, by which runs are told apart."""
     content = json.loads(read_plain(file, fix=fix))  # digests are of texts as they are, not as they are shown
     digest = str(content["profile_digest"])
     if not is_digest_of(digest, content["profile"]):
@@ -397,7 +371,7 @@ def require_own_profile(file: Path, *, fix: str) -> None:
 def require_own_files(folder: Path) -> None:
     """Refuse a folder of a run, or of a series in it, that holds links: what they lead to is not the run's.
 
-    Raises `ArtifactError` if so. The run folder itself may be a link, because the user named it.
+    The run folder itself may be a link, because the user named it.
     """
     if not folder.is_dir():
         return

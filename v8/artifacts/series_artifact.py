@@ -57,12 +57,8 @@ if TYPE_CHECKING:  # reading an artefact must not start TensorFlow
 README_FILE: Final = "README.md"
 FORECASTS_FILE = "forecasts.json"
 
-SAMPLE_FORMAT: Final = 1
-"""Version of the keys of `forecasts.json`."""
-
-SHOWN_BARS: Final = 80
-"""Candles of a sample; more become too thin to see on a telephone."""
-
+SAMPLE_FORMAT: Final = 1  # version of the keys of `forecasts.json`
+SHOWN_BARS: Final = 80  # candles of a sample; more become too thin to see on a telephone
 LEAD_IN_BARS: Final = 20
 """Candles at the start of a sample that no forecast covers, to show where the market came from."""
 
@@ -106,13 +102,7 @@ def sample_forecasts(
     model: Mapping[str, NDArray[np.floating[Any]]],
     quantiles: Mapping[str, NDArray[np.floating[Any]]] = MappingProxyType({}),
 ) -> ForecastSample:
-    """Cut a sample out of the model's forecasts of every test window.
-
-    Args:
-        data: The series.
-        model: Per task, shape (W, H, C).
-        quantiles: Per task, shape (W, H, Q, C); none without.
-    """
+    """Cut a sample out of the forecasts of every test window: per task (W, H, C), quantiles (W, H, Q, C)."""
     anchors, horizon = data.anchors["test"], data.profile.horizon_bars
     end = int(anchors[-1]) + horizon + 1
     first = max(0, end - SHOWN_BARS)
@@ -140,10 +130,7 @@ def sample_forecasts(
 
 
 def read_sample(file: Path) -> ForecastSample | None:
-    """Read `forecasts.json`; None when there is none, as beside models of an older v8.
-
-    Raises `ArtifactError` if it is damaged.
-    """
+    """Read `forecasts.json`; None when there is none, as beside models of an older v8."""
     if not file.exists():
         return None
     content = read_json_object(file, fix="Restore the file or train the series again")

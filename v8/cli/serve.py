@@ -8,9 +8,8 @@ from typing import Final, NoReturn
 from v8.app.desk import Desk, SourceClock
 from v8.app.guard import LOOPBACK_NAMES, Policy
 from v8.app.page import shown
-from v8.app.places import FleetForecasts, HubPlace, LedgerReader, Place, RunPlace
+from v8.app.places import FleetForecasts, LedgerReader, Place
 from v8.app.server import WAIT_S, Site, application, listening, server_of
-from v8.artifacts.nested_runs import served_folder
 from v8.cli.commands import LOOPBACK
 from v8.cli.printing import tell
 from v8.errors import ProfileError
@@ -36,7 +35,10 @@ def serve_page(
 
     Raises `ProfileError` if there is no such folder of models, or the address cannot be listened at.
     """
-    place, tracks = _place(where, revision, is_offline=is_offline), LedgerReader(ledger, where)
+    if isinstance(where, Path) and not where.is_dir():
+        fix = "Check the path, or name a repository with --repo"
+        raise ProfileError(where=str(where), rule="is a run folder", got="no such folder", fix=fix)
+    place, tracks = Place(where, revision, is_offline=is_offline), LedgerReader(ledger, where)
     host, port = address
     listener = listening(host or LOOPBACK, port, tell)
     set_last_words("stopped: the page is not served any more.")
@@ -55,12 +57,3 @@ def serve_page(
         desk.close()
     # Only a signal ends it; it ends as every other command that is interrupted, whoever started it.
     raise KeyboardInterrupt
-
-
-def _place(where: Path | str, revision: str | None, *, is_offline: bool) -> Place:
-    if isinstance(where, str):
-        return HubPlace(where, revision, is_offline=is_offline)
-    if not where.is_dir():
-        fix = "Check the path, or name a repository with --repo"
-        raise ProfileError(where=str(where), rule="is a run folder", got="no such folder", fix=fix)
-    return RunPlace(where, served_folder)

@@ -27,7 +27,11 @@ _REPO = re.compile(r"[^/\\\s]+/[^/\\\s]+")
 
 
 class ModelPlace(ABC):
-    """Where models are, by the name that the user gave the place."""
+    """Where models are, by the name that the user gave the place.
+
+    What asks for models raises `ArtifactError` if there is none, a folder does not hold that series or its
+    files cannot be trusted, and `PullError` if the Hub does not tell or does not hand them out.
+    """
 
     def __init__(self, name: str, kind: type[Forecaster], models: SharedModels) -> None:
         self.name, self._kind, self._models = name, kind, models
@@ -35,32 +39,25 @@ class ModelPlace(ABC):
     @property
     @abstractmethod
     def series(self) -> tuple[str, ...]:
-        """Names of all series that the place has a model of.
-
-        Raises:
-            ArtifactError: If there is none, or what tells so is damaged.
-            PullError: If the Hub does not tell.
-        """
+        """Names of all series that the place has a model of."""
 
     def bring(self, series: Sequence[str]) -> None:  # noqa: B027 - a folder has them already
         """Have the models of some series on this machine, in one go where they come from afar.
 
         A file that cannot be trusted is not told here: opening its model will.
-
-        Raises `PullError` if the Hub does not hand them out.
         """
+
+    @abstractmethod
+    def found(self, series: str | None) -> tuple[Path, str | None]:
+        """Return the folder of the model that serves a series now, and the commit that it is of."""
+
+    @abstractmethod
+    def present(self, series: str) -> str:
+        """Return what changes when another model serves a series: its folder and file, or a commit."""
 
     def open(self, series: str | None = None) -> Forecaster:
-        """Open the model of a series, as it is now.
-
-        Args:
-            series: Such as "BTCUSDT-15m"; None where the place holds one only.
-
-        Raises:
-            ArtifactError: If a folder does not hold that series, or its files cannot be trusted.
-            PullError: If the Hub does not hand it out.
-        """
-        folder, commit = self._found(series)
+        """Open the model of a series, as it is now; None where the place holds one only."""
+        folder, commit = self.found(series)
         forecaster = self._kind.load(folder, revision=commit, models=self._models)
         if series not in (None, str(forecaster.series)):
             raise ArtifactError(
@@ -75,43 +72,26 @@ class ModelPlace(ABC):
         """Return the model that serves a series, opened once as long as it does; see `open`."""
         return self._models.serving(series, self.present(series), lambda: self.open(series))
 
-    @abstractmethod
-    def present(self, series: str) -> str:
-        """Return what changes when another model serves a series: its folder and file, or a commit.
-
-        Raises:
-            ArtifactError: If a folder does not hold that series, or what it says of it is damaged.
-            PullError: If the Hub does not tell.
-        """
-
-    @abstractmethod
-    def _found(self, series: str | None) -> tuple[Path, str | None]:
-        """Return the folder of a model, and the commit that it is of."""
-
 
 class _Folder(ModelPlace):
     """A run, the models of a downloaded repository, or the folder of one series."""
 
-    def __init__(self, name: str, kind: type[Forecaster], models: SharedModels) -> None:
-        super().__init__(name, kind, models)
-        self._path = Path(name)
-
     @property
     def series(self) -> tuple[str, ...]:
-        if (self._path / METADATA_FILE).exists():
-            return (read_metadata(self._path).series,)
+        if self._is_artifact:
+            return (read_metadata(Path(self.name)).series,)
         if finished := self._finished():
             return tuple(finished)
         raise self._missing(None, [])
 
     def present(self, series: str) -> str:
-        folder, _ = self._found(series)
+        folder, _ = self.found(series)
         about = (folder / METADATA_FILE).stat()  # written aside and renamed with every model
         return f"{folder} {about.st_ino} {about.st_mtime_ns} {about.st_size}"
 
-    def _found(self, series: str | None) -> tuple[Path, str | None]:
-        if (self._path / METADATA_FILE).exists():
-            return self._path, None
+    def found(self, series: str | None) -> tuple[Path, str | None]:
+        if self._is_artifact:
+            return Path(self.name), None
         finished = self._finished()
         if series in finished:
             return served_folder(finished[series].parent, series), None
@@ -121,9 +101,13 @@ class _Folder(ModelPlace):
             return found, None
         raise self._missing(series, list(finished))
 
+    @property
+    def _is_artifact(self) -> bool:
+        return Path(self.name, METADATA_FILE).exists()
+
     def _finished(self) -> dict[str, Path]:
         for pattern in (f"*/{METADATA_FILE}", f"{MODELS_FOLDER}/*/{METADATA_FILE}"):
-            paths = (file.parent for file in sorted(self._path.glob(pattern)))
+            paths = (file.parent for file in sorted(Path(self.name).glob(pattern)))
             if finished := {path.name: path for path in paths if is_series_name(path.name)}:
                 return finished
         return {}
@@ -161,11 +145,10 @@ class _Repository(ModelPlace):
 
     def present(self, series: str) -> str:
         if self._commit is None:
-            found = published(self.name, revision=self._revision, is_offline=self._is_offline)
-            self._kept(found)
+            self._kept(published(self.name, revision=self._revision, is_offline=self._is_offline))
         return str(self._commit)
 
-    def _found(self, series: str | None) -> tuple[Path, str | None]:
+    def found(self, series: str | None) -> tuple[Path, str | None]:
         if series is None:
             raise PullError(
                 where=self.name,
@@ -206,8 +189,14 @@ def open_place(
     """
     models = models or SharedModels()
     if Path(source).is_dir():
-        _require_no_revision(source, revision)
-        return _Folder(str(source), kind, models)
+        if revision is None:
+            return _Folder(str(source), kind, models)
+        raise ArtifactError(
+            where=str(source),
+            rule="a revision belongs to a repository on the Hub",
+            got=f"the revision {revision!r} of a folder",
+            fix="Leave it out, or write the repository as user/name from where no such folder exists",
+        )
     if not isinstance(source, str) or not _REPO.fullmatch(source):
         raise ArtifactError(
             where=str(source),
@@ -216,25 +205,3 @@ def open_place(
             fix="Check the path",
         )
     return _Repository(source, kind, models, revision, is_offline)
-
-
-def open_forecaster(
-    source: str | Path,
-    series: str | None = None,
-    *,
-    revision: str | None = None,
-    is_offline: bool = False,
-    kind: type[Forecaster] = Forecaster,
-) -> Forecaster:
-    """Open one forecaster of a place: see `open_place` and `ModelPlace.open`."""
-    return open_place(source, revision=revision, is_offline=is_offline, kind=kind).open(series)
-
-
-def _require_no_revision(folder: str | Path, revision: str | None) -> None:
-    if revision is not None:
-        raise ArtifactError(
-            where=str(folder),
-            rule="a revision belongs to a repository on the Hub",
-            got=f"the revision {revision!r} of a folder",
-            fix="Leave it out, or write the repository as user/name from where no such folder exists",
-        )

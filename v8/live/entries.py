@@ -38,9 +38,7 @@ from v8.records import Count, OpenTime, Positive, Sha256, Word
 
 Number = TypeVar("Number", np.float32, np.float64)
 
-MAX_VALUES: Final = 100_000
-"""Values of one forecaster; a thousand steps of the shipped tasks have 7,000."""
-
+MAX_VALUES: Final = 100_000  # values of one forecaster; a thousand steps of the shipped tasks have 7,000
 QUANTILE_PREFIX: Final = f"{MODEL}_q"
 
 Place = Annotated[str, Field(strict=True, min_length=1, max_length=1_000)]
@@ -69,15 +67,12 @@ def level_of(forecaster: str) -> float | None:
 
 @dataclass(frozen=True)
 class Issuer:
-    """One model of one series of a place, and what stands beside it.
-
-    `revision` is the commit of the Hub that it is of; None for one of this machine.
-    """
+    """One model of one series of a place, and what stands beside it."""
 
     place: Place  # where the model is, see `v8.live.ledger.place_name`
     series: SeriesName  # such as "BTCUSDT-15m"
     model_sha256: Sha256  # digest of the model file
-    revision: Annotated[str, Field(strict=True, pattern="^[0-9a-f]{40}$")] | None
+    revision: Annotated[str, Field(strict=True, pattern="^[0-9a-f]{40}$")] | None  # commit of the Hub
     seen_until_s: OpenTime  # when the last candle closed that training has seen, seconds since the epoch, UTC
     profile: ProfileName  # name of the profile that it was trained with
     profile_digest: Sha256  # digest of that profile
@@ -147,10 +142,6 @@ class Entry:
     def due_s(self) -> int:
         """When the last forecast bar closes."""
         return self.issued_for_s + self.issuer.horizon_bars * self.issuer.bar_s
-
-    def forecast(self, forecaster: str = MODEL) -> dict[str, NDArray[np.float32]]:
-        """Return what one forecaster said, per task, shape (H, C)."""
-        return self.issuer.split(self.values[self.issuer.forecasters.index(forecaster)])
 
 
 @dataclass(frozen=True, eq=False)

@@ -61,15 +61,10 @@ from v8.windows.dataset import prepare_series, table_columns, window_anchors
 from v8.windows.span import Span
 from v8.wording import ABSENT, number
 
-RULES: Final = ("age", "decay", "always")
-"""By which a model is stale, see above."""
-
-_MOST_WORDS = 300
-"""Letters of a reason in `serving.json`."""
-
+RULES: Final = ("age", "decay", "always")  # by which a model is stale, see above
+_MOST_WORDS = 300  # letters of a reason in `serving.json`
 CONTINUED = "an earlier call began to train it anew"
 """Why a model is challenged whose generation was left behind by a call that knew."""
-
 NOT_TRAINED = "the challenger could not be trained"
 
 
@@ -193,11 +188,7 @@ def standing_of(
 ) -> Standing:
     """Say how the model that serves a series stands.
 
-    Args:
-        candles: The newest that there are; for `decay` as many as training takes.
-        ledger: Where forecasts are recorded.
-
-    Raises `DataError` if the candles cannot be used.
+    The candles are the newest that there are; for `decay` as many as training takes, or `DataError`.
     """
     name, generation = str(series), serving.generation_of(str(series))
     try:

@@ -51,21 +51,13 @@ from v8.windows.dataset import table_columns, window_anchors
 from v8.windows.scaling import fit_scaling
 from v8.windows.span import Span
 
-FEWEST_FITTED_WINDOWS: Final = 200
-"""Windows of the past: baselines fitted to fewer are no opponents."""
-
+FEWEST_FITTED_WINDOWS: Final = 200  # of the past: baselines fitted to fewer are no opponents
 _BARS_BEFORE: Final = 500
 """Bars that baselines look back on: the longest range has 240, and an average forgets within 500."""
-
-CATCH_UP_S: Final = 2 * DAY_S
-"""Closes that were missed for longer stay missed."""
-
+CATCH_UP_S: Final = 2 * DAY_S  # closes that were missed for longer stay missed
 WAKE_S: Final = 20.0
 """Longest sleep between two wakes, in seconds: the exchange's time may move otherwise than this machine's."""
-
-BROUGHT_BARS: Final = 1_000
-"""Newest candles that all series are brought up to at once: a page of the exchange's."""
-
+BROUGHT_BARS: Final = 1_000  # that all series are brought up to at once: a page of the exchange's
 SETTLE_S: Final = 2
 MOST_JITTER_S: Final = 6
 """A candle is asked for 2 to 7 s after its close, each place at its own second."""
@@ -291,12 +283,7 @@ class Watch:
         wake_s: float | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> NoReturn:
-        """Wake at each close until the process ends.
-
-        Args:
-            wake_s: Longest sleep, in seconds; `WAKE_S` when None.
-            sleep: Sleeps so many seconds.
-        """
+        """Wake at each close until the process ends, at least every `wake_s` seconds, or `WAKE_S`."""
         while True:
             pause_s = longest_s = WAKE_S if wake_s is None else wake_s
             with self._told_of("this wake"):
