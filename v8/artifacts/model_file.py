@@ -189,8 +189,8 @@ def _require_bounded(file: Path, config: Any) -> None:
     import keras  # noqa: PLC0415 - as above
     from keras.src.backend.common import global_state  # noqa: PLC0415 - as above
 
-    for node in _objects(file, config):
-        if isinstance(node.get("batch_shape"), list):
+    for _, node in _values(file, config):
+        if isinstance(node, dict) and isinstance(node.get("batch_shape"), list):
             node["batch_shape"] = [FORECAST_BATCH, *node["batch_shape"][1:]]
     try:
         with keras.StatelessScope(initialize_variables=False):
@@ -256,14 +256,14 @@ def _check_config(file: Path, content: bytes) -> None:
     if not isinstance(config, dict) or "class_name" not in config:
         raise _foreign(file, f"a {CONFIG_MEMBER} that describes no model")
     num_layers, strange = 0, set[str | None]()
-    for node in _objects(file, config):
-        layers = node.get("layers")
-        num_layers += len(layers) if isinstance(layers, list) else 0
-        sizes = [size for key, value in node.items() if key not in _FREE_WHOLES for size in _wholes(value)]
-        if large := [size for size in sizes if abs(size) > MAX_WHOLE]:
-            raise _foreign(file, f"a {CONFIG_MEMBER} with the size {shown(large[0], 40)}")
+    for key, node in _values(file, config):
+        if isinstance(node, int) and abs(node) > MAX_WHOLE and key not in _FREE_WHOLES:
+            raise _foreign(file, f"a {CONFIG_MEMBER} with the size {shown(node, 40)}")
+        if not isinstance(node, dict):
+            continue
         if node.get("unroll"):
             raise _foreign(file, f"a {CONFIG_MEMBER} with a loop to be written out (unroll)")
+        num_layers += len(node["layers"]) if isinstance(node.get("layers"), list) else 0
         strange.add(_strange_class(node))
     if num_layers > MAX_LAYERS:
         raise _foreign(file, f"a {CONFIG_MEMBER} with {num_layers:,} layers")
@@ -276,29 +276,21 @@ def _check_config(file: Path, content: bytes) -> None:
         )
 
 
-def _wholes(value: Any) -> Iterator[int]:
-    """Return the whole numbers that may be sizes, those of lists within lists too."""
-    waiting = [value]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, list):
-            waiting += item
-        elif isinstance(item, int):
-            yield item
+def _values(file: Path, config: Any) -> Iterator[tuple[str, Any]]:
+    """Visit every value of a description and its key, without recursion, so that depth cannot hurt.
 
-
-def _objects(file: Path, config: Any) -> Iterator[dict[str, Any]]:
-    """Visit every object of a description without recursion, so that depth cannot hurt."""
-    waiting = [(config, 0)]
+    What is in a list has the key of the list.
+    """
+    waiting = [("", config, 0)]
     while waiting:
-        node, depth = waiting.pop()
+        key, value, depth = waiting.pop()
         if depth > MAX_DEPTH:
             raise _foreign(file, f"a {CONFIG_MEMBER} with more than {MAX_DEPTH} objects inside each other")
-        if isinstance(node, dict):
-            yield node
-            waiting += [(value, depth + 1) for value in node.values()]
-        elif isinstance(node, list):
-            waiting += [(value, depth + 1) for value in node]
+        yield key, value
+        if isinstance(value, dict):
+            waiting += [(name, inner, depth + 1) for name, inner in value.items()]
+        elif isinstance(value, list):
+            waiting += [(key, inner, depth + 1) for inner in value]
 
 
 def _strange_class(node: dict[str, Any]) -> str | None:

@@ -32,7 +32,17 @@ from v8.invocation import command
 from v8.market.candles import Candles
 from v8.market.series import Series, by_series, is_series_name
 from v8.profile import Profile, ProfileName, is_digest_of
-from v8.records import AS_WRITTEN, Count, Moment, Sha256, check_format, checked, read_json_object, read_plain
+from v8.records import (
+    AS_WRITTEN,
+    Count,
+    Moment,
+    Sha256,
+    at_keys,
+    check_format,
+    checked,
+    read_json_object,
+    read_plain,
+)
 from v8.storage import FolderLock, Pace, sweep, write_json
 
 RUN_FORMAT = 1  # version of the keys of `run.json`
@@ -153,15 +163,10 @@ _RECORD: Final = TypeAdapter(RunRecord)
 
 
 @dataclass(frozen=True)
-class _NamedProfile:
-    name: ProfileName
-
-
-@dataclass(frozen=True)
 class _Names:
     """What of `run.json` becomes part of a path."""
 
-    profile: _NamedProfile
+    profile: Annotated[ProfileName, at_keys("profile", "name")]
     series: Annotated[Mapping[str, Any], BeforeValidator(by_series)]
 
 
