@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from exchange_api import ExchangeApi
 from longest_first import longest_first
-from made_once import made_once
+from made_once import made_once, shared_folder
 from marks import mark_what_is_started
 
 from v8.families import FAMILIES
@@ -141,6 +141,17 @@ def exchange_api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExchangeApi]:
         yield served
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what v8 keeps of this machine, features and programs for this call of pytest, not for the user.
+
+    What a test says nothing about is measured once, whatever process asks.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("V8_HOME", str(shared_folder(tmp_path_factory) / "home"))
+        yield
+
+
 @dataclass(frozen=True)
 class TrainedRun:
     """One tiny series that the engine trained, judged and saved from the files of a user.
@@ -168,10 +179,11 @@ class TrainedRun:
 
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
-    # As wide as `aligned`, with two features of the package ta, so that all of its way is gone with them.
+    # As wide as `aligned`, with two features of the package ta, so that all of its way is gone with them, and
+    # of the family that compiles fastest.
     ours = [name for name in load_profile("aligned").features if name not in ("bb_width", "bb_upper")]
     features = (*ours, "ta.stoch(window=10)", "ta.bollinger_lband")
-    profile = tiny_profile(dropout=0.2, training={"epochs": 2}, features=features)
+    profile = tiny_profile("dense_newest", dropout=0.2, training={"epochs": 2}, features=features)
     series = Series.parse("BTCUSDT-15m")
 
     def train(home: Path) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import keras
 import pandas as pd
 import pytest
+from forked import called
 
 import v8
 from v8.api.runs import _kept_tables, _with_others
@@ -40,7 +38,7 @@ def runs(trained_run: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[v8
         (profile,) = (place / "home" / "profiles").iterdir()
         words = ["run", "--profile", profile, "--source", "files", "--data-dir", trained_run.candles_dir]
         words += ["--series", "BTCUSDT-15m", "--runs", place / "shell"]
-        subprocess.run([sys.executable, "-m", "v8", *map(str, words)], check=True, env=dict(os.environ))
+        called(*words, cwd=place, tf=True).check_returncode()
     return run, place / "shell" / "tiny"
 
 

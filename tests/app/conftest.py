@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from exchange_api import ExchangeApi
+from made_once import made_once
 
 from v8.app.desk import Desk, SourceClock
 from v8.app.guard import Policy
@@ -121,24 +122,26 @@ class Served:
 
 @pytest.fixture(scope="session")
 def fleet_run(tmp_path_factory: pytest.TempPathFactory, make_ranged_profile: Any) -> Path:
-    """Train a tiny run of two series; look, do not touch."""
-    from v8.runs.local import train_all
-    from v8.runs.plan import Job
-
-    home = tmp_path_factory.mktemp("fleet")
+    """Train a tiny run of two series, once for all processes; look, do not touch."""
     profile = make_ranged_profile(training={"epochs": 1})
-    begun = RunRecord.begin(profile, "files", True, "python -m v8 run")
 
-    def job(name: str) -> Job:
-        candles = open_source("demo").candles(Series.parse(name), profile.newest_bars)
-        return Job(candles, profile, 7, home / "tiny" / name, is_publishable=True, candle_seconds=0.0)
+    def train(home: Path) -> None:
+        from v8.runs.local import train_all
+        from v8.runs.plan import Job
 
-    with pytest.MonkeyPatch.context() as patch, RunFolder(home / "tiny", begun) as folder:
-        patch.setenv("V8_HOME", str(home / "caches"))
-        for outcome in train_all([job(name) for name in NAMES], lambda event: None):
-            assert outcome.reason is None, outcome.trace
-        for name in NAMES:
-            folder.set_state(Series.parse(name), status="done")
+        def job(name: str) -> Job:
+            candles = open_source("demo").candles(Series.parse(name), profile.newest_bars)
+            return Job(candles, profile, 7, home / "tiny" / name, is_publishable=True, candle_seconds=0.0)
+
+        begun = RunRecord.begin(profile, "files", True, "python -m v8 run")
+        with pytest.MonkeyPatch.context() as patch, RunFolder(home / "tiny", begun) as folder:
+            patch.setenv("V8_HOME", str(home / "caches"))
+            for outcome in train_all([job(name) for name in NAMES], lambda event: None):
+                assert outcome.reason is None, outcome.trace
+            for name in NAMES:
+                folder.set_state(Series.parse(name), status="done")
+
+    home, _ = made_once(tmp_path_factory, "fleet", train)
     return home / "tiny"
 
 

@@ -1,4 +1,7 @@
-"""The small form of `scripts/drill.py`: real faults and kills; nothing may be lost, silent or a traceback."""
+"""The small form of `scripts/drill.py`: real faults and kills; nothing may be lost, silent or a traceback.
+
+What is killed or interrupted starts anew; what is only called is forked (tests/parts/forked_drill.py).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ KINDS = ("kills", "interrupts", "archive", "api", "hub", "disk", "server")
 
 
 def test_nothing_is_lost_silent_or_a_traceback_in_the_small_drill(tmp_path: Path) -> None:
-    words = [sys.executable, str(REPOSITORY / "scripts" / "drill.py"), "--small", "--markdown"]
+    words = [sys.executable, str(REPOSITORY / "tests" / "parts" / "forked_drill.py"), "--small", "--markdown"]
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from forked import called
 from typer.testing import CliRunner
 
 from v8.artifacts.nested_runs import Decision, read_serving, served_folder
@@ -118,9 +119,9 @@ def drilled(trained_run: Any, module_hub: Any, tmp_path_factory: pytest.TempPath
     (generation,) = (path.name for path in (run / "generations").iterdir())
     states = json.loads((run / "generations" / generation / "run.json").read_text())["series"]
     after_kill = served_folder(run, BTC)
-    output, _ = (again := start(*words, "--publish", REPO)).communicate(timeout=300)
-    assert again.returncode == 0, output
-    return Drilled(run, candles, generation, after_kill, states[BTC]["status"], output)
+    again = called(*words, "--publish", REPO, tf=True)
+    assert again.returncode == 0, again.stdout + again.stderr
+    return Drilled(run, candles, generation, after_kill, states[BTC]["status"], again.stdout + again.stderr)
 
 
 def test_killed_while_it_trains_the_old_model_serves_on_and_the_next_call_finishes_what_was_begun(

@@ -33,6 +33,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_loader
 from pathlib import Path
+from threading import Lock
 from types import ModuleType
 from typing import Any
 
@@ -42,6 +43,7 @@ LIGHT = ("v8.cli.app",)
 WITH_TF = (*LIGHT, "tensorflow", "keras", "v8.runs.local", "v8.artifacts.forecaster")
 READS_ENVIRONMENT = "huggingface_hub"
 """Keras imports it where it can be had; each call imports it anew."""
+_STARTING = Lock()
 
 
 def called(
@@ -82,7 +84,7 @@ class Forked(subprocess.Popen[Any]):
         ends = arguments[10:16]  # of the pipes: read and write, for stdin, stdout and stderr
         given = [end if end != -1 else number for number, end in enumerate((ends[0], ends[3], ends[5]))]
         self._keeper, there = socket.socketpair()
-        with there:
+        with there, _STARTING:
             socket.send_fds(_server(self._imported), [b"?"], [there.fileno(), *given])
         content = json.dumps(self._order).encode()
         self._keeper.sendall(len(content).to_bytes(8) + content)

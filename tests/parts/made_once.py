@@ -15,6 +15,12 @@ from filelock import FileLock
 Made = TypeVar("Made")
 
 
+def shared_folder(factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a call of pytest, the same for all of its processes."""
+    own = factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Made]) -> tuple[Path, Made]:
     """Let the first process that asks fill a folder; the others wait for it and find it filled.
 
@@ -23,8 +29,7 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
         name: Of the folder.
         make: Fills it and returns what pickle can keep of it.
     """
-    own = factory.getbasetemp()
-    root = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    root = shared_folder(factory)
     folder, kept = root / name, root / f"{name}.pickle"
     with FileLock(root / f"{name}.lock"):
         if not kept.exists():

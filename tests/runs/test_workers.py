@@ -49,7 +49,7 @@ def crew_at_work(
     """Start `crew.py` in a process group of its own; end whatever is left of the group."""
     folder.mkdir()
     (folder / "profile.pickle").write_bytes(pickle.dumps(profile))
-    env = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(REPOSITORY), "V8_HOME": str(folder / "home")}
+    env = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(REPOSITORY)}
     env.pop("TF_CPP_MIN_LOG_LEVEL", None)
     process = subprocess.Popen(
         [sys.executable, str(CREW), str(folder), str(num_workers), *names],
@@ -119,7 +119,7 @@ def weights(model: Path) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def profile(make_profile: Any) -> Any:
-    """The smallest network there is: most of these tests' time is its compilation, once a process."""
+    """A small network; all crews keep its programs in one place, so that only the first compiles it."""
     return make_profile(
         "lstm_dense",
         newest_bars=400,
