@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import keras
 import numpy as np
 import pandas as pd
 import pytest
+from forked import called
 from judging import judge
 from renamed_models import name_model
 
@@ -427,16 +426,8 @@ def test_a_forecast_that_is_no_number_is_refused(value: float, tmp_path: Path, t
 @pytest.mark.parametrize("form", ["table", "csv", "json"])
 def test_no_command_prints_a_forecast_that_is_no_number(form: str, tmp_path: Path, trained_run: Any) -> None:
     folder = poisoned(trained_run, tmp_path / "bad", np.nan)
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "v8", "predict", str(folder), "--source", "files"),
-            *("--data-dir", str(trained_run.candles_dir), "--allow-old", "--format", form),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    files = ("--source", "files", "--data-dir", trained_run.candles_dir)
+    done = called("predict", folder, *files, "--allow-old", "--format", form, tf=True)
     assert done.returncode == 3
     assert done.stdout == ""
     assert "Traceback" not in done.stderr

@@ -214,7 +214,7 @@ def test_the_main_job_checks_the_token_before_training(
 def test_the_main_job_does_not_publish_when_a_series_failed_and_says_how_to(hub: Any, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     words = ["--source", "files", "--data-dir", tmp_path, "--series", "BTCUSDT-15m", "--runs", runs]
-    done = start("run", *words, "--publish", REPO)
+    done = called("run", *words, "--publish", REPO)
     assert done.returncode == 3  # no candles at all
     said = f"Publish the others with: python -m v8 publish {runs / 'aligned'} --repo {REPO} --partial"
     assert done.stderr.splitlines()[-1].endswith(said)
@@ -225,13 +225,13 @@ def test_the_main_job_publishes_what_it_trained(
     hub: Any, tmp_path: Path, make_profile: Any, tokens: Any
 ) -> None:
     profile = tmp_path / "tiny.yaml"
-    tiny = make_profile(training={"epochs": 1}, newest_bars=420)
+    tiny = make_profile("dense_newest", training={"epochs": 1}, newest_bars=420)
     profile.write_text(yaml.safe_dump(tiny.model_dump(mode="json")))
     candles = open_source("demo").candles(Series.parse("BTCUSDT-15m"), 420)
     candles.to_frame().reset_index().to_csv(tmp_path / "BTCUSDT-15m.csv", index=False)
     words = ["run", "--profile", profile, "--source", "files", "--data-dir", tmp_path, "--workers", "1"]
     words += ["--series", "BTCUSDT-15m", "--runs", tmp_path / "runs", "--publish", REPO]
-    done = start(*words)
+    done = called(*words, tf=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"Published: {hub.url}/{REPO}/commit/{hub.commits(REPO)[0].oid}" in done.stdout
     assert tokens.write not in done.stdout + done.stderr

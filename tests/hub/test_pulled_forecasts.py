@@ -44,7 +44,7 @@ def newest(hub: Any) -> str:
 
 def call(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """Run `python -m v8` as a user of the loopback Hub would."""
-    return called(*words, cwd=cwd, env={**os.environ, **env})
+    return called(*words, cwd=cwd, env={**os.environ, **env}, tf=True)
 
 
 def test_a_pulled_model_is_judged_as_the_run_judged_it(published: Any, trained_run: Any) -> None:

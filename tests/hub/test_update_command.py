@@ -212,7 +212,17 @@ def challenger_of(place: Drilled) -> Path:
     return place.run / "generations" / place.generation / BTC
 
 
+def level(place: Drilled) -> None:
+    """Make the champion the same model as the challenger, made before the candles that both are judged on."""
+    for name in ("model.keras", "metadata.json"):
+        shutil.copy(challenger_of(place) / name, place.run / BTC / name)
+    split = json.loads((place.run / BTC / "metadata.json").read_text())["split"]
+    split["validation"]["last_open"] = "2024-12-01T00:00:00+00:00"
+    change(place.run / BTC, split=split)
+
+
 def test_a_champion_that_is_better_stays(copied: Drilled) -> None:
+    level(copied)
     hurt(challenger_of(copied))
     decision = decide(copied)
     assert not decision.is_replaced
@@ -220,12 +230,7 @@ def test_a_champion_that_is_better_stays(copied: Drilled) -> None:
 
 
 def test_a_tie_stays_with_the_champion(copied: Drilled) -> None:
-    for name in ("model.keras", "metadata.json"):
-        shutil.copy(challenger_of(copied) / name, copied.run / BTC / name)
-    # The same model, as if it had been made before the candles that both are judged on.
-    split = json.loads((copied.run / BTC / "metadata.json").read_text())["split"]
-    split["validation"]["last_open"] = "2024-12-01T00:00:00+00:00"
-    change(copied.run / BTC, split=split)
+    level(copied)
     decision = decide(copied)
     assert not decision.is_replaced
     assert decision.champion.multiples == decision.challenger.multiples != {}

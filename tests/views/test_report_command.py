@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import called
 
 from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
 from v8.profile import load_profile
@@ -105,13 +106,7 @@ def test_a_folder_of_runs_is_told_from_a_run(run: Path, tmp_path: Path) -> None:
         (run.parent, f"got a folder of runs: {run}. Name one of its runs, such as {run}."),
         (tmp_path / "nowhere", "got no such folder. Train one with `python -m v8 run`."),
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "v8", "report", str(place)],
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = called("report", place, cwd=REPOSITORY)
         assert done.returncode == 3
         rule = "must be the folder of one run, which holds run.json"
         assert done.stderr == f"error: {place}: {rule}; {words}\n"
