@@ -42,18 +42,13 @@ PROFILE_FORMAT = 2  # version of the key set below; part of the digest
 MAX_YAML_BYTES: Final = 65_536  # the longest shipped profile has 2,000; the library reads 100,000 a second
 MAX_YAML_DEPTH: Final = 8  # lists and mappings within each other; a profile has four
 
-Loss = Literal["mae", "mse", "huber"]
 ProfileName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 """Small letters, digits, dash and underscore: it names folders."""
 
-Precision = Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"]
-Scaling = Literal["anchored", "ranged", "standard", "minmax"]
 FORMER_CALIBRATIONS: Final = ("shrink", "blend")
 """Models from before were published with these; they forecast as ever, but none is trained any more."""
 
-Optimizer = Literal["adam", "adamw"]
 Schedule = Literal["constant", "plateau", "cosine", "step"]
-GradientClip = Literal["global_norm", "value"]
 
 TABLES_PLACE: Final = "V8_TABLES"
 """Environment variable that names the folder of users' tables, as `--tables` does; else the current one."""
@@ -61,8 +56,7 @@ TABLES_PLACE: Final = "V8_TABLES"
 MOST_TABLE_S: Final = 10 * 366 * 86_400  # ten years: longest delay and age of a row of a user's table
 HUBER_TURN: Final = 1.0  # residual, in scaled units, at which `huber` goes from squared to absolute
 
-_LATER: Final = ("quantiles", "covariates")
-"""Keys that came after profiles had been published without them."""
+_LATER: Final = ("quantiles", "covariates")  # keys that came after profiles were published without them
 
 
 class SplitSettings(Settings):
@@ -86,7 +80,7 @@ class TaskSettings(Settings):
 
     weight: float = Field(gt=0)
     """Factor of this task's loss in the sum, unitless."""
-    loss: Loss
+    loss: Literal["mae", "mse", "huber"]
     """`mae` forecasts the median, `mse` the mean, `huber` lies between (it turns at 1 deviation)."""
 
 
@@ -143,7 +137,7 @@ def _known_tasks(tasks: dict[str, TaskSettings]) -> dict[str, TaskSettings]:
 
 
 def _possible_levels(quantiles: tuple[float, ...]) -> tuple[float, ...]:
-    if quantiles and (fault := fault_of(quantiles)):
+    if fault := quantiles and fault_of(quantiles):
         raise ValueError(fault)
     return quantiles
 
@@ -157,7 +151,7 @@ class TrainingSettings(Settings):
     """Most passes over the train span; early stopping may end sooner. 0 for a formula, which is fitted."""
     learning_rate: float = Field(gt=0, le=1)
     """Step size at the start, unitless."""
-    optimizer: Optimizer = "adam"
+    optimizer: Literal["adam", "adamw"] = "adam"
     """`adam`, or `adamw` with `weight_decay`."""
     weight_decay: float = Field(default=0.0, ge=0, lt=1)
     """Share of every weight that a step takes off, times the learning rate (decoupled)."""
@@ -167,7 +161,7 @@ class TrainingSettings(Settings):
     """Epochs in which the learning rate rises from nothing, step by step; 0 begins with all of it."""
     clip_norm: float | None = Field(gt=0)
     """Largest gradient of a model, unitless; null leaves it as it is."""
-    gradient_clip: GradientClip = "global_norm"
+    gradient_clip: Literal["global_norm", "value"] = "global_norm"
     """What `clip_norm` bounds: the norm of a model's whole gradient, or the size of each `value` of it."""
     gradient_accumulation: int = Field(default=1, ge=1, le=1_024)
     """Batches whose gradients make one optimiser step, as one larger batch would, in less memory."""
@@ -182,7 +176,7 @@ class TrainingSettings(Settings):
     """The learning rate is multiplied by this on a plateau, or at every step of schedule `step`."""
     reduce_lr_patience_epochs: int = Field(ge=1)
     """Epochs without a better validation loss before that; with schedule `step`, epochs between steps."""
-    precision: Precision
+    precision: Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"]
     """`auto` asks the machine; `mixed_*` compute in 16 bits with float32 weights, heads and loss."""
 
     @property
@@ -242,7 +236,7 @@ class Profile(Settings):
     """Rows a forecast looks at."""
     horizon_bars: int = Field(ge=1, le=1_000)
     """Rows a forecast covers."""
-    scaling: Scaling
+    scaling: Literal["anchored", "ranged", "standard", "minmax"]
     """`anchored` to the last close; `ranged`: that, with targets in units of the recent range; or the
     lineage's `standard` and `minmax` price levels."""
     split: SplitSettings

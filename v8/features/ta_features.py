@@ -36,7 +36,7 @@ from typing import Any, Final
 import numpy as np
 
 from v8.columns import CLOSE, HIGH, LOW, OHLC, OHLCV, OPEN, OPEN_TIME, VOLUME
-from v8.features.formulas import Feature, Floats, Formula, Kind, Past
+from v8.features.formulas import Feature, Floats, Formula, Kind, Past, windows
 from v8.registry import nearest, or_rather
 
 PACKAGE: Final = "ta"
@@ -309,10 +309,8 @@ class _Subject:
                 # Where a third would do at times, the market decides how long the past lasts.
                 is_chance = bars > _CONTEXTS[0] and any(self._agrees(bars // 3, start) for start in _STARTS)
                 return min(2 * bars, LONGEST_CONTEXT_BARS) if is_chance else bars
-        endless = (
-            "depends on the first candle of a table however far back that lies, as a sum since then does"
-        )
-        raise self._refused(self._faults[-1] if self._faults else endless)
+        endless = "depends on the first candle of a table however far back that lies, as a sum since then"
+        raise self._refused(self._faults[-1] if self._faults else f"{endless} does")
 
     def require_causal(self, context_bars: int) -> None:
         """Refuse what looks ahead."""
@@ -332,23 +330,21 @@ class _Subject:
             name: values[start:stop] * (2.0 if name in doubled else 1.0) for name, values in _market().items()
         }
         plain, changed = self._values(start, stop)[context_bars:], self._on(market)[context_bars:]
-        return next(
-            (power for power in (0, 1, 2, -1) if np.allclose(changed, plain * 2.0**power, rtol=1e-9, atol=0)),
-            None,
+        powers = (
+            each for each in (0, 1, 2, -1) if np.allclose(changed, plain * 2.0**each, rtol=1e-9, atol=0)
         )
+        return next(powers, None)
 
     def kind(self, context_bars: int, price: int | None, volume: int | None) -> Kind:
         """Say what kind of number it is that has these degrees in prices and volumes."""
         if (price, volume) != (1, 0):
             return Kind.CENTRED if (price, volume) == (0, 0) else Kind.OTHER
-        start, stop, market = _BEGIN, _BEGIN + _STRETCH_BARS, _market()
-        values = self._values(start - context_bars, stop)[context_bars:]
+        start, stop = _BEGIN - context_bars, _BEGIN + _STRETCH_BARS
+        values = self._values(start, stop)[context_bars:]
         # What lies within the prices of its bars is above zero, and may have a logarithm.
-        windows = [slice(row - context_bars, row + 1) for row in range(start, stop)]
-        lowest, highest = (
-            [most(market[name][each]) for each in windows] for name, most in ((LOW, min), (HIGH, max))
-        )
-        return Kind.PRICE if ((lowest <= values) & (values <= highest)).all() else Kind.AMOUNT
+        low, high = (windows(_market()[name][start:stop], context_bars + 1) for name in (LOW, HIGH))
+        is_within = (low.min(axis=0) <= values) & (values <= high.max(axis=0))
+        return Kind.PRICE if is_within.all() else Kind.AMOUNT
 
     def _agrees(self, context_bars: int, start: int) -> bool:
         """Tell whether a block is the same after a context and after one twice as long."""

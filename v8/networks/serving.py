@@ -236,7 +236,9 @@ def _scaled(
     for (transform, close), numbers in _groups(scaling).items():
         close_BTG, anchor_B1G = close_BT1, last_B11
         if close != CLOSE:
-            close_BTG = ops.take(window_BTF, [scaling.names.index(close)], axis=-1)
+            close_BTG = ops.take(
+                window_BTF, [[column.name for column in scaling.columns].index(close)], axis=-1
+            )
             anchor_B1G = ops.take(close_BTG, [window_BTF.shape[1] - 1], axis=1)
         x_BTG = ops.take(window_BTF, numbers, axis=-1)
         floor = constants("floor", numbers) if transform is Transform.LOGGED else None

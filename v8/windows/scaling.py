@@ -122,11 +122,6 @@ class Scaling:
         forms = [(task.task, task.form) for task in self.tasks]
         return (*(column.transform for column in self.columns), *forms, self.range_floor > 0)
 
-    @property
-    def names(self) -> list[str]:
-        """Names of the input columns."""
-        return [column.name for column in self.columns]
-
     def task(self, name: str) -> TaskScaling:
         """Return the constants of one task."""
         return next(task for task in self.tasks if task.task == name)

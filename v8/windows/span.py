@@ -15,20 +15,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from v8 import tasks
 from v8.columns import BAND_PERIOD_BARS, BAND_WIDTH_STDS, CLOSE, HIGH, LOW, RECENT_RANGE, WAVE_COLUMNS, parted
 from v8.features.formulas import DAY_S, WEEK_S
 from v8.features.table import FeatureTable
 from v8.profile import Profile
-from v8.tasks import (
-    BANDS_TASK,
-    RANGE_TO_VARIANCE,
-    TASKS,
-    Closes,
-    Task,
-    moved_closes,
-    standing_closes,
-    variance_weights,
-)
+from v8.tasks import TASKS
 
 EWMA_DECAY: Final = 0.94
 """What is left of a bar's weight one bar later; RiskMetrics Technical Document (1996), section 5.3."""
@@ -135,14 +127,14 @@ class Span:
         return PerTask(self.profile.tasks, lambda name: TASKS[name].implied(np, standing))
 
     @cached_property
-    def standing(self) -> Closes:
+    def standing(self) -> tasks.Closes:
         """The coming closes if the close stays where it is."""
-        return standing_closes(np, self.history_close, self.horizon_bars)
+        return tasks.standing_closes(np, self.history_close, self.horizon_bars)
 
     @cached_property
     def rolled_deviation(self) -> Floats:
         """Deviation of the twenty closes of the roll-forward forecast, shape (W, H), in returns."""
-        upper, lower = np.moveaxis(BANDS_TASK.implied(np, self.standing), -1, 0)
+        upper, lower = np.moveaxis(tasks.BANDS_TASK.implied(np, self.standing), -1, 0)
         deviation: Floats = (upper - lower) / (2 * BAND_WIDTH_STDS) / self.last_close[:, None]
         return deviation
 
@@ -186,7 +178,7 @@ class Span:
         rows = self.anchors + 1
         first = np.maximum(rows - num_bars, 0)
         mean_range = np.maximum(self._total_range[rows] - self._total_range[first], 0.0) / (rows - first)
-        return RANGE_TO_VARIANCE * mean_range**2
+        return tasks.RANGE_TO_VARIANCE * mean_range**2
 
     def raw_windows(self) -> NDArray[np.float32]:
         """Gather raw feature windows for the serving model, shape (W, T, F), float32."""
@@ -226,7 +218,7 @@ def recent_range(table: FeatureTable, profile: Profile) -> Floats:
 
 
 def spread_units(
-    xp: Any, tasks: Sequence[Task], standing: Closes, recent: Any, squares: Any
+    xp: Any, chosen: Sequence[tasks.Task], standing: tasks.Closes, recent: Any, squares: Any
 ) -> dict[str, Any]:
     """Return the unit of every task's quantiles, (W or 1, H, C or 1), in recent ranges, above 0.
 
@@ -249,13 +241,13 @@ def spread_units(
     above 0.
     """
     walked = xp.expand_dims(xp.sqrt(xp.cumsum(squares, axis=1)), -1)
-    if not any(task.has_window for task in tasks):
-        return {task.name: walked for task in tasks}
+    if not any(task.has_window for task in chosen):
+        return {task.name: walked for task in chosen}
     middle, deviation = (standing.middle - 1.0) / recent, standing.deviation / recent
     horizon = squares.shape[1]
     of_moved, of_widened = (
         xp.matmul(squares, weights.T.astype(np.float32))
-        for weights in (np.square(moved_closes(horizon)), variance_weights(horizon))
+        for weights in (np.square(tasks.moved_closes(horizon)), tasks.variance_weights(horizon))
     )
     widened = xp.sqrt(xp.square(deviation) + of_widened)
     slope = middle / ((BAND_PERIOD_BARS - 1) * widened)
@@ -263,17 +255,17 @@ def spread_units(
         xp.expand_dims(part, -1) for part in (xp.sqrt(of_moved), slope, widened - deviation)
     )
 
-    def windowed(task: Task) -> Any:
+    def windowed(task: tasks.Task) -> Any:
         off = task.column_deviations.astype(np.float32)
         moves_middle = 1.0 / BAND_PERIOD_BARS if task.is_price else 0.0
         return xp.sqrt(xp.square((moves_middle - slope * off) * moved) + xp.square(added * off))
 
-    return {task.name: windowed(task) if task.has_window else walked for task in tasks}
+    return {task.name: windowed(task) if task.has_window else walked for task in chosen}
 
 
 def flat_units(span: Span, floored_range: Floats) -> dict[str, Floats]:
     """Return the units if every coming bar ranges as the recent ones did, per task, shape (W, H, C)."""
-    tasks = [TASKS[name] for name in span.profile.tasks]
+    chosen = [TASKS[name] for name in span.profile.tasks]
     squares = np.ones((1, span.horizon_bars))
-    units = spread_units(np, tasks, span.standing, floored_range[:, None], squares)
+    units = spread_units(np, chosen, span.standing, floored_range[:, None], squares)
     return {task: np.broadcast_to(unit, span.truth[task].shape) for task, unit in units.items()}
