@@ -30,6 +30,7 @@ largest is 0.016; cents in the place of dollars make 4.6."""
 Times: TypeAlias = NDArray[np.int64]
 Values: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
+Columns: TypeAlias = Mapping[str, Values]
 NUM_GAPS_LISTED: Final = 10
 
 
@@ -145,7 +146,7 @@ class Candles:
     segment: NDArray[np.int32]
     report: CandleReport
     source: str  # name of the source: "vision", "files", "demo" or another of `SOURCES`
-    beside: Mapping[str, Values] = field(default_factory=dict)
+    beside: Columns = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.open_time_s)
@@ -190,12 +191,7 @@ class Candles:
             newest_lost=lost if is_asked else None,
         )
 
-    def picked(
-        self,
-        rows: NDArray[np.intp] | slice,
-        beside: Mapping[str, Values] | None = None,
-        **found: Any,
-    ) -> Candles:
+    def picked(self, rows: NDArray[np.intp] | slice, beside: Columns | None = None, **found: Any) -> Candles:
         """Return some rows, ascending and at least one, with their own columns `beside` them or others.
 
         The report notes what was `found`.
@@ -262,7 +258,7 @@ def assembled(
     report: CandleReport,
     source: str,
     *,
-    beside: Mapping[str, Values] | None = None,
+    beside: Columns | None = None,
 ) -> Candles:
     """Number the segments, describe what is kept, and close the arrays against writing."""
     missing = np.diff(open_time_s) // series.bar_s - 1

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from v8.columns import USER, VOLUME, beside, parted
 from v8.errors import DataError, listed, shown
-from v8.market.candles import MAX_VALUE, Candles, Mask, Times, Values, places
+from v8.market.candles import MAX_VALUE, Candles, Columns, Mask, Times, places
 from v8.market.checks import check_candles
 from v8.market.frames import candle_table, read_open_times
 from v8.market.series import US_PER_S, Series, iso
@@ -44,7 +44,6 @@ MAX_TABLE_BYTES: Final = 2**28  # a row a minute for ten years has 150 MB
 _SEPARATORS: Final = ",;\t|"
 _ZONED: Final = re.compile(r"(?:Z|UTC|[+-]\d\d:?\d\d)$", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"\d+(?:\.\d*)?")
-Columns = Mapping[str, Values]
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,8 +241,6 @@ class Companions:
     ) -> Candles:
         """Return candles of a source with what lies beside them; as it is asked for in `CandleSource`."""
         own = source.candles(series, num_bars, end_s)
-        if not self:
-            return own
         found = self.joined(own, source)
         if (last_s := int(found.open_time_s[-1])) == int(own.open_time_s[-1]):
             return found

@@ -159,9 +159,7 @@ class Downloader:
             for future in futures:
                 future.cancel()
 
-    def fetch(
-        self, url: str, *, max_bytes: int, auth: Auth | None = None, name: str | None = None
-    ) -> bytes | None:
+    def fetch(self, url: str, *, max_bytes: int, auth: Auth | None = None, name: str = "") -> bytes | None:
         """Download one file within the calling thread; None when the server says it is absent (404).
 
         Who waits is told its name, or else the last part of the address, which holds no user and password.

@@ -225,7 +225,9 @@ class ExchangeClock:
     def now_s(self) -> int:
         """Return the exchange's time, whole seconds since the epoch."""
         with self._asking:
-            if not self._is_fresh():
+            age_s, passed_s = self._monotonic() - self._heard_s, self._wall() - self._wall_s
+            is_young = self._is_set and age_s < self._most_age_s
+            if not is_young or abs(passed_s - age_s) > MOST_DRIFT_S:
                 self._told_s = self._asked()
                 self._heard_s, self._wall_s, self._is_set = self._monotonic(), self._wall(), True
             return int(self._told_s + self._monotonic() - self._heard_s)
@@ -244,11 +246,6 @@ class ExchangeClock:
         except DataError as error:
             self._refusal, self._refused_s = copy(error), self._monotonic()
             raise
-
-    def _is_fresh(self) -> bool:
-        age_s = self._monotonic() - self._heard_s
-        passed_s = self._wall() - self._wall_s
-        return self._is_set and age_s < self._most_age_s and abs(passed_s - age_s) <= MOST_DRIFT_S
 
 
 class KlinesApi:

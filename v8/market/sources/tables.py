@@ -344,11 +344,6 @@ FILE_KINDS: Final[Registry[FileKind]] = Registry(
 """Every kind of file that the source `files` reads, by its ending."""
 
 
-def _unpack_gzip(content: bytes) -> bytes:
-    with gzip.GzipFile(fileobj=io.BytesIO(content)) as stream:
-        return stream.read(MAX_FILE_BYTES + 1)
-
-
 def _unpack_zip(content: bytes) -> bytes:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = [name for name in archive.namelist() if not name.startswith("__MACOSX/")]
@@ -358,7 +353,10 @@ def _unpack_zip(content: bytes) -> bytes:
             return stream.read(MAX_FILE_BYTES + 1)
 
 
-_PACKINGS: Final[dict[str, Callable[[bytes], bytes]]] = {".gz": _unpack_gzip, ".zip": _unpack_zip}
+_PACKINGS: Final[dict[str, Callable[[bytes], bytes]]] = {
+    ".gz": lambda content: gzip.GzipFile(fileobj=io.BytesIO(content)).read(MAX_FILE_BYTES + 1),
+    ".zip": _unpack_zip,
+}
 """What unpacks a file whose name has this behind its ending."""
 
 
