@@ -102,7 +102,7 @@ class Run(Mapping[str, TrainedSeries]):
     @property
     def series(self) -> tuple[str, ...]:
         """Names of the finished series."""
-        return tuple(name for name, state in self.record.series.items() if state.status == "done")
+        return tuple(self.record.done)
 
     @property
     def failures(self) -> dict[str, str]:

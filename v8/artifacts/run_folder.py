@@ -154,6 +154,11 @@ class RunRecord:
         return str(self.profile["name"])
 
     @property
+    def done(self) -> list[str]:
+        """Names of the finished series."""
+        return [name for name, one in self.series.items() if one.status == "done"]
+
+    @property
     def reasons(self) -> dict[str, str]:
         """Why series failed."""
         return {name: str(one.reason) for name, one in self.series.items() if one.status == "failed"}

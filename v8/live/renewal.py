@@ -381,7 +381,7 @@ class Renewal:
 
         Raises `ArtifactError` if one is not finished in it, or none is.
         """
-        done = [name for name, state in self.record.series.items() if state.status == "done"]
+        done = self.record.done
         wanted = [str(one) for one in asked] if asked else done
         strange, fix = [name for name in wanted if name not in done], "Finish the run first"
         if strange and done:

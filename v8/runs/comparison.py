@@ -96,10 +96,9 @@ def compare_runs(runs: Sequence[Path], *, baseline: str | None, command: str) ->
     records = [read_run(run) for run in runs]
     first, names = records[0], [record.profile_name for record in records]
     _check_names(names, baseline := baseline or names[-1])
-    done = [{name for name, one in record.series.items() if one.status == "done"} for record in records]
-    common = [name for name in first.series if all(name in each for each in done)]
-    ends = {(record.source, name, _end_of(record, name)) for record in records for name in common}
-    if not common or len(ends) > len(common):
+    common = [name for name in first.done if all(name in record.done for record in records)]
+    pins = [(record.source, name, record.series[name].candles) for record in records for name in common]
+    if not common or len({(*which, pin and pin.last_open) for *which, pin in pins}) > len(common):
         told = zip(runs, records, strict=True)
         raise ArtifactError(
             where="param:profiles",
@@ -169,11 +168,6 @@ def _model(folder: Path, about: Metadata, warm_s: Mapping[str, float]) -> ModelM
             task: judgement.multiple(task, baseline=judgement.best_baseline(task)) for task in judgement.tasks
         },
     )
-
-
-def _end_of(record: RunRecord, series: str) -> str | None:
-    pinned = record.series[series].candles
-    return pinned.last_open if pinned else None
 
 
 def _check_names(names: Sequence[str], baseline: str) -> None:

@@ -77,12 +77,12 @@ def measure_training(
         store = FeatureStore(Path(place), num_remembered=0)
         train = partial(train_all, fleet_size=size, store=store)
         carry_out(plan, candles, train, lambda _: nullcontext(_say), command=begun.command)
-        for name, state in read_run(plan.path).series.items():
-            if state.status == "done" and state.candles:
-                end_s = state.candles.last_open_s
-                rows = companions.candles(candles, Series.parse(name), profile.newest_bars, end_s)
-                again = partial(store.table, rows, table_columns(profile))  # as the profile's next run would
-                warm_s[name] = round(statistics.median(timeit.repeat(again, number=1, repeat=3)), 6)
+        for name in read_run(plan.path).done:
+            pin = begun.series[name].candles
+            end_s = pin.last_open_s if pin else None
+            rows = companions.candles(candles, Series.parse(name), profile.newest_bars, end_s)
+            again = partial(store.table, rows, table_columns(profile))  # as the profile's next run would
+            warm_s[name] = round(statistics.median(timeit.repeat(again, number=1, repeat=3)), 6)
     rate = matmul_speed(seconds=1.0)["gflop_per_s"] if warm_s else None
     return {"features_warm_s": warm_s, "matmul_gflop_per_s": rate}
 

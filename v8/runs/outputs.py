@@ -66,6 +66,14 @@ def read_finished(folder: Path) -> FinishedSeries:
         return FinishedSeries(metadata, result, history, read_sample(folder / FORECASTS_FILE))
 
 
+def _read_undamaged(folder: Path, tell: Tell) -> FinishedSeries | None:
+    try:
+        return read_finished(folder)
+    except ArtifactError as error:
+        tell(error)
+        return None
+
+
 def _refuse(error: V8Error) -> None:
     raise error
 
@@ -102,13 +110,10 @@ class RunOutputs:
         """Write all outputs, as `write_outputs` does."""
         with self._pace.timed():
             record = read_run(self._run)
-            done = (name for name, state in record.series.items() if state.status == "done")
-            finished = [one for one in (self._read(name, record) for name in done) if one]
+            finished = [one for one in (self._read(name, record) for name in record.done) if one]
             results = [result for result, _ in finished]
-            rows, sections = (
-                leaderboard.rank_results(results),
-                {result.series: part for result, part in finished},
-            )
+            rows = leaderboard.rank_results(results)
+            sections = {result.series: part for result, part in finished}
             self._write(
                 {
                     leaderboard.LEADERBOARD_FILE: lambda file: leaderboard.write_leaderboard_csv(file, rows),
@@ -121,13 +126,8 @@ class RunOutputs:
     def _read(self, name: str, record: RunRecord) -> tuple[SeriesResult, Html] | None:
         if name not in self._shown:
             served = self._serving.folder(name)
-            try:
-                found = read_finished(served)
-            except ArtifactError as error:
-                self._tell(error)
-                self._shown[name] = None
-            else:
-                self._shown[name] = (found.result, self._section(found, served, record))
+            found = _read_undamaged(served, self._tell)
+            self._shown[name] = (found.result, self._section(found, served, record)) if found else None
         return self._shown[name]
 
     @cached_property
@@ -187,14 +187,9 @@ def draw_pictures(run: Path, tell: Tell) -> list[Path]:
     from v8.views.pictures import write_pictures  # noqa: PLC0415 - matplotlib is slow to import
 
     record = read_run(run)
-    finished: dict[str, FinishedSeries] = {}
-    for name in (name for name, state in record.series.items() if state.status == "done"):
-        try:
-            finished[name] = read_finished(served_folder(run, name))
-        except ArtifactError as error:
-            tell(error)
-    results = [one.result for one in finished.values()]
-    histories = {name: one.history for name, one in finished.items()}
-    samples = {name: one.sample for name, one in finished.items() if one.sample}
+    finished = [one for name in record.done if (one := _read_undamaged(served_folder(run, name), tell))]
+    results = [one.result for one in finished]
+    histories = {one.result.series: one.history for one in finished}
+    samples = {one.result.series: one.sample for one in finished if one.sample}
     title = record.profile_name if record.is_publishable else f"{DEMO_WARNING}\n{record.profile_name}"
     return write_pictures(run / PICTURES_FOLDER, title, results, histories, samples)
