@@ -36,7 +36,7 @@ from functools import cache, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from v8.errors import ProfileError, SeriesError, StorageError, V8Error, shown
 from v8.hardware import num_usable_cores, versions, visible_gpus
@@ -194,14 +194,15 @@ class _Tasks:
     ) -> None:
         self._require_raylet = require_raylet
         self._ray, self._listen, self._queue = ray, listen, JobQueue(jobs, listen)
-        self._share = _share(ray.cluster_resources(), placement, is_formula=jobs[0].profile.family.is_formula)
+        is_formula = jobs[0].profile.family.is_formula
+        self._kind, variables = _share(ray.cluster_resources(), placement, is_formula=is_formula)
         self._most, self._fleet_size = placement.num_workers, placement.fleet_size
         # A task of a GPU sees by itself how many of an even share fit into one program.
-        even_share = -(-len(jobs) // self._capacity()) if self._share.kind == "GPU" else 1
+        even_share = -(-len(jobs) // self._capacity()) if self._kind == "GPU" else 1
         self._shard_size = self._fleet_size or even_share
         # A lost task is given out by us, not by Ray.
-        options = {"num_cpus": 1, **({"num_gpus": 1} if self._share.kind == "GPU" else {}), "max_retries": 0}
-        self._task = ray.remote(**options, runtime_env={"env_vars": self._share.variables})(_serve)
+        options = {"num_cpus": 1, **({"num_gpus": 1} if self._kind == "GPU" else {}), "max_retries": 0}
+        self._task = ray.remote(**options, runtime_env={"env_vars": variables})(_serve)
         self._sign = str(sign)
         self._begun: set[Any] = set()
         self._told_silence_s = time.monotonic() + SILENCE_S
@@ -230,7 +231,7 @@ class _Tasks:
 
     def _capacity(self) -> int:
         """Count the tasks that the cluster has room for, as it is now; at least one lets it grow."""
-        return max(1, min(self._most, int(self._ray.cluster_resources().get(self._share.kind, 0))))
+        return max(1, min(self._most, int(self._ray.cluster_resources().get(self._kind, 0))))
 
     def _receive_from(self, task: Any) -> list[Outcome]:
         errors = self._ray.exceptions
@@ -264,21 +265,15 @@ class _Tasks:
     def _tell_silence(self) -> None:
         if time.monotonic() > self._told_silence_s:
             self._told_silence_s = float("inf")
-            kind = self._share.kind
-            has = f"{self._ray.cluster_resources().get(kind, 0):g} in all, and others may use them"
-            text = f"Ray has begun no task for {SILENCE_S:g} s. Each needs a {kind}; the cluster has {has}."
-            self._listen(Note(f"{text} v8 waits."))
+            has = f"{self._ray.cluster_resources().get(self._kind, 0):g} in all, and others may use them"
+            text = f"Ray has begun no task for {SILENCE_S:g} s. Each needs a {self._kind}; the cluster has"
+            self._listen(Note(f"{text} {has}. v8 waits."))
 
 
-class _Share(NamedTuple):
-    """What a task gets of a machine."""
-
-    kind: str  # Ray's name of it, "CPU" or "GPU"
-    variables: dict[str, str]  # environment of its process
-
-
-def _share(resources: dict[str, float], placement: Placement, *, is_formula: bool) -> _Share:
-    """Decide what each task gets: a GPU where there is one and it is of use, else a core.
+def _share(
+    resources: dict[str, float], placement: Placement, *, is_formula: bool
+) -> tuple[str, dict[str, str]]:
+    """Decide what each task gets, "GPU" where there is one and it is of use, else "CPU", and its environment.
 
     Raises:
         ProfileError: If a GPU is wanted and the cluster has none.
@@ -296,8 +291,8 @@ def _share(resources: dict[str, float], placement: Placement, *, is_formula: boo
     told["V8_HOME"] = str(home().absolute())
     told.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if has_any and placement.device != "cpu" and not is_formula:
-        return _Share("GPU", told)
-    return _Share("CPU", {**SINGLE_THREADED, **told, "CUDA_VISIBLE_DEVICES": "-1"})
+        return "GPU", told
+    return "CPU", {**SINGLE_THREADED, **told, "CUDA_VISIBLE_DEVICES": "-1"}
 
 
 def _unfit(error: BaseException) -> V8Error:

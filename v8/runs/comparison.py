@@ -39,8 +39,7 @@ def compare(
 
     Args:
         planned: What is to be compared, and how; nothing is measured in it.
-        profiles: The profiles by themselves, in the order of the tables.
-        source: Where candles come from.
+        profiles: The profiles without its budget, in the order of the tables.
         out: Folder of the comparison; `runs` in it keeps every run folder.
         training: Options of `v8.runs.measuring.measure_training`, without `run`.
         tell: Told one sentence at a time what happens.

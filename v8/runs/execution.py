@@ -98,8 +98,6 @@ def run(
 
     Args:
         plan: What to do; series that another process has finished since it was made are skipped.
-        source: Where candles come from.
-        train_all: Who trains.
         show: Opens a display; everything that happens is told to it, every note once.
         command: The command line that continues, for the run's record.
         trackers: Keys of `TRACKERS` that follow.

@@ -100,8 +100,6 @@ class Workshop:
     """Makes artefacts fleet after fleet with one compiled program.
 
     Args:
-        profile: What is trained.
-        listen: Told about stages and epochs.
         check: Called between two batches; raises KeyboardInterrupt to stop there.
         make_trainer: Makes the trainer; called again when memory ran out.
         store: Where features are kept; None for the user's own store.

@@ -54,11 +54,7 @@ def measure_training(
     """Carry out a run with features that nobody has computed yet, and measure what its folder does not tell.
 
     Args:
-        profile: The profile with its budget.
         run: Run folder that pins every series to its candles.
-        source: Name of the candle source.
-        data_dir: Its folder, or None.
-        device: What computes, as `--device` names it.
         fleet_size: Models of one program; None: all on a GPU, one on a CPU.
 
     Returns:

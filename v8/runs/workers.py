@@ -182,10 +182,8 @@ def train_all(
     """Make the artefact of every job in worker processes; yield each series' outcome as soon as it is known.
 
     Args:
-        jobs: Series of one profile.
         listen: Told about stages and epochs, here in the parent.
-        num_workers: Processes at work at the same time, at least 1.
-        gpus: One for each of them, as CUDA_VISIBLE_DEVICES names it; none leaves them what this process sees.
+        gpus: One for each worker, as CUDA_VISIBLE_DEVICES names it; none leaves them what this process sees.
         fleet_size: Most series of one program; None lets each worker measure what suits its GPU.
     """
     num_workers = min(num_workers, len(jobs))
