@@ -248,7 +248,7 @@ def train(
     options = RunOptions(**{name: value for name, value in wanted.items() if value is not None})
     order = options.model_copy(update={"command": command("run", *_words(options))})
     # A process of our own trains, which a Ctrl-C here stops after its batch.
-    (answer,) = ask([order], program="v8.train_process", tell=_print if progress else lambda line: None)
+    (answer,) = ask([order], program="v8.cli.runs", tell=_print if progress else lambda line: None)
     if answer.error:
         raise answer.error
     if not answer.measured:

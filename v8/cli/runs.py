@@ -1,13 +1,17 @@
-"""What `run`, `report`, `update` and `backtest` do and print.
+"""What `run`, `report`, `update` and `backtest` do and print; and the process that `v8.train` starts.
 
 Interrupted, what was finished is saved, old models serve on, and the same command goes on where it was.
+
+The process of `v8.train` is asked for a run in JSON and does what the command line does. One of its own
+starts TensorFlow as v8 wants it, whatever a notebook has done to it, needs no `if __name__ == "__main__"`
+there, and gives the same weights.
 """
 
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import typer
 
@@ -21,7 +25,8 @@ from v8.invocation import command
 from v8.live import DEFAULT_LEDGER
 from v8.live.ledger import Ledger
 from v8.live.renewal import RULES, Looked, Renewal, Renewed, Rule
-from v8.machine.interruption import set_last_words
+from v8.machine.interruption import set_last_words, watch_interrupts
+from v8.machine.processes import serve
 from v8.market.series import Series
 from v8.market.sources.source import SOURCES, CandleSource
 from v8.profile import Profile
@@ -69,6 +74,25 @@ def _carried_out(prepared: PreparedRun) -> Summary:
     if prepared.source.is_publishable and not options.smoke and not options.publish and not failed:
         print_lines(f"Publish: {command('publish', str(path), '--repo', 'USER/NAME')}")
     return summary
+
+
+def train(options: RunOptions) -> Iterator[Any]:
+    """Carry out a run and name its folder.
+
+    Raises:
+        V8Error: If it ends without a trained series: why the first of them failed.
+    """
+    try:
+        prepared = options.prepared()
+        summary = carry_out(prepared)
+    except OSError as error:  # of a place that nothing of ours looks after
+        raise StorageError.out_of_reach(error) from error
+    is_empty = summary.exit_code == DataError.exit_code or not read_run(prepared.plan.path).done
+    if is_empty and summary.failures:
+        first = summary.failures[0]
+        rule, fix = "must end with a trained series", "Mend that and repeat"
+        raise first.error or V8Error(where="v8.train", rule=rule, got=str(first.reason), fix=fix)
+    yield {"path": str(prepared.plan.path)}
 
 
 def preview(prepared: PreparedRun) -> int:
@@ -288,3 +312,8 @@ def judge_seasons(
         print_reasons("Without candles", sorted(plan.missing.items()))
     print_lines(f"Written: {', '.join(map(str, files))}")
     return results
+
+
+if __name__ == "__main__":
+    watch_interrupts()
+    serve(RunOptions, train)

@@ -1,4 +1,4 @@
-"""Fresh processes that carry out an order: measurements (`v8.runs.measuring`) and runs (`v8.train_process`).
+"""Fresh processes that carry out an order: measurements (`v8.runs.measuring`) and runs (`v8.cli.runs`).
 
 In a process of its own, imports, compilation, threads and peak memory are those of a process that did nothing
 else, and a crash in there is a sentence here. Lines of JSON go through the pipes. Down: one order. Up:
