@@ -82,25 +82,16 @@ def quiet_start(*, is_passing: bool = False) -> Iterator[None]:
     left as it was after the block, with `is_passing`.
     """
     keeps_chatter = os.environ.get(_LEVEL) in _TALKATIVE
-    with light_start(), _log_level_of_a_start(), ExitStack() as passing:
+    with light_start(), ExitStack() as passing:
+        if _LEVEL not in os.environ:
+            os.environ[_LEVEL] = "2"
+            passing.callback(os.environ.pop, _LEVEL)  # it was read; a child must be quiet by itself
         with suppress(OSError):  # without a standard error there is nothing to keep quiet
             if is_passing:
                 passing.enter_context(_filtered(keeps_chatter=keeps_chatter))
             else:
                 _filter_for_good(keeps_chatter=keeps_chatter)
         yield
-
-
-@contextmanager
-def _log_level_of_a_start() -> Iterator[None]:
-    if _LEVEL in os.environ:
-        yield
-        return
-    os.environ[_LEVEL] = "2"
-    try:
-        yield
-    finally:
-        del os.environ[_LEVEL]  # TensorFlow has read it; a child must be quiet by itself
 
 
 @cache
