@@ -54,11 +54,13 @@ def open_vision(archive, tmp_path, monkeypatch):
     monkeypatch.setenv("V8_HOME", str(tmp_path))
     opened = []
 
-    def open_source(now_s=NOW_S, **options):
+    def open_source(now_s=NOW_S, base_url=None):
+        if base_url is not None:
+            monkeypatch.setenv("V8_VISION_URL", base_url)
         patience = replace(PATIENCE, sleep=lambda pause_s: None)
         downloader = Downloader("V8_VISION_URL", patience=patience)
         opened.append(downloader)
-        return VisionSource(downloader=downloader, now=lambda: now_s, **options)
+        return VisionSource(downloader=downloader, now=lambda: now_s)
 
     yield open_source
     for downloader in opened:

@@ -85,7 +85,6 @@ class VisionSource:
     name: ClassVar = "vision"
     is_publishable: ClassVar = True
 
-    base_url: str | None = None  # above `data/`; None reads `V8_VISION_URL`, or else the exchange's own
     downloader: Downloader = field(default_factory=partial(Downloader, URL_VARIABLE))
     now: Callable[[], float] = time.time  # clock in seconds since the epoch
 
@@ -108,7 +107,7 @@ class VisionSource:
 
     def _zips(self, series: Series) -> _SeriesZips:
         require_listed(series, self.name)
-        return _SeriesZips(series, read_archive_address(self.base_url), self.downloader)
+        return _SeriesZips(series, read_archive_address(), self.downloader)
 
 
 def open_archive() -> VisionSource:
@@ -117,9 +116,9 @@ def open_archive() -> VisionSource:
     return VisionSource()
 
 
-def read_archive_address(given: str | None = None) -> Address:
-    """Read the base address of the archive: the given one, that of `V8_VISION_URL`, or the exchange's own."""
-    url = given or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+def read_archive_address() -> Address:
+    """Read the base address of the archive: that of `V8_VISION_URL`, or the exchange's own."""
+    url = os.environ.get(URL_VARIABLE) or DEFAULT_URL
     return read_address(url, variable=URL_VARIABLE, kind="a candle archive", default=DEFAULT_URL)
 
 
