@@ -189,14 +189,13 @@ def _known_columns(frame: pd.DataFrame, where: str) -> tuple[str, ...]:
     """Name the columns of a table, without a volume that is missing or nan in every row."""
     names = list(frame.columns)
     counts = {name: names.count(name) for name in (OPEN_TIME, *OHLCV)}
-    is_once = {name: count == 1 or (name == VOLUME and count == 0) for name, count in counts.items()}
-    if wrong := [f"{count or 'no'} {name}" for name, count in counts.items() if not is_once[name]]:
+    is_wrong = {name: count > 1 or (not count and name != VOLUME) for name, count in counts.items()}
+    if wrong := [f"{count or 'no'} {name}" for name, count in counts.items() if is_wrong[name]]:
         rule = f"candles need the columns {', '.join(counts)}, each once"
         got = f"{', '.join(wrong)} among {listed(names)}"
         raise DataError(where=where, rule=rule, got=got, fix="Rename, add or remove columns")
-    if not counts[VOLUME]:
-        return OHLC
-    is_unknown = len(frame) > 0 and is_real(frame[VOLUME]) and frame[VOLUME].isna().all()
+    volume = frame[VOLUME] if counts[VOLUME] else None
+    is_unknown = volume is None or (len(volume) > 0 and is_real(volume) and volume.isna().all())
     return OHLC if is_unknown else OHLCV
 
 
