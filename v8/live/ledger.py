@@ -98,6 +98,10 @@ _KEYS: Final = {
 """By what a row is known; INSERT OR REPLACE would remove the row that has it, past a trigger of DELETE."""
 
 
+def _key(table: str) -> str:
+    return _KEYS[table].replace("NEW.", ":")
+
+
 def _triggers(table: str, key: str) -> list[str]:
     refuse = "BEGIN SELECT RAISE(ABORT, 'a ledger is only added to'); END"
     is_there = f"EXISTS (SELECT 1 FROM {table} WHERE {key})"  # noqa: S608 - our own words
@@ -248,14 +252,15 @@ class Ledger:
 
     def series(self, place: Path | str) -> list[str]:
         """List the series of a place that have forecasts here, in order."""
-        found = self._rows("SELECT series FROM tracks WHERE place = ? ORDER BY series", self.place(place))
+        query = "SELECT series FROM tracks WHERE place = :place ORDER BY series"
+        found = self._rows(query, place=self.place(place))
         with self._as_written("tracks"):
             return [str(Series.parse(row[0])) for row in found]
 
     def newest(self, place: Path | str, series: str) -> int | None:
         """Return the newest close that a forecast was issued for, seconds since the epoch; None at first."""
-        newest = "SELECT MAX(issued_for_s) FROM forecasts WHERE track = ?"
-        ((found,),) = self._rows(newest, self._track(place, series))
+        newest = "SELECT MAX(issued_for_s) FROM forecasts WHERE track = :track"
+        ((found,),) = self._rows_of(place, series, newest)
         with self._as_written("forecasts"):
             return None if found is None else int(found)
 
@@ -272,7 +277,7 @@ class Ledger:
                 "candles_digest": entry.candles_digest,
                 "forecasts": pack(entry.values),
             }
-            return self._insert_new("forecasts", "track = :track AND issued_for_s = :issued_for_s", row)
+            return self._insert_new("forecasts", row)
 
     def add_score(self, number: int, score: Score) -> bool:
         """Write the score of the forecast of a number that `pending` gave; False if it has one."""
@@ -284,7 +289,7 @@ class Ledger:
             "truth": None if score.truth is None else pack(score.truth),
         }
         with self._transaction():
-            return self._insert_new("scores", "forecast = :forecast", row)
+            return self._insert_new("scores", row)
 
     def pending(self, place: Path | str, series: str, since_s: int = 0) -> dict[int, Entry]:
         """Return the forecasts that have no score yet, by number, in the order of time.
@@ -292,40 +297,28 @@ class Ledger:
         Those that were issued for a close before `since_s` are left out: who knows that they are scored need
         not look at them.
         """
-        found = self._rows(
+        query = (
             "SELECT id, issuer, issued_for_s, written_s, candles_digest, forecasts FROM forecasts "
-            "WHERE track = ? AND issued_for_s >= ? "
-            "AND NOT EXISTS (SELECT 1 FROM scores WHERE forecast = forecasts.id) ORDER BY issued_for_s",
-            self._track(place, series),
-            since_s,
+            "WHERE track = :track AND issued_for_s >= :since_s "
+            "AND NOT EXISTS (SELECT 1 FROM scores WHERE forecast = forecasts.id) ORDER BY issued_for_s"
         )
+        found = self._rows_of(place, series, query, since_s=since_s)
         return {number: self._entry(number, *row) for number, *row in found}
 
     def tally(self, place: Path | str, series: str) -> Tally:
         """Count the forecasts of a series."""
-        (counts,) = self._rows(
-            "SELECT COUNT(*), TOTAL(written_s >= issued_for_s + ?), COUNT(losses), "
+        query = (
+            "SELECT COUNT(*), TOTAL(written_s >= issued_for_s + :bar_s), COUNT(losses), "
             "TOTAL(forecast IS NOT NULL AND losses IS NULL) "
-            "FROM forecasts LEFT JOIN scores ON forecast = forecasts.id WHERE track = ?",
-            Series.parse(series).bar_s,
-            self._track(place, series),
+            "FROM forecasts LEFT JOIN scores ON forecast = forecasts.id WHERE track = :track"
         )
+        (counts,) = self._rows_of(place, series, query, bar_s=Series.parse(series).bar_s)
         return Tally(*map(int, counts))
 
     def scored(self, place: Path | str, series: str) -> list[Scored]:
         """Return the scored forecasts of a series, one entry for each issuer, oldest first."""
-        found = self._rows(
-            "SELECT issuer, issued_for_s, written_s, losses FROM forecasts "
-            "JOIN scores ON forecast = forecasts.id WHERE track = ? AND losses IS NOT NULL "
-            "ORDER BY issued_for_s",
-            self._track(place, series),
-        )
-        by_issuer: dict[int, list[tuple[int, int, bytes]]] = {}
-        for number, *row in found:
-            by_issuer.setdefault(number, []).append(tuple(row))
         scored = []
-        for number, rows in by_issuer.items():
-            issuer = self._issuer(number)
+        for issuer, rows in self._by_issuer(place, series, "losses", "ORDER BY issued_for_s"):
             with self._as_written("scores"):
                 times = np.array([row[:2] for row in rows], np.int64)
                 shape = (len(rows), len(issuer.forecasters), len(issuer.tasks))
@@ -340,23 +333,29 @@ class Ledger:
 
         Only those of issuers with quantiles, one entry for each issuer.
         """
-        found = self._rows(
-            "SELECT issuer, issued_for_s, written_s, forecasts, truth FROM forecasts "
-            "JOIN scores ON forecast = forecasts.id WHERE track = ? AND losses IS NOT NULL "
-            "ORDER BY issued_for_s DESC LIMIT ?",
-            self._track(place, series),
-            most,
+        truths, newest = [], "ORDER BY issued_for_s DESC LIMIT :most"
+        for issuer, rows in self._by_issuer(place, series, "forecasts, truth", newest, most=most):
+            shape = (len(issuer.forecasters), issuer.num_values)
+            with self._as_written("scores"):
+                in_time = [packed for at_s, written_s, *packed in rows if written_s < at_s + issuer.bar_s]
+                if in_time and issuer.has_quantiles:
+                    values = np.stack([unpack(packed, shape) for packed, _ in in_time])
+                    truth = np.stack([unpack(packed, shape[1:]) for _, packed in in_time])
+                    truths.append(Known(issuer, values, truth))
+        return truths
+
+    def _by_issuer(
+        self, place: Path | str, series: str, columns: str, order: str, **named: Any
+    ) -> list[tuple[Issuer, list[Any]]]:
+        """Return scored forecasts by issuer: what for, when written, and some columns."""
+        query = (
+            f"SELECT issuer, issued_for_s, written_s, {columns} FROM forecasts "  # noqa: S608 - our own words
+            f"JOIN scores ON forecast = forecasts.id WHERE track = :track AND losses IS NOT NULL {order}"
         )
-        issuers = {number: self._issuer(number) for number in {row[0] for row in found}}
-        by_issuer: dict[int, tuple[list[Any], list[Any]]] = {}
-        with self._as_written("scores"):
-            for number, issued_for_s, written_s, forecasts, truth in found:
-                issuer = issuers[number]
-                if written_s < issued_for_s + issuer.bar_s and issuer.has_quantiles:
-                    values, truths = by_issuer.setdefault(number, ([], []))
-                    values.append(unpack(forecasts, (len(issuer.forecasters), issuer.num_values)))
-                    truths.append(unpack(truth, (issuer.num_values,)))
-        return [Known(issuers[number], *map(np.stack, both)) for number, both in by_issuer.items()]
+        found: dict[int, list[Any]] = {}
+        for number, *row in self._rows_of(place, series, query, **named):
+            found.setdefault(number, []).append(row)
+        return [(self._issuer(number), rows) for number, rows in found.items()]
 
     def _entry(self, number: int, *row: Any) -> Entry:
         where, issuer, packed = f"{self.path}, forecast {number}", self._issuer(row[0]), row[-1]
@@ -365,37 +364,36 @@ class Ledger:
             return Entry(issuer, *times, unpack(packed, (len(issuer.forecasters), issuer.num_values)))
 
     def _issuer(self, number: int) -> Issuer:
-        found = self._rows(
-            "SELECT place, series, about FROM issuers JOIN tracks ON tracks.id = track WHERE issuers.id = ?",
-            number,
-        )
-        where = f"{self.path}, issuer {number}"
+        query = "SELECT place, series, about FROM issuers JOIN tracks ON tracks.id = track"
+        found = self._rows(f"{query} WHERE issuers.id = :number", number=number)
         with self._as_written(f"issuer {number}"):
             ((place, series, about),) = found
             content = {**json.loads(about), "place": place, "series": series}
+        where = f"{self.path}, issuer {number}"
         return checked(_ISSUER, content, where=where, fix=_FIX, rule=AS_WRITTEN)
-
-    def _track(self, place: Path | str, series: str) -> int | None:
-        found = self._rows("SELECT id FROM tracks WHERE place = ? AND series = ?", self.place(place), series)
-        return next((row[0] for row in found), None)
 
     def _known(self, table: str, **row: Any) -> int:
         """Return the number of a row that is added where it is not there yet."""
-        key = " AND ".join(f"{name} = :{name}" for name in row)
-        self._insert_new(table, key, row)
+        self._insert_new(table, row)
         with self._as_written(table):
-            ((number,),) = self._rows(f"SELECT id FROM {table} WHERE {key}", **row)  # noqa: S608
+            ((number,),) = self._rows(f"SELECT id FROM {table} WHERE {_key(table)}", **row)  # noqa: S608
             return int(number)
 
-    def _insert_new(self, table: str, key: str, row: Mapping[str, Any]) -> bool:
+    def _insert_new(self, table: str, row: Mapping[str, Any]) -> bool:
         names, values = ", ".join(row), ", ".join(f":{name}" for name in row)
-        missing = f"NOT EXISTS (SELECT 1 FROM {table} WHERE {key})"  # noqa: S608 - our own words
+        missing = f"NOT EXISTS (SELECT 1 FROM {table} WHERE {_key(table)})"  # noqa: S608 - our own words
         insert = f"INSERT INTO {table} ({names}) SELECT {values} WHERE {missing}"
         return self._connection.execute(insert, row).rowcount == 1
 
-    def _rows(self, query: str, *values: Any, **named: Any) -> list[Any]:
+    def _rows_of(self, place: Path | str, series: str, query: str, **named: Any) -> list[Any]:
+        """Ask for rows of a place and series, whose number is `:track`."""
+        track = "SELECT id FROM tracks WHERE place = :place AND series = :series"
+        found = self._rows(track, place=self.place(place), series=series)
+        return self._rows(query, track=found[0][0] if found else None, **named)
+
+    def _rows(self, query: str, **named: Any) -> list[Any]:
         with _spoken(self.path):
-            return self._connection.execute(query, named or values).fetchall()
+            return self._connection.execute(query, named).fetchall()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
