@@ -12,12 +12,11 @@ Shape legend: B batch, T lookback or queries, S keys, F features, H horizon, D c
 K channels of a head, C columns of a candle.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Protocol, Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import model_validator
 
 from v8.columns import OHLC, TASK_OHLC
 from v8.families.family import (
@@ -194,10 +193,12 @@ def attention_flop(num_queries: int, num_keys: int, width: int) -> float:
 
 
 class GruAttentionNetwork(TaughtSettings):
-    """Sizes of GRU layers of the encoder and cells of the decoder, alike; channels are dropped in between."""
+    """Sizes of encoder and decoder, which are alike."""
 
     recurrent_units: Units
+    """Units of each GRU layer of the encoder, first to last, and of the decoder's cells."""
     dropout: Dropout
+    """Share of channels dropped between the layers, one draw a sequence; 0 switches it off."""
 
 
 def _gru_attention(network: GruAttentionNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
@@ -237,24 +238,22 @@ GRU_ATTENTION: Final = Family(
 
 
 class LstmAttentionNetwork(TaughtSettings):
-    """Sizes of LSTM layers of the encoder and cells of the decoder, alike, attention and output.
-
-    The last of the former is a multiple of `num_heads`, the heads of the attention. Dense layers (ReLU) read
-    the decoder's state and what it attended to. Channels are dropped between the layers.
-    """
+    """Sizes of encoder, decoder, attention and output."""
 
     recurrent_units: Units
+    """Units of each LSTM layer of the encoder, first to last, and of the decoder's cells; the last number is
+    a multiple of `num_heads`."""
     num_heads: Size
+    """Heads of the attention."""
     dense_units: Units
+    """Units of each dense layer (ReLU) over the decoder's state and what it attended to, first to last."""
     dropout: Dropout
+    """Share of channels dropped between the layers, one draw a sequence; 0 switches it off."""
 
-    @model_validator(mode="after")
-    def _heads_share_the_units(self) -> Self:
+    def faults(self) -> Iterator[str]:
+        """Yield that heads cannot share the units."""
         if self.recurrent_units[-1] % self.num_heads:
-            raise ValueError(
-                f"recurrent_units must end in a multiple of num_heads; got {self.recurrent_units[-1]}"
-            )
-        return self
+            yield f"recurrent_units must end in a multiple of num_heads; got {self.recurrent_units[-1]}"
 
 
 def _lstm_attention(network: LstmAttentionNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
@@ -299,28 +298,28 @@ LSTM_ATTENTION: Final = Family(
 
 
 class TransformerNetwork(TaughtSettings):
-    """Sizes of encoder and decoder.
-
-    `width` are the channels of every bar, even and a multiple of `num_heads`, those of each attention; units
-    are of the feed-forward part (GELU) of each layer. Channels are dropped after each part of a layer.
-    """
+    """Sizes of encoder and decoder."""
 
     width: Size
+    """Channels of every bar, even and a multiple of `num_heads`."""
     num_heads: Size
+    """Heads of each attention."""
     encoder_units: Units
+    """Units of the feed-forward part (GELU) of each encoder layer, first to last."""
     decoder_units: Units
+    """Units of the feed-forward part (GELU) of each decoder layer, first to last."""
     dropout: Dropout
+    """Share of channels dropped after each part of a layer, one draw a sequence; 0 switches it off."""
 
     @property
     def first_units(self) -> int:
         """Width of most products."""
         return self.width
 
-    @model_validator(mode="after")
-    def _heads_share_the_width(self) -> Self:
+    def faults(self) -> Iterator[str]:
+        """Yield that heads and positions cannot share the width."""
         if self.width % self.num_heads or self.width % 2:
-            raise ValueError(f"width must be even and a multiple of num_heads; got {self.width}")
-        return self
+            yield f"width must be even and a multiple of num_heads; got {self.width}"
 
 
 def positions(num_bars: int, width: int) -> NDArray[np.float32]:

@@ -21,11 +21,14 @@ HOCHREITER: Final = "Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.
 
 
 class Seq2SeqNetwork(NetworkSettings):
-    """Sizes of encoder, per direction, and decoder; channels are dropped after each layer."""
+    """Sizes of encoder and decoder."""
 
     encoder_units: Units
+    """Units of each encoder layer per direction, first to last."""
     decoder_units: Units
+    """Units of each decoder layer, first to last."""
     dropout: Dropout
+    """Share of channels dropped after each layer, one draw a sequence; 0 switches it off."""
 
 
 def _seq2seq(network: Seq2SeqNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
@@ -54,18 +57,23 @@ BILSTM_SEQ2SEQ: Final = Family(
 
 
 class DenseNetwork(NetworkSettings):
-    """Sizes of LSTM and dense (ReLU) layers; channels are dropped after each LSTM layer."""
+    """Sizes of LSTM and dense layers."""
 
     encoder_units: Units
+    """Units of each LSTM layer, first to last."""
     dense_units: Units
+    """Units of each dense layer (ReLU), first to last."""
     dropout: Dropout
+    """Share of channels dropped after each LSTM layer, one draw a sequence; 0 switches it off."""
 
 
 class CloseNetwork(NetworkSettings):
-    """Sizes of the LSTM layers; channels are dropped after each."""
+    """Sizes of the LSTM layers."""
 
     encoder_units: Units
+    """Units of each LSTM layer, first to last."""
     dropout: Dropout
+    """Share of channels dropped after each layer, one draw a sequence; 0 switches it off."""
 
 
 def _lstm(network: DenseNetwork | CloseNetwork, x_BTF: Any, layers: Layers) -> dict[str, Any]:
@@ -98,10 +106,12 @@ LSTM_CLOSE: Final = Family(
 
 
 class NewestRowNetwork(NetworkSettings):
-    """Sizes of the dense layers (GELU); channels are dropped after each."""
+    """Sizes of the dense layers."""
 
     dense_units: Units
+    """Units of each dense layer (GELU), first to last."""
     dropout: Dropout
+    """Share of channels dropped after each layer; 0 switches it off."""
 
 
 def _dense_newest(network: NewestRowNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:

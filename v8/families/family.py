@@ -47,9 +47,10 @@ class NetworkShape:
 
 
 class NetworkSettings(Settings):
-    """Sizes of a network of a family, one of `v8.families.FAMILIES`; each family adds its own."""
+    """Sizes of a network; each family adds its own."""
 
     family: str
+    """Name of the family, one of `v8.families.FAMILIES`."""
 
     @property
     def first_units(self) -> int:
@@ -61,11 +62,11 @@ class TaughtSettings(NetworkSettings):
     """Sizes of a network that reads its own forecasts, and in training sometimes the truth in their place.
 
     Whatever derives from this is trained with a second input, `truth`; see `v8.families.autoregressive`.
-    `teacher_forcing` is the chance, in training alone, that a window is decoded from the truth of each bar
-    before in place of the own forecast of it; 0 switches it off.
     """
 
     teacher_forcing: Dropout
+    """Chance, in training alone, that a window is decoded from the truth of each bar before in place of the
+    own forecast of it; 0 switches it off."""
 
 
 @dataclass(frozen=True)
