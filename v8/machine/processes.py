@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
 from pydantic import BaseModel
@@ -85,7 +85,7 @@ def ask(
 def serve(kind: type[Asked], carry_out: Callable[[Asked], Iterator[Any]]) -> None:
     """Be the process at the other end of the pipes: say that it is ready, carry out one order, end.
 
-    Measurements are taken one after another: dataclasses, or plain JSON values of them.
+    What is measured one after another are plain JSON values.
     """
     _send(ready=time.perf_counter())
     order = kind.model_validate_json(sys.stdin.readline())
@@ -158,7 +158,7 @@ class _Child:
 
 
 def _send(**content: Any) -> None:
-    print(_MARK + json.dumps(content, default=asdict), flush=True)  # noqa: T201 - to the process that asked
+    print(_MARK + json.dumps(content), flush=True)  # noqa: T201 - to the process that asked
 
 
 def _end_with_parent() -> None:
