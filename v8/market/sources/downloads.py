@@ -9,6 +9,7 @@ at once. Whoever waits long is told so.
 from __future__ import annotations
 
 import io
+import os
 import re
 import socket
 import time
@@ -314,8 +315,9 @@ class Address:
         return re.sub(r"[^A-Za-z0-9.-]+", "_", self.url.partition("://")[2])
 
 
-def read_address(url: str, *, variable: str, kind: str, default: str) -> Address:
-    """Check a base address, and split off user and password; `default` stands without that variable."""
+def read_address(variable: str, default: str, kind: str, *, url: str | None = None) -> Address:
+    """Check a base address, that of a variable or else a default, and split off user and password."""
+    url = (os.environ.get(variable) or default) if url is None else url
     try:
         address, prepared = urlsplit(url), requests.Request("GET", url).prepare()
         is_sound = address.scheme in {"http", "https"} and bool(address.hostname) and bool(prepared.url)

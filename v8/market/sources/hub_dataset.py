@@ -70,8 +70,7 @@ class HubSource:
 
     @cached_property
     def _address(self) -> Address:
-        given = os.environ.get(ENDPOINT_VARIABLE) or DEFAULT_ENDPOINT
-        return read_address(given, variable=ENDPOINT_VARIABLE, kind="a Hub", default=DEFAULT_ENDPOINT)
+        return read_address(ENDPOINT_VARIABLE, DEFAULT_ENDPOINT, "a Hub")
 
     @cached_property
     def _commit(self) -> str:

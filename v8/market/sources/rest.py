@@ -339,10 +339,8 @@ def read_addresses(given: str | None = None) -> tuple[downloads.Address, ...]:
     """Read addresses of the API, comma-separated: those given, of `V8_REST_URL`, or the exchange's own."""
     texts = (given or os.environ.get(URL_VARIABLE) or DEFAULT_URLS).split(",")
     kind = "the exchange's API, or of several, comma-separated"
-    found = tuple(
-        downloads.read_address(text.strip(), variable=URL_VARIABLE, kind=kind, default=DEFAULT_URLS)
-        for text in texts
-    )
+    read = partial(downloads.read_address, URL_VARIABLE, DEFAULT_URLS, kind)
+    found = tuple(read(url=text.strip()) for text in texts)
     if len({address.url for address in found}) < len(found):
         where, got = URL_VARIABLE, ", ".join(address.url for address in found)
         raise ProfileError(where=where, rule="names each address once", got=got, fix="Remove the repetition")

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import io
 import lzma
-import os
 import re
 import struct
 import time
@@ -118,8 +117,7 @@ def open_archive() -> VisionSource:
 
 def read_archive_address() -> Address:
     """Read the base address of the archive: that of `V8_VISION_URL`, or the exchange's own."""
-    url = os.environ.get(URL_VARIABLE) or DEFAULT_URL
-    return read_address(url, variable=URL_VARIABLE, kind="a candle archive", default=DEFAULT_URL)
+    return read_address(URL_VARIABLE, DEFAULT_URL, "a candle archive")
 
 
 @dataclass(frozen=True, eq=False)
