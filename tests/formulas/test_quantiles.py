@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from v8.formulas.quantiles import conformal_widths, first_steps, kept_share
+from v8.formulas.ranges import conformal_widths, kept_share
 from v8.profile import Profile
 from v8.quantile_levels import outer, signed_sums
 from v8.tasks import TASKS, standing_closes
-from v8.windows.dataset import SeriesData
+from v8.windows.dataset import SeriesData, first_steps
 from v8.windows.regression import weighted_quantiles
 from v8.windows.span import flat_units
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from keras_3_10 import unknown_keys
 
 from v8.artifacts.model_file import check_keras_file
-from v8.formulas.quantiles import first_steps
 from v8.formulas.ranges import fit_ensemble
 from v8.networks.networks import build_network, stack
 from v8.networks.published import forecast_windows, split_outputs
@@ -24,7 +23,7 @@ from v8.runs.local import calibrate
 from v8.tasks import TASKS
 from v8.training.step import fleet_loss
 from v8.windows.batches import FleetWindows
-from v8.windows.dataset import SeriesData
+from v8.windows.dataset import SeriesData, first_steps
 
 LEVELS = (0.1, 0.25, 0.5, 0.9)
 
@@ -169,7 +168,7 @@ def test_a_calibrated_ensemble_holds_its_shares_of_the_validation_windows(
     make_data: Callable[..., SeriesData],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("v8.formulas.quantiles.DOUBTED_WINDOWS", 0)
+    monkeypatch.setattr("v8.formulas.ranges.DOUBTED_WINDOWS", 0)
     data = make_data(make_profile("dense_newest", calibration="ensemble", quantiles=LEVELS))
     graph, span = ServingGraph(data.profile, data.scaling, started(data)), data.spans["validation"]
     weights = [np.asarray(weight) for weight in graph.network.trainable_variables]

@@ -53,10 +53,9 @@ class FeatureTable:
 
     series: Series
     open_time_s: NDArray[np.int64]  # shape (N,), UTC seconds since the epoch, ascending
-    runs: Mapping[str, Runs]  # each column by its name, in pieces of N rows together
+    runs: dict[str, Runs]  # each column by its name, in pieces of N rows together
     segment: NDArray[np.int32]  # shape (N,); 0, then one more after every hole
     digest: str  # identity of the content: candles, columns and what the columns mean
-    _joined: dict[str, Column] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_columns(self.columns)
@@ -86,9 +85,9 @@ class FeatureTable:
     def column(self, name: str) -> Column:
         """Return one column, shape (N,), float32, read-only; joined when first asked for."""
         runs = self._runs(name)
-        if len(runs) > 1 and name not in self._joined:
-            self._joined[name] = _read_only(np.concatenate(runs))
-        return self._joined[name] if len(runs) > 1 else runs[0]
+        if len(runs) > 1:
+            runs = self.runs[name] = (_read_only(np.concatenate(runs)),)
+        return runs[0]
 
     def select(self, names: Sequence[str]) -> NDArray[np.float32]:
         """Copy columns, each once, in the order of their names: (N, len(names)), float32, rows contiguous."""

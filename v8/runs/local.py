@@ -34,8 +34,7 @@ from v8.artifacts.metadata import MODEL_FILE
 from v8.artifacts.series_artifact import Finished, sample_forecasts, save_description
 from v8.errors import DivergedError
 from v8.features.store import FeatureStore
-from v8.formulas.quantiles import conformal_widths
-from v8.formulas.ranges import MEMBERS, Shares, fit_ensemble, fit_shares, mix, told_shares
+from v8.formulas.ranges import MEMBERS, Shares, conformal_widths, fit_ensemble, fit_shares, mix, told_shares
 from v8.hardware import Memory, has_gpu, memory_of
 from v8.losses.judgement import judge_quantiles, judge_windows
 from v8.losses.season import SEASON_FILE, season_of

@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.errors import ArtifactError, DivergedError, StorageError, shown
-from v8.formulas.quantiles import first_steps
 from v8.hardware import backend_name, device_of, memory_of
 from v8.invocation import collected_later
 from v8.networks.networks import (
@@ -43,7 +42,7 @@ from v8.training.programs import keep_new_programs
 from v8.training.progress import EpochRecord, LossPatience, Progress, rate_at
 from v8.training.step import FleetState, compiled_loss, compiled_step, initial_state, unflattened
 from v8.windows.batches import Batch, FleetWindows, num_batches
-from v8.windows.dataset import SeriesData
+from v8.windows.dataset import SeriesData, first_steps
 
 VALIDATION_BATCH = 64
 """Windows a batch when no gradient is needed; the mean over windows does not depend on it."""

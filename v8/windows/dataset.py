@@ -26,10 +26,14 @@ from v8.market.series import Series
 from v8.profile import Profile
 from v8.quantile_levels import quantile_output
 from v8.tasks import TASKS
+from v8.windows.regression import weighted_quantiles
 from v8.windows.scaling import Scaling, fit_scaling
 from v8.windows.span import Span, flat_units, recent_range
 
 SPANS: Final = ("train", "validation", "test")
+
+LEAST_STEP: Final = 1e-4
+"""From one quantile to the next, in units; a network whose step starts at nothing could not learn it."""
 
 Split = dict[str, tuple[int, int]]  # first and past-the-end row of each of the spans
 
@@ -195,3 +199,27 @@ def window_anchors(
     anchors = np.arange(first + lookback_bars - 1, end - horizon_bars, dtype=np.int64)
     unbroken = segment[anchors - lookback_bars + 1] == segment[anchors + horizon_bars]
     return anchors[unbroken]
+
+
+def first_steps(data: SeriesData) -> dict[str, NDArray[np.float32]]:
+    """Return what the biases of a network's quantile heads start at; nothing where it forecasts none.
+
+    By `quantile_output` of each task, shape (H, L, C), it is what `softplus` turns into the steps from the
+    quantiles of the train span to their neighbours, in units.
+    """
+    train, levels = data.spans["train"], data.profile.quantiles
+    if not data.profile.shape.outer_levels:
+        return {}
+    starts = {}
+    for task in data.profile.tasks:
+        name, start_HC = quantile_output(task), np.array(data.scaling.task(task).start)
+        beyond_WHC = data.targets_NHC[task][train.anchors] - start_HC
+        unit_WHC = data.units_NHC[name][train.anchors].astype(np.float64)
+        # The pinball loss of a distance of c units is the unit times that of distance / unit at c.
+        weight_WHC = np.broadcast_to(data.weight_N[train.anchors, None, None] * unit_WHC, beyond_WHC.shape)
+        found = weighted_quantiles(beyond_WHC / unit_WHC, weight_WHC, levels)
+        steps = np.maximum(np.diff(found, axis=0), LEAST_STEP)
+        # softplus(x) = log(1 + exp(x)), so that x = log(exp(step) - 1).
+        inverse_LHC = steps + np.log(-np.expm1(-steps))
+        starts[name] = np.moveaxis(inverse_LHC, 0, 1).astype(np.float32)
+    return starts
