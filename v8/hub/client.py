@@ -96,10 +96,6 @@ class UnreachableError(PublishError):
     """The trouble did not pass. Publishing ends with it; pulling looks into the cache."""
 
 
-class StuckError(Exception):
-    """A call that was left and goes on: another process holds the file it wants."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy(Patience):
     """How long to wait for a Hub that has trouble; `tell` hears of each pause, and of silence."""
@@ -145,7 +141,7 @@ class Traffic:
 
         Raises:
             PassingTroubleError: If next to nothing moves for too long.
-            StuckError: If it cannot be left either.
+            UnreachableError: If it cannot be left either: another process holds the file it wants.
         """
         timeout_s = min(self.retries.timeout_s, max(_SHORTEST_S, left_s - _GRACE_S))
         call = self._call = _Call(timeout_s)
@@ -155,7 +151,12 @@ class Traffic:
                 if call.silent_s() >= timeout_s + _GRACE_S:
                     call.leave()
                     if not wait([answer], timeout=_TO_LEAVE_S).done:
-                        raise StuckError
+                        raise UnreachableError(
+                            where=where,
+                            rule=f"waits at most {self.retries.timeout_s:g} s for a file",
+                            got="one that another process is downloading, too",
+                            fix="Repeat the same command when the other one has ended",
+                        )
                     raise PassingTroubleError(f"{call.silence()} for {timeout_s:.3g} s")
                 if told := call.next_told():
                     self.retries.tell(f"{where}: {call.silence()} for {told} s of at most {timeout_s:.3g} s")
@@ -377,13 +378,6 @@ class HubRepo(ABC):
             return self._traffic.call(self.name, ask, self._end_s - time.monotonic())
         except (V8Error, PassingTroubleError):
             raise
-        except StuckError:
-            trouble: V8Error | PassingTroubleError = UnreachableError(
-                where=self.name,
-                rule=f"waits at most {self._traffic.retries.timeout_s:g} s for a file",
-                got="one that another process is downloading, too",
-                fix="Repeat the same command when the other one has ended",
-            )
         except _CLIENT_ERRORS as error:
             trouble = self._understood(error)
         raise trouble  # outside of the handler, so that no request and no token hangs on it

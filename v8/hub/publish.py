@@ -101,6 +101,12 @@ class Publication(ABC):
 
     kind: ClassVar[str] = "model"
     flag: ClassVar[str] = "param:repo"
+    ordinary: ClassVar[frozenset[str]]
+    """Files that a repository may have that holds none of ours: what the Hub's own page creates."""
+    marker: ClassVar[str]
+    """Lies in every repository that was published into."""
+    rule: ClassVar[str]
+    """Where this goes."""
 
     @property
     @abstractmethod
@@ -111,9 +117,18 @@ class Publication(ABC):
         """Return what the commit says below its title; nothing unless there is more to say."""
         return ""
 
-    @abstractmethod
+    def require_ours(self, remote: "RemoteRepo", seen: RemoteState) -> None:
+        """Refuse somebody's other project with a `PublishError`: nothing is written over it."""
+        strange = sorted(path for path in seen.files if path not in self.ordinary)
+        if strange and self.marker not in seen.files:
+            got = f"one with other files: {listed(strange)}"
+            fix = f"Choose another name in {self.flag}"
+            raise PublishError(where=remote.name, rule=self.rule, got=got, fix=fix)
+
     def settled(self, remote: "RemoteRepo", seen: RemoteState, *, is_pruning: bool) -> Self:
         """Refuse what must not be written into, and settle what is wanted beside what is there."""
+        self.require_ours(remote, seen)
+        return self
 
     @abstractmethod
     def difference(self, seen: RemoteState) -> Difference:

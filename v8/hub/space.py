@@ -17,15 +17,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from v8.errors import PublishError, listed
+from v8.errors import PublishError
 from v8.hub import hub_endpoint
-from v8.hub.publish import Difference, Publication, RemoteRepo, RemoteState
+from v8.hub.publish import Difference, Publication, RemoteState
 from v8.hub.pull import published
 from v8.profile import config_path
 from v8.storage import write_bytes, write_text
@@ -95,11 +95,6 @@ trained on. `/openapi.json` describes the JSON API. Made by v8 {version}, whose 
 advice to trade.
 """
 
-_OURS: Final = f"{PACKAGE_FOLDER}/app/__init__.py"
-"""Lies in every Space that was published here."""
-
-_MADE_BY_THE_HUB: Final = frozenset({".gitattributes", "README.md", "LICENSE"})
-
 
 @dataclass(frozen=True)
 class StagedSpace(Publication):
@@ -109,6 +104,9 @@ class StagedSpace(Publication):
     """
 
     kind, flag = "space", "param:space"
+    ordinary = frozenset({".gitattributes", "README.md", "LICENSE"})
+    marker = f"{PACKAGE_FOLDER}/app/__init__.py"
+    rule = "a page goes into a new Space, or one that v8 published"
 
     folder: Path
     paths: tuple[str, ...]
@@ -124,18 +122,6 @@ class StagedSpace(Publication):
         files = {path: self.folder / path for path in self.paths}
         ours = (path for path in seen.files if path.startswith(f"{PACKAGE_FOLDER}/"))
         return Difference.of(files, seen, ours)
-
-    def settled(self, remote: RemoteRepo, seen: RemoteState, *, is_pruning: bool) -> Self:
-        """Refuse somebody's other Space with a `PublishError`."""
-        strange = sorted(path for path in seen.files if path not in _MADE_BY_THE_HUB)
-        if strange and _OURS not in seen.files:
-            raise PublishError(
-                where=remote.name,
-                rule="a page goes into a new Space, or one that v8 published",
-                got=f"one with other files: {listed(strange)}",
-                fix="Choose another name in param:space",
-            )
-        return self
 
 
 def stage(folder: Path, space: str, repo: str) -> StagedSpace:

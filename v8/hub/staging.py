@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
 
 from v8 import records
 from v8.artifacts import metadata as artifacts
@@ -29,9 +28,6 @@ from v8.losses.leaderboard import LEADERBOARD_FILE, rank_results, read_history, 
 from v8.storage import write_bytes, write_text
 from v8.views.card import change_line, distinct_versions, model_card
 
-_ORDINARY: Final = frozenset({".gitattributes", CARD_FILE, "LICENSE", "LICENSE.md", "LICENSE.txt"})
-"""What a repository without a published run may hold: what the Hub's own page creates."""
-
 
 @dataclass(frozen=True)
 class Choice:
@@ -42,19 +38,6 @@ class Choice:
     """Whether models that lose to the naive forecast in any task, by more than chance, are held back; those
     that only a better baseline beats are published, and labelled."""
     series: tuple[str, ...] = ()  # names of those that are meant; all of the run when empty
-
-
-@dataclass(frozen=True)
-class Kept:
-    """Models of a repository that a run does not have and that stay there, by series."""
-
-    manifest: Manifest
-    metadata: Mapping[str, Metadata]
-
-    @property
-    def files(self) -> tuple[ListedFile, ...]:
-        """The files that stay, as they were published."""
-        return tuple(file for series in self.metadata for file in self.manifest.files_of(series))
 
 
 @dataclass
@@ -68,6 +51,10 @@ class Staged(Publication):
         ArtifactError: If their metadata cannot be read.
     """
 
+    ordinary = frozenset({".gitattributes", CARD_FILE, "LICENSE", "LICENSE.md", "LICENSE.txt"})
+    marker = MANIFEST_FILE
+    rule = "a run goes into a new repository, or one that holds a published run"
+
     folder: Path  # where
     repo: str  # where to, `user/name`
     record: RunRecord  # what the run is
@@ -75,7 +62,9 @@ class Staged(Publication):
     held_back: Mapping[str, str]  # per series that is not published: why, as a clause
     changes: Mapping[str, Decision] = field(default_factory=dict)
     """Per series that is not served by the run's first model: the decision that made it so."""
-    kept: Kept | None = None
+    staying: Mapping[str, Metadata] = field(default_factory=dict)
+    """Of models of the repository that the run does not have and that stay there, by series."""
+    kept: tuple[ListedFile, ...] = ()  # their files, as they were published
     is_pruning: bool = False
     manifest: Manifest = field(init=False)  # of the run's models and those that stay
 
@@ -88,10 +77,8 @@ class Staged(Publication):
     @property
     def files(self) -> tuple[ListedFile, ...]:
         """Every file of the folder, the manifest included, ascending by path."""
-        kept = {file.path for file in self.kept.files} if self.kept else ()
-        files = [file for file in self.manifest.files if file.path not in kept]
-        manifest = ListedFile.read(self.folder, MANIFEST_FILE)
-        return tuple(sorted((*files, manifest), key=lambda file: file.path))
+        files = {*self.manifest.files, ListedFile.read(self.folder, MANIFEST_FILE)} - {*self.kept}
+        return tuple(sorted(files, key=lambda file: file.path))
 
     @property
     def title(self) -> str:
@@ -117,20 +104,13 @@ class Staged(Publication):
 
         Raises `PublishError` if it holds another project, or models that stay cannot be told of.
         """
-        strange = sorted(path for path in seen.files if path not in _ORDINARY)
-        if strange and MANIFEST_FILE not in seen.files:  # no card is written over somebody's other project
-            raise PublishError(
-                where=remote.name,
-                rule="a run goes into a new repository, or one that holds a published run",
-                got=f"one with other files: {listed(strange)}",
-                fix="Choose another name in param:repo",
-            )
+        self.require_ours(remote, seen)
         has_others = {*map(series_of, seen.files)} - {None, *self.metadata}
         try:
-            kept = self._kept(remote, seen) if has_others and not is_pruning else None
-            if (kept, is_pruning) == (self.kept, self.is_pruning):
+            staying, kept = self._found(remote, seen) if has_others and not is_pruning else ({}, ())
+            if (staying, kept, is_pruning) == (self.staying, self.kept, self.is_pruning):
                 return self
-            return replace(self, kept=kept, is_pruning=is_pruning)
+            return replace(self, staying=staying, kept=kept, is_pruning=is_pruning)
         except ArtifactError as error:
             raise PublishError(
                 where=error.where,
@@ -139,21 +119,25 @@ class Staged(Publication):
                 fix="Publish the run it is of again, or remove what this run lacks with param:prune",
             ) from error
 
-    def _kept(self, remote: RemoteRepo, seen: RemoteState) -> Kept | None:
-        """Read what stays: the manifest, and per series that is not ours its metadata."""
+    def _found(
+        self, remote: RemoteRepo, seen: RemoteState
+    ) -> tuple[dict[str, Metadata], tuple[ListedFile, ...]]:
+        """Read what stays: per series that is not ours its metadata, and its files in the manifest."""
         manifest_file = remote.text(MANIFEST_FILE, seen)
-        manifest, metadata, folder = layout.read_manifest(manifest_file), {}, manifest_file.parent
+        manifest, folder = layout.read_manifest(manifest_file), manifest_file.parent
+        staying: dict[str, Metadata] = {}
+        kept: list[ListedFile] = []
         for series in manifest.series:
             if series not in self.metadata:
-                for file in manifest.files_of(series):
+                for file in (files := manifest.files_of(series)):
                     _require_published(file, remote, seen, folder)
-                metadata[series] = read_metadata(folder / series_folder(series), series=series)
-        return Kept(manifest, metadata) if metadata else None
+                staying[series] = read_metadata(folder / series_folder(series), series=series)
+                kept += files
+        return staying, tuple(kept)
 
     def _require_one_profile(self) -> None:
         name, digest = self.record.profile_name, self.record.profile_digest
-        staying = self.kept.metadata if self.kept else {}
-        if others := [series for series, about in staying.items() if about.profile_digest != digest]:
+        if others := [series for series, about in self.staying.items() if about.profile_digest != digest]:
             raise PublishError(
                 where=self.repo,
                 rule=f"models that stay beside those of a run are of its profile {name}, too "
@@ -165,22 +149,21 @@ class Staged(Publication):
 
     def _describe(self) -> None:
         """Write leaderboard, card and manifest."""
-        record, kept = self.record, self.kept
-        staying = kept.metadata if kept else {}
-        together = [about for _, about in sorted({**staying, **self.metadata}.items())]
-        is_of_many_runs = bool(kept or self.changes)
+        record = self.record
+        together = [about for _, about in sorted({**self.staying, **self.metadata}.items())]
+        is_of_many_runs = bool(self.staying or self.changes)
         card = model_card(
             self.repo,
             record,
             together,
-            {name: reason for name, reason in self.held_back.items() if name not in staying},
+            {name: reason for name, reason in self.held_back.items() if name not in self.staying},
             is_of_many_runs=is_of_many_runs,
             changes=self.changes.values(),
         )
         ranked = rank_results(about.result for about in together)
         write_leaderboard_csv(self.folder / LEADERBOARD_FILE, ranked)
         write_text(self.folder / CARD_FILE, card)
-        files = (*layout.list_files(self.folder), *(kept.files if kept else ()))
+        files = (*layout.list_files(self.folder), *self.kept)
         made_with, spans = (about.versions for about in together), {}
         for about in together:
             seen = about.candles
