@@ -76,3 +76,10 @@ def test_every_command_that_asks_the_hub_says_so_in_one_line(address: str) -> No
     assert process.stderr.startswith("error: HF_ENDPOINT: is the address of a Hub")
     assert len(process.stderr.splitlines()) == 1
     assert PASSWORD not in process.stderr
+
+
+def test_commands_that_never_ask_the_hub_do_not_read_its_address() -> None:
+    names = ("runs", "record", "data", "doctor", "compare")
+    code = f"import sys, {', '.join(f'v8.cli.{name}' for name in names)}; print('v8.hub' in sys.modules)"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout == "False\n"

@@ -20,7 +20,8 @@ from v8.artifacts.forecaster import Forecaster
 from v8.artifacts.metadata import METADATA_FILE, read_metadata
 from v8.artifacts.nested_runs import Serving, read_serving
 from v8.artifacts.run_folder import RunFolder, RunRecord, read_run
-from v8.cli.forecasts import PRINTERS, RECORD_PRINTERS
+from v8.cli.forecasts import PRINTERS
+from v8.cli.record import RECORD_PRINTERS
 from v8.cli.runs import print_decisions
 from v8.errors import ArtifactError
 from v8.live.entries import score

@@ -20,7 +20,7 @@ from v8.live import DEFAULT_LEDGER
 from v8.market.series import load_universe
 from v8.market.sources.source import SOURCES
 from v8.profile import load_profile, network_outputs
-from v8.runs.options import RunOptions, asked_series, require_tables, served_series
+from v8.runs.options import RunOptions, asked_series, contradiction, require_tables, served_series
 from v8.runs.tracking import TRACKERS
 
 LOOPBACK: Final = "127.0.0.1"
@@ -141,12 +141,8 @@ def features(
 ) -> None:
     """Show the feature columns kept on disk, per series, and where they lie; or explain a profile's."""
     if profile is not None and series:
-        raise ProfileError(
-            where="--profile",
-            rule="explains features, which are the same for every series",
-            got="--series beside it",
-            fix="Leave one of them out",
-        )
+        rule = "explains features, which are the same for every series"
+        raise contradiction("--profile", "--series", rule)
     if profile is not None:
         explained = load_profile(profile)
 
@@ -265,8 +261,7 @@ def predict(
         )
     cli.require_one_of("--format", output_format, ("table", "csv", "json"))
     if is_all and (series or universe):
-        rule, got = "takes every series that is there", "--series or --universe beside it"
-        raise ProfileError(where="--all", rule=rule, got=got, fix="Leave one of them out")
+        raise contradiction("--all", "--series or --universe", "takes every series that is there")
     asked = tuple(map(str, asked_series(series, universe) or ()))
     is_many = is_all or universe is not None or len(asked) > 1
     if plot and is_many and not plot.is_dir():
@@ -397,7 +392,7 @@ def track(
     where, names = cli.one_place("track", run, repo), _names(series)
     cli.require_one_of("--format", output_format, ("table", "json", "csv"))
 
-    from v8.cli.forecasts import print_record
+    from v8.cli.record import print_record
 
     print_record(ledger, where, names, output_format)
 

@@ -1,4 +1,4 @@
-"""What `predict`, `forecast` and `track` do and print: forecasts, at once or into the ledger.
+"""What `predict` and `forecast` do and print: forecasts, at once or into the ledger.
 
 `predict` forecasts one series, several, or all that a place has models of. Where several are asked for, one
 that cannot be forecast is one line on standard error, and the others are printed all the same. A few series
@@ -7,36 +7,34 @@ about those of a CSV goes to standard error.
 
 `forecast` writes into the ledger: once the newest close of every series, what was missed since the last call,
 and scores where the truth has come; with --every it goes on at each close until Ctrl-C. Killed anywhere, the
-same command goes on. Nobody can tune the live record: forecasts were written before their truth.
+same command goes on.
 """
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
 
-from v8.cli.options import require_picture
-from v8.cli.printing import print_lines, print_table, reading_marks, tell
+from v8.cli.options import place_words, require_picture
+from v8.cli.printing import print_lines, print_table, tell
 from v8.columns import CLOSE, HIGH, LOW
-from v8.errors import ArtifactError, SeriesError, V8Error, listed, shown
+from v8.errors import SeriesError, V8Error, listed
 from v8.hub.opening import open_place
 from v8.invocation import command
 from v8.live import DEFAULT_LEDGER
 from v8.live.issuing import Issued, IssuedMany, age, issue, issue_each
 from v8.live.ledger import Ledger
-from v8.live.record import MIN_DAYS, MOST_FORECASTS, LiveSeries, LiveTask, Record, live_record
 from v8.live.watching import ServingModels, Wake, Watch, jitter_s
-from v8.losses.table import Against
 from v8.machine.interruption import set_last_words
 from v8.machine.starting import quiet_start
 from v8.market.series import iso
 from v8.market.sources.source import CandleSource
 from v8.runs.engines import place as place_models
-from v8.wording import ABSENT, Table, number, p_value, percent, plural
+from v8.wording import ABSENT, Table, number, percent, plural
 
 MOST_WHOLE: Final = 4
 """Series that are printed bar by bar; more are printed in a row each."""
@@ -169,12 +167,6 @@ def _row(one: Issued) -> list[Any]:
 SOME_FAILED: Final = 4
 """Exit code where some series could not be forecast and others could."""
 
-_COLUMNS: Final = (
-    *("series", "task", "num_scored", "num_days", "error", "naive_error", "multiple_of_naive"),
-    *("verdict", "p_value", "corrected_p_value", "best_baseline", "best_error", "multiple_of_best"),
-    *("verdict_against_best", "p_value_against_best", "corrected_p_value_against_best"),
-)
-
 
 def issue_forecasts(
     where: Path | str,
@@ -202,7 +194,7 @@ def issue_forecasts(
                 lambda woken: print_lines(f"{_done(woken)}; next at {iso(watch.next_close_s(woken.now_s))}")
             )
         woken = watch.wake()
-    words = _words(where) if ledger == DEFAULT_LEDGER else (*_words(where), "--ledger", str(ledger))
+    words = place_words(where) if ledger == DEFAULT_LEDGER else (*place_words(where), "--ledger", str(ledger))
     print_lines(f"{_done(woken)}.", f"Ledger: {ledger}. Its record: {command('track', *words)}")
     if not woken.failures:
         return 0
@@ -214,135 +206,3 @@ def _done(woken: Wake) -> str:
     failed = f", {len(woken.failures)} series failed" if woken.failures else ""
     issued = plural(woken.num_issued, "forecast")
     return f"{iso(woken.now_s)}: {issued} issued{late}, {woken.num_scored} scored{failed}"
-
-
-def _words(where: Path | str) -> tuple[str, ...]:
-    return (str(where),) if isinstance(where, Path) else ("--repo", where)
-
-
-def print_record(ledger: Path, where: Path | str, names: Sequence[str] | None, form: str) -> None:
-    """Print how the forecasts of a place turned out, in a form of `RECORD_PRINTERS`.
-
-    Raises `ArtifactError` if none was issued of what is asked for.
-    """
-    with Ledger.open(ledger) as book:
-        known = book.series(where)
-        missing = [name for name in names or () if name not in known]
-        if missing or not known:
-            of = f"{book.place(where)}, but of {listed(book.places()) or 'no place'}"
-            raise ArtifactError(
-                where=str(book.path),
-                rule="must hold forecasts of what is asked for",
-                got=f"none of {listed(missing) if missing else of}",
-                fix=f"Issue some: {command('forecast', *_words(where), '--every')}",
-            )
-        record = live_record(book, where, names)
-    RECORD_PRINTERS[form](record)
-
-
-def _print_tables(record: Record) -> None:
-    tally = record.tally
-    compared = [f"{task} × {beside.name}" for task, live in record.tasks.items() for beside in live.shown]
-    header = ("series", "scored", "days", *compared, "late", "pending", "void")
-    rows = [_cells(one, record) for one in record.series]
-    print_lines(f"Live record of {shown(record.place)}")
-    print_table(Table(header, rows, "Mean absolute error as a multiple of a forecast without a network"))
-    _print_intervals(record)
-    _print_generations(record)
-    for task, live in record.tasks.items():
-        print_lines(*(_sentence(task, live, beside) for beside in live.shown))
-    print_lines(
-        f"{reading_marks(len(record.series))}; from {MIN_DAYS} days on.",
-        f"{plural(tally.num_issued, 'forecast')} issued, {tally.num_scored} scored, {tally.num_late} late "
-        f"(in no error), {tally.num_pending} waiting for their truth, {tally.num_void} without it for ever.",
-    )
-
-
-def _cells(one: LiveSeries, record: Record) -> list[object]:
-    first = next(iter(one.tasks.values()), None)
-    cells: list[object] = [one.series, first.num_scored if first else 0, first.num_days if first else 0]
-    for task, all_series in record.tasks.items():
-        live = one.tasks.get(task)
-        found = [live.naive, live.best][: len(all_series.shown)] if live else []
-        cells += map(_multiple, found) if live else [""] * len(all_series.shown)
-    return [*cells, one.tally.num_late, one.tally.num_pending, one.tally.num_void]
-
-
-def _multiple(against: Against) -> str:
-    return f"{number(against.multiple)}{'*' if against.is_significant else ' '}"
-
-
-def _sentence(task: str, live: LiveTask, beside: Against) -> str:
-    """Say how a task did over all series beside a baseline."""
-    known = beside.verdict if beside.p_value is None else f"{beside.verdict}, p {p_value(beside.p_value)}"
-    over = f"{plural(live.num_scored, 'forecast')} of {plural(live.num_days, 'day')}"
-    return f"{task}: {number(beside.multiple)} of {beside.name} over {over}: {known}."
-
-
-def _print_intervals(record: Record) -> None:
-    """Print how good the quantiles were, of models that have some."""
-    names = {task: [*live.coverage.shares] for task, live in record.tasks.items() if live.coverage}
-    if not names:
-        return
-    header = [f"{task} {what}" for task in names for what in ("CRPS × naive", *names[task])]
-    lines = [*((one.series, one.tasks) for one in record.series), ("all", record.tasks)]
-    rows = [[name, *_interval_cells(tasks, names)] for name, tasks in lines]
-    title = "Quantiles: CRPS as a multiple of naive's error, and truths within"
-    print_table(Table(("series", *header), rows, title))
-    print_lines(f"Within the intervals: of the newest {MOST_FORECASTS:,} forecasts of each series.")
-
-
-def _interval_cells(tasks: Mapping[str, LiveTask], names: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    for task, intervals in names.items():
-        live = tasks.get(task)
-        shares = live.coverage.shares if live and live.coverage else {}
-        yield number(live.crps_multiple if live else None)
-        yield from (percent(shares.get(name)) for name in intervals)
-
-
-def _print_generations(record: Record) -> None:
-    """Print each model by itself, where a series was forecast by more than one."""
-    rows: list[list[object]] = []
-    for one in record.series:
-        for made in one.generations if len(one.generations) > 1 else ():
-            times = (ABSENT if at_s is None else iso(at_s) for at_s in (made.first_s, made.last_s))
-            found = [made.tasks.get(task) for task in record.tasks]
-            scored = max((live.num_scored for live in found if live), default=0)
-            multiples = (number(live.naive.multiple) if live else "" for live in found)
-            rows.append([one.series, made.issuer.generation, *times, scored, *multiples])
-    if rows:
-        compared = [f"{task} × naive" for task in record.tasks]
-        header = ("series", "seen until, digest", "first", "last", "scored", *compared)
-        print_table(Table(header, rows, "Each model by itself"))
-
-
-def _print_json(record: Record) -> None:
-    sys.stdout.write(json.dumps(record.to_json(), indent=2, allow_nan=False) + "\n")
-
-
-def _print_csv(record: Record) -> None:
-    covered = [live.coverage for one in record.series for live in one.tasks.values() if live.coverage]
-    intervals = [*dict.fromkeys(name for coverage in covered for name in coverage.num_held)]
-    within = [f"within_{name.removesuffix(' %')}" for name in intervals]
-    columns = [*_COLUMNS, *(["crps", *within] if intervals else [])]
-    rows = (row for one in record.series for row in _rows(one, intervals))
-    sys.stdout.write(Table(columns, rows).csv())
-
-
-def _rows(one: LiveSeries, intervals: Sequence[str]) -> Iterator[list[object]]:
-    for task, live in one.tasks.items():
-        about: list[object] = [one.series, task, live.num_scored, live.num_days, live.error]
-        for against in (live.naive, live.best):
-            about += [] if against is live.naive else [against.name]
-            about += [live.errors[against.baseline], against.multiple, against.verdict]
-            about += [against.p_value, against.corrected_p_value]
-        shares = live.coverage.shares if live.coverage else {}
-        yield [*about, *([live.crps, *map(shares.get, intervals)] if intervals else [])]
-
-
-RECORD_PRINTERS: Final[Mapping[str, Callable[[Record], None]]] = {
-    "table": _print_tables,
-    "json": _print_json,
-    "csv": _print_csv,
-}
-"""Every form of the live record by the name that `--format` takes."""

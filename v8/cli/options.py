@@ -127,3 +127,8 @@ def one_place(name: str, run: Path | None, repo: str | None) -> Path | str:
         got="both" if run else "neither",
         fix="Write for example runs/aligned, or --repo user/name",
     )
+
+
+def place_words(where: Path | str) -> tuple[str, ...]:
+    """Return the words of a command line that name a place of models."""
+    return (str(where),) if isinstance(where, Path) else ("--repo", where)

@@ -62,10 +62,10 @@ class RunOptions(BaseModel):
             ProfileError: If there is no such profile, or parameters contradict each other.
         """
         if self.fresh and self.resume:
-            raise _contradiction("param:fresh", "param:resume", "starts a new run")
+            raise contradiction("param:fresh", "param:resume", "starts a new run")
         if self.no_mixed_precision and self.precision not in (None, "float32"):
             other = f"param:precision {self.precision}"
-            raise _contradiction("param:no_mixed_precision", other, "trains in float32")
+            raise contradiction("param:no_mixed_precision", other, "trains in float32")
         profile = load_profile(self.profile)
         bars, epochs = self.bars, self.epochs
         precision = "float32" if self.no_mixed_precision else self.precision
@@ -178,7 +178,7 @@ def asked_series(names: Sequence[str] | None, universe: Path | None = None) -> t
     if not names:
         return load_universe(universe) if universe else None
     if universe:
-        raise _contradiction("param:universe", "param:series", "chooses the series")
+        raise contradiction("param:universe", "param:series", "chooses the series")
     chosen = tuple(Series.parse(name) for name in names)
     if twice := next((f"{one} {count} times" for one, count in Counter(chosen).items() if count > 1), None):
         rule = "each series is given once"
@@ -199,5 +199,6 @@ def served_series(source: CandleSource) -> tuple[Series, ...]:
     return found
 
 
-def _contradiction(parameter: str, other: str, rule: str) -> ProfileError:
+def contradiction(parameter: str, other: str, rule: str) -> ProfileError:
+    """Return the error for a parameter beside which another one means nothing."""
     return ProfileError(where=parameter, rule=rule, got=f"{other} beside it", fix="Leave one of them out")
