@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import subprocess
 from functools import partial
+from importlib import import_module
 
 import pytest
-from marks import _marks
+from marks import PROCESS, _marks
 
 from v8.training import trainer
 
@@ -34,6 +35,11 @@ def test_a_test_is_marked_by_what_its_code_reaches() -> None:
     assert _marks(within) == _marks(importing) == {"tf"}
     assert _marks(lambda: (starting, importing)) == {"process", "tf"}
     assert _marks(lambda: len) == set()
+
+
+@pytest.mark.parametrize("name", sorted(name for name in PROCESS if name.startswith("v8.")))
+def test_what_starts_processes_in_v8_is_where_it_is_looked_for(name: str) -> None:
+    assert {"Popen", "subprocess"} & {*vars(import_module(name))}
 
 
 def test_fixtures_count(request: pytest.FixtureRequest) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 TF = frozenset({"keras", "tensorflow", "jax"})
-PROCESS = frozenset({"subprocess", "multiprocessing", "forked", "nbclient", "v8.machine.measurements"})
+PROCESS = frozenset({"subprocess", "multiprocessing", "forked", "nbclient", "v8.machine.processes"})
 _Cached = type(cache(len))
 _IMPORTED_WHERE_USED = re.compile(r"v8\.|(keras|tensorflow|jax)$")
 
