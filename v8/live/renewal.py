@@ -69,13 +69,14 @@ NOT_TRAINED = "the challenger could not be trained"
 
 
 def recorded_losses(
-    ledger: Ledger, run: Path, series: Series, model_sha256: str, start_s: int
+    ledger: Ledger | None, run: Path, series: Series, model_sha256: str, start_s: int
 ) -> Losses | None:
     """Return those of the live record that one model issued in time; None where it issued none.
 
     Forecasts count that were issued for closes from `start_s` on, seconds since the epoch, UTC.
     """
-    found = [one for one in ledger.scored(run, str(series)) if one.issuer.model_sha256 == model_sha256]
+    scored_by = ledger.scored(run, str(series)) if ledger else []
+    found = [one for one in scored_by if one.issuer.model_sha256 == model_sha256]
     if not found:
         return None
     scored = max(found, key=lambda one: len(one.issued_for_s)).in_time(start_s)
@@ -136,53 +137,6 @@ class Standing:
         return ABSENT if self.trained_until_s is None else iso(self.trained_until_s)
 
 
-@dataclass(frozen=True)
-class _Served:
-    """A model that serves."""
-
-    series: Series
-    folder: Path  # its artefact
-    about: Metadata  # its `metadata.json`
-    tried_s: int  # open time of its newest candle, or of the newest challenger's that it has seen off
-    run: Path
-    ledger: Ledger | None  # where forecasts are recorded; None without one
-
-    def staleness(self, rule: Rule, candles: Candles) -> tuple[bool, str]:
-        """Say whether it is stale, and why, a clause."""
-        num_new = max(0, (int(candles.open_time_s[-1]) - self.tried_s) // self.series.bar_s)
-        said = f"{num_new:,} new {'candle' if num_new == 1 else 'candles'} since {iso(self.tried_s)}"
-        said += "".join(f", {count:,} bars lack {name}" for name, count in candles.report.lacking.items())
-        if not num_new or rule.when == "always":
-            return num_new > 0, said
-        if rule.when == "age":
-            first, end = self.about.split.test.rows
-            days = rule.max_age_days
-            allowed = end - first if days is None else int(days * DAY_S / self.series.bar_s)
-            return num_new > allowed, f"{said}, {'' if num_new > allowed else 'not '}more than {allowed:,}"
-        judged, start_s = self.about.judgement, self.tried_s + self.series.bar_s
-        losses = self.recorded(start_s)
-        if not losses or too_few(len(losses), losses.horizon_bars):
-            best = {task: judged.best_baseline(task) for task in judged.tasks}
-            losses = back_tested_losses(Forecaster.load(self.folder), best, candles, start_s)
-        is_stale, found = decay_of(judged, losses)
-        return is_stale, f"{said}: {found}"
-
-    def recorded(self, start_s: int) -> Losses | None:
-        """Return its losses in the live record from a close on; None without any."""
-        if self.ledger is None:
-            return None
-        return recorded_losses(self.ledger, self.run, self.series, self.about.model_sha256, start_s)
-
-    def live(self) -> str:
-        """Tell its error in the live record."""
-        recorded = self.recorded(0)
-        if not recorded or not len(recorded):
-            return ABSENT
-        errors = {task: (recorded.mean(task, MODEL), recorded.mean(task, NAIVE)) for task in recorded.by_task}
-        told = (f"{task} {number(ours / naive if naive else None)}" for task, (ours, naive) in errors.items())
-        return f"{', '.join(told)} of {len(recorded):,}"
-
-
 def standing_of(
     series: Series, candles: Candles, serving: Serving, rule: Rule, ledger: Ledger | None = None
 ) -> Standing:
@@ -194,14 +148,44 @@ def standing_of(
     try:
         folder = serving.folder(name)
         about = read_metadata(folder, series=name)
+        recorded = partial(recorded_losses, ledger, serving.run, series, about.model_sha256)
         trained_s, decisions = about.candles.last_open_s, serving.decisions_about(name)
         ends = [one.challenger.trained_until for one in decisions if one.champion.generation == generation]
+        # Its newest candle, or the newest of a challenger that it has seen off.
         tried_s = max([trained_s, *(int(datetime.fromisoformat(end).timestamp()) for end in ends if end)])
-        served = _Served(series, folder, about, tried_s, serving.run, ledger)
-        is_stale, why = served.staleness(rule, candles)
-        return Standing(series, generation, trained_s, is_stale, why, served.live())
+        is_stale, why = _staleness(about, series.bar_s, tried_s, rule, candles)
+        if is_stale and rule.when == "decay":
+            judged, start_s = about.judgement, tried_s + series.bar_s
+            losses = recorded(start_s)
+            if not losses or too_few(len(losses), losses.horizon_bars):
+                best = {task: judged.best_baseline(task) for task in judged.tasks}
+                losses = back_tested_losses(Forecaster.load(folder), best, candles, start_s)
+            is_stale, found = decay_of(judged, losses)
+            why = f"{why}: {found}"
+        return Standing(series, generation, trained_s, is_stale, why, _in_live_record(recorded(0)))
     except ArtifactError:
         return Standing(series, generation, None, True, "the model that serves cannot be used")
+
+
+def _staleness(about: Metadata, bar_s: int, tried_s: int, rule: Rule, candles: Candles) -> tuple[bool, str]:
+    """Say whether a model is stale by the candles since, which may yet have to show decay, and why."""
+    num_new = max(0, (int(candles.open_time_s[-1]) - tried_s) // bar_s)
+    said = f"{num_new:,} new {'candle' if num_new == 1 else 'candles'} since {iso(tried_s)}"
+    said += "".join(f", {count:,} bars lack {name}" for name, count in candles.report.lacking.items())
+    if not num_new or rule.when != "age":
+        return num_new > 0, said
+    first, end = about.split.test.rows
+    allowed = end - first if rule.max_age_days is None else int(rule.max_age_days * DAY_S / bar_s)
+    return num_new > allowed, f"{said}, {'' if num_new > allowed else 'not '}more than {allowed:,}"
+
+
+def _in_live_record(losses: Losses | None) -> str:
+    """Tell the error of a model in the live record."""
+    if not losses or not len(losses):
+        return ABSENT
+    errors = {task: (losses.mean(task, MODEL), losses.mean(task, NAIVE)) for task in losses.by_task}
+    told = (f"{task} {number(ours / naive if naive else None)}" for task, (ours, naive) in errors.items())
+    return f"{', '.join(told)} of {len(losses):,}"
 
 
 class RememberedCandles:
