@@ -101,11 +101,8 @@ def publish_folder(run: Path, repo: str, *, series: Sequence[str] = (), is_priva
     """Publish finished models of a run beside those that the repository has; return the commit's address.
 
     Without names of series the run must be complete. A repository that is missing is made, hidden from others
-    with `is_private`.
-
-    Raises:
-        PublishError: If it may not or cannot be published.
-        ArtifactError: If the run is damaged.
+    with `is_private`. Raises `PublishError` if it may not or cannot be published, `ArtifactError` if the run
+    is damaged.
     """
     from v8.hub.client import RetryPolicy  # noqa: PLC0415 - only who publishes needs these
     from v8.hub.publish import publish  # noqa: PLC0415
@@ -210,12 +207,8 @@ class Forecaster(artifacts.Forecaster):
     def from_pretrained(cls, repo: str, series: str, *, revision: str | None = None) -> Forecaster:
         """Load a forecaster that was published on the Hugging Face Hub as "user/name".
 
-        Args:
-            revision: Branch, tag or commit; the newest commit when None.
-
-        Raises:
-            PullError: If the Hub does not hand it out.
-            ArtifactError: If it cannot be trusted.
+        The revision is a branch, tag or commit; the newest commit when None. Raises `PullError` if the Hub
+        does not hand it out, `ArtifactError` if it cannot be trusted.
         """
         pulled = pull(repo, [series], revision=revision)
         return cls.load(pulled.artifact(series), revision=pulled.revision)
@@ -224,10 +217,8 @@ class Forecaster(artifacts.Forecaster):
     def push_to_hub(self, repo: str, *, private: bool = False) -> str:
         """Publish this model beside those that the repository has, in one commit; return its address.
 
-        The repository "user/name" is made when it is missing, hidden from others with `private`.
-
-        Raises:
-            PublishError: If it may not or cannot be published.
+        The repository "user/name" is made when it is missing, hidden from others with `private`. Raises
+        `PublishError` if it may not or cannot be published.
         """
         if self.folder is None or not (self.folder.parent / RUN_FILE).exists():
             raise PublishError(

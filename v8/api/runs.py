@@ -149,10 +149,8 @@ class Run(Mapping[str, TrainedSeries]):
     def publish(self, repo: str, *, private: bool = False) -> str:
         """Publish the finished models in one commit and return its address on the Hugging Face Hub.
 
-        The repository "user/name" is made when it is missing, hidden from others with `private`.
-
-        Raises:
-            PublishError: If they may not or cannot be published.
+        The repository "user/name" is made when it is missing, hidden from others with `private`. Raises
+        `PublishError` if they may not or cannot be published.
         """
         return publish_folder(self.path, repo, is_private=private)
 

@@ -38,11 +38,8 @@ def publish_run(
 ) -> None:
     """Stage a run, publish it and print where it is.
 
-    Published models that the run does not have stay, or go with `is_pruning`.
-
-    Raises:
-        PublishError: If it may not or cannot be published.
-        ArtifactError: If the run is damaged.
+    Published models that the run does not have stay, or go with `is_pruning`. Raises `PublishError` if it may
+    not or cannot be published, `ArtifactError` if the run is damaged.
     """
     with passing_folder("v8-publish") as folder:
         staged = stage_run(run, folder, repo, Choice(is_partial, is_only_skilled))
@@ -72,9 +69,8 @@ def preview_run(
 def publish_page(space: str, repo: str, *, is_private: bool, is_dry: bool) -> None:
     """Stage the page of published models as a Space, publish it or tell what that would change.
 
-    Raises:
-        PublishError: If it may not or cannot be published.
-        PullError: If nothing is published in `repo` that this user may read.
+    Raises `PublishError` if it may not or cannot be published, `PullError` if nothing is published in `repo`
+    that this user may read.
     """
     check_repo_name(space, "--space")
     with passing_folder("v8-space") as folder:

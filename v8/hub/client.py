@@ -321,15 +321,11 @@ def _asked_wait_s(response: Any) -> float | None:
 class HubRepo(ABC):
     """One repository, asked with the user's token: HF_TOKEN, or the one of `hf auth login`, or none.
 
-    It is asked through the `traffic` of `strict_client`. The token appears in no message.
+    It is asked through the `traffic` of `strict_client`; `kind` is what the Hub calls its kind, `flag` what
+    names it in messages. The token appears in none.
 
-    Args:
-        kind: What the Hub calls its kind.
-        flag: The flag that names it, for messages.
-
-    Raises:
-        PublishError: If it cannot be the name of a repository, or HF_ENDPOINT no address.
-        V8Error: If the token has a form that no token has.
+    Raises `PublishError` if it cannot be the name of a repository, or HF_ENDPOINT no address; `V8Error` if
+    the token has a form that no token has.
     """
 
     def __init__(self, name: str, traffic: Traffic, kind: str = "model", flag: str = "param:repo") -> None:
@@ -353,12 +349,8 @@ class HubRepo(ABC):
     def insist_on(self, work: Callable[[], Found], progress: Callable[[], int] = lambda: 0) -> Found:
         """Do work that asks the Hub several times, again and again while trouble may pass.
 
-        Args:
-            work: Raises `PassingTroubleError` to be done once more.
-            progress: Counts what was moved for good so far.
-
-        Raises:
-            UnreachableError: If the trouble does not pass, or the Hub asks for a longer pause than ours.
+        It raises `PassingTroubleError` to be done once more; `progress` counts what was moved for good.
+        Raises `UnreachableError` if the trouble does not pass, or the Hub asks for a longer pause than ours.
         """
         retries = self._traffic.retries
 

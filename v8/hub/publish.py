@@ -148,9 +148,8 @@ class RemoteRepo(HubRepo):
     def look(self) -> RemoteState:
         """Return what the repository holds now.
 
-        Raises:
-            PublishError: If it does not exist, or the token may not see it.
-            PassingTroubleError: If the Hub does not answer.
+        Raises `PublishError` if it does not exist, or the token may not see it, `PassingTroubleError` if the
+        Hub does not answer.
         """
         info = self.ask(lambda: self._api.repo_info(self.name, repo_type=self.kind))
         revision = str(info.sha)
