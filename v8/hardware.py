@@ -61,9 +61,10 @@ def identity() -> dict[str, str]:
     """Return what a measurement of this machine depends on: processor, GPUs and installed versions."""
     driver = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
     gpus = [re.findall(r"Model:\s*(.*)", one.read_text("utf-8", "replace")) for one in driver]
-    told = {key: describe_machine()[key] for key in ("cpu", "num_cores")}
+    told = describe_machine()
     # One model name stands for processors with and without wide units: what they can do tells them apart.
-    return {**versions(), "machine": str({**told, "flags": processor_flags(), "gpus": gpus})}
+    told = {"cpu": told["cpu"], "num_cores": told["num_cores"], "flags": processor_flags(), "gpus": gpus}
+    return {**versions(), "machine": str(told)}
 
 
 def processor_flags() -> str:

@@ -159,3 +159,8 @@ def test_g4_duplicates_refused() -> None:
 def test_an_empty_list_of_columns_is_refused() -> None:
     with pytest.raises(DataError, match="at least one column, and each named once; got an empty list"):
         check_columns([])
+
+
+def test_a_column_like_no_other_is_not_said_to_be_meant_as_none() -> None:
+    with pytest.raises(DataError, match=r"got 'qqqqqqqq'\. Choose one of these\."):
+        check_columns(["close", "qqqqqqqq"])

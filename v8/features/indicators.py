@@ -27,11 +27,8 @@ from v8.features.ta_features import RefusedError, is_package_name
 from v8.registry import Registry, nearest
 from v8.storage import digest_json
 
-HISTORY_WEIGHT: Final = 1e-6
-"""Share of a recursive indicator that rows before the warm-up may still have, unitless."""
-
-MOST_OF_PACKAGE: Final = 100
-"""Columns of the package `ta`: each is examined before it is used, in up to a few seconds."""
+HISTORY_WEIGHT: Final = 1e-6  # share of a recursive indicator that rows before the warm-up may still have
+MOST_OF_PACKAGE: Final = 100  # columns of the package `ta`: each is examined, in up to a few seconds
 
 _LONGEST_WARMUP_BARS = 4096
 
@@ -55,8 +52,9 @@ def ancestry(name: str) -> Ancestry:
     formula = formula_of(name)
     sources = [ancestry(source) for source in formula.inputs]
     warmup = max((formula.warmup_bars, *(source.warmup_bars for source in sources)))
-    averaged = {name} if formula.past is Past.AVERAGES else set()
+    own_reach = formula.warmup_bars if formula.past is Past.WINDOW else 1
     needs_piece = formula.past is Past.PIECE or any(source.averaged is None for source in sources)
+    own_averaged = [name] if formula.past is Past.AVERAGES else []
     definition = {
         "name": name,
         "inputs": [source.digest for source in sources],
@@ -67,9 +65,8 @@ def ancestry(name: str) -> Ancestry:
     return Ancestry(
         tuple(dict.fromkeys(given for source in sources for given in source.given)),
         warmup,
-        (formula.warmup_bars if formula.past is Past.WINDOW else 1)
-        + max(each.reach_bars for each in sources),
-        None if needs_piece else frozenset(averaged.union(*(source.averaged or () for source in sources))),
+        own_reach + max((source.reach_bars for source in sources), default=0),
+        None if needs_piece else frozenset(own_averaged).union(*(each.averaged or () for each in sources)),
         digest_json(definition),
     )
 
@@ -118,31 +115,25 @@ def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
     A DataError tells that none is named, one twice, an unknown one, or so many of the package `ta` that they
     would take minutes to examine, as a stranger's file may.
     """
+    where, rule = "feature columns", "at least one column, and each named once"
     if (num := num_of_package(columns)) > MOST_OF_PACKAGE:
-        raise DataError(
-            where="feature columns",
-            rule=f"at most {MOST_OF_PACKAGE} of them are of the package ta",
-            got=str(num),
-            fix="Leave some out",
-        )
-    unknown = [name for name in columns if name not in FEATURES]
-    if unknown:
-        is_ours = not is_package_name(unknown[0]) and not is_covariate(unknown[0])
-        raise DataError(
-            where=f"feature column {unknown[0]}",
-            rule=f"a column is one of {', '.join(FEATURES)}" if is_ours else why_unknown(unknown[0]),
-            got=listed([repr(name) for name in unknown]),
-            fix=f"Did you mean {_alike(unknown[0])}" if is_ours else "Leave it out or name another one",
-        )
-    if not columns or len(set(columns)) < len(columns):
+        rule = f"at most {MOST_OF_PACKAGE} of them are of the package ta"
+        got, fix = str(num), "Leave some out"
+    elif unknown := [name for name in columns if name not in FEATURES]:
+        first = unknown[0]
+        where, got = f"feature column {first}", listed([repr(name) for name in unknown])
+        rule, fix = why_unknown(first), "Leave it out or name another one"
+        if not is_package_name(first) and not is_covariate(first):
+            rule, near = f"a column is one of {', '.join(FEATURES)}", _alike(first)
+            fix = f"Did you mean {near}" if near else "Choose one of these"
+    elif len(set(columns)) < len(columns):
         repeated = [name for name in dict.fromkeys(columns) if list(columns).count(name) > 1]
-        raise DataError(
-            where="feature columns",
-            rule="at least one column, and each named once",
-            got=f"{listed(repeated)} more than once" if repeated else "an empty list",
-            fix="Remove the repetition" if repeated else "Name a column, for example close",
-        )
-    return tuple(columns)
+        got, fix = f"{listed(repeated)} more than once", "Remove the repetition"
+    elif not columns:
+        got, fix = "an empty list", "Name a column, for example close"
+    else:
+        return tuple(columns)
+    raise DataError(where=where, rule=rule, got=got, fix=fix)
 
 
 def why_unknown(name: str) -> str:
