@@ -26,23 +26,14 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
+from v8 import records
 from v8.errors import ArtifactError, DataError, ProfileError, StorageError, V8Error, listed, shown
 from v8.hardware import describe_machine, versions
 from v8.invocation import command
 from v8.market.candles import Candles
 from v8.market.series import Series, by_series, is_series_name
 from v8.profile import Profile, ProfileName, is_digest_of
-from v8.records import (
-    AS_WRITTEN,
-    Count,
-    Moment,
-    Sha256,
-    at_keys,
-    check_format,
-    checked,
-    read_json_object,
-    read_plain,
-)
+from v8.records import AS_WRITTEN, Count, Moment, Sha256
 from v8.storage import FolderLock, Pace, sweep, write_json
 
 RUN_FORMAT = 1  # version of the keys of `run.json`
@@ -171,7 +162,7 @@ _RECORD: Final = TypeAdapter(RunRecord)
 class _Names:
     """What of `run.json` becomes part of a path."""
 
-    profile: Annotated[ProfileName, at_keys("profile", "name")]
+    profile: Annotated[ProfileName, records.at_keys("profile", "name")]
     series: Annotated[Mapping[str, Any], BeforeValidator(by_series)]
 
 
@@ -353,12 +344,12 @@ def read_run(path: Path) -> RunRecord:
             got=kind if path.is_dir() else "no such folder",
             fix=f"Name one of its runs, such as {runs[0]}" if runs else f"Train one with `{command('run')}`",
         )
-    content = read_json_object(file, fix=other.capitalize())
+    content = records.read_json_object(file, fix=other.capitalize())
     fix = f"Use the v8 that wrote it, or {other}"
-    check_format(content, (RUN_FORMAT,), what="run", where=str(file), fix=fix)
+    records.check_format(content, (RUN_FORMAT,), what="run", where=str(file), fix=fix)
     fix = f"Restore the file, or {other}"
-    record = checked(_RECORD, content, where=str(file), fix=fix, rule=AS_WRITTEN)
-    checked(_NAMES, content, where=str(file), fix=fix)
+    record = records.checked(_RECORD, content, where=str(file), fix=fix, rule=AS_WRITTEN)
+    records.checked(_NAMES, content, where=str(file), fix=fix)
     require_own_profile(file, fix=fix)
     for name in record.series:
         require_own_files(path / name)
@@ -367,7 +358,8 @@ def read_run(path: Path) -> RunRecord:
 
 def require_own_profile(file: Path, *, fix: str) -> None:
     """Refuse a checked record whose profile was edited under its old digest, by which runs are told apart."""
-    content = json.loads(read_plain(file, fix=fix))  # digests are of texts as they are, not as they are shown
+    # Digests are of texts as they are, not as they are shown.
+    content = json.loads(records.read_plain(file, fix=fix))
     digest = str(content["profile_digest"])
     if not is_digest_of(digest, content["profile"]):
         raise ArtifactError(

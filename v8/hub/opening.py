@@ -4,8 +4,6 @@ All models that are opened from a repository are of one commit: the one that the
 was first asked.
 """
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
