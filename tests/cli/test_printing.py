@@ -6,6 +6,7 @@ import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -157,7 +158,19 @@ def score(multiple: float, *p_values: float, beside: str = "roll_forward") -> Ta
 
 
 def board_row(name: str, **scores: TaskScore) -> LeaderboardRow:
-    return LeaderboardRow(name, "vision", scores, 0.5, (0.4, 0.6), 3, 9, 61.0)
+    judged: Any = SimpleNamespace(direction=[SimpleNamespace(rate=0.5, interval=(0.4, 0.6))])
+    return LeaderboardRow(
+        series=name,
+        source="vision",
+        is_demo=False,
+        best_epoch=3,
+        epochs_run=9,
+        seconds={"train": 61.0},
+        judgement=judged,
+        split={},
+        candle_report={},
+        tasks=scores,
+    )
 
 
 def test_a_mark_says_which_multiples_differ_by_more_than_chance(capsys: pytest.CaptureFixture[str]) -> None:

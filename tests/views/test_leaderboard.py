@@ -41,7 +41,7 @@ def test_a_row_says_how_the_errors_compare_with_naive(make_metadata) -> None:
         for against in (score.naive, score.best):
             assert (against.p_value, against.corrected_p_value, against.is_significant) == (None, None, False)
     assert list(row.tasks) == ["ohlc", "bands", "volatility"]
-    assert (row.best_epoch, row.epochs_run, row.seconds) == (4, 9, 62.0)
+    assert (row.best_epoch, row.epochs_run, row.total_seconds) == (4, 9, 62.0)
     assert row.hit_rate == 1.0  # towards the truth in every window
 
 
@@ -184,7 +184,7 @@ def test_the_summary_holds_medians_over_series(make_metadata) -> None:
     assert naive.median_multiple == pytest.approx(0.8)
     assert naive.median_skill == pytest.approx(0.2)
     assert (naive.num_beating, naive.num_losing, naive.num_series) == (2, 1, 3)
-    assert (median(row.best_epoch for row in rows), median(row.seconds for row in rows)) == (4.0, 62.0)
+    assert (median(row.best_epoch for row in rows), median(row.total_seconds for row in rows)) == (4.0, 62.0)
 
 
 def test_an_even_number_of_series_has_the_mean_of_the_middle_two_as_median(make_metadata) -> None:

@@ -167,7 +167,7 @@ def print_leaderboard(rows: Sequence[LeaderboardRow]) -> None:
     for row in rows:
         multiples = (_multiple(row.compared[key]) if key in row.compared else "" for key in every)
         about = "" if row.hit_rate is None else percent(row.hit_rate), epochs(row.best_epoch, row.epochs_run)
-        cells.append([row.series, *multiples, *about, f"{row.seconds:.1f}"])
+        cells.append([row.series, *multiples, *about, f"{row.total_seconds:.1f}"])
     demo = " - DEMO MARKET, simulated, not a real coin" if any(row.source == "demo" for row in rows) else ""
     title = f"Leaderboard: mean absolute error as a multiple of a forecast without a network{demo}"
     print_table(Table(header, cells, title))

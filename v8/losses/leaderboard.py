@@ -57,6 +57,16 @@ class SeriesResult:
         """Wall time over all stages, in seconds."""
         return math.fsum(self.seconds.values())
 
+    @property
+    def hit_rate(self) -> float | None:
+        """Share of windows whose direction at step 1 was right, 0 to 1; None without any."""
+        return self.judgement.direction[0].rate
+
+    @property
+    def hit_rate_95(self) -> tuple[float, float] | None:
+        """Its 95 % interval, for as many windows as are effective."""
+        return self.judgement.direction[0].interval
+
 
 _RESULT: Final = TypeAdapter(SeriesResult)
 
@@ -180,18 +190,11 @@ class TaskScore:
 Scored = TypeVar("Scored", bound=TaskScore)
 
 
-@dataclass(frozen=True)
-class LeaderboardRow:
-    """One finished series."""
+@dataclass(frozen=True, kw_only=True)
+class LeaderboardRow(SeriesResult):
+    """One finished series beside the others."""
 
-    series: str  # its name, "BTCUSDT-15m"
-    source: str  # name of the candle source; "demo" is a simulated market
     tasks: Mapping[str, TaskScore]  # score of each task of the profile, in the order of `v8.tasks.TASKS`
-    hit_rate: float | None  # share of windows whose direction at step 1 was right, 0 to 1; None without any
-    hit_rate_95: tuple[float, float] | None  # its 95 % interval, for as many windows as are effective
-    best_epoch: int  # epoch whose weights were kept; 0 is the untrained network
-    epochs_run: int  # epochs trained
-    seconds: float  # wall time over all stages, in seconds
 
     @property
     def compared(self) -> dict[tuple[str, str], Against]:
@@ -209,19 +212,7 @@ def rank_results(results: Iterable[SeriesResult]) -> list[LeaderboardRow]:
             those = [TaskScore(one.against(task), one.against(task, best)) for one in having.values()]
             for series, score in zip(having, with_corrected(those), strict=True):
                 scores[series][task] = score
-    rows = [
-        LeaderboardRow(
-            series=result.series,
-            source=result.source,
-            tasks=scores[result.series],
-            hit_rate=result.judgement.direction[0].rate,
-            hit_rate_95=result.judgement.direction[0].interval,
-            best_epoch=result.best_epoch,
-            epochs_run=result.epochs_run,
-            seconds=result.total_seconds,
-        )
-        for result in judged
-    ]
+    rows = (LeaderboardRow(**vars(result), tasks=scores[result.series]) for result in judged)
     return sorted(rows, key=_rank)
 
 
@@ -258,7 +249,7 @@ def _csv_cells(row: LeaderboardRow) -> list[object]:
         for kind, columns in _COLUMNS.items()
     )
     ends = row.hit_rate_95 or (None, None)
-    about = [row.hit_rate, *ends, row.best_epoch, row.epochs_run, round(row.seconds, 3)]
+    about = [row.hit_rate, *ends, row.best_epoch, row.epochs_run, round(row.total_seconds, 3)]
     return [*map(_no_formula, (row.series, row.source)), *of_naive, *about, *of_best]
 
 

@@ -9,7 +9,7 @@ so beside its name.
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import yaml
 from huggingface_hub import EvalResult, ModelCardData
@@ -194,7 +194,7 @@ def model_card(
     lines = "".join(f"- {series}: {reason}\n" for series, reason in sorted(held_back.items()))
     is_tested = any(score.naive.p_value is not None for row in rows for score in row.tasks.values())
     return _CARD.format(
-        front_matter=_front_matter(run.profile_name, results, rows),
+        front_matter=_front_matter(run.profile_name, rows),
         profile=run.profile_name,
         models=plural(len(metadata), "forecaster"),
         lookback=first.lookback_bars,
@@ -215,22 +215,21 @@ def model_card(
     )
 
 
-def _front_matter(profile: str, results: Sequence[SeriesResult], rows: Sequence[LeaderboardRow]) -> str:
-    tests = {result.series: result.split["test"] for result in results}
+def _front_matter(profile: str, rows: Sequence[LeaderboardRow]) -> str:
     data = ModelCardData(
         library_name="keras",
         license=LICENSE,
         pipeline_tag=PIPELINE,
         tags=list(TAGS),
         model_name=profile,
-        eval_results=[result for row in rows for result in _eval_results(row, tests[row.series])],
+        eval_results=[result for row in rows for result in _eval_results(row)],
     )
     content = data.to_dict()  # type: ignore[no-untyped-call]
     # One metric a line, so that a change of the card is easy to see.
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1_000, default_flow_style=None)
 
 
-def _eval_results(row: LeaderboardRow, test: Mapping[str, Any]) -> Iterator[EvalResult]:
+def _eval_results(row: LeaderboardRow) -> Iterator[EvalResult]:
     """Write one series as the Hub's model index wants it: task, data set, a result per metric."""
     error = "mean absolute error over that of the"
     for task, score in row.tasks.items():
@@ -249,7 +248,7 @@ def _eval_results(row: LeaderboardRow, test: Mapping[str, Any]) -> Iterator[Eval
                     dataset_type=row.series,
                     dataset_name=f"{row.series} candles ({row.source})",
                     dataset_split="test",
-                    dataset_args={name: test[name] for name in ("first_open", "last_open")},
+                    dataset_args={name: row.split["test"][name] for name in ("first_open", "last_open")},
                     metric_type=kind,
                     metric_name=f"{TASKS[task].title}: {meaning}",
                     metric_value=value,

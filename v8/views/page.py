@@ -87,8 +87,7 @@ def run_page(run: RunRecord, results: Sequence[SeriesResult], sections: Mapping[
         parts += [element("h2", "Leaderboard"), charts, *leaderboard(rows, "#{}")]
     parts += _reading_guide(results)
     if rows:
-        seconds = {result.series: result.seconds for result in results}
-        stages = figures.stage_figure({row.series: seconds[row.series] for row in rows})
+        stages = figures.stage_figure({row.series: row.seconds for row in rows})
         label = "Wall time per stage and series, in seconds; members of one fleet share its time evenly."
         shown = _folded("Time of each series", plot(stages, label), is_folded=is_folded)
         parts += [element("h2", "Series"), *(sections[row.series] for row in rows)]
@@ -190,7 +189,7 @@ def leaderboard(rows: Sequence[LeaderboardRow], link: str) -> Iterator[Html]:
     best, run = (median(getattr(row, name) for row in rows) for name in ("best_epoch", "epochs_run"))
     middle = [number(wins.median_multiple) for wins in every.values()]
     middle += [percent(median(row.hit_rate for row in rows)), epochs(best or 0, run or 0)]
-    lines = [["median", *middle, duration(median(row.seconds for row in rows))]]
+    lines = [["median", *middle, duration(median(row.total_seconds for row in rows))]]
     for row in rows:
         told = row.compared
         cells: list[str] = [element("a", row.series, href=link.format(row.series))]
@@ -198,7 +197,7 @@ def leaderboard(rows: Sequence[LeaderboardRow], link: str) -> Iterator[Html]:
             lacking = "no such task" if key[1] == called(NAIVE) else ABSENT
             cells.append(_multiple_cell(told[key]) if key in told else lacking)
         cells.append(element("span", percent(row.hit_rate), title=f"95 %: {_ends(row.hit_rate_95)}"))
-        lines.append([*cells, epochs(row.best_epoch, row.epochs_run), duration(row.seconds)])
+        lines.append([*cells, epochs(row.best_epoch, row.epochs_run), duration(row.total_seconds)])
     groups = [("", 1), *spans.items(), ("", 3)]
     yield element("p", LEADERBOARD_NOTE, class_="soft")
     yield shown_table(Table(head, lines), groups=groups, class_="wrapped")
