@@ -126,41 +126,29 @@ def valid_rows(candles: Candles, columns: Sequence[str]) -> list[slice]:
 
     A DataError tells that no piece is longer than the warm-up, or that candles lack what a column needs.
     """
-    _require_inputs(candles, columns)
-    warmup = warmup_bars(columns)
-    found = pieces(candles.segment)
+    warmup, found = warmup_bars(columns), pieces(candles.segment)
     rows = [slice(piece.start + warmup, piece.stop) for piece in found if piece.stop - piece.start > warmup]
-    if not rows:
-        longest = max((piece.stop - piece.start for piece in found), default=0)
-        raise DataError(
-            where=f"features of {candles.series}",
-            rule=f"needs at least {warmup + 1} candles without a gap ({warmup} warm-up + 1)",
-            got=f"{len(candles)} candles, at most {longest} of them without a gap"
-            + "".join(f"; {count:,} bars lack {name}" for name, count in candles.report.lacking.items()),
-            fix="Fetch a longer history with param:bars",
-        )
-    return rows
-
-
-def _require_inputs(candles: Candles, columns: Sequence[str]) -> None:
-    needing = [] if candles.has_volume else indicators.reading_volume(columns)
-    if needing:
-        raise DataError(
-            where=f"features of {candles.series}",
-            rule=f"{listed(needing)} is computed from the volume",
-            got=f"candles without a volume from {candles.source}",
-            fix=f"Take {listed(needing)} out of the profile's key features, or give candles with a volume",
-        )
+    reading = [] if candles.has_volume else indicators.reading_volume(columns)
     lacking = [name for name in indicators.needed_beside(columns) if name not in candles.beside]
-    if lacking:
+    if reading:
+        rule = f"{listed(reading)} is computed from the volume"
+        got = f"candles without a volume from {candles.source}"
+        fix = f"Take {listed(reading)} out of the profile's key features, or give candles with a volume"
+    elif lacking:
+        needing = [name for name in columns if is_covariate(name)]
+        rule = f"{listed(needing)} need {listed(lacking)} beside the candles"
         origins = listed(list(dict.fromkeys(parted(name)[0] for name in lacking)))
-        raise DataError(
-            where=f"features of {candles.series}",
-            rule=f"{listed([name for name in columns if is_covariate(name)])} need {listed(lacking)} "
-            "beside the candles",
-            got=f"candles without anything of {origins} beside them",
-            fix='Give them, too: covariates={"BTCUSDT": candles, "funding.csv": table} in Python',
-        )
+        got = f"candles without anything of {origins} beside them"
+        fix = 'Give them, too: covariates={"BTCUSDT": candles, "funding.csv": table} in Python'
+    elif not rows:
+        longest = max((piece.stop - piece.start for piece in found), default=0)
+        rule = f"needs at least {warmup + 1} candles without a gap ({warmup} warm-up + 1)"
+        got = f"{len(candles)} candles, at most {longest} of them without a gap"
+        got += "".join(f"; {count:,} bars lack {name}" for name, count in candles.report.lacking.items())
+        fix = "Fetch a longer history with param:bars"
+    else:
+        return rows
+    raise DataError(where=f"features of {candles.series}", rule=rule, got=got, fix=fix)
 
 
 def assemble(candles: Candles, rows: Sequence[slice], columns: Mapping[str, Runs]) -> FeatureTable:
@@ -328,15 +316,12 @@ def _require_finite(candles: Candles, columns: Mapping[str, Column]) -> None:
     if not columns or np.isfinite(np.concatenate([*columns.values()])).all():
         return
     others = [name for name, values in columns.items() if not np.isfinite(values).all()]
+    rule = "every value is a finite number in single precision (up to 3.4e38)"
     fix = f"Check the prices and volumes of these candles with `{command('data')}`"
     if indicators.is_of_package(others[0]):
         origin, plain = parted(others[0])
         filled = beside(origin, with_filling(plain))
         stands = f"Name {filled}, which lets its last value stand, or leave it out"
         fix = stands if filled in FEATURES else "Leave it out: the market is flat there"
-    raise DataError(
-        where=f"features of {candles.series}",
-        rule="every value is a finite number in single precision (up to 3.4e38)",
-        got=f"others in {listed(others)}",
-        fix=fix,
-    )
+    got = f"others in {listed(others)}"
+    raise DataError(where=f"features of {candles.series}", rule=rule, got=got, fix=fix)

@@ -135,10 +135,10 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
 def _span(table: FeatureTable, rows: tuple[int, int], name: str, profile: Profile) -> Span:
     found = window_anchors(table.segment, rows, profile.lookback_bars, profile.horizon_bars)
     if not len(found):
+        window_bars = profile.lookback_bars + profile.horizon_bars
         raise DataError(
             where=str(table.series),
-            rule=f"the {name} span needs an unbroken stretch of "
-            f"{profile.lookback_bars + profile.horizon_bars} bars",
+            rule=f"the {name} span needs an unbroken stretch of {window_bars} bars",
             got="holes in the candles that leave none",
             fix=f"Fetch a longer history with param:bars (at least {rows_needed(profile)} unbroken rows)",
         )
