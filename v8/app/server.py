@@ -43,11 +43,7 @@ _FILES: Final = {
 
 
 class UnknownSeriesError(Exception):
-    """A series that is asked for and not shown."""
-
-    def __init__(self, name: str, fleet: Fleet) -> None:
-        super().__init__(name)
-        self.content = answers.unknown_series(name, fleet.metadata)
+    """A series that is asked for and not shown; its argument is what is answered."""
 
 
 class Site:
@@ -198,7 +194,7 @@ async def _finished(kept: Promise) -> Any:
 def _find(fleet: Fleet, name: str) -> Series:
     found = next((series for series in fleet.metadata if str(series) == name), None)
     if found is None:
-        raise UnknownSeriesError(name, fleet)
+        raise UnknownSeriesError(answers.unknown_series(name, fleet.metadata))
     return found
 
 
@@ -218,7 +214,7 @@ def _content_of(error: V8Error | TimeoutError, series: str) -> dict[str, Any]:
 async def _on_error(request: Request, error: Any) -> Response:
     """Tell what strangers may read; of a mistake of ours the server's own output has the traceback."""
     if isinstance(error, UnknownSeriesError):
-        return json_answer(error.content, 404)
+        return json_answer(error.args[0], 404)
     if isinstance(error, HTTPException):
         content = answers.fault("address", "is one that /openapi.json lists", "another", "Look there")
         return json_answer(content, error.status_code)

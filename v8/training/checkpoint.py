@@ -97,19 +97,19 @@ class Checkpoint:
 
     def require_fit(self, state: FleetState) -> None:
         """Check that it can take the place of an untrained model's state, or raise ArtifactError."""
-        ours = (_layout(self.state), _layout(self.best_weights))
-        if ours != (_layout(state), _layout(state.weights)):
+
+        def layout(part: Any) -> Any:
+            return keras.tree.map_structure(
+                lambda array: (np.shape(array), np.asarray(array).dtype.str), part
+            )
+
+        if layout((self.state, self.best_weights)) != layout((state, state.weights)):
             raise ArtifactError(
                 where="a checkpoint",
                 rule="must hold the arrays of this network",
                 got="others",
                 fix="Remove it to train this series from its first epoch",
             )
-
-
-def _layout(part: Any) -> Any:
-    """Return the shape and type of every array, in the structure they stand in."""
-    return keras.tree.map_structure(lambda array: (np.shape(array), np.asarray(array).dtype.str), part)
 
 
 def _stored(content: dict[str, NDArray[Any]], name: str) -> Any:
