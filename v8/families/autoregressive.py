@@ -103,16 +103,13 @@ class _RecurrentDecoder:
     def __init__(
         self, layers: Layers, kind: str, states: States, dropout: float, look: Callable[[Any], Any]
     ) -> None:
-        names = [f"decoder_{number}" for number in range(1, len(states) + 1)]
+        self._ops, self._states, self._look = layers.keras.ops, states, look
         made, options = f"{kind}Cell", dict[str, bool]()
         if layers.truth_BHC is not None:
             made, options = kind, {"return_sequences": True}
-        self._ops, self._states, self._look = layers.keras.ops, states, look
-        self._cells = [
-            layers.loop(made, one[0].shape[-1], name, **options)
-            for one, name in zip(states, names, strict=True)
-        ]
-        self._drops = [layers.dropout(name, dropout if place else 0.0) for place, name in enumerate(names)]
+        named = {f"decoder_{number}": own[0].shape[-1] for number, own in enumerate(states, 1)}
+        self._cells = [layers.loop(made, units, name, **options) for name, units in named.items()]
+        self._drops = [layers.dropout(name, dropout if place else 0.0) for place, name in enumerate(named)]
 
     def following(self, candle_B1C: Any) -> Any:
         """Take one step, and look at the window."""
@@ -136,12 +133,6 @@ class Memory(NamedTuple):
 
     keys_BNKS: Any
     values_BNSK: Any
-
-    def with_more(self, more: "Memory", layers: Layers) -> "Memory":
-        """Return both, the newer ones last."""
-        join = layers.keras.ops.concatenate
-        keys = join([self.keys_BNKS, more.keys_BNKS], axis=-1)
-        return Memory(keys, join([self.values_BNSK, more.values_BNSK], axis=-2))
 
 
 class Attention:
@@ -172,9 +163,13 @@ class Attention:
         self._value = part("value", "bsd,dnk->bnsk", (num_heads, num_keys, size), "nk")
         self._output = part("output", "bntk,nkd->btd", (num_queries, width), "d")
 
-    def memory(self, x_BSD: Any) -> Memory:
-        """Make keys and values."""
-        return Memory(self._key(x_BSD), self._value(x_BSD))
+    def memory(self, x_BSD: Any, past: Memory | None = None) -> Memory:
+        """Make keys and values, behind those that are kept."""
+        new = Memory(self._key(x_BSD), self._value(x_BSD))
+        if past is None:
+            return new
+        keys, values = zip(past, new, strict=True)
+        return Memory(self._ops.concatenate(keys, axis=-1), self._ops.concatenate(values, axis=-2))
 
     def read(self, x_BTD: Any, memory: Memory, mask_TS: NDArray[np.float32] | None = None) -> Any:
         """Attend from x to a memory, (B, T, D); the mask is added to the scores."""
@@ -353,7 +348,8 @@ class _Layer:
             norm = layers.keras.layers.LayerNormalization(dtype=layers.precision, name=f"{name}_{part}_norm")
             return lambda x, y: norm(x + drop(y))
 
-        self._layers, self._num_bars, self._past = layers, num_bars, list[Memory]()
+        self._num_bars = num_bars
+        self._past: Memory | None = None
         self._own = attention("own", num_bars)
         self._widen = layers.dense(units, f"{name}_widen", "gelu")
         self._narrow = layers.dense(network.width, f"{name}_narrow")
@@ -369,9 +365,8 @@ class _Layer:
 
     def following(self, x_B1D: Any) -> Any:
         """Attend to the bars so far, which are kept; later ones do not exist yet."""
-        new = self._own.memory(x_B1D)
-        self._past = [self._past[0].with_more(new, self._layers) if self._past else new]
-        return self._rest(x_B1D, self._own.read(x_B1D, self._past[0]))
+        self._past = self._own.memory(x_B1D, self._past)
+        return self._rest(x_B1D, self._own.read(x_B1D, self._past))
 
     def whole(self, x_BHD: Any) -> Any:
         """Attend from every bar to itself and those before it."""
