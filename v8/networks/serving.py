@@ -43,15 +43,7 @@ from v8.columns import (
     parted,
     range_column,
 )
-from v8.formulas.ranges import (
-    MEMBERS,
-    NUM_PATHS,
-    RangeEnsemble,
-    known_ranges,
-    move_terms,
-    path_medians,
-    path_quantiles,
-)
+from v8.formulas import ranges
 from v8.networks.published import PublishedModel
 from v8.profile import Profile
 from v8.quantile_levels import MEDIAN, apart, outer, quantile_output, signed_sums
@@ -104,7 +96,7 @@ class ServingModel(PublishedModel):
         load_scaling(graph.model, scaling)
         graph.holder = self
 
-    def fold_ensemble(self, ensemble: RangeEnsemble, shares: Mapping[str, Floats]) -> None:
+    def fold_ensemble(self, ensemble: ranges.RangeEnsemble, shares: Mapping[str, Floats]) -> None:
         """Make it mix its network's forecasts with those of formulas: shares per task, shape (M, H)."""
         floor = ensemble.floor
         fitted = {
@@ -191,7 +183,7 @@ def load_scaling(model: keras.Model, scaling: Scaling) -> None:
             layer.set_weights([np.array([[UNFITTED_FLOOR, np.log(UNFITTED_FLOOR), 0.0]])])
         elif layer.name.startswith(SHARES_PREFIX):
             alone = np.zeros(layer.kernel.shape)
-            alone[MEMBERS.index("network")] = 1.0
+            alone[ranges.MEMBERS.index("network")] = 1.0
             layer.set_weights([alone])
         elif layer.name in (RANGES, PATHS) or layer.name.startswith((MOVES_PREFIX, WIDTHS_PREFIX)):
             layer.set_weights([np.zeros(weight.shape) for weight in layer.weights])
@@ -341,8 +333,8 @@ def _with_formulas(
     tasks = profile.shape.tasks
     has_window = any(task.has_window for task in tasks)
     standing = standing_closes(ops, closes_BK, profile.horizon_bars, has_window=has_window)
-    terms = move_terms(ops, standing, ranges_BH)
-    paths = untrained("bh,phc->bphc", (NUM_PATHS, profile.horizon_bars, len(OHLC)), PATHS)
+    terms = ranges.move_terms(ops, standing, ranges_BH)
+    paths = untrained("bh,phc->bphc", (ranges.NUM_PATHS, profile.horizon_bars, len(OHLC)), PATHS)
     walked, beside = _walked(profile, closes_BK, paths(ranges_BH))
     last_B11 = ops.expand_dims(ops.take(closes_BK, [closes_BK.shape[1] - 1], axis=1), -1)
     mixed = {}
@@ -359,9 +351,9 @@ def _walked(profile: Profile, closes_BK: Any, moved_BPHC: Any) -> tuple[dict[str
     """Return the medians over the paths, (B, H, C), and the distances of the outer quantiles from them."""
     tasks, levels = profile.shape.tasks, profile.quantiles
     if not levels:
-        return path_medians(ops, tasks, closes_BK, moved_BPHC), {}
+        return ranges.path_medians(ops, tasks, closes_BK, moved_BPHC), {}
     medians, beside = {}, {}
-    for task, values_BHQC in path_quantiles(ops, levels, tasks, closes_BK, moved_BPHC).items():
+    for task, values_BHQC in ranges.path_quantiles(ops, levels, tasks, closes_BK, moved_BPHC).items():
         medians[task], distance_BHLC = apart(ops, levels, values_BHQC)
         shape = tuple(distance_BHLC.shape[1:])
         beside[task] = untrained("bhlc,hlc->bhlc", shape, WIDTHS_PREFIX + task)(distance_BHLC)
@@ -373,7 +365,7 @@ def _forecast_ranges(profile: Profile, window_BTF: Any) -> Any:
     first_B = ops.take(ops.take(window_BTF, 0, axis=2), 0, axis=1)
     row_BK = looked_up(first_B, 3, LIMITS)
     floor_B1, log_floor_B1, most_B1 = (ops.take(row_BK, [place], axis=1) for place in range(3))
-    known, newest_BF = known_ranges(profile), ops.take(window_BTF, profile.lookback_bars - 1, axis=1)
+    known, newest_BF = ranges.known_ranges(profile), ops.take(window_BTF, profile.lookback_bars - 1, axis=1)
     high_BT, low_BT = (ops.take(window_BTF, profile.features.index(name), axis=2) for name in (HIGH, LOW))
     behind = [candle_deviations(high_BT, low_BT, known.from_candles)]
     if known.from_features:

@@ -26,15 +26,7 @@ from numpy.typing import NDArray
 from v8.errors import ArtifactError, DivergedError, StorageError, shown
 from v8.hardware import backend_name, device_of, memory_of
 from v8.invocation import collected_later
-from v8.networks.networks import (
-    build_network,
-    counterparts,
-    has_teacher,
-    load,
-    num_parameters,
-    stack,
-    unstack,
-)
+from v8.networks import networks
 from v8.networks.serving import ServingGraph, ServingModel
 from v8.profile import Profile
 from v8.training.checkpoint import Checkpoint
@@ -134,10 +126,10 @@ class Trainer:
         self.precision = precision
         self.num_parts = num_parts or profile.training.num_parts(is_on_gpu=True)
         self.check = check
-        self.network = build_network(profile, seed=0, precision=precision)
+        self.network = networks.build_network(profile, seed=0, precision=precision)
         self._trained = self.network
-        if has_teacher(profile):
-            self._trained = build_network(profile, seed=0, precision=precision, is_taught=True)
+        if networks.has_teacher(profile):
+            self._trained = networks.build_network(profile, seed=0, precision=precision, is_taught=True)
         self._programs: dict[int, Program] = {}
         self._serving: dict[Hashable, ServingGraph] = {}
         self.devices: dict[int, str] = {}
@@ -146,7 +138,7 @@ class Trainer:
     @property
     def num_parameters(self) -> int:
         """Trainable numbers of one network."""
-        return num_parameters(self.network)
+        return networks.num_parameters(self.network)
 
     def fit(
         self,
@@ -176,18 +168,19 @@ class Trainer:
         """
         structure = data.scaling.structure
         if structure not in self._serving:
-            network = build_network(self.profile, seed=0)
+            network = networks.build_network(self.profile, seed=0)
             self._serving[structure] = ServingGraph(self.profile, data.scaling, network)
         return ServingModel(self._serving[structure], data.scaling, weights)
 
     def first_state(self, members: Sequence[Member]) -> FleetState:
         """Return the untrained state of a fleet: weights by each seed, heads at each constant."""
-        build, networks = partial(build_network, self.profile, precision=self.precision, is_taught=True), []
+        build = partial(networks.build_network, self.profile, precision=self.precision, is_taught=True)
+        drawn = []
         for member in members:
             start: dict[str, Any] = {task.task: task.start for task in member.data.scaling.tasks}
-            networks.append(build(seed=member.seed, start=start | first_steps(member.data)))
+            drawn.append(build(seed=member.seed, start=start | first_steps(member.data)))
         fleet = self.program(len(members)).fleet
-        load(fleet, networks)
+        networks.load(fleet, drawn)
         return initial_state(fleet, self.precision)
 
     def train_batch(self, state: FleetState, learning_rates: Any, is_active: Any, batch: Batch) -> FleetState:
@@ -212,23 +205,23 @@ class Trainer:
         arrays = unflattened(fleet, weights_P[None])
         for variable, array in zip(fleet.trainable_variables, arrays, strict=True):
             variable.assign(array)
-        own = zip(self._trained.weights, unstack(fleet, 0, self._trained), strict=True)
+        own = zip(self._trained.weights, networks.unstack(fleet, 0, self._trained), strict=True)
         by_weight = {id(weight): array for weight, array in own}
         trained = self._trained.trainable_variables
-        return [by_weight[id(trained[place])] for place in counterparts(self.network, self._trained)]
+        return [by_weight[id(trained[place])] for place in networks.counterparts(self.network, self._trained)]
 
     def program(self, num_models: int) -> Program:
         """Return the program of a fleet size, built on first use and compiled on first call."""
         if num_models not in self._programs:
 
             def stacked(network: keras.Model) -> keras.Model:
-                return stack([network] * num_models, are_directions_merged=num_models > 1)
+                return networks.stack([network] * num_models, are_directions_merged=num_models > 1)
 
             fleet = judged = stacked(self._trained)
             step = compiled_step(fleet, self.profile, self.precision, self.num_parts)
             if self._trained is not self.network:  # what is published has no teacher, and is judged without
                 judged = stacked(self.network)
-            loss = compiled_loss(judged, self.profile, fleet, counterparts(judged, fleet))
+            loss = compiled_loss(judged, self.profile, fleet, networks.counterparts(judged, fleet))
             self._programs[num_models] = Program(fleet, step, loss)
         return self._programs[num_models]
 
