@@ -25,7 +25,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def call(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "V8_HOME": str(place / "home")}
-    return called("backtest", *words, cwd=place, env=env)
+    return called("backtest", *words, cwd=place, env=env, tf=True)
 
 
 def test_a_back_test_says_what_it_found_and_is_continued_only_as_it_was_begun(place: Path) -> None:

@@ -6,12 +6,12 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import Forked
 
 from v8.errors import PublishError, PullError
 from v8.hub import client
@@ -166,14 +166,9 @@ def test_one_ctrl_c_ends_a_stalled_pull_at_once(hub: Any, staged: Staged, route:
     assert "Traceback" not in finished(process).stderr
 
 
-def start(*words: object, **env: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "v8", *map(str, words)],
-        env={**os.environ, **env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def start(*words: object, **env: str) -> Forked:
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return Forked([str(word) for word in words], env={**os.environ, **env}, **streams)
 
 
 def finished(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from forked import called
 
 from v8.errors import ProfileError
 from v8.losses.judgement import Judgement
@@ -160,15 +161,8 @@ def run(make_profile: Callable[..., Profile], tmp_path_factory: pytest.TempPathF
     words = ["--profile", str(place / "tiny.yaml"), "--source", "demo", "--series", "BTCUSDT-15m"]
     words += ["--runs", str(place / "runs"), "--track", "tensorboard", "--track", "wandb"]
     home = {"HOME": str(place), "V8_HOME": str(place / "home"), "WANDB_MODE": "offline"}
-    done = subprocess.run(
-        [sys.executable, "-m", "v8", "run", *words],
-        cwd=REPOSITORY,
-        env={**os.environ, **home, "CUDA_VISIBLE_DEVICES": "-1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    env = {**os.environ, **home, "CUDA_VISIBLE_DEVICES": "-1"}
+    done = called("run", *words, cwd=REPOSITORY, env=env, tf=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "--track" not in done.stdout  # no tracker was dropped
     return place / "runs" / "tiny"
