@@ -182,22 +182,16 @@ class StorageError(V8Error):
     @classmethod
     def of(cls, path: object, error: OSError) -> StorageError:
         """Say what the system said about writing a file."""
-        return cls(
-            where=str(path),
-            rule="must be written",
-            got=error.strerror or type(error).__name__,
-            fix="Make room or choose another place, and repeat the same command; what was finished is kept",
-        )
+        where = str(path)
+        fix = "Make room or choose another place, and repeat the same command; what was finished is kept"
+        return cls(where=where, rule="must be written", got=error.strerror or type(error).__name__, fix=fix)
 
     @classmethod
     def out_of_reach(cls, error: OSError) -> StorageError:
         """Say what the system said about a place that nothing of ours looks after."""
-        return cls(
-            where=str(error.filename or "the system"),
-            rule="must be a place that can be reached",
-            got=error.strerror or type(error).__name__,
-            fix="Check the path, its permissions and the space that is left",
-        )
+        where, rule = str(error.filename or "the system"), "must be a place that can be reached"
+        fix = "Check the path, its permissions and the space that is left"
+        return cls(where=where, rule=rule, got=error.strerror or type(error).__name__, fix=fix)
 
 
 class PublishError(V8Error):

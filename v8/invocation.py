@@ -51,12 +51,8 @@ def explained_start() -> Iterator[None]:
 
 
 def _wrong_python(rule: str, got: str) -> V8Error:
-    return V8Error(
-        where="v8",
-        rule=rule,
-        got=f"{got} in {sys.executable}",
-        fix="Start it as scripts/v8, which installs what is missing into .venv, or with .venv/bin/python",
-    )
+    fix = "Start it as scripts/v8, which installs what is missing into .venv, or with .venv/bin/python"
+    return V8Error(where="v8", rule=rule, got=f"{got} in {sys.executable}", fix=fix)
 
 
 @contextmanager

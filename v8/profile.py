@@ -402,12 +402,9 @@ def load_profile(name_or_path: str) -> Profile:
     if path.suffix not in (".yaml", ".yml"):
         if name_or_path not in (names := profile_names()):
             rather = advice(name_or_path, names, "Choose one of these")
-            raise ProfileError(
-                where=f"param:profile {name_or_path}",
-                rule=f"a shipped profile is one of {', '.join(names)}",
-                got=repr(name_or_path),
-                fix=f"{rather}; a file of your own needs its .yaml ending",
-            )
+            where, rule = f"param:profile {name_or_path}", f"a shipped profile is one of {', '.join(names)}"
+            fix = f"{rather}; a file of your own needs its .yaml ending"
+            raise ProfileError(where=where, rule=rule, got=repr(name_or_path), fix=fix)
         path = config_path(name_or_path)
     return _validated(read_yaml(path), _PROFILE, where=str(path))
 
@@ -415,23 +412,17 @@ def load_profile(name_or_path: str) -> Profile:
 def require_trainable(profile: Profile) -> None:
     """Raise a ProfileError if a recorded profile has a calibration of before, which nothing fits any more."""
     if profile.calibration in FORMER_CALIBRATIONS:
-        raise ProfileError(
-            where=f"profile {profile.name}, key calibration",
-            rule="must be 'ensemble' or 'none' to be trained; models of before forecast as ever",
-            got=repr(profile.calibration),
-            fix="Train a profile with calibration: ensemble",
-        )
+        where, got = f"profile {profile.name}, key calibration", repr(profile.calibration)
+        rule = "must be 'ensemble' or 'none' to be trained; models of before forecast as ever"
+        raise ProfileError(where=where, rule=rule, got=got, fix="Train a profile with calibration: ensemble")
 
 
 def network_outputs(profile: Profile) -> NetworkOutputs:
     """Return what makes the layers of a profile's network; a ProfileError where it is a formula."""
     if profile.family.outputs is None:
-        raise ProfileError(
-            where=f"profile {profile.name}",
-            rule="must have a network, for this is about training one",
-            got=f"the formula {profile.network.family}, which is fitted",
-            fix="Name another profile, such as aligned",
-        )
+        where, rule = f"profile {profile.name}", "must have a network, for this is about training one"
+        got = f"the formula {profile.network.family}, which is fitted"
+        raise ProfileError(where=where, rule=rule, got=got, fix="Name another profile, such as aligned")
     return profile.family.outputs
 
 

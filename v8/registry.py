@@ -17,12 +17,8 @@ from v8.errors import ProfileError
 def require_package(package: str, *, where: str, rule: str) -> None:
     """Refuse what needs an optional package that is not installed."""
     if find_spec(package) is None:
-        raise ProfileError(
-            where=where,
-            rule=rule,
-            got="none installed",
-            fix=f"Run: {sys.executable} -m pip install {package}",
-        )
+        fix = f"Run: {sys.executable} -m pip install {package}"
+        raise ProfileError(where=where, rule=rule, got="none installed", fix=fix)
 
 
 class Named(Protocol):
@@ -61,12 +57,9 @@ class Registry(dict[str, T], Generic[T]):
     def register(self, entry: T) -> T:
         """Add one under its name and return it."""
         if entry.name in self:
-            raise ProfileError(
-                where=f"{self.kind} {entry.name}",
-                rule=f"each {self.kind} is registered once",
-                got=f"a second one of that name ({entry.sentence})",
-                fix="Give it another name",
-            )
+            where, rule = f"{self.kind} {entry.name}", f"each {self.kind} is registered once"
+            got = f"a second one of that name ({entry.sentence})"
+            raise ProfileError(where=where, rule=rule, got=got, fix="Give it another name")
         self[entry.name] = entry
         return entry
 
@@ -79,12 +72,9 @@ class Registry(dict[str, T], Generic[T]):
             word = name[:_MOST_COMPARED].lower()
             told = (each.name for each in self.values() if len(word) > 2 and word in each.sentence.lower())
             near = nearest(name, self) or next(told, None)
-            raise ProfileError(
-                where=where or f"{self.kind} {name}",
-                rule=f"a {self.kind} is one of {', '.join(self)}",
-                got=repr(name),
-                fix=f"Did you mean {near}" if near else "Choose one of these",
-            )
+            rule = f"a {self.kind} is one of {', '.join(self)}"
+            fix = f"Did you mean {near}" if near else "Choose one of these"
+            raise ProfileError(where=where or f"{self.kind} {name}", rule=rule, got=repr(name), fix=fix)
         return self[name]
 
 

@@ -88,12 +88,9 @@ def _series_of(candles: Candles | GivenCandles) -> Series:
     step_s = float(np.median(steps_s)) if len(steps_s) else 0.0
     names = [name for name, bar_s in TIMEFRAME_S.items() if bar_s == step_s]
     if not names:
-        raise DataError(
-            where="candles=",
-            rule=f"open apart by one of {', '.join(TIMEFRAME_S)}",
-            got=f"mostly {step_s:,.10g} s",
-            fix='Name the series, for example series="BTCUSDT-15m"',
-        )
+        rule = f"open apart by one of {', '.join(TIMEFRAME_S)}"
+        fix = 'Name the series, for example series="BTCUSDT-15m"'
+        raise DataError(where="candles=", rule=rule, got=f"mostly {step_s:,.10g} s", fix=fix)
     return Series(UNNAMED, names[0])
 
 
@@ -221,12 +218,9 @@ class Forecaster(artifacts.Forecaster):
         `PublishError` if it may not or cannot be published.
         """
         if self.folder is None or not (self.folder.parent / RUN_FILE).exists():
-            raise PublishError(
-                where=str(self.series),
-                rule="a model is published from the run that trained it",
-                got="one that was loaded from elsewhere",
-                fix='Load it from its run: v8.load("runs/aligned", "BTCUSDT-15m")',
-            )
+            where, rule = str(self.series), "a model is published from the run that trained it"
+            fix = 'Load it from its run: v8.load("runs/aligned", "BTCUSDT-15m")'
+            raise PublishError(where=where, rule=rule, got="one that was loaded from elsewhere", fix=fix)
         return publish_folder(self.folder.parent, repo, series=[str(self.series)], is_private=private)
 
     @in_python

@@ -131,12 +131,10 @@ class Run(Mapping[str, TrainedSeries]):
     def __getitem__(self, series: object) -> TrainedSeries:
         if not isinstance(series, str) or series not in self.series:
             advice = series_advice(str(series), self.series, "Choose one of these")
-            raise _NoSeriesError(
-                where=f"{self.path}, series {shown(repr(series), 60)}",
-                rule="must be finished in this run",
-                got=listed(self.series) or "no finished series",
-                fix=advice if self.series else "Train it first",
-            )
+            where = f"{self.path}, series {shown(repr(series), 60)}"
+            got = listed(self.series) or "no finished series"
+            fix = advice if self.series else "Train it first"
+            raise _NoSeriesError(where=where, rule="must be finished in this run", got=got, fix=fix)
         return TrainedSeries(served_folder(self.path, series), self._models)
 
     def __iter__(self) -> Iterator[str]:
@@ -323,12 +321,9 @@ def _frames(
     """
     frames = candles if isinstance(candles, Mapping) else dict.fromkeys(names[:1], candles)
     if not frames or (len(names) != 1 and not isinstance(candles, Mapping)):
-        raise ProfileError(
-            where="series=",
-            rule="names the one series that a frame holds",
-            got=repr(names),
-            fix='Write for example series="BTCUSDT-15m", or give a mapping of frames by series',
-        )
+        rule = "names the one series that a frame holds"
+        fix = 'Write for example series="BTCUSDT-15m", or give a mapping of frames by series'
+        raise ProfileError(where="series=", rule=rule, got=repr(names), fix=fix)
     return frames
 
 

@@ -172,12 +172,9 @@ class Desk:
     def _issued(self, fleet: Fleet, series: Series) -> tuple[Any, float]:
         try:
             if series not in fleet.metadata:
-                raise DataError(
-                    where=str(series),
-                    rule="is one of the series that are shown",
-                    got="a series whose model is not there any more",
-                    fix="Choose another one",
-                )
+                rule = "is one of the series that are shown"
+                got = "a series whose model is not there any more"
+                raise DataError(where=str(series), rule=rule, got=got, fix="Choose another one")
             issued = self._issue(fleet, series)
         except V8Error as error:
             self._say(str(error))

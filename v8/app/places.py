@@ -155,12 +155,9 @@ def _fleet(label: str, revision: str | None, folders: Mapping[str, Path]) -> Fle
         except V8Error as error:
             refused[name] = str(error)
     if not metadata:
-        raise ArtifactError(
-            where=label,
-            rule="a page needs at least one finished series",
-            got=f"none that can be read: {listed(list(refused.values()))}" if refused else "none",
-            fix="Finish the run first, or name another one",
-        )
+        rule = "a page needs at least one finished series"
+        got = f"none that can be read: {listed(list(refused.values()))}" if refused else "none"
+        raise ArtifactError(where=label, rule=rule, got=got, fix="Finish the run first, or name another one")
     found = {series: folders[str(series)] for series in metadata}
     return Fleet(label, revision, found, metadata, refused)
 

@@ -143,12 +143,10 @@ def listening(host: str, port: int, tell: Tell = lambda text: None) -> Listener:
         return listener
     except (OSError, OverflowError) as error:
         got = getattr(error, "strerror", None) or type(error).__name__
-        raise ProfileError(
-            where=f"param:host {host} param:port {port}",
-            rule="is an address of this machine and a port that is free",
-            got=got,
-            fix="Stop what listens there, or choose another param:port; 0 takes any that is free",
-        ) from error
+        where = f"param:host {host} param:port {port}"
+        rule = "is an address of this machine and a port that is free"
+        fix = "Stop what listens there, or choose another param:port; 0 takes any that is free"
+        raise ProfileError(where=where, rule=rule, got=got, fix=fix) from error
 
 
 class _Server(uvicorn.Server):

@@ -172,12 +172,10 @@ class Forecaster:
             made = split_outputs(forecasts)
             bad = {task: np.count_nonzero(~np.isfinite(values)) for task, values in forecasts.items()}
         if any(bad.values()):
-            raise ArtifactError(
-                where=self._where,
-                rule="must forecast finite numbers from finite candles",
-                got=", ".join(f"{num} of {forecasts[task].size} of {task} not" for task, num in bad.items()),
-                fix="Do not use this model; train the series again, or ask whoever published it",
-            )
+            rule = "must forecast finite numbers from finite candles"
+            got = ", ".join(f"{num} of {forecasts[task].size} of {task} not" for task, num in bad.items())
+            fix = "Do not use this model; train the series again, or ask whoever published it"
+            raise ArtifactError(where=self._where, rule=rule, got=got, fix=fix)
         return made
 
     def predict(
@@ -446,12 +444,9 @@ def _require_spacing(frame: pd.DataFrame, series: Series) -> None:
         return
     step_s = float(np.median(steps_s))
     name = next((f" ({name})" for name, bar_s in TIMEFRAME_S.items() if bar_s == step_s), "")
-    raise DataError(
-        where=str(series),
-        rule=f"reads candles that open {series.bar_s:,} s apart ({series.timeframe})",
-        got=f"rows that are mostly {step_s:,.10g} s apart{name}",
-        fix="Load the forecaster of that timeframe, or fetch candles of this one",
-    )
+    where, rule = str(series), f"reads candles that open {series.bar_s:,} s apart ({series.timeframe})"
+    fix = "Load the forecaster of that timeframe, or fetch candles of this one"
+    raise DataError(where=where, rule=rule, got=f"rows that are mostly {step_s:,.10g} s apart{name}", fix=fix)
 
 
 def _present_s(now_s: int | None) -> int:
@@ -468,12 +463,9 @@ def seconds_of(moment: str | datetime | None, default: int) -> int:
     try:
         return int(pd.to_datetime(moment, utc=True).timestamp())
     except (ValueError, OverflowError, TypeError) as error:  # NaT has no timestamp
-        raise DataError(
-            where="start or end",
-            rule="is a time, such as 2024-08-01 or 2024-08-01T12:00+02:00",
-            got=repr(moment),
-            fix="Write it in ISO 8601; without a zone it is UTC",
-        ) from error
+        rule = "is a time, such as 2024-08-01 or 2024-08-01T12:00+02:00"
+        fix = "Write it in ISO 8601; without a zone it is UTC"
+        raise DataError(where="start or end", rule=rule, got=repr(moment), fix=fix) from error
 
 
 def _require_same(feature: FeatureAbout, where: str) -> None:
@@ -485,12 +477,9 @@ def _require_same(feature: FeatureAbout, where: str) -> None:
     ours = indicators.definitions([name])[name]
     if feature.digest != digest and (feature.digest is not None or feature.definition != ours):
         of_package = ", and the version of ta that it names" if indicators.is_of_package(name) else ""
-        raise ArtifactError(
-            where=f"{where}, feature {name}",
-            rule=f"this v8 computes it as {ours!r}",
-            got=f"another formula, {feature.definition!r}",
-            fix=f"Use the v8 that trained the model{of_package}",
-        )
+        rule, got = f"this v8 computes it as {ours!r}", f"another formula, {feature.definition!r}"
+        fix = f"Use the v8 that trained the model{of_package}"
+        raise ArtifactError(where=f"{where}, feature {name}", rule=rule, got=got, fix=fix)
 
 
 def _contradictions(about: Metadata) -> list[str]:

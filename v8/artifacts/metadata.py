@@ -256,12 +256,10 @@ def verify_model_file(folder: Path, metadata: Metadata) -> Path:
     file, recorded = folder / MODEL_FILE, metadata.model_sha256
     found = digest_file(file) if file.is_file() else None
     if found != recorded:
-        raise ArtifactError(
-            where=str(file),
-            rule=f"must be the file whose sha256 {METADATA_FILE} records ({recorded[:12]})",
-            got="no such file" if found is None else f"a file with sha256 {found[:12]}",
-            fix="Restore the artefact's folder, or start a new run with param:fresh",
-        )
+        rule = f"must be the file whose sha256 {METADATA_FILE} records ({recorded[:12]})"
+        got = "no such file" if found is None else f"a file with sha256 {found[:12]}"
+        fix = "Restore the artefact's folder, or start a new run with param:fresh"
+        raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
     return file
 
 

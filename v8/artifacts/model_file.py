@@ -130,12 +130,9 @@ def require_made_for(file: Path, series: str) -> None:
         raise _foreign(file, f"a {DATE_MEMBER} that is no JSON") from error
     named = about.get(SERIES_KEY, series) if isinstance(about, dict) else None
     if named != series:
-        raise ArtifactError(
-            where=str(file),
-            rule=f"must be a model of {series}, whose metadata it lies beside",
-            got=f"one that was made for {shown(named)}",
-            fix="Restore the artefact's folder, download it again, or train the series",
-        )
+        rule = f"must be a model of {series}, whose metadata it lies beside"
+        fix = "Restore the artefact's folder, download it again, or train the series"
+        raise ArtifactError(where=str(file), rule=rule, got=f"one that was made for {shown(named)}", fix=fix)
 
 
 def load_keras_model(file: Path) -> Any:
@@ -173,12 +170,9 @@ def one_fault(file: Path | str, rule: str) -> Iterator[None]:
         raise
     except Exception as error:  # of any kind: Keras and TensorFlow check nothing, their parts just break
         said = str(error).strip() or "nothing more"
-        raise ArtifactError(
-            where=str(file),
-            rule=rule,
-            got=shown(f"{type(error).__name__}: {said}", 200),
-            fix="Download or train this model again; if that does not help, do not use it",
-        ) from error
+        got = shown(f"{type(error).__name__}: {said}", 200)
+        fix = "Download or train this model again; if that does not help, do not use it"
+        raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix) from error
 
 
 def _require_bounded(file: Path, config: Any) -> None:
@@ -268,12 +262,9 @@ def _check_config(file: Path, content: bytes) -> None:
     if num_layers > MAX_LAYERS:
         raise _foreign(file, f"a {CONFIG_MEMBER} with {num_layers:,} layers")
     if named := sorted(name for name in strange if name is not None):
-        raise ArtifactError(
-            where=str(file),
-            rule="may hold stock Keras layers, operations and initializers only",
-            got=listed(named),
-            fix="Do not load this file with anything; train the model again or ask whoever published it",
-        )
+        rule = "may hold stock Keras layers, operations and initializers only"
+        fix = "Do not load this file with anything; train the model again or ask whoever published it"
+        raise ArtifactError(where=str(file), rule=rule, got=listed(named), fix=fix)
 
 
 def _values(file: Path, config: Any) -> Iterator[tuple[str, Any]]:
@@ -344,9 +335,6 @@ def _plain_bytes(file: Path, weights: Any) -> int:
 
 
 def _foreign(file: Path, got: str) -> ArtifactError:
-    return ArtifactError(
-        where=str(file),
-        rule=f"must be a native Keras file (a zip of {CONFIG_MEMBER}, {DATE_MEMBER} and {WEIGHTS_MEMBER})",
-        got=got,
-        fix="Load only models that v8 saved as .keras; download or train this one again",
-    )
+    rule = f"must be a native Keras file (a zip of {CONFIG_MEMBER}, {DATE_MEMBER} and {WEIGHTS_MEMBER})"
+    fix = "Load only models that v8 saved as .keras; download or train this one again"
+    return ArtifactError(where=str(file), rule=rule, got=got, fix=fix)

@@ -137,12 +137,9 @@ class Serving:
         name = self.generation_of(series)
         folder = artifact_folder(self.run, name, series)
         if name != FIRST and not (folder / METADATA_FILE).is_file():
-            raise ArtifactError(
-                where=str(folder),
-                rule=f"{self.run / SERVING_FILE} says that this generation serves {series}",
-                got="no finished model there",
-                fix=_SERVING_FIX.replace("the file", "the folder").replace("it:", f"{SERVING_FILE}:"),
-            )
+            rule = f"{self.run / SERVING_FILE} says that this generation serves {series}"
+            fix = _SERVING_FIX.replace("the file", "the folder").replace("it:", f"{SERVING_FILE}:")
+            raise ArtifactError(where=str(folder), rule=rule, got="no finished model there", fix=fix)
         return folder
 
     def decisions_about(self, series: str) -> tuple[Decision, ...]:
@@ -341,12 +338,9 @@ def require_same(path: Path, begun: BacktestPlan, asked: BacktestPlan) -> None:
         if getattr(begun, name) != getattr(asked, name)
     ]
     if told:
-        raise ArtifactError(
-            where=str(path),
-            rule="a back-test is continued with what it was begun with",
-            got=f"other values: {listed(told)}",
-            fix="Undo the change, or start another with param:out",
-        )
+        rule = "a back-test is continued with what it was begun with"
+        fix = "Undo the change, or start another with param:out"
+        raise ArtifactError(where=str(path), rule=rule, got=f"other values: {listed(told)}", fix=fix)
 
 
 def _told(value: Any) -> str:

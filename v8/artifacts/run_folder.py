@@ -80,12 +80,9 @@ class CandlePin:
     def require(self, found: CandlePin, series: Series, folder: Path) -> None:
         """Refuse other candles than those a series of a run was started with, by `DataError`."""
         if self.digest != found.digest:
-            raise DataError(
-                where=str(series),
-                rule=f"{folder} was started with {self}",
-                got=str(found),
-                fix="Bring back the same candles, or start a new run beside it with param:fresh",
-            )
+            where = str(series)
+            fix = "Bring back the same candles, or start a new run beside it with param:fresh"
+            raise DataError(where=where, rule=f"{folder} was started with {self}", got=str(found), fix=fix)
 
 
 @dataclass(frozen=True)
@@ -305,19 +302,14 @@ class RunFolder(FolderLock):
             old, new = _flat(record.profile), _flat(begun.profile)
             keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
             changes = [f"{key} {old.get(key)!r} -> {new.get(key)!r}" for key in keys]
-            return ProfileError(
-                where=str(self.path),
-                rule="a run is continued with the profile and budget it was started with",
-                got=f"other values: {listed(changes)}" if changes else "a profile of another format",
-                fix="Undo the change, or start a new run beside it with param:fresh",
-            )
+            rule = "a run is continued with the profile and budget it was started with"
+            got = f"other values: {listed(changes)}" if changes else "a profile of another format"
+            fix = "Undo the change, or start a new run beside it with param:fresh"
+            return ProfileError(where=str(self.path), rule=rule, got=got, fix=fix)
         if record.source != begun.source:
-            return ArtifactError(
-                where=str(self.path),
-                rule=f"the run was started with param:source {record.source} and is continued with it",
-                got=f"param:source {begun.source}",
-                fix="Use the same source, or start a new run beside it with param:fresh",
-            )
+            rule = f"the run was started with param:source {record.source} and is continued with it"
+            fix = "Use the same source, or start a new run beside it with param:fresh"
+            return ArtifactError(where=str(self.path), rule=rule, got=f"param:source {begun.source}", fix=fix)
         return None
 
 
@@ -338,12 +330,9 @@ def read_run(path: Path) -> RunRecord:
     if not file.exists() and not path.is_symlink():
         runs = sorted(str(each.parent) for each in islice(path.glob(f"*/{RUN_FILE}"), _MOST_RUNS))
         kind = f"a folder of runs: {listed(runs)}" if runs else "a folder without one"
-        raise ArtifactError(
-            where=str(path),
-            rule=f"must be the folder of one run, which holds {RUN_FILE}",
-            got=kind if path.is_dir() else "no such folder",
-            fix=f"Name one of its runs, such as {runs[0]}" if runs else f"Train one with `{command('run')}`",
-        )
+        where, rule = str(path), f"must be the folder of one run, which holds {RUN_FILE}"
+        fix = f"Name one of its runs, such as {runs[0]}" if runs else f"Train one with `{command('run')}`"
+        raise ArtifactError(where=where, rule=rule, got=kind if path.is_dir() else "no such folder", fix=fix)
     content = records.read_json_object(file, fix=other.capitalize())
     fix = f"Use the v8 that wrote it, or {other}"
     records.check_format(content, (RUN_FORMAT,), what="run", where=str(file), fix=fix)
@@ -362,12 +351,8 @@ def require_own_profile(file: Path, *, fix: str) -> None:
     content = json.loads(records.read_plain(file, fix=fix))
     digest = str(content["profile_digest"])
     if not is_digest_of(digest, content["profile"]):
-        raise ArtifactError(
-            where=f"{file}, key profile",
-            rule=f"must be the profile whose digest stands in profile_digest ({shown(digest)[:12]})",
-            got="another one, edited since",
-            fix=fix,
-        )
+        rule = f"must be the profile whose digest stands in profile_digest ({shown(digest)[:12]})"
+        raise ArtifactError(where=f"{file}, key profile", rule=rule, got="another one, edited since", fix=fix)
 
 
 def require_own_files(folder: Path) -> None:
@@ -378,12 +363,9 @@ def require_own_files(folder: Path) -> None:
     if not folder.is_dir():
         return
     if linked := sorted(part.name for part in folder.iterdir() if part.is_symlink()):
-        raise ArtifactError(
-            where=str(folder),
-            rule="a run holds its files itself; what a link leads to is neither read nor published",
-            got=f"links named {listed(linked)}",
-            fix="Put the files in their place, or remove the links",
-        )
+        rule = "a run holds its files itself; what a link leads to is neither read nor published"
+        fix = "Put the files in their place, or remove the links"
+        raise ArtifactError(where=str(folder), rule=rule, got=f"links named {listed(linked)}", fix=fix)
 
 
 def locate_run(runs: Path, name: str, *, is_fresh: bool) -> Path:

@@ -83,12 +83,9 @@ def _require_words(words: Sequence[str]) -> None:
     """Refuse what no terminal shows and no report can quote: control characters, bytes that are no UTF-8."""
     for word in words:
         if not word.isprintable() or len(word) > _MAX_WORD:
-            raise ProfileError(
-                where="the command line",
-                rule=f"is of words in UTF-8 without control characters, each at most {_MAX_WORD:,} letters",
-                got=shown(word),
-                fix="Write that word otherwise; a file or folder may have to be renamed",
-            )
+            rule = f"is of words in UTF-8 without control characters, each at most {_MAX_WORD:,} letters"
+            fix = "Write that word otherwise; a file or folder may have to be renamed"
+            raise ProfileError(where="the command line", rule=rule, got=shown(word), fix=fix)
 
 
 app = typer.Typer(

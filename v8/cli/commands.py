@@ -111,12 +111,9 @@ def data(
         rule, fix = "takes the word update, or none", "Name series with --series"
         raise ProfileError(where=command("data"), rule=rule, got=repr(action), fix=fix)
     if action and (source not in {"vision", "live"} or data_dir):
-        raise ProfileError(
-            where=command("data", "update"),
-            rule="brings the store of --source live up to date",
-            got=f"--source {source}" if source != "vision" else "--data-dir",
-            fix="Leave it out",
-        )
+        rule = "brings the store of --source live up to date"
+        got = f"--source {source}" if source != "vision" else "--data-dir"
+        raise ProfileError(where=command("data", "update"), rule=rule, got=got, fix="Leave it out")
     candles = cli.open_candles("live" if action else source, data_dir)
     chosen = asked or served_series(candles)
 
@@ -187,12 +184,10 @@ def publish(
 ) -> None:
     """Publish a run's models with card, leaderboard and manifest; or the page that shows them."""
     if (run is None) == (space is None):
-        raise ProfileError(
-            where=command("publish"),
-            rule="publishes a run folder to --repo, or the page of the models in --repo to --space",
-            got="neither" if run is None else "both",
-            fix="Write for example runs/aligned --repo you/fleet, and then --repo you/fleet --space you/page",
-        )
+        where = command("publish")
+        rule = "publishes a run folder to --repo, or the page of the models in --repo to --space"
+        fix = "Write for example runs/aligned --repo you/fleet, and then --repo you/fleet --space you/page"
+        raise ProfileError(where=where, rule=rule, got="neither" if run is None else "both", fix=fix)
 
     from v8.cli import hub
 
@@ -253,12 +248,9 @@ def predict(
 ) -> None:
     """Forecast the bars after the newest candle with saved or published models."""
     if (folder is None) == (repo is None):
-        raise ProfileError(
-            where=command("predict"),
-            rule="needs one place of the model: a folder, or --repo",
-            got="neither" if repo is None else "both",
-            fix="Write for example runs/aligned --series BTCUSDT-15m, or --repo user/name",
-        )
+        where, rule = command("predict"), "needs one place of the model: a folder, or --repo"
+        fix = "Write for example runs/aligned --series BTCUSDT-15m, or --repo user/name"
+        raise ProfileError(where=where, rule=rule, got="neither" if repo is None else "both", fix=fix)
     cli.require_one_of("--format", output_format, ("table", "csv", "json"))
     if is_all and (series or universe):
         raise contradiction("--all", "--series or --universe", "takes every series that is there")
@@ -364,12 +356,8 @@ def forecast(
     if ledger != DEFAULT_LEDGER:
         cli.require_folder_of("--ledger", ledger)
     if not cli.open_candles(source, data_dir, tables).is_publishable:
-        raise ProfileError(
-            where=f"--source {source}",
-            rule="a ledger is about the future",
-            got="a simulated market, which has none",
-            fix="Use --source live",
-        )
+        where, got = f"--source {source}", "a simulated market, which has none"
+        raise ProfileError(where=where, rule="a ledger is about the future", got=got, fix="Use --source live")
 
     from v8.cli.forecasts import issue_forecasts
     from v8.live.watching import ServingModels
@@ -463,12 +451,9 @@ def serve(
     """Show forecasts of the present, leaderboard and live record on a page with a JSON API."""
     where = cli.one_place("app", run, repo)
     if lacking := [name for name in EXTRA if importlib.util.find_spec(name) is None]:
-        raise ProfileError(
-            where=command("app"),
-            rule="needs the extra `app` of v8, a small server",
-            got=f"no package {' and '.join(lacking)}",
-            fix="Install it from a checkout of v8: python -m pip install '/path/to/checkout[app]'",
-        )
+        where, rule = command("app"), "needs the extra `app` of v8, a small server"
+        fix = "Install it from a checkout of v8: python -m pip install '/path/to/checkout[app]'"
+        raise ProfileError(where=where, rule=rule, got=f"no package {' and '.join(lacking)}", fix=fix)
 
     candles = cli.open_candles(source, data_dir, tables)
 

@@ -86,12 +86,9 @@ def compare_profiles(
     _check_out(out)
     runs = [Path(name) for name in names if (Path(name) / "run.json").is_file()]
     if 0 < len(runs) < len(names):
-        raise ProfileError(
-            where="--profiles",
-            rule="names profiles, which are trained, or run folders, which are compared as they are",
-            got=f"{len(runs)} run folders among {len(names)} names",
-            fix="Leave out one kind",
-        )
+        rule = "names profiles, which are trained, or run folders, which are compared as they are"
+        got = f"{len(runs)} run folders among {len(names)} names"
+        raise ProfileError(where="--profiles", rule=rule, got=got, fix="Leave out one kind")
 
     from v8.artifacts.run_folder import now_iso
     from v8.cli.printing import print_lines

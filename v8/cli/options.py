@@ -121,12 +121,9 @@ def one_place(name: str, run: Path | None, repo: str | None) -> Path | str:
         return run
     if repo is not None and run is None:
         return repo
-    raise ProfileError(
-        where=command(name),
-        rule="needs one place of models: a run folder, or --repo",
-        got="both" if run else "neither",
-        fix="Write for example runs/aligned, or --repo user/name",
-    )
+    rule = "needs one place of models: a run folder, or --repo"
+    fix = "Write for example runs/aligned, or --repo user/name"
+    raise ProfileError(where=command(name), rule=rule, got="both" if run else "neither", fix=fix)
 
 
 def place_words(where: Path | str) -> tuple[str, ...]:

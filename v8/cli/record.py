@@ -33,12 +33,10 @@ def print_record(ledger: Path, where: Path | str, names: Sequence[str] | None, f
         missing = [name for name in names or () if name not in known]
         if missing or not known:
             of = f"{book.place(where)}, but of {listed(book.places()) or 'no place'}"
-            raise ArtifactError(
-                where=str(book.path),
-                rule="must hold forecasts of what is asked for",
-                got=f"none of {listed(missing) if missing else of}",
-                fix=f"Issue some: {command('forecast', *place_words(where), '--every')}",
-            )
+            rule = "must hold forecasts of what is asked for"
+            got = f"none of {listed(missing) if missing else of}"
+            fix = f"Issue some: {command('forecast', *place_words(where), '--every')}"
+            raise ArtifactError(where=str(book.path), rule=rule, got=got, fix=fix)
         record = live_record(book, where, names)
     RECORD_PRINTERS[form](record)
 

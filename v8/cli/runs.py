@@ -135,12 +135,8 @@ def stale_rule(when: str, max_age_days: float | None) -> Rule:
     """
     require_one_of("--when", when, RULES, fix="Choose one of these")
     if max_age_days is not None and (when != "age" or not math.isfinite(max_age_days)):
-        raise ProfileError(
-            where="--max-age",
-            rule="is a number of days, for --when age",
-            got=f"{max_age_days} with --when {when}",
-            fix="Write for example --max-age 7, or leave it out",
-        )
+        rule, fix = "is a number of days, for --when age", "Write for example --max-age 7, or leave it out"
+        raise ProfileError(where="--max-age", rule=rule, got=f"{max_age_days} with --when {when}", fix=fix)
     return Rule(when, max_age_days)
 
 

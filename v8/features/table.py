@@ -63,12 +63,9 @@ class FeatureTable:
         shapes = {name: (sum(map(len, runs)), *runs[0].shape[1:]) for name, runs in arrays.items()}
         expected = self.open_time_s.shape
         if wrong := [name for name, shape in shapes.items() if shape != expected]:
-            raise DataError(
-                where=f"features of {self.series}",
-                rule=f"every array has the shape of the open times, {expected}",
-                got=f"{shapes[wrong[0]]} in {listed(wrong)}",
-                fix="Give one value per open time and column",
-            )
+            where, got = f"features of {self.series}", f"{shapes[wrong[0]]} in {listed(wrong)}"
+            rule = f"every array has the shape of the open times, {expected}"
+            raise DataError(where=where, rule=rule, got=got, fix="Give one value per open time and column")
         runs = {name: (*map(_read_only, runs),) for name, runs in self.runs.items()}
         object.__setattr__(self, "runs", runs)
         for name in ("open_time_s", "segment"):
@@ -100,12 +97,9 @@ class FeatureTable:
     def _runs(self, name: str) -> Runs:
         check_columns([name])
         if name not in self.runs:
-            raise DataError(
-                where=f"features of {self.series}, column {name}",
-                rule=f"this table holds {', '.join(self.columns)}",
-                got=repr(name),
-                fix="Name it when asking the feature store for the table",
-            )
+            where = f"features of {self.series}, column {name}"
+            got, fix = repr(name), "Name it when asking the feature store for the table"
+            raise DataError(where=where, rule=f"this table holds {', '.join(self.columns)}", got=got, fix=fix)
         return self.runs[name]
 
 

@@ -414,12 +414,9 @@ def _lightgbm() -> ModuleType:
     try:
         return importlib.import_module(PACKAGE)
     except (ImportError, OSError) as error:  # OSError: its library misses another one, such as libgomp
-        raise SeriesError(
-            where=f"baseline {PACKAGE}",
-            rule=f"needs the optional package {PACKAGE}, whole or not at all",
-            got=f"{type(error).__name__} ({error})",
-            fix=f"Run: pip install {PACKAGE}, or uninstall it to go without",
-        ) from error
+        where, rule = f"baseline {PACKAGE}", f"needs the optional package {PACKAGE}, whole or not at all"
+        fix = f"Run: pip install {PACKAGE}, or uninstall it to go without"
+        raise SeriesError(where=where, rule=rule, got=f"{type(error).__name__} ({error})", fix=fix) from error
 
 
 LIGHTGBM: Final = Baseline(

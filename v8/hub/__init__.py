@@ -21,12 +21,9 @@ def hub_endpoint() -> str:
     """
     address = os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT
     if fault := _fault(address):
-        raise PublishError(
-            where="HF_ENDPOINT",
-            rule="is the address of a Hub: http or https, a host, and no password, query or blank",
-            got=fault,
-            fix=f"Unset it for {DEFAULT_ENDPOINT}, or write for example https://hub.example.org",
-        )
+        rule = "is the address of a Hub: http or https, a host, and no password, query or blank"
+        fix = f"Unset it for {DEFAULT_ENDPOINT}, or write for example https://hub.example.org"
+        raise PublishError(where="HF_ENDPOINT", rule=rule, got=fault, fix=fix)
     return address.rstrip("/")
 
 

@@ -151,12 +151,10 @@ class Traffic:
                 if call.silent_s() >= timeout_s + _GRACE_S:
                     call.leave()
                     if not wait([answer], timeout=_TO_LEAVE_S).done:
-                        raise UnreachableError(
-                            where=where,
-                            rule=f"waits at most {self.retries.timeout_s:g} s for a file",
-                            got="one that another process is downloading, too",
-                            fix="Repeat the same command when the other one has ended",
-                        )
+                        rule = f"waits at most {self.retries.timeout_s:g} s for a file"
+                        got = "one that another process is downloading, too"
+                        fix = "Repeat the same command when the other one has ended"
+                        raise UnreachableError(where=where, rule=rule, got=got, fix=fix)
                     raise PassingTroubleError(f"{call.silence()} for {timeout_s:.3g} s")
                 if told := call.next_told():
                     self.retries.tell(f"{where}: {call.silence()} for {told} s of at most {timeout_s:.3g} s")
@@ -454,12 +452,9 @@ def check_repo_name(name: str, flag: str = "param:repo") -> None:
     """
     is_allowed = len(name) <= 96 and not name.endswith(".git")
     if not is_allowed or not _REPO_NAME.fullmatch(name) or "--" in name or ".." in name:
-        raise PublishError(
-            where=flag,
-            rule="is user/name in letters, digits, '-', '_' and '.', at most 96 characters",
-            got=repr(name)[:120],
-            fix="Write for example someone/crypto-forecasters",
-        )
+        rule = "is user/name in letters, digits, '-', '_' and '.', at most 96 characters"
+        got = repr(name)[:120]
+        raise PublishError(where=flag, rule=rule, got=got, fix="Write for example someone/crypto-forecasters")
 
 
 def cache_folder() -> Path:

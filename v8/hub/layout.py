@@ -152,12 +152,8 @@ class Manifest:
         Raises `ArtifactError` if the series is not published.
         """
         if series not in self.data:
-            raise ArtifactError(
-                where=MANIFEST_FILE,
-                rule="a series is one of those that were published",
-                got=series,
-                fix=f"Choose one of {listed(self.series)}",
-            )
+            rule, fix = "a series is one of those that were published", f"Choose one of {listed(self.series)}"
+            raise ArtifactError(where=MANIFEST_FILE, rule=rule, got=series, fix=fix)
         folder = series_folder(series)
         return tuple(file for file in self.files if file.path.startswith(f"{folder}/"))
 

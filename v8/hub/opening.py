@@ -58,12 +58,8 @@ class ModelPlace(ABC):
         folder, commit = self.found(series)
         forecaster = self._kind.load(folder, revision=commit, models=self._models)
         if series not in (None, str(forecaster.series)):
-            raise ArtifactError(
-                where=str(folder),
-                rule=f"must hold the model of {series}",
-                got=f"the one of {forecaster.series}",
-                fix="Check the folder, or leave the series out",
-            )
+            rule, fix = f"must hold the model of {series}", "Check the folder, or leave the series out"
+            raise ArtifactError(where=str(folder), rule=rule, got=f"the one of {forecaster.series}", fix=fix)
         return forecaster
 
     def serving(self, series: str) -> Forecaster:
@@ -114,12 +110,9 @@ class _Folder(ModelPlace):
         fix = "Choose one of them with param:series" if finished else f"Train one with `{command('run')}`"
         if finished and series is not None:
             fix = series_advice(series, finished, "Choose one of them")
-        return ArtifactError(
-            where=self.name,
-            rule="needs a series that is finished in this folder",
-            got=f"{'none' if series is None else repr(series)[:80]} of {listed(finished) or 'none'}",
-            fix=fix,
-        )
+        rule = "needs a series that is finished in this folder"
+        got = f"{'none' if series is None else repr(series)[:80]} of {listed(finished) or 'none'}"
+        return ArtifactError(where=self.name, rule=rule, got=got, fix=fix)
 
 
 class _Repository(ModelPlace):
@@ -148,12 +141,8 @@ class _Repository(ModelPlace):
 
     def found(self, series: str | None) -> tuple[Path, str | None]:
         if series is None:
-            raise PullError(
-                where=self.name,
-                rule="needs the series to load",
-                got="none",
-                fix=f"Name one, for example BTCUSDT-15m; `{command('pull', '--repo', self.name)}` lists all",
-            )
+            fix = f"Name one, for example BTCUSDT-15m; `{command('pull', '--repo', self.name)}` lists all"
+            raise PullError(where=self.name, rule="needs the series to load", got="none", fix=fix)
         pulled = self._pulled([series])
         return pulled.artifact(series), pulled.revision
 
@@ -189,17 +178,10 @@ def open_place(
     if Path(source).is_dir():
         if revision is None:
             return _Folder(str(source), kind, models)
-        raise ArtifactError(
-            where=str(source),
-            rule="a revision belongs to a repository on the Hub",
-            got=f"the revision {revision!r} of a folder",
-            fix="Leave it out, or write the repository as user/name from where no such folder exists",
-        )
+        where, rule = str(source), "a revision belongs to a repository on the Hub"
+        fix = "Leave it out, or write the repository as user/name from where no such folder exists"
+        raise ArtifactError(where=where, rule=rule, got=f"the revision {revision!r} of a folder", fix=fix)
     if not isinstance(source, str) or not _REPO.fullmatch(source):
-        raise ArtifactError(
-            where=str(source),
-            rule="a model is in a run folder, in the folder of one series, or in user/name on the Hub",
-            got="no such folder",
-            fix="Check the path",
-        )
+        rule = "a model is in a run folder, in the folder of one series, or in user/name on the Hub"
+        raise ArtifactError(where=str(source), rule=rule, got="no such folder", fix="Check the path")
     return _Repository(source, kind, models, revision, is_offline)

@@ -158,12 +158,9 @@ class RemoteRepo(HubRepo):
     def require_private(self, seen: RemoteState) -> None:
         """Refuse a public repository."""
         if not seen.is_private:
-            raise PublishError(
-                where=self.name,
-                rule="with param:private the repository must be private",
-                got="a public one that exists already",
-                fix="Make it private in its settings on the Hub, choose another name, or drop param:private",
-            )
+            rule = "with param:private the repository must be private"
+            fix = "Make it private in its settings on the Hub, choose another name, or drop param:private"
+            raise PublishError(where=self.name, rule=rule, got="a public one that exists already", fix=fix)
 
     def text(self, path: str, seen: RemoteState) -> Path:
         """Download a text of the repository and compare it with the id that the Hub lists.
@@ -246,12 +243,9 @@ class RemoteRepo(HubRepo):
         return PublishError(where=where, rule=rule, got=got, fix=fix)
 
     def _forbidden(self, got: str) -> PublishError:
-        return PublishError(
-            where=self.name,
-            rule=f"needs a token that may write repositories of {self.name.partition('/')[0]}",
-            got=got,
-            fix=f"{_CREATE_ONE} and set HF_TOKEN, or choose a {self.flag} of your own",
-        )
+        rule = f"needs a token that may write repositories of {self.name.partition('/')[0]}"
+        fix = f"{_CREATE_ONE} and set HF_TOKEN, or choose a {self.flag} of your own"
+        return PublishError(where=self.name, rule=rule, got=got, fix=fix)
 
 
 def check_access(repo: str, retries: RetryPolicy = PUBLISH_RETRIES) -> None:
@@ -295,12 +289,9 @@ def publish(
         remote.commit(shown(staged.title), staged.changelog(missing), missing, parent=seen.revision)
         found = remote.look()
         if lost := staged.difference(found):
-            raise PublishError(
-                where=remote.name,
-                rule="must hold what was sent",
-                got=f"other content in {listed([*lost.additions, *lost.deletions])}",
-                fix="Somebody else may be writing to it; repeat the same command",
-            )
+            got = f"other content in {listed([*lost.additions, *lost.deletions])}"
+            fix = "Somebody else may be writing to it; repeat the same command"
+            raise PublishError(where=remote.name, rule="must hold what was sent", got=got, fix=fix)
         return found.revision
 
     with strict_client(retries, shows_progress=sys.stderr.isatty()) as traffic:

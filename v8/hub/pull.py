@@ -133,32 +133,24 @@ class PublishedRevision(HubRepo):
         try:
             return replace(self.cached(series), why_cached=f"the Hub did not answer: {why}")
         except (ArtifactError, PullError) as error:
-            raise PullError(
-                where=self.name,
-                rule="the Hub must answer, or its models be in the cache",
-                got=f"{why}; {error.got}",
-                fix="Repeat the same command later; what was downloaded is kept",
-            ) from error
+            rule = "the Hub must answer, or its models be in the cache"
+            fix = "Repeat the same command later; what was downloaded is kept"
+            raise PullError(where=self.name, rule=rule, got=f"{why}; {error.got}", fix=fix) from error
 
     def cached(self, series: Sequence[str] | None) -> Pulled:
         """Take all of it from the cache."""
         fix = "with the Hub in reach: without param:offline and HF_HUB_OFFLINE"
         if (manifest_file := self._cached_manifest()) is None:
-            raise PullError(
-                where=f"{self.name}, revision {self.revision}",
-                rule="without the Hub, a model must be in the cache",
-                got=f"none of this revision in {self.cache}",
-                fix=f"Pull it once {fix}",
-            )
+            where, got = f"{self.name}, revision {self.revision}", f"none of this revision in {self.cache}"
+            rule = "without the Hub, a model must be in the cache"
+            raise PullError(where=where, rule=rule, got=got, fix=f"Pull it once {fix}")
         folder, manifest = manifest_file.parent, read_manifest(manifest_file)
         names, missing = self._missing(manifest, folder, series)
         if missing:
-            raise ArtifactError(
-                where=f"{self.name} at {folder.name[:12]} in the cache",
-                rule="every file that the manifest lists must be there, with its sha256",
-                got=f"missing or damaged {listed([file.path for file in missing])}",
-                fix=f"Pull it again {fix}",
-            )
+            where = f"{self.name} at {folder.name[:12]} in the cache"
+            rule = "every file that the manifest lists must be there, with its sha256"
+            got = f"missing or damaged {listed([file.path for file in missing])}"
+            raise ArtifactError(where=where, rule=rule, got=got, fix=f"Pull it again {fix}")
         return Pulled(self.name, folder.name, folder, manifest, names, why_cached="the Hub was not asked")
 
     def _cached_manifest(self) -> Path | None:
@@ -175,12 +167,10 @@ class PublishedRevision(HubRepo):
         if not _COMMIT.fullmatch(found.commit_hash or ""):  # it becomes the name of a folder
             raise self.refused(Refusal.OTHER, f"the commit {found.commit_hash!r}, which is none")
         if found.size is None or found.size > MAX_MANIFEST_BYTES:
-            raise ArtifactError(
-                where=f"{self.name}, {MANIFEST_FILE}",
-                rule=f"a manifest has at most {MAX_MANIFEST_BYTES:,} bytes",
-                got=f"{found.size:,}" if found.size else "no size",
-                fix="Pull from a repository that v8 published",
-            )
+            rule = f"a manifest has at most {MAX_MANIFEST_BYTES:,} bytes"
+            got = f"{found.size:,}" if found.size else "no size"
+            fix = "Pull from a repository that v8 published"
+            raise ArtifactError(where=f"{self.name}, {MANIFEST_FILE}", rule=rule, got=got, fix=fix)
 
     def _completed(self, manifest_file: Path, series: Sequence[str] | None) -> Pulled:
         """Download what the cache lacks of a commit."""
@@ -208,12 +198,9 @@ class PublishedRevision(HubRepo):
         known = manifest.series
         for name in series or ():
             if name not in known:
-                raise PullError(
-                    where=self.name,
-                    rule=f"a series is one of the {len(known)} published: {listed(known)}",
-                    got=repr(name)[:80],
-                    fix=series_advice(name, known, "Choose one of these"),
-                )
+                rule = f"a series is one of the {len(known)} published: {listed(known)}"
+                fix = series_advice(name, known, "Choose one of these")
+                raise PullError(where=self.name, rule=rule, got=repr(name)[:80], fix=fix)
         names = known if series is None else tuple(dict.fromkeys(series))
         files = [file for name in names for file in manifest.files_of(name)]
         return names, [file for file in files if not file.is_whole_in(folder)]
@@ -222,12 +209,10 @@ class PublishedRevision(HubRepo):
         """Refuse, before it travels, what is not as long as it was published, or too long for a model."""
         most = MAX_UNPACKED_BYTES if file.path.endswith(MODEL_FILE) else MAX_TEXT_BYTES
         if size != file.size_bytes or size > most:
-            raise ArtifactError(
-                where=f"{self.name}, {file.path}",
-                rule=f"must be the published file of {file.size_bytes:,} bytes, and at most {most:,}",
-                got="no such file" if size is None else f"{size:,} bytes",
-                fix="Pull another revision, or ask its owner to publish the run again",
-            )
+            rule = f"must be the published file of {file.size_bytes:,} bytes, and at most {most:,}"
+            got = "no such file" if size is None else f"{size:,} bytes"
+            fix = "Pull another revision, or ask its owner to publish the run again"
+            raise ArtifactError(where=f"{self.name}, {file.path}", rule=rule, got=got, fix=fix)
 
     def _fetch(self, file: ListedFile, folder: Path) -> None:
         """Download a file and compare it; once more if it is not what was published."""

@@ -166,12 +166,10 @@ def pinned(names: Iterable[str]) -> list[str]:
             about = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             if name in direct:
-                raise PublishError(
-                    where="param:space",
-                    rule="pins what the page needs at the versions that are installed here",
-                    got=f"no package {name}",
-                    fix="Install v8 with its extra app: python -m pip install '/path/to/checkout[app]'",
-                ) from None
+                where = "param:space"
+                rule = "pins what the page needs at the versions that are installed here"
+                fix = "Install v8 with its extra app: python -m pip install '/path/to/checkout[app]'"
+                raise PublishError(where=where, rule=rule, got=f"no package {name}", fix=fix) from None
             continue  # it is for Linux only and this is not: pip chooses a version
         found[name] = Version(about.version).public
         wanted += _needed(about.requires or (), extra)

@@ -112,12 +112,9 @@ class Staged(Publication):
                 return self
             return replace(self, staying=staying, kept=kept, is_pruning=is_pruning)
         except ArtifactError as error:
-            raise PublishError(
-                where=error.where,
-                rule=f"a model that the run does not have stays as it was published: {error.rule}",
-                got=error.got,
-                fix="Publish the run it is of again, or remove what this run lacks with param:prune",
-            ) from error
+            rule = f"a model that the run does not have stays as it was published: {error.rule}"
+            fix = "Publish the run it is of again, or remove what this run lacks with param:prune"
+            raise PublishError(where=error.where, rule=rule, got=error.got, fix=fix) from error
 
     def _found(
         self, remote: RemoteRepo, seen: RemoteState
@@ -189,12 +186,9 @@ def _require_published(file: ListedFile, remote: RemoteRepo, seen: RemoteState, 
         remote.text(file.path, seen)
         is_whole = file.is_whole_in(folder)
     if not is_whole:
-        raise ArtifactError(
-            where=f"{remote.name}, {file.path}",
-            rule=f"{file.size_bytes:,} bytes with sha256 {file.sha256[:12]}",
-            got="other content" if entry else "no such file",
-            fix="Publish the run again",
-        )
+        where, got = f"{remote.name}, {file.path}", "other content" if entry else "no such file"
+        rule = f"{file.size_bytes:,} bytes with sha256 {file.sha256[:12]}"
+        raise ArtifactError(where=where, rule=rule, got=got, fix="Publish the run again")
 
 
 def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
@@ -229,12 +223,9 @@ def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
             metadata[name] = about
     if not metadata:
         reasons = [f"{name}, because {reason}" for name, reason in held_back.items()]
-        raise PublishError(
-            where=str(run),
-            rule="publishing needs at least one model",
-            got=f"none: {listed(reasons)}" if reasons else "a run without series",
-            fix="Train further, or publish without param:only_skilled",
-        )
+        got = f"none: {listed(reasons)}" if reasons else "a run without series"
+        fix = "Train further, or publish without param:only_skilled"
+        raise PublishError(where=str(run), rule="publishing needs at least one model", got=got, fix=fix)
     changes = {name: one for name in metadata if (one := serving.renewal_of(name))}
     return Staged(folder, repo, record, metadata, held_back, changes)
 
@@ -242,12 +233,9 @@ def stage_run(run: Path, folder: Path, repo: str, choice: Choice) -> Staged:
 def check_source(source: str, *, is_publishable: bool) -> None:
     """Refuse a simulated market with a `PublishError`."""
     if not is_publishable:
-        raise PublishError(
-            where=f"param:source {source}",
-            rule="only models of real markets are published",
-            got="a simulated market, about which a forecast says nothing",
-            fix="Train on param:source vision or files",
-        )
+        where, rule = f"param:source {source}", "only models of real markets are published"
+        got = "a simulated market, about which a forecast says nothing"
+        raise PublishError(where=where, rule=rule, got=got, fix="Train on param:source vision or files")
 
 
 def _unfinished(run: Path, record: RunRecord, choice: Choice) -> dict[str, str]:
@@ -258,12 +246,10 @@ def _unfinished(run: Path, record: RunRecord, choice: Choice) -> dict[str, str]:
         if state.status != "done"
     }
     if found and not choice.is_partial:
-        raise PublishError(
-            where=str(run),
-            rule="a run is published when all its series are done",
-            got=f"{len(found)} of {len(record.series)} that are not: {listed(list(found))}",
-            fix="Continue the run, or publish what there is with param:partial",
-        )
+        rule = "a run is published when all its series are done"
+        got = f"{len(found)} of {len(record.series)} that are not: {listed(list(found))}"
+        fix = "Continue the run, or publish what there is with param:partial"
+        raise PublishError(where=str(run), rule=rule, got=got, fix=fix)
     return found
 
 

@@ -152,23 +152,19 @@ def issue(
     another market than the model's.
     """
     if forecaster.about.is_demo_market and source.is_publishable:
-        raise DataError(
-            where=str(forecaster.series),
-            rule="a model of the demo market forecasts the demo market only",
-            got=f"candles from {source.name}",
-            fix="Use param:source demo, or a model that was trained on real candles",
-        )
+        rule = "a model of the demo market forecasts the demo market only"
+        fix = "Use param:source demo, or a model that was trained on real candles"
+        raise DataError(where=str(forecaster.series), rule=rule, got=f"candles from {source.name}", fix=fix)
     num_bars = forecaster.needed_bars if bars is None else bars
     candles = forecaster.companions().newest(source, forecaster.series, num_bars)
     issued_at_s = present_of(source) if now_s is None else now_s
     is_any_age = is_any_age or not source.is_publishable
     if not is_any_age and (seen_s := forecaster.seen_until_s) > issued_at_s:
-        raise DataError(  # a clock is wrong, or the model from elsewhere
-            where=str(forecaster.series),
-            rule="a model was trained before it forecasts the present",
-            got=f"{iso(issued_at_s)} as the present, and a model that has seen candles until {iso(seen_s)}",
-            fix="Check the clock of this machine and of the source; param:allow_old forecasts the past",
-        )
+        # A clock is wrong, or the model from elsewhere.
+        rule = "a model was trained before it forecasts the present"
+        got = f"{iso(issued_at_s)} as the present, and a model that has seen candles until {iso(seen_s)}"
+        fix = "Check the clock of this machine and of the source; param:allow_old forecasts the past"
+        raise DataError(where=str(forecaster.series), rule=rule, got=got, fix=fix)
     max_age_bars = None if is_any_age else forecaster.horizon_bars - 1
     forecast = forecaster.predict(candles, now_s=issued_at_s, max_age_bars=max_age_bars)
     issued = Issued(forecaster, candles, forecast, place, issued_at_s, source.is_publishable)

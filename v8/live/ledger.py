@@ -451,12 +451,9 @@ def _mode(path: Path, *, is_writer: bool) -> str:
     try:
         if not path.is_file():
             begin = command("forecast", "runs/aligned")
-            raise ArtifactError(
-                where=str(path),
-                rule="must be a ledger",
-                got="no such file" if not os.path.lexists(path) else "a folder, pipe or device",
-                fix=f"Begin one with `{begin}`, or name another with param:ledger",
-            )
+            got = "no such file" if not os.path.lexists(path) else "a folder, pipe or device"
+            fix = f"Begin one with `{begin}`, or name another with param:ledger"
+            raise ArtifactError(where=str(path), rule="must be a ledger", got=got, fix=fix)
         for ending in _BESIDE:
             require_replaceable(path.with_name(path.name + ending))
         has_log = False
@@ -467,12 +464,9 @@ def _mode(path: Path, *, is_writer: bool) -> str:
     if is_writer or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         return "mode=rw"
     if has_log:
-        raise StorageError(
-            where=str(path),
-            rule="must lie where its write-ahead log can be taken up",
-            got="a log beside it, and no permission to write",
-            fix="Read it as the user who writes it, or copy both files",
-        )
+        where, rule = str(path), "must lie where its write-ahead log can be taken up"
+        fix = "Read it as the user who writes it, or copy both files"
+        raise StorageError(where=where, rule=rule, got="a log beside it, and no permission to write", fix=fix)
     return "mode=ro&immutable=1"
 
 

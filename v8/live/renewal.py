@@ -371,12 +371,9 @@ class Renewal:
         if strange and done:
             fix = series_advice(strange[0], done, f"The run has {listed(done)}")
         if strange or not wanted:
-            raise ArtifactError(
-                where=str(self.run),
-                rule="what is updated is a finished series of the run",
-                got=listed(strange) if wanted else "a run without any",
-                fix=fix,
-            )
+            rule = "what is updated is a finished series of the run"
+            got = listed(strange) if wanted else "a run without any"
+            raise ArtifactError(where=str(self.run), rule=rule, got=got, fix=fix)
         return tuple(map(Series.parse, wanted))
 
     def unfinished(self, chosen: Sequence[Series]) -> Iterator[tuple[str, tuple[Series, ...]]]:
@@ -395,12 +392,10 @@ class Renewal:
             mine = [one for one in chosen if str(one) in begun.series]
             left = tuple(one for one in mine if not serving.has_decided(str(one), name))
             if left and begun.source != self.source.name:
-                raise ArtifactError(
-                    where=str(folder),
-                    rule=f"was begun with param:source {begun.source} and is finished with it",
-                    got=f"param:source {self.source.name}",
-                    fix="Use the same source, or remove this folder, which serves nothing yet",
-                )
+                where = str(folder)
+                rule = f"was begun with param:source {begun.source} and is finished with it"
+                fix = "Use the same source, or remove this folder, which serves nothing yet"
+                raise ArtifactError(where=where, rule=rule, got=f"param:source {self.source.name}", fix=fix)
             if left:
                 yield name, left
 

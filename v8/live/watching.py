@@ -99,12 +99,10 @@ class FittedBaselines:
         table = compute_table(candles, table_columns(profile))
         unbroken = np.count_nonzero(table.segment == table.segment[-1])
         if table.open_time_s[-1] != candles.open_time_s[-1] or unbroken < profile.lookback_bars:
-            raise DataError(
-                where=str(candles.series),
-                rule=f"baselines need {profile.lookback_bars} unbroken rows behind the indicators' warm-up",
-                got=f"{unbroken} that end at {iso(table.open_time_s[-1])}",
-                fix="Wait until the hole in the candles is behind the window",
-            )
+            rule = f"baselines need {profile.lookback_bars} unbroken rows behind the indicators' warm-up"
+            got = f"{unbroken} that end at {iso(table.open_time_s[-1])}"
+            fix = "Wait until the hole in the candles is behind the window"
+            raise DataError(where=str(candles.series), rule=rule, got=got, fix=fix)
         newest = Span(table, profile, np.array([len(table) - 1]))
         made = {name: forecast(newest) for name, forecast in self.forecasts.items()}
         return {
@@ -124,12 +122,9 @@ def fit_baselines(profile: Profile, candles: Candles, until_s: int) -> FittedBas
     anchors = window_anchors(table.segment, rows, profile.lookback_bars, profile.horizon_bars)
     if len(anchors) < FEWEST_FITTED_WINDOWS:
         windows = f"{FEWEST_FITTED_WINDOWS} windows that ended by {iso(until_s)}"
-        raise DataError(
-            where=str(candles.series),
-            rule=f"baselines are fitted to at least {windows}",
-            got=str(len(anchors)),
-            fix="Wait until there are more candles of this series",
-        )
+        rule = f"baselines are fitted to at least {windows}"
+        fix = "Wait until there are more candles of this series"
+        raise DataError(where=str(candles.series), rule=rule, got=str(len(anchors)), fix=fix)
     past = Span(table, profile, anchors)
     scaling = fit_scaling(past, rows, table_columns(profile))
     installed = {name: one.fit(past, scaling) for name, one in BASELINES.items() if one.is_installed()}
@@ -178,12 +173,9 @@ def make_entry(
     values = issuer.joined({task: np.stack([one[task] for one in made.values()]) for task in columns})
     if not np.isfinite(values).all():
         strange = [name for name, row in zip(made, values, strict=True) if not np.isfinite(row).all()]
-        raise SeriesError(
-            where=issuer.series,
-            rule="forecasts are finite numbers of single precision",
-            got=f"others from {listed(strange)} at {iso(issued_for_s)}",
-            fix="That close is left out",
-        )
+        rule = "forecasts are finite numbers of single precision"
+        got = f"others from {listed(strange)} at {iso(issued_for_s)}"
+        raise SeriesError(where=issuer.series, rule=rule, got=got, fix="That close is left out")
     return Entry(issuer, issued_for_s, written_s, known.digest, values)
 
 
@@ -229,12 +221,10 @@ class ServingModels:
         found = place.series
         missing = [name for name in self.wanted or () if name not in found]
         if missing or not found:
-            raise ArtifactError(
-                where=place.name,
-                rule="must have a finished model of every series that is forecast",
-                got=f"none of {listed(missing) if missing else 'any series'}",
-                fix=series_advice(missing[0], found, "Train it first") if missing else "Train one first",
-            )
+            rule = "must have a finished model of every series that is forecast"
+            got = f"none of {listed(missing) if missing else 'any series'}"
+            fix = series_advice(missing[0], found, "Train it first") if missing else "Train one first"
+            raise ArtifactError(where=place.name, rule=rule, got=got, fix=fix)
         self._place, self.series = place, tuple(self.wanted or found)
 
     def forecaster(self, series: str) -> Forecaster:
@@ -392,12 +382,8 @@ class Watch:
         """Forecast a close, as if it were written at once."""
         last_s = close_s - forecaster.series.bar_s
         if last_s not in candles.open_time_s:
-            raise DataError(
-                where=str(forecaster.series),
-                rule=f"needs the candle that closed at {iso(close_s)}",
-                got="later candles without it",
-                fix="That close is left out",
-            )
+            rule, got = f"needs the candle that closed at {iso(close_s)}", "later candles without it"
+            raise DataError(where=str(forecaster.series), rule=rule, got=got, fix="That close is left out")
         if isinstance(past, Candles):
             past = fit_baselines(forecaster.about.trained_profile, past, fitted_until_s(close_s))
             self._memories[forecaster.series].fitted = past

@@ -241,12 +241,9 @@ def judge_span(
     truth, or an error is too large to be a number.
     """
     if set(model) != set(span.profile.tasks):
-        raise SeriesError(
-            where=f"{span.table.series}, model",
-            rule=f"forecasts the tasks of its profile ({', '.join(sorted(span.profile.tasks))})",
-            got=listed(sorted(model)) or "no task",
-            fix="Pass one array for each task of the profile",
-        )
+        where, got = f"{span.table.series}, model", listed(sorted(model)) or "no task"
+        rule = f"forecasts the tasks of its profile ({', '.join(sorted(span.profile.tasks))})"
+        raise SeriesError(where=where, rule=rule, got=got, fix="Pass one array for each task of the profile")
     installed = {name: one for name, one in BASELINES.items() if one.is_installed()}
     made = ((name, one.fit(train, scaling)(span)) for name, one in installed.items())
     measured: dict[str, dict[str, Any]] = {task: {} for task in TASKS if task in span.profile.tasks}

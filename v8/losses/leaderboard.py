@@ -85,12 +85,9 @@ def read_results(metadata: Iterable[Mapping[str, Any]]) -> list[SeriesResult]:
     names = [result.series for result in results]
     for name in names:
         if names.count(name) > 1:
-            raise ArtifactError(
-                where=f"metadata of {name}",
-                rule="a run has each series once",
-                got=f"{names.count(name)} of them",
-                fix="Report on the folders of one run",
-            )
+            where = f"metadata of {name}"
+            rule, got = "a run has each series once", f"{names.count(name)} of them"
+            raise ArtifactError(where=where, rule=rule, got=got, fix="Report on the folders of one run")
     return results
 
 

@@ -162,24 +162,16 @@ def measure_errors(span: Span, task: str, forecast: Floats) -> tuple[TaskErrors,
     # NumPy would broadcast a truth of shape (N, 1, 4) against forecasts of shape (N, 4) without a word and
     # judge every window against every other one.
     if forecast.shape != truth.shape:
-        raise SeriesError(
-            where=where,
-            rule=f"has the shape of its truth, {truth.shape}",
-            got=f"the shape {forecast.shape}",
-            fix="Give it the axes (windows, steps, columns)",
-        )
+        rule, got = f"has the shape of its truth, {truth.shape}", f"the shape {forecast.shape}"
+        raise SeriesError(where=where, rule=rule, got=got, fix="Give it the axes (windows, steps, columns)")
     error = forecast.astype(np.float64) - truth
     relative = in_returns(task, error, span.last_close)
     largest = float(np.maximum(np.abs(error), np.abs(relative)).max())
     if not largest < MAX_ERROR:  # also true for NaN
         bad = [tuple(index) for index in np.argwhere(~np.isfinite(forecast)).tolist()]
         first = f" from {forecast[bad[0]]} at {bad[0]} ({len(bad)} such numbers in all)" if bad else ""
-        raise SeriesError(
-            where=where,
-            rule=f"has errors below {MAX_ERROR:g}, which can be squared and averaged",
-            got=f"{largest:.3g}{first}",
-            fix=_TAME,
-        )
+        rule = f"has errors below {MAX_ERROR:g}, which can be squared and averaged"
+        raise SeriesError(where=where, rule=rule, got=f"{largest:.3g}{first}", fix=_TAME)
     return TaskErrors(*_grids(error), *_grids(relative)), np.abs(relative).mean(axis=(1, 2))
 
 
@@ -195,12 +187,9 @@ def measure_quantiles(
     num_windows, horizon, num_columns = truth_NHC.shape
     shape = (num_windows, horizon, len(levels), num_columns)
     if forecast.shape != shape or not np.isfinite(forecast).all():
-        raise SeriesError(
-            where=f"{span.table.series}, quantiles of {task}",
-            rule=f"are finite numbers of the shape {shape}",
-            got=f"the shape {forecast.shape}" if forecast.shape != shape else "others",
-            fix=_TAME,
-        )
+        where = f"{span.table.series}, quantiles of {task}"
+        got = f"the shape {forecast.shape}" if forecast.shape != shape else "others"
+        raise SeriesError(where=where, rule=f"are finite numbers of the shape {shape}", got=got, fix=_TAME)
     by_level = dict(zip(levels, np.moveaxis(forecast.astype(np.float64), 2, 0), strict=True))
     losses_QNHC = np.stack(
         [

@@ -125,12 +125,9 @@ def _driver() -> Process:
 
 
 def _without_ray() -> SeriesError:
-    return SeriesError(
-        where="param:engine ray",
-        rule="needs Ray to live until every series is made",
-        got="the end of one of its processes: GCS, raylet or an agent of it",
-        fix="Repeat the same command; it goes on from what is saved",
-    )
+    where, got = "param:engine ray", "the end of one of its processes: GCS, raylet or an agent of it"
+    fix = "Repeat the same command; it goes on from what is saved"
+    return SeriesError(where=where, rule="needs Ray to live until every series is made", got=got, fix=fix)
 
 
 # From here on: in the driver.
@@ -280,12 +277,9 @@ def _share(
     """
     has_any = resources.get("GPU", 0) >= 1
     if placement.device == "gpu" and not has_any:
-        raise ProfileError(
-            where="param:device gpu",
-            rule="needs a GPU among the resources of the Ray cluster",
-            got="none",
-            fix="Start Ray on a machine with a GPU, or use param:device auto",
-        )
+        rule = "needs a GPU among the resources of the Ray cluster"
+        fix = "Start Ray on a machine with a GPU, or use param:device auto"
+        raise ProfileError(where="param:device gpu", rule=rule, got="none", fix=fix)
     ours = SINGLE_THREADED.items()  # which a driver without a GPU has set for itself
     told = {name: value for name, value in os.environ.items() - ours if name.startswith(_INHERITED)}
     told["V8_HOME"] = str(home().absolute())
@@ -297,12 +291,9 @@ def _share(
 
 def _unfit(error: BaseException) -> V8Error:
     (*_, told) = str(error).strip().splitlines() or [type(error).__name__]
-    return V8Error(
-        where="param:engine ray",
-        rule="needs v8 on every machine of the cluster, in the Python that Ray was started with",
-        got=shown(told, 300),
-        fix="Install there what is installed here, and start Ray there from that Python",
-    )
+    rule = "needs v8 on every machine of the cluster, in the Python that Ray was started with"
+    fix = "Install there what is installed here, and start Ray there from that Python"
+    return V8Error(where="param:engine ray", rule=rule, got=shown(told, 300), fix=fix)
 
 
 def _connected(placement: Placement) -> Any:
@@ -335,12 +326,9 @@ def _join(ray: Any, address: str) -> None:
         ray.init(address=address, log_to_driver=False, logging_level="error")
     except (OSError, RuntimeError, ValueError, AssertionError) as error:
         told = shown(" ".join(str(error).split()), 150) or type(error).__name__
-        raise ProfileError(
-            where="param:address",
-            rule="is auto or HOST:PORT of a Ray cluster that this machine is in, with its Ray and Python",
-            got=f"{address} ({told})",
-            fix="Run here: ray start --address=HOST:PORT; if it asks for a token, set RAY_AUTH_MODE=token",
-        ) from error
+        rule = "is auto or HOST:PORT of a Ray cluster that this machine is in, with its Ray and Python"
+        fix = "Run here: ray start --address=HOST:PORT; if it asks for a token, set RAY_AUTH_MODE=token"
+        raise ProfileError(where="param:address", rule=rule, got=f"{address} ({told})", fix=fix) from error
 
 
 def _start(ray: Any, placement: Placement) -> None:
@@ -438,19 +426,14 @@ def _refusal(wanted: dict[str, str], sign: Path) -> V8Error | None:
     """Say why this process must not make what the driver asks for."""
     found, where = _wanted(), f"Ray worker on {platform.node()}"
     if different := [name for name in wanted if found.get(name) != wanted[name]]:
-        return V8Error(
-            where=where,
-            rule="must have the versions of the machine that v8 was called on",
-            got=", ".join(f"{name} {found.get(name)} for {wanted[name]}" for name in different),
-            fix="Install the same versions there, or results would differ from machine to machine",
-        )
+        rule = "must have the versions of the machine that v8 was called on"
+        got = ", ".join(f"{name} {found.get(name)} for {wanted[name]}" for name in different)
+        fix = "Install the same versions there, or results would differ from machine to machine"
+        return V8Error(where=where, rule=rule, got=got, fix=fix)
     if not sign.exists():
-        return StorageError(
-            where=where,
-            rule=f"must see the run folder {sign.parent}, on a file system that all machines share",
-            got="none there, or another one",
-            fix="Name with param:runs (or param:out) a folder that is at the same path on every machine",
-        )
+        rule = f"must see the run folder {sign.parent}, on a file system that all machines share"
+        fix = "Name with param:runs (or param:out) a folder that is at the same path on every machine"
+        return StorageError(where=where, rule=rule, got="none there, or another one", fix=fix)
     return None
 
 

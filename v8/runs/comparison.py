@@ -99,12 +99,10 @@ def compare_runs(runs: Sequence[Path], *, baseline: str | None, command: str) ->
     pins = [(record.source, name, record.series[name].candles) for record in records for name in common]
     if not common or len({(*which, pin and pin.last_open) for *which, pin in pins}) > len(common):
         told = zip(runs, records, strict=True)
-        raise ArtifactError(
-            where="param:profiles",
-            rule="compares runs of one source that have finished the same series, up to the same candle",
-            got=listed([f"{run} of {each.source}, {listed(list(each.series))}" for run, each in told]),
-            fix="Name runs of the same series and day, or profiles, which are trained on the same candles",
-        )
+        rule = "compares runs of one source that have finished the same series, up to the same candle"
+        got = listed([f"{run} of {each.source}, {listed(list(each.series))}" for run, each in told])
+        fix = "Name runs of the same series and day, or profiles, which are trained on the same candles"
+        raise ArtifactError(where="param:profiles", rule=rule, got=got, fix=fix)
     return Comparison(
         command=command,
         created_at=now_iso(),
@@ -171,19 +169,12 @@ def _model(folder: Path, about: Metadata, warm_s: Mapping[str, float]) -> ModelM
 
 def _check_names(names: Sequence[str], baseline: str) -> None:
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ProfileError(
-            where="param:profiles",
-            rule="compares profiles of different names",
-            got=f"{twice} {names.count(twice)} times",
-            fix="Give each file its own name: key",
-        )
+        rule, got = "compares profiles of different names", f"{twice} {names.count(twice)} times"
+        raise ProfileError(where="param:profiles", rule=rule, got=got, fix="Give each file its own name: key")
     if baseline not in names:
-        raise ProfileError(
-            where="param:baseline_profile",
-            rule=f"is one of the compared profiles ({', '.join(names)})",
-            got=repr(baseline),
-            fix="Add it to param:profiles or choose another",
-        )
+        rule = f"is one of the compared profiles ({', '.join(names)})"
+        fix = "Add it to param:profiles or choose another"
+        raise ProfileError(where="param:baseline_profile", rule=rule, got=repr(baseline), fix=fix)
 
 
 def _read_candles(

@@ -117,12 +117,8 @@ def choose_device(device: str, *, is_elsewhere: bool = False) -> None:
     the device is unknown, or a GPU is wanted and TensorFlow sees none.
     """
     if device not in DEVICES:
-        raise ProfileError(
-            where="param:device",
-            rule=f"is one of {', '.join(DEVICES)}",
-            got=repr(device),
-            fix="Choose one of these",
-        )
+        rule = f"is one of {', '.join(DEVICES)}"
+        raise ProfileError(where="param:device", rule=rule, got=repr(device), fix="Choose one of these")
     if device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     if device == "gpu" and not is_elsewhere:
@@ -143,12 +139,9 @@ def choose_engine(
         require_package(engine.package, where=f"param:engine {engine.name}", rule=rule)
     if address is not None and not (engine.is_elsewhere and address and "://" not in address):
         told = repr(address) if engine.is_elsewhere else "an address"
-        raise ProfileError(
-            where="param:address",
-            rule="is auto or HOST:PORT of a Ray cluster, with param:engine ray",
-            got=f"{told} with param:engine {engine.name}",
-            fix="Write for example param:engine ray param:address 10.0.0.1:6379, or leave it out",
-        )
+        where, rule = "param:address", "is auto or HOST:PORT of a Ray cluster, with param:engine ray"
+        fix = "Write for example param:engine ray param:address 10.0.0.1:6379, or leave it out"
+        raise ProfileError(where=where, rule=rule, got=f"{told} with param:engine {engine.name}", fix=fix)
     choose_device(device, is_elsewhere=engine.is_elsewhere)
     if not engine.is_elsewhere:
         return partial(engine.train_all, place(device, workers, fleet_size))
@@ -206,12 +199,8 @@ def choose_placement(
         return Placement(num_processes, wanted_size, gpus=tuple(gpus[:num_processes]))
     if (wanted_size or 1) > 1:
         if (wanted_workers or 1) > 1:
-            raise ProfileError(
-                where="param:fleet_size",
-                rule="above 1 trains in one process",
-                got=f"{wanted_size} with param:workers {wanted_workers}",
-                fix="Leave one of them out",
-            )
+            rule, got = "above 1 trains in one process", f"{wanted_size} with param:workers {wanted_workers}"
+            raise ProfileError(where="param:fleet_size", rule=rule, got=got, fix="Leave one of them out")
         return Placement(1, wanted_size)
     num_workers = wanted_workers or (1 if may_have_gpu else num_cores)
     is_one_fleet = wanted_size is None and may_have_gpu and num_workers == 1
@@ -229,12 +218,9 @@ def _numbers(workers: str, fleet_size: str) -> list[int | None]:
         is_whole = text.isascii() and text.isdigit()
         is_too_large = is_whole and len(text) >= len(str(_MOST))
         if text != AUTO and (is_too_large or not is_whole or int(text) < 1):
-            raise ProfileError(
-                where=flag,
-                rule=f"is auto or a number of {what}, {f'below {_MOST:,}' if is_too_large else 'at least 1'}",
-                got=repr(text),
-                fix="Leave it out to let the machine decide",
-            )
+            rule = f"is auto or a number of {what}, {f'below {_MOST:,}' if is_too_large else 'at least 1'}"
+            got = repr(text)
+            raise ProfileError(where=flag, rule=rule, got=got, fix="Leave it out to let the machine decide")
         found.append(None if text == AUTO else int(text))
     return found
 
@@ -252,12 +238,9 @@ def _require_gpu() -> None:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
             is_visible, device = pool.submit(where_work_is).result()
     if not device.startswith("GPU"):
-        raise ProfileError(
-            where="param:device gpu",
-            rule="needs a GPU that the Keras backend can compute on",
-            got=f"work on {device}" if is_visible else device,
-            fix="Install the GPU's driver and tensorflow[and-cuda], or use param:device auto",
-        )
+        where, rule = "param:device gpu", "needs a GPU that the Keras backend can compute on"
+        fix = "Install the GPU's driver and tensorflow[and-cuda], or use param:device auto"
+        raise ProfileError(where=where, rule=rule, got=f"work on {device}" if is_visible else device, fix=fix)
 
 
 def where_work_is() -> tuple[bool, str]:

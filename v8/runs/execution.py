@@ -382,12 +382,8 @@ def begin_or_continue(
     histories, missing = _histories(asked, source, listen)
     if not histories:
         why = next(iter(missing.values()))
-        raise DataError(
-            where=str(path),
-            rule="a back-test needs the candles of one series at least",
-            got=f"none of {len(missing)}; {why}",
-            fix="Mend that first",
-        )
+        where, rule = str(path), "a back-test needs the candles of one series at least"
+        raise DataError(where=where, rule=rule, got=f"none of {len(missing)}; {why}", fix="Mend that first")
     plan = replace(wanted, folds=lay_folds(histories, asked.profile, asked.num_folds), missing=missing)
     nested_runs.begin_plan(path, plan)
     return plan

@@ -94,12 +94,8 @@ class RunOptions(BaseModel):
         chosen = asked or served_series(source)
         redone = tuple(Series.parse(name) for name in self.redo)
         if strange := [one for one in redone if one not in chosen]:
-            raise ProfileError(
-                where="param:redo",
-                rule="names series that this call trains",
-                got=listed(strange),
-                fix="Name it with param:series too, or leave it out",
-            )
+            rule, fix = "names series that this call trains", "Name it with param:series too, or leave it out"
+            raise ProfileError(where="param:redo", rule=rule, got=listed(strange), fix=fix)
         train_all = choose_engine(self.engine, self.device, self.workers, self.fleet_size, self.address)
         name = f"{profile.name}-smoke" if self.smoke else profile.name
         plan = make_plan(profile, chosen, locate_run(self.runs, name, is_fresh=self.fresh), redone)
@@ -148,12 +144,9 @@ def take_tables(folder: Path | None) -> None:
     if folder is None:
         return
     if not folder.is_dir():
-        raise ProfileError(
-            where="param:tables",
-            rule="is the folder of the tables that a profile names under covariates",
-            got=f"{folder}, which is no folder",
-            fix="Name the folder, not the file",
-        )
+        rule = "is the folder of the tables that a profile names under covariates"
+        got = f"{folder}, which is no folder"
+        raise ProfileError(where="param:tables", rule=rule, got=got, fix="Name the folder, not the file")
     os.environ[TABLES_PLACE] = str(folder.absolute())
 
 

@@ -57,12 +57,8 @@ def read_finished(folder: Path) -> FinishedSeries:
         result = metadata.result
         history = leaderboard.read_history(folder / HISTORY_FILE)
         if len(history) != result.epochs_run:
-            raise ArtifactError(
-                where=str(folder / HISTORY_FILE),
-                rule=f"must have a row for each of {result.epochs_run} epochs",
-                got=str(len(history)),
-                fix="Restore it",
-            )
+            rule, got = f"must have a row for each of {result.epochs_run} epochs", str(len(history))
+            raise ArtifactError(where=str(folder / HISTORY_FILE), rule=rule, got=got, fix="Restore it")
         return FinishedSeries(metadata, result, history, read_sample(folder / FORECASTS_FILE))
 
 

@@ -79,19 +79,13 @@ class Checkpoint:
                 for name in _ONE_ARRAY:
                     part[name] = np.concatenate([array.ravel() for array in part[name]])
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise ArtifactError(
-                where=str(path),
-                rule="must be a checkpoint that can be read",
-                got=getattr(error, "strerror", None) or str(error) or type(error).__name__,
-                fix="Remove it to train this series from its first epoch",
-            ) from error
+            rule = "must be a checkpoint that can be read"
+            got = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            fix = "Remove it to train this series from its first epoch"
+            raise ArtifactError(where=str(path), rule=rule, got=got, fix=fix) from error
         if note["format"] not in (FORMAT_OF_ARRAYS, CHECKPOINT_FORMAT) or note["identity"] != identity:
-            raise ArtifactError(
-                where=str(path),
-                rule=f"must belong to {identity}",
-                got=str(note["identity"]),
-                fix="Start a new run beside this one with param:fresh",
-            )
+            rule, fix = f"must belong to {identity}", "Start a new run beside this one with param:fresh"
+            raise ArtifactError(where=str(path), rule=rule, got=str(note["identity"]), fix=fix)
         best_weights = part.pop("best_weights")
         return cls(identity, FleetState(**part), best_weights, progress)
 
@@ -104,12 +98,9 @@ class Checkpoint:
             )
 
         if layout((self.state, self.best_weights)) != layout((state, state.weights)):
-            raise ArtifactError(
-                where="a checkpoint",
-                rule="must hold the arrays of this network",
-                got="others",
-                fix="Remove it to train this series from its first epoch",
-            )
+            rule = "must hold the arrays of this network"
+            fix = "Remove it to train this series from its first epoch"
+            raise ArtifactError(where="a checkpoint", rule=rule, got="others", fix=fix)
 
 
 def _stored(content: dict[str, NDArray[Any]], name: str) -> Any:

@@ -441,9 +441,6 @@ def _divergence(running: _Running) -> DivergedError | None:
         return None
     is_validation = math.isfinite(last.train_loss)
     stage, loss = ("validation", last.validation_loss) if is_validation else ("training", last.train_loss)
-    return DivergedError(
-        where=str(running.member.data.series),
-        rule=f"the {stage} loss must be a finite number",
-        got=f"{loss} in epoch {last.epoch}",
-        fix="Lower learning_rate, set clip_norm, or train with param:precision float32",
-    )
+    where, rule = str(running.member.data.series), f"the {stage} loss must be a finite number"
+    fix = "Lower learning_rate, set clip_norm, or train with param:precision float32"
+    return DivergedError(where=where, rule=rule, got=f"{loss} in epoch {last.epoch}", fix=fix)

@@ -100,12 +100,9 @@ def draw_forecast(candles: Candles, forecast: pd.DataFrame, file: Path, *, notes
     try:
         _write_png(file, title, [chart], inches=(10.0, 6.4 if chart.below else 5.0), notes=notes)
     except OSError as error:
-        raise ArtifactError(
-            where=str(file),
-            rule="must be a file that can be written",
-            got=error.strerror or "an output error",
-            fix="Choose another place for param:plot",
-        ) from error
+        rule = "must be a file that can be written"
+        got, fix = error.strerror or "an output error", "Choose another place for param:plot"
+        raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix) from error
 
 
 def is_own_picture(file: Path) -> bool:

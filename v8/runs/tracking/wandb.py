@@ -69,12 +69,8 @@ def check() -> None:
     """
     is_online = os.environ.get("WANDB_MODE", "online") not in {"offline", "disabled", "dryrun"}
     if is_online and not wandb.login(prompt=False):
-        raise ProfileError(
-            where="param:track wandb",
-            rule="needs a login, or WANDB_MODE=offline to keep everything on this machine",
-            got="neither",
-            fix="Run: wandb login",
-        )
+        rule = "needs a login, or WANDB_MODE=offline to keep everything on this machine"
+        raise ProfileError(where="param:track wandb", rule=rule, got="neither", fix="Run: wandb login")
 
 
 def _guarded(work: Callable[[], Any]) -> Any:
