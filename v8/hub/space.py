@@ -55,6 +55,8 @@ _LINUX: Final = {
 }
 """What a Space is, wherever it is published from."""
 
+_OF_PACKAGE: Final = (".py", ".css", ".js")
+
 _ENTRY: Final = '''"""The page of the models in {repo}; words behind it go to `python -m v8 app`."""
 
 import sys
@@ -140,7 +142,7 @@ def stage(folder: Path, space: str, repo: str) -> StagedSpace:
         write_text(folder / name, text.format(**names))
     write_text(folder / "requirements.txt", "\n".join(pinned(NEEDED)) + "\n")
     package = Path(__file__).parents[1]
-    for file in sorted(package.rglob("*.py")):
+    for file in sorted(file for file in package.rglob("*") if file.suffix in _OF_PACKAGE):
         write_bytes(folder / PACKAGE_FOLDER / file.relative_to(package), file.read_bytes())
     for file in sorted(config_path("universe").parent.glob("*.yaml")):
         write_bytes(folder / PACKAGE_FOLDER / "configs" / file.name, file.read_bytes())

@@ -116,6 +116,11 @@ def split_bar(spans: Mapping[str, tuple[int, int]]) -> Html:
     return element("svg", *drawn, **place, aria_label="Spans in time order", class_="split")
 
 
+def asset(package: str, name: str) -> str:
+    """Return the text of a file that lies in a package."""
+    return (files(package) / name).read_text("utf-8")
+
+
 def _variables(colours: dict[str, str]) -> str:
     return " ".join(f"--{name}: {colour};" for name, colour in colours.items())
 
@@ -125,151 +130,16 @@ _COLOURS: Final = f"""
 @media (prefers-color-scheme: dark) {{ :root {{ {_variables(DARK)} }} }}
 """
 
-STYLE: Final = Html(
-    _COLOURS
-    + """* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 72rem; padding: 1.5rem 1rem 4rem; background: var(--paper);
-  color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .25rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.2rem; margin: 2.5rem 0 .5rem; }
-h3 { font-size: 1rem; margin: 1.5rem 0 .25rem; }
-p { max-width: 44rem; margin: .5rem 0; }
-.soft, caption, dt, figcaption { color: var(--soft); }
-.banner { background: var(--loud); color: #fff; font-weight: 700; font-size: 1.1rem; max-width: none;
-  padding: .9rem 1rem; border-radius: .5rem; margin: 0 0 1.25rem; }
-.scroll { overflow-x: auto; margin: .5rem 0; }
-.cut { background: linear-gradient(to left, var(--rule), transparent 1.5rem); }
-.cut::before { content: "scroll sideways for more →"; position: sticky; left: 0; display: inline-block;
-  font-size: .75rem; color: var(--soft); }
-table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
-caption { text-align: left; padding: .25rem 0; }
-p.soft { font-size: .85rem; }
-th, td { padding: .3rem .75rem .3rem 0; text-align: right; border-bottom: 1px solid var(--rule);
-  white-space: nowrap; }
-th { font-weight: 600; }
-thead th { color: var(--soft); vertical-align: bottom; }
-th:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); }
-th[colspan] { text-align: center; padding-left: .75rem; }
-details th:first-child { background: var(--card); }
-.wrapped thead th { white-space: normal; min-width: 4.5rem; }
-.better { color: var(--blue); } .worse { color: var(--orange); }
-.mark { display: inline-block; width: 1.6em; font-size: .6em; vertical-align: .15em; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 15rem), 1fr)); gap: 1rem; }
-.cards div { background: var(--card); border: 1px solid var(--rule); border-radius: .5rem;
-  padding: .75rem 1rem; }
-.cards h3 { margin: 0; color: var(--soft); font-weight: 400; }
-.cards p { margin: 0 0 .4rem; font-size: .85rem; color: var(--soft); }
-.cards .lead { margin: 0; color: var(--ink); }
-.lead b { font-size: 1.6rem; line-height: 1.3; margin-right: .5rem; font-variant-numeric: tabular-nums; }
-.figures td { white-space: normal; min-width: 4.5rem; }
-.figures tbody th { white-space: normal; min-width: 6rem; max-width: 16rem; }
-.reasons th { text-align: left; }
-.reasons td { text-align: left; white-space: normal; min-width: 16rem; overflow-wrap: anywhere; }
-dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: .5rem 1.5rem;
-  margin: .5rem 0; font-size: .9rem; }
-dt { font-size: .8rem; } dd { margin: 0; overflow-wrap: anywhere; }
-details { background: var(--card); border: 1px solid var(--rule); border-radius: .5rem;
-  margin: .5rem 0; padding: 0 1rem; }
-details[open] { padding-bottom: 1rem; }
-summary { cursor: pointer; padding: .7rem 0; font-weight: 600; }
-summary span { font-weight: 400; color: var(--soft); margin-left: .5rem; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 19rem), 1fr)); gap: 1rem; }
-figure { margin: .75rem 0; min-width: 0; } figcaption { font-size: .85rem; }
-figure.wide { max-width: none; }
-.plot { width: 100%; } .plot .modebar { opacity: 0; } .plot:hover .modebar { opacity: 1; }
-.split { width: 100%; height: 1.1rem; display: block; border-radius: .25rem; }
-.split0 { fill: var(--other); } .split1 { fill: var(--purple); } .split2 { fill: var(--blue); }
-.embargo { fill: var(--loss); }
-.axis { stroke: var(--soft); }
-a { color: var(--blue); text-decoration: none; } a:hover { text-decoration: underline; }
-.bar { vertical-align: middle; margin-right: .4rem; }
-.share { fill: var(--other); }
-@media (max-width: 40rem) { tbody th:first-child { white-space: normal; min-width: 6rem; max-width: 9rem; } }
-@media print { body { max-width: none; } details { break-inside: avoid; } }
-"""
-)
+STYLE: Final = Html(_COLOURS + asset("v8.views", "page.css"))
 """Light and dark, wide and narrow."""
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:"
 """Styles are the page's own; images are what the chart library draws for "download as picture"."""
 
-WATCH: Final = Html("""
-(() => {
-  const root = document.documentElement;
-  root.dataset.errors = root.dataset.charts = 0;
-  const count = () => { root.dataset.errors = Number(root.dataset.errors) + 1; };
-  addEventListener("error", count);
-  addEventListener("unhandledrejection", count);
-  addEventListener("securitypolicyviolation", count);
-})();
-""")
+WATCH: Final = Html("\n" + asset("v8.views", "watch.js"))
 """Counts errors; runs before anything else can fail."""
 
-DRAW: Final = Html("""
-(() => {
-  const root = document.documentElement;
-  const isTouch = matchMedia("(pointer: coarse)").matches;
-  const painted = (value, style) => {
-    if (typeof value === "string" && value[0] === "$")
-      return style.getPropertyValue("--" + value.slice(1)).trim() || value;
-    if (Array.isArray(value)) return value.map((each) => painted(each, style));
-    if (value === null || typeof value !== "object") return value;
-    return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, painted(each, style)]));
-  };
-  const draw = (box) => {
-    const text = box.parentElement.querySelector("script").textContent;
-    const figure = painted(JSON.parse(text), getComputedStyle(root));
-    if (isTouch) Object.assign(figure.layout, { dragmode: false, hovermode: "closest" });
-    const isNew = !box.classList.contains("drawn");
-    box.classList.add("drawn");
-    Plotly.react(box, figure.data, figure.layout, {
-      responsive: true, displaylogo: false, displayModeBar: isTouch ? false : "hover",
-      modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
-    }).then(() => { if (isNew) root.dataset.charts = Number(root.dataset.charts) + 1; });
-  };
-  const isFolded = (box) => { const fold = box.closest("details"); return fold !== null && !fold.open; };
-  const drawOpen = () => document.querySelectorAll(".plot:not(.drawn)").forEach((box) => {
-    if (!isFolded(box)) draw(box);
-  });
-  const load = (fold) => {
-    if (!fold.open || !fold.dataset.file) return;
-    const script = document.createElement("script");
-    script.src = fold.dataset.file;
-    script.onerror = () => {
-      fold.querySelector(".far").textContent = script.getAttribute("src") + " is not beside this page.";
-    };
-    delete fold.dataset.file;
-    document.head.append(script);
-  };
-  globalThis.v8Section = (name, markup) => {
-    const fold = document.getElementById(name);
-    fold.querySelector(".far").outerHTML = markup;
-    fold.querySelectorAll(".scroll").forEach((box) => cut.observe(box));
-    drawOpen();
-  };
-  const unfold = () => {
-    const name = decodeURIComponent(location.hash.slice(1));
-    document.querySelectorAll("details").forEach((fold) => {
-      if (name === "all" || (name && fold.id === name)) fold.open = true;
-    });
-    drawOpen();
-    const target = document.getElementById(name);
-    if (target) target.scrollIntoView();
-  };
-  // A frame later: the mark itself changes the height of the box, and so would call this again at once.
-  const cut = new ResizeObserver((seen) => requestAnimationFrame(() => seen.forEach(({ target }) =>
-    target.classList.toggle("cut", target.scrollWidth > target.clientWidth))));
-  document.querySelectorAll(".scroll").forEach((box) => cut.observe(box));
-  document.querySelectorAll("details").forEach((fold) => fold.addEventListener("toggle", () => {
-    load(fold);
-    drawOpen();
-  }));
-  addEventListener("hashchange", unfold);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>
-    document.querySelectorAll(".plot.drawn").forEach(draw));
-  unfold();
-})();
-""")
+DRAW: Final = Html("\n" + asset("v8.views", "draw.js"))
 """Draws charts and marks tables that do not fit; runs at the end of the page."""
 
 
@@ -308,7 +178,7 @@ def plot(chart: Chart, label: str) -> Html:
 @cache
 def plotly_library() -> Html:
     """Return plotly.js, as the installed `plotly` package carries it, about 5 MB."""
-    return Html((files("plotly") / "package_data" / "plotly.min.js").read_text("utf-8"))
+    return Html(asset("plotly", "package_data/plotly.min.js"))
 
 
 @cache

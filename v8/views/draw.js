@@ -1,0 +1,63 @@
+(() => {
+  const root = document.documentElement;
+  const isTouch = matchMedia("(pointer: coarse)").matches;
+  const painted = (value, style) => {
+    if (typeof value === "string" && value[0] === "$")
+      return style.getPropertyValue("--" + value.slice(1)).trim() || value;
+    if (Array.isArray(value)) return value.map((each) => painted(each, style));
+    if (value === null || typeof value !== "object") return value;
+    return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, painted(each, style)]));
+  };
+  const draw = (box) => {
+    const text = box.parentElement.querySelector("script").textContent;
+    const figure = painted(JSON.parse(text), getComputedStyle(root));
+    if (isTouch) Object.assign(figure.layout, { dragmode: false, hovermode: "closest" });
+    const isNew = !box.classList.contains("drawn");
+    box.classList.add("drawn");
+    Plotly.react(box, figure.data, figure.layout, {
+      responsive: true, displaylogo: false, displayModeBar: isTouch ? false : "hover",
+      modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
+    }).then(() => { if (isNew) root.dataset.charts = Number(root.dataset.charts) + 1; });
+  };
+  const isFolded = (box) => { const fold = box.closest("details"); return fold !== null && !fold.open; };
+  const drawOpen = () => document.querySelectorAll(".plot:not(.drawn)").forEach((box) => {
+    if (!isFolded(box)) draw(box);
+  });
+  const load = (fold) => {
+    if (!fold.open || !fold.dataset.file) return;
+    const script = document.createElement("script");
+    script.src = fold.dataset.file;
+    script.onerror = () => {
+      fold.querySelector(".far").textContent = script.getAttribute("src") + " is not beside this page.";
+    };
+    delete fold.dataset.file;
+    document.head.append(script);
+  };
+  globalThis.v8Section = (name, markup) => {
+    const fold = document.getElementById(name);
+    fold.querySelector(".far").outerHTML = markup;
+    fold.querySelectorAll(".scroll").forEach((box) => cut.observe(box));
+    drawOpen();
+  };
+  const unfold = () => {
+    const name = decodeURIComponent(location.hash.slice(1));
+    document.querySelectorAll("details").forEach((fold) => {
+      if (name === "all" || (name && fold.id === name)) fold.open = true;
+    });
+    drawOpen();
+    const target = document.getElementById(name);
+    if (target) target.scrollIntoView();
+  };
+  // A frame later: the mark itself changes the height of the box, and so would call this again at once.
+  const cut = new ResizeObserver((seen) => requestAnimationFrame(() => seen.forEach(({ target }) =>
+    target.classList.toggle("cut", target.scrollWidth > target.clientWidth))));
+  document.querySelectorAll(".scroll").forEach((box) => cut.observe(box));
+  document.querySelectorAll("details").forEach((fold) => fold.addEventListener("toggle", () => {
+    load(fold);
+    drawOpen();
+  }));
+  addEventListener("hashchange", unfold);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>
+    document.querySelectorAll(".plot.drawn").forEach(draw));
+  unfold();
+})();
