@@ -82,10 +82,10 @@ def test_a_space_is_one_commit_and_the_same_again_is_none(hub: Any) -> None:
     files = hub.files("spaces/someone/page")
     card = yaml.safe_load(files["README.md"].decode().split("---")[1])
     assert (card["sdk"], card["app_port"], card["models"]) == ("docker", 7860, ["someone/fleet"])
-    ends = (".py", ".css", ".js")
+    ends = (".py", ".css", ".js", ".md")
     sources = {path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "v8").rglob("*.*")}
     ours = {path for path in sources if path.endswith(ends)}
-    assert {path for path in files if path.endswith(ends)} == ours | {"app.py"}
+    assert {path for path in files if path.endswith(ends)} == ours | {"app.py", "README.md"}
     assert any(path.endswith(".css") for path in ours)
     assert {"v8/configs/universe.yaml", "Dockerfile", "requirements.txt"} <= set(files)
     everything = b"\n".join(files.values()).decode("utf-8")

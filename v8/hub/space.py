@@ -55,7 +55,7 @@ _LINUX: Final = {
 }
 """What a Space is, wherever it is published from."""
 
-_OF_PACKAGE: Final = (".py", ".css", ".js")
+_OF_PACKAGE: Final = (".py", ".css", ".js", ".md")
 
 _ENTRY: Final = '''"""The page of the models in {repo}; words behind it go to `python -m v8 app`."""
 

@@ -25,98 +25,14 @@ from v8.losses.leaderboard import LeaderboardRow, SeriesResult, compared, median
 from v8.losses.table import ALPHA
 from v8.records import Moment, Plain, Sha256, Word, at_keys, checked
 from v8.tasks import TASKS
+from v8.views.markup import asset
 from v8.wording import ABSENT, Table, count, duration, number, p_value, percent, plural, spaced
 
 LICENSE: Final = "mit"
 PIPELINE: Final = "time-series-forecasting"
 TAGS: Final = ("v8", "keras", "time-series", PIPELINE, "cryptocurrency", "finance")
 
-_CARD: Final = """---
-{front_matter}---
-
-# {profile}: {models} of crypto candles
-
-One Keras model per coin and timeframe. Each reads the last {lookback} candles and forecasts the
-next {horizon} in price units, volatility as a share of the price:
-
-{columns}
-
-Every model is shown beside the naive forecast, in which the close stays where it is and bands and
-volatility follow from that, and beside the best baseline of each task: of all forecasts that need no
-network, the one with the smallest error, median over these series.
-
-**Not financial advice.** Most of what can be forecast here is how far prices move, not in which direction.
-
-## How good they are
-
-Mean absolute error in returns over all steps, on the test span, which nothing was fitted on. The multiple
-is the model's error over that of the forecast it stands beside: below 1, it is the smaller one. Skill is 1
-minus that. A model beats the other or loses to it by more than chance; otherwise there is no real difference.
-
-{summary}
-
-## Leaderboard
-
-Each number is the model's error as a multiple of that of the forecast named above it. Direction: how often
-the close of the next bar was on the forecast side, with its 95 % interval. {significance}
-
-{leaderboard}
-
-{held_back}{intervals}{changes}## How to use them
-
-`candles` is a pandas frame of closed candles: `open_time` (UTC), `open`, `high`, `low`, `close`, `volume`.
-
-```python
-import v8
-
-forecaster = v8.load("{repo}", "{series}")
-forecast = forecaster.predict(candles)
-```
-{beside}
-`v8` is installed from a checkout of its repository, `python -m pip install /path/to/v8`; the package of that
-name on the public index is another.
-
-Or with nothing but Keras; `models/{series}/README.md` tells which columns go in and what comes out:
-
-```python
-import keras
-from huggingface_hub import hf_hub_download
-
-file = hf_hub_download("{repo}", "models/{series}/model.keras")
-model = keras.saving.load_model(file, compile=False)
-```
-
-These two lines are the way: `keras.saving.load_model("hf://...")` reads repositories that are one model, and
-this one holds many. Any Keras from 3.10 on loads them.
-
-`manifest.json` holds the sha256 of every file. Scaling is inside the models, and they load in safe mode:
-stock layers only, no code.
-
-## Data
-
-Candles from the sources below (vision: Binance's public archive; files: the publisher's own), in time order:
-train, validation, test, with a gap between them as long as what a model reads and forecasts. Times are open
-times in UTC. The models know nothing after the last candle.
-
-{data}
-
-## Intended use and limits
-
-- For research and teaching, and as a baseline to beat. No advice to buy or sell anything.
-- The close behaves like a random walk, and no model here should be expected to tell where it goes. How far
-  high and low reach, the bands and above all the volatility leave more to forecast.
-- Each model is for its own coin and timeframe, on candles of the same exchange, and for the next
-  {horizon} only.
-- Markets change. The further the present is from the last candle above, the less the errors above promise.
-- Costs, delays and the effect of one's own trades are in none of these numbers.
-- {sureness}
-
-## How they were made
-
-{making}
-
-The whole profile, the split, the scaling and all errors per step are in the `metadata.json` of each model.
-"""
+_CARD: Final = asset("v8.views", "card.md")
 
 _TEST: Final = (
     "p is the chance of a difference this large if the model and that forecast were equally good: "
