@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib.resources import files
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final, Self
@@ -164,6 +165,11 @@ def _abandoned(folder: Path, pattern: re.Pattern[str]) -> Iterator[Path]:
                 is_here = found["machine"] in (None, _machine())
                 if is_old or (is_here and not psutil.pid_exists(int(found["pid"]))):
                     yield Path(entry.path)
+
+
+def packaged(package: str, name: str) -> str:
+    """Return the text of a file that lies in a package."""
+    return (files(package) / name).read_text("utf-8")
 
 
 def write_text(path: Path, content: str) -> None:

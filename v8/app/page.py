@@ -20,8 +20,9 @@ from v8.app.places import Fleet
 from v8.columns import CLOSE, OHLC
 from v8.market.series import Series, iso
 from v8.quantile_levels import intervals, quantile_column
+from v8.storage import packaged
 from v8.tasks import TASKS
-from v8.views.markup import STYLE, Html, asset, element, facts, join, shown_table
+from v8.views.markup import STYLE, Html, element, facts, join, shown_table
 from v8.views.page import leaderboard, summary_cards
 from v8.wording import ABSENT, Table, count, duration, number, p_value, percent, plural, spaced
 
@@ -272,9 +273,9 @@ def _covered(lines: Sequence[tuple[str, Mapping[str, Any]]]) -> Html:
     return shown_table(Table(["task", "CRPS × naive", *(f"within {name}" for name in names)], rows, caption))
 
 
-STYLE_SHEET: Final = STYLE + "\n" + asset("v8.app", "page.css")
+STYLE_SHEET: Final = STYLE + "\n" + packaged("v8.app", "page.css")
 
-SCRIPT: Final = asset("v8.app", "page.js")
+SCRIPT: Final = packaged("v8.app", "page.js")
 
 ICON: Final = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">'

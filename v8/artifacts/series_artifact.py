@@ -45,7 +45,7 @@ from v8.losses.table import ALPHA
 from v8.market.candles import Candles
 from v8.quantile_levels import fault_of, percent_of, quantile_output
 from v8.records import Count, Number, OpenTime, Text, checked, read_json_object
-from v8.storage import digest_file, write_json, write_text
+from v8.storage import digest_file, packaged, write_json, write_text
 from v8.tasks import TASKS
 from v8.training.progress import EpochRecord
 from v8.windows.dataset import SeriesData
@@ -225,12 +225,8 @@ def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
         "profile": profile.model_dump(mode="json"),
         "profile_digest": profile.digest,
         "features": [
-            {
-                "name": name,
-                "kind": FEATURES[name].kind.value,
-                "definition": text,
-                "digest": definition_digest(name),
-            }
+            {"name": name, "kind": FEATURES[name].kind.value, "definition": text}
+            | {"digest": definition_digest(name)}
             for name, text in definitions(profile.features).items()
         ],
         "warmup_bars": warmup_bars(profile.features),
@@ -273,22 +269,22 @@ def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
 
 def artifact_readme(metadata: Metadata) -> str:
     """Write the README of an artefact, in Markdown, from the content of its `metadata.json`."""
-    parts = (_introduction, _quality, _data, _with_v8, _with_keras, _features)
-    return "\n\n".join(part(metadata) for part in parts) + "\n"
-
-
-def _introduction(metadata: Metadata) -> str:
     symbol, _, timeframe = metadata.series.partition("-")
-    horizon, lookback = (
-        plural(num, f"{timeframe} candle") for num in (metadata.horizon_bars, metadata.lookback_bars)
-    )
-    text = f"""# {metadata.series}
-
-Forecasts the next {horizon} of {symbol} from the last {lookback}. Profile \
-`{metadata.profile.name}`, {metadata.num_parameters:,} parameters, trained by v8 \
-{metadata.versions["v8"]} with Keras {metadata.versions["keras"]}. `metadata.json` tells everything else."""
     demo = "**Demo market: this model was trained on simulated candles and says nothing about a real one.**"
-    return f"{text}\n\n{demo}" if metadata.is_demo_market else text
+    note = covariate_note(metadata)
+    return packaged("v8.artifacts", "readme.md").format(
+        metadata=metadata,
+        symbol=symbol,
+        horizon=plural(metadata.horizon_bars, f"{timeframe} candle"),
+        lookback=plural(metadata.lookback_bars, f"{timeframe} candle"),
+        demo=f"\n\n{demo}" if metadata.is_demo_market else "",
+        quality=_quality(metadata),
+        spans=_spans(metadata),
+        beside=f"\n{note}\n" if note else "",
+        num_features=len(metadata.features),
+        outputs=_outputs(metadata),
+        features=_features(metadata),
+    )
 
 
 def _quality(metadata: Metadata) -> str:
@@ -317,16 +313,11 @@ def _quality(metadata: Metadata) -> str:
     return "\n\n".join(lines)
 
 
-def _data(metadata: Metadata) -> str:
-    candles, split = metadata.candles, metadata.split
+def _spans(metadata: Metadata) -> str:
+    split = metadata.split
     spans = {"train": split.train, "validation": split.validation, "test": split.test}
     rows = [(name, one.first_open, one.last_open, f"{one.num_windows:,}") for name, one in spans.items()]
-    return f"""## What it has seen
-
-{candles.num_bars:,} candles from `{candles.source}`, {candles.first_open} to \
-{candles.last_open} (open times, UTC).
-
-{Table(("span", "first open", "last open", "windows"), rows).markdown()}"""
+    return Table(("span", "first open", "last open", "windows"), rows).markdown()
 
 
 def covariate_note(metadata: Metadata) -> str:
@@ -349,25 +340,7 @@ def covariate_note(metadata: Metadata) -> str:
     return f"{told}\n\n```\nforecast = forecaster.predict(candles, covariates={{{given}}})\n```"
 
 
-def _with_v8(metadata: Metadata) -> str:
-    beside = f"\n{note}\n" if (note := covariate_note(metadata)) else ""
-    return f"""## Use it with v8
-
-`candles` is a frame of raw candles, at least {metadata.needed_bars} unbroken ones up to the newest closed
-one: `open_time` (UTC), `open`, `high`, `low`, `close`, `volume`.
-
-```
-import v8
-
-forecaster = v8.load("FOLDER or user/name", "{metadata.series}")
-forecast = forecaster.predict(candles)
-```
-{beside}
-v8 is installed from a checkout of its repository, `python -m pip install /path/to/v8`; the package of that
-name on the public index is another."""
-
-
-def _with_keras(metadata: Metadata) -> str:
+def _outputs(metadata: Metadata) -> str:
     horizon, levels = metadata.horizon_bars, metadata.profile.quantiles
     told = ", ".join(f"{percent_of(level)} %" for level in levels)
     rows = []
@@ -378,31 +351,7 @@ def _with_keras(metadata: Metadata) -> str:
         shape = f"(N, {horizon}, {len(levels)}, {len(one.columns)})"
         columns = f"quantiles {told} of {', '.join(one.columns)}"
         rows.append((f'`forecast["{quantile_output(task)}"]`', shape, columns, one.unit))
-    return f"""## Use it with plain Keras
-
-`features` is a frame with the columns of the table below, one row a closed candle, oldest first, no
-candle missing. Any Keras from 3.10 on loads the model.
-
-```python
-import json
-
-import keras
-import numpy as np
-
-with open("metadata.json", encoding="utf-8") as stream:
-    metadata = json.load(stream)
-names = [feature["name"] for feature in metadata["features"]]
-window = features[names].to_numpy(np.float32)[-metadata["lookback_bars"] :]
-model = keras.saving.load_model("model.keras", compile=False)
-forecast = model.predict(window[None], verbose=0)
-```
-
-Scaling is inside the model: raw numbers go in, prices come out. N windows of shape
-({metadata.lookback_bars}, {len(metadata.features)}), float32, give:
-
-{Table(("output", "shape", "columns", "unit"), rows).markdown()}
-
-Step k, from 1, is the k-th bar after the window's last one."""
+    return Table(("output", "shape", "columns", "unit"), rows).markdown()
 
 
 def _features(metadata: Metadata) -> str:
@@ -441,4 +390,4 @@ def _features(metadata: Metadata) -> str:
         ),
     ]
     told = "\n".join(f"- {note}" for note, is_there in notes if is_there)
-    return f"## Features\n\n{Table(('place', 'name', 'definition'), rows).markdown()}\n\n{told}"
+    return f"{Table(('place', 'name', 'definition'), rows).markdown()}\n\n{told}"

@@ -28,7 +28,7 @@ from v8.hub import hub_endpoint
 from v8.hub.publish import Difference, Publication, RemoteState
 from v8.hub.pull import published
 from v8.profile import config_path
-from v8.storage import write_bytes, write_text
+from v8.storage import packaged, write_bytes, write_text
 from v8.version import VERSION
 
 PORT: Final = 7860
@@ -55,8 +55,6 @@ _LINUX: Final = {
 }
 """What a Space is, wherever it is published from."""
 
-_OF_PACKAGE: Final = (".py", ".css", ".js", ".md")
-
 _ENTRY: Final = '''"""The page of the models in {repo}; words behind it go to `python -m v8 app`."""
 
 import sys
@@ -68,34 +66,9 @@ if __name__ == "__main__":
     main([*words, *sys.argv[1:]])
 '''
 
-_DOCKERFILE: Final = """FROM python:{python}-slim
-RUN useradd --create-home --uid 1000 user
-USER user
-WORKDIR /home/user/app
-ENV PYTHONUNBUFFERED=1 PATH=/home/user/.local/bin:$PATH
-COPY --chown=user requirements.txt .
-RUN pip install --no-cache-dir --user --requirement requirements.txt
-COPY --chown=user . .
-EXPOSE {port}
-CMD ["python", "app.py"]
-"""
+_DOCKERFILE: Final = packaged("v8.hub", "space.Dockerfile")
 
-_README: Final = """---
-title: {title}
-emoji: 📈
-colorFrom: blue
-colorTo: gray
-sdk: docker
-app_port: {port}
-models:
-- {repo}
----
-
-Forecasts of the present by the models in [{repo}]({page}), made anew when a candle closes: per series the
-newest candles and the forecast, the errors beside baselines that need no training, and what each model was
-trained on. `/openapi.json` describes the JSON API. Made by v8 {version}, whose source lies in `v8/`. No
-advice to trade.
-"""
+_README: Final = packaged("v8.hub", "space.md")
 
 
 @dataclass(frozen=True)
@@ -142,7 +115,7 @@ def stage(folder: Path, space: str, repo: str) -> StagedSpace:
         write_text(folder / name, text.format(**names))
     write_text(folder / "requirements.txt", "\n".join(pinned(NEEDED)) + "\n")
     package = Path(__file__).parents[1]
-    for file in sorted(file for file in package.rglob("*") if file.suffix in _OF_PACKAGE):
+    for file in sorted(file for file in package.rglob("*.*") if file.suffix != ".pyc"):
         write_bytes(folder / PACKAGE_FOLDER / file.relative_to(package), file.read_bytes())
     for file in sorted(config_path("universe").parent.glob("*.yaml")):
         write_bytes(folder / PACKAGE_FOLDER / "configs" / file.name, file.read_bytes())

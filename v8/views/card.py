@@ -24,15 +24,15 @@ from v8.losses.judgement import MODEL
 from v8.losses.leaderboard import LeaderboardRow, SeriesResult, compared, median, rank_results
 from v8.losses.table import ALPHA
 from v8.records import Moment, Plain, Sha256, Word, at_keys, checked
+from v8.storage import packaged
 from v8.tasks import TASKS
-from v8.views.markup import asset
 from v8.wording import ABSENT, Table, count, duration, number, p_value, percent, plural, spaced
 
 LICENSE: Final = "mit"
 PIPELINE: Final = "time-series-forecasting"
 TAGS: Final = ("v8", "keras", "time-series", PIPELINE, "cryptocurrency", "finance")
 
-_CARD: Final = asset("v8.views", "card.md")
+_CARD: Final = packaged("v8.views", "card.md")
 
 _TEST: Final = (
     "p is the chance of a difference this large if the model and that forecast were equally good: "

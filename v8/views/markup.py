@@ -20,9 +20,9 @@ import html
 import json
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Final
 
+from v8.storage import packaged
 from v8.views.charts import DARK, LIGHT, NAMED, Chart, plotly
 from v8.wording import Table
 
@@ -116,11 +116,6 @@ def split_bar(spans: Mapping[str, tuple[int, int]]) -> Html:
     return element("svg", *drawn, **place, aria_label="Spans in time order", class_="split")
 
 
-def asset(package: str, name: str) -> str:
-    """Return the text of a file that lies in a package."""
-    return (files(package) / name).read_text("utf-8")
-
-
 def _variables(colours: dict[str, str]) -> str:
     return " ".join(f"--{name}: {colour};" for name, colour in colours.items())
 
@@ -130,16 +125,16 @@ _COLOURS: Final = f"""
 @media (prefers-color-scheme: dark) {{ :root {{ {_variables(DARK)} }} }}
 """
 
-STYLE: Final = Html(_COLOURS + asset("v8.views", "page.css"))
+STYLE: Final = Html(_COLOURS + packaged("v8.views", "page.css"))
 """Light and dark, wide and narrow."""
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:"
 """Styles are the page's own; images are what the chart library draws for "download as picture"."""
 
-WATCH: Final = Html("\n" + asset("v8.views", "watch.js"))
+WATCH: Final = Html("\n" + packaged("v8.views", "watch.js"))
 """Counts errors; runs before anything else can fail."""
 
-DRAW: Final = Html("\n" + asset("v8.views", "draw.js"))
+DRAW: Final = Html("\n" + packaged("v8.views", "draw.js"))
 """Draws charts and marks tables that do not fit; runs at the end of the page."""
 
 
@@ -178,7 +173,7 @@ def plot(chart: Chart, label: str) -> Html:
 @cache
 def plotly_library() -> Html:
     """Return plotly.js, as the installed `plotly` package carries it, about 5 MB."""
-    return Html(asset("plotly", "package_data/plotly.min.js"))
+    return Html(packaged("plotly", "package_data/plotly.min.js"))
 
 
 @cache

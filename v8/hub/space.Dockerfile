@@ -1,0 +1,10 @@
+FROM python:{python}-slim
+RUN useradd --create-home --uid 1000 user
+USER user
+WORKDIR /home/user/app
+ENV PYTHONUNBUFFERED=1 PATH=/home/user/.local/bin:$PATH
+COPY --chown=user requirements.txt .
+RUN pip install --no-cache-dir --user --requirement requirements.txt
+COPY --chown=user . .
+EXPOSE {port}
+CMD ["python", "app.py"]
