@@ -21,6 +21,22 @@ class Clock:
         return self.now_s
 
 
+def test_what_was_fresh_by_a_clock_that_ran_ahead_is_stale_when_it_is_set_back() -> None:
+    clock, done = Clock(), Counter[str]()
+    clock.now_s = 1e9
+    once = SharedWork(clock)
+
+    def work() -> tuple[int, float]:
+        done["work"] += 1
+        return done["work"], clock.now_s + 10
+
+    assert once.ask("key", work).answer.result(timeout=30) == 1
+    clock.now_s = 100.0
+    assert once.ask("key", work).answer.result(timeout=30) == 2
+    clock.now_s -= 1.0  # within what two answers of a source may differ
+    assert once.ask("key", work).answer.result(timeout=30) == 2
+
+
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 30)), max_size=30))
 def test_work_is_done_again_exactly_when_it_is_stale(asked: list[tuple[str, float]]) -> None:
     clock, done, expected, fresh_until = Clock(), Counter[str](), Counter[str](), {"a": 0.0, "b": 0.0}

@@ -41,9 +41,10 @@ Work = Callable[[], tuple[Any, float]]
 
 @dataclass
 class Promise:
-    """What comes of some work, or what went wrong; fresh until `until_s`, without end while work goes on."""
+    """What comes of some work, or went wrong: fresh from `since_s` to `until_s`, and while work goes on."""
 
     answer: Future[Any] = field(default_factory=Future)
+    since_s: float = -math.inf
     until_s: float = math.inf
 
 
@@ -52,7 +53,7 @@ class SharedWork:
 
     However many requests come, there is at most one piece of work a key waiting or running, and keys are as
     many as the caller has series. What failed is kept for `RETRY_S`, too, so that asking again costs nothing.
-    `clock` tells seconds since any moment.
+    `clock` tells seconds since any moment. Set back, as one that ran ahead, it makes stale what is of later.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -65,7 +66,7 @@ class SharedWork:
         """Return what comes of some work, begun only if nothing fresh of its key is there or on its way."""
         with self._lock:
             kept = self._kept.get(key)
-            if kept is None or self._clock() >= kept.until_s:
+            if kept is None or not kept.since_s - RETRY_S <= self._clock() < kept.until_s:
                 kept = self._kept[key] = Promise()
                 kept.answer = self._worker.submit(self._do, kept, work)
             return kept
@@ -86,7 +87,7 @@ class SharedWork:
             until_s = self._clock() + RETRY_S
             found, until_s = work()
         finally:
-            kept.until_s = until_s
+            kept.since_s, kept.until_s = self._clock(), until_s
         return found
 
 
