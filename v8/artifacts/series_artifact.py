@@ -278,12 +278,15 @@ def artifact_readme(metadata: Metadata) -> str:
         horizon=plural(metadata.horizon_bars, f"{timeframe} candle"),
         lookback=plural(metadata.lookback_bars, f"{timeframe} candle"),
         demo=f"\n\n{demo}" if metadata.is_demo_market else "",
+        alpha=ALPHA,
         quality=_quality(metadata),
         spans=_spans(metadata),
         beside=f"\n{note}\n" if note else "",
         num_features=len(metadata.features),
         outputs=_outputs(metadata),
         features=_features(metadata),
+        warmup=metadata.needed_bars - metadata.lookback_bars,
+        notes="".join(f"\n- {note}" for note in _notes(metadata)),
     )
 
 
@@ -294,22 +297,13 @@ def _quality(metadata: Metadata) -> str:
         (task, *(cell if isinstance(cell, str) else number(cell) for cell in told.values()))
         for task, told in metadata.quality.items()
     )
-    lines = [
-        "## How good it is",
-        f"Mean absolute error on the {judgement.num_windows:,} windows of the test span, which training "
-        "never saw, as a multiple of the error of the naive forecast: the close stays where it is, bands and "
-        "volatility follow from that. Below 1 it errs less. Beside it stands the forecast without a network "
-        "that erred least here. It beats the other or loses to it where "
-        f"that is more than chance (Diebold-Mariano, p below {ALPHA:g}); else there is no real difference.",
-        Table(header, rows).markdown(),
-    ]
+    lines = [Table(header, rows).markdown()]
     if judgement.loses:
         tasks = ", ".join(judgement.loses)
         lines.append(f"**It loses to the naive forecast at: {tasks}. Use the naive one there.**")
     if judgement.beaten_by:
         found = ", ".join(f"{task} ({called(name)})" for task, name in judgement.beaten_by.items())
         lines.append(f"**A forecast without a network does better at: {found}.**")
-    lines.append("Nothing here is financial advice; past errors promise nothing about coming ones.")
     return "\n\n".join(lines)
 
 
@@ -359,35 +353,27 @@ def _features(metadata: Metadata) -> str:
         (str(place), f"`{feature.name}`", feature.definition.partition(": ")[2])
         for place, feature in enumerate(metadata.features)
     ]
-    lookback, names = metadata.lookback_bars, metadata.names
-    others, needed = neighbours(names), metadata.needed_bars
-    has_sample = any("sample " in feature.definition for feature in metadata.features)
-    notes = [  # what a definition's sentence leaves open, and whether it is there
-        (
-            f"Compute them on at least {needed} candles, {lookback} of the window and {needed - lookback} "
-            f"before it, then keep the last {lookback} rows. Start anew after a missing candle.",
-            True,
+    return Table(("place", "name", "definition"), rows).markdown()
+
+
+def _notes(metadata: Metadata) -> list[str]:
+    """Say what the sentences of the definitions leave open."""
+    names, others = metadata.names, neighbours(metadata.names)
+    notes = {
+        "A sample deviation has the divisor n - 1.": any(
+            "sample " in feature.definition for feature in metadata.features
         ),
-        ("A sample deviation has the divisor n - 1.", has_sample),
-        (
-            "An exponential average over n bars starts at the first close and gives the newest value the "
-            "weight 2 / (n + 1): `ewm(span=n, adjust=False).mean()` in pandas.",
-            any(name.startswith("macd") for name in names),
+        "An exponential average over n bars starts at the first close and gives the newest value the "
+        "weight 2 / (n + 1): `ewm(span=n, adjust=False).mean()` in pandas.": any(
+            name.startswith("macd") for name in names
         ),
-        (
-            "Wilder's averages over n bars start at the first change and give the newest value the weight "
-            "1 / n: `ewm(alpha=1 / n, adjust=False).mean()`; the first bar counts as no change. The index is "
-            "100 times the average gain over the sum of average gain and average loss, and 50 where nothing "
-            "moved.",
-            "rsi" in names,
-        ),
-        ("The true range of a bar is max(high, previous close) - min(low, previous close).", "atr" in names),
-        ("A window of bars without any volume gives volume_norm 1.", "volume_norm" in names),
-        (
-            f"What is of {listed(others)} is computed from those candles alone: whatever its definition "
-            "names, recent_range too, is theirs.",
-            others,
-        ),
-    ]
-    told = "\n".join(f"- {note}" for note, is_there in notes if is_there)
-    return f"{Table(('place', 'name', 'definition'), rows).markdown()}\n\n{told}"
+        "Wilder's averages over n bars start at the first change and give the newest value the weight "
+        "1 / n: `ewm(alpha=1 / n, adjust=False).mean()`; the first bar counts as no change. The index is "
+        "100 times the average gain over the sum of average gain and average loss, and 50 where nothing "
+        "moved.": "rsi" in names,
+        "The true range of a bar is max(high, previous close) - min(low, previous close).": "atr" in names,
+        "A window of bars without any volume gives volume_norm 1.": "volume_norm" in names,
+        f"What is of {listed(others)} is computed from those candles alone: whatever its definition "
+        "names, recent_range too, is theirs.": bool(others),
+    }
+    return [note for note, is_there in notes.items() if is_there]
