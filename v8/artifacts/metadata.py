@@ -21,7 +21,7 @@ from v8 import records
 from v8.artifacts.run_folder import GENERATIONS_FOLDER, CandlePin, SeriesName
 from v8.errors import ArtifactError, DataError
 from v8.features.indicators import check_columns, warmup_bars
-from v8.formulas.baselines import called
+from v8.formulas.baselines import NAIVE, called
 from v8.losses.judgement import Judgement, QuantileJudgement
 from v8.losses.leaderboard import SeriesResult, read_results
 from v8.profile import Profile, ProfileName, TableSettings, recorded_profile, recorded_tables
@@ -189,13 +189,13 @@ class Metadata:
         """Per task: its error beside naive's and the best baseline's, and verdicts."""
         judged, told = self.judgement, {}
         for task in judged.tasks:
-            best = judged.best_baseline(task)
+            naive, best = (judged.against(task, name) for name in (NAIVE, judged.best_baseline(task)))
             told[task] = {
-                "multiple_of_naive": judged.multiple(task),
-                "verdict": judged.verdict(task),
-                "best_baseline": called(best),
-                "multiple_of_best": judged.multiple(task, baseline=best),
-                "verdict_against_best": judged.verdict(task, best),
+                "multiple_of_naive": naive.multiple,
+                "verdict": naive.verdict,
+                "best_baseline": called(best.name),
+                "multiple_of_best": best.multiple,
+                "verdict_against_best": best.verdict,
             }
         return told
 

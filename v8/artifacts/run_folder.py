@@ -77,13 +77,6 @@ class CandlePin:
         span = f"{self.num_bars:,} candles from {self.first_open} to {self.last_open}"
         return f"{span} with digest {self.digest[:12]}"
 
-    def require(self, found: CandlePin, series: Series, folder: Path) -> None:
-        """Refuse other candles than those a series of a run was started with, by `DataError`."""
-        if self.digest != found.digest:
-            where = str(series)
-            fix = "Bring back the same candles, or start a new run beside it with param:fresh"
-            raise DataError(where=where, rule=f"{folder} was started with {self}", got=str(found), fix=fix)
-
 
 @dataclass(frozen=True)
 class SeriesState:
@@ -258,11 +251,13 @@ class RunFolder(FolderLock):
         return getattr(self.record, name)
 
     def pin(self, series: Series, candles: CandlePin) -> None:
-        """Pin a series to its candles, or refuse others than it is pinned to; see `CandlePin.require`."""
-        if pinned := self.state(series).candles:
-            pinned.require(candles, series, self.path)
-        else:
+        """Pin a series to its candles, or refuse others than it is pinned to, by `DataError`."""
+        if not (pinned := self.state(series).candles):
             self.set_state(series, candles=candles)
+        elif pinned.digest != candles.digest:
+            rule = f"{self.path} was started with {pinned}"
+            fix = "Bring back the same candles, or start a new run beside it with param:fresh"
+            raise DataError(where=str(series), rule=rule, got=str(candles), fix=fix)
 
     def series_folder(self, series: Series) -> Path:
         """Return the folder of one series' artefact; it need not exist."""

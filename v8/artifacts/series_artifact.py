@@ -154,23 +154,25 @@ def _columns(truth: Mapping[str, Rows]) -> dict[str, list[str]]:
 
 def _is_whole(sample: ForecastSample) -> bool:
     """Say whether rows, columns and horizons fit together, and quantiles are there for each level or none."""
-    num_rows, levels = len(sample.open_time_s), sample.levels
-    parts = [sample.truth, *(one.values for one in sample.issued)]
-    widths = {task: len(columns) for task, columns in _columns(sample.truth).items()}
-    horizons = {len(rows) for part in parts[1:] for rows in part.values()}
-    if TASK_OHLC not in widths or len(horizons) != 1 or (levels and fault_of(levels)):
+    columns, levels, num_rows = _columns(sample.truth), sample.levels, len(sample.open_time_s)
+    horizons = {len(rows) for one in sample.issued for rows in one.values.values()}
+    if TASK_OHLC not in columns or len(horizons) != 1 or (levels and fault_of(levels)):
         return False
-    (horizon,), plain = horizons, {task: {width} for task, width in widths.items()}
-    sides = {task: [[width] * horizon] * len(levels) for task, width in widths.items()} if levels else {}
-    return (
-        all(len(rows) == num_rows for rows in sample.truth.values())
-        and all({task: {*map(len, rows)} for task, rows in part.items()} == plain for part in parts)
-        and all(one.last_known < num_rows - horizon for one in sample.issued)
-        and all(
-            {task: [[*map(len, rows)] for rows in each] for task, each in one.quantiles.items()} == sides
+
+    def are(told: Mapping[str, Any], *shape: int) -> bool:
+        wanted = {task: (*shape, len(names)) for task, names in columns.items()}
+        return {task: np.shape(rows) for task, rows in told.items()} == wanted
+
+    (horizon,) = horizons
+    try:
+        return are(sample.truth, num_rows) and all(
+            one.last_known < num_rows - horizon
+            and are(one.values, horizon)
+            and (are(one.quantiles, len(levels), horizon) if levels else not one.quantiles)
             for one in sample.issued
         )
-    )
+    except ValueError:  # rows of unequal lengths have no shape
+        return False
 
 
 @dataclass(frozen=True)
