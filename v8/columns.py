@@ -29,8 +29,7 @@ RANGE_BARS: Final = (1, 5, 20, 60, 240)
 REALISED_BARS: Final = (5, 20, 60, 240)
 MOVE_BARS: Final = (1, 5, 20, 60)
 
-DAY_WAVES: Final = (1, 2, 3)  # per day, whose sine and cosine tell the time
-WEEK_WAVES: Final = (1, 2)
+WAVES: Final = {"day": (1, 2, 3), "week": (1, 2)}  # per period, whose sine and cosine tell the time
 
 
 def range_column(num_bars: int) -> str:
@@ -43,9 +42,8 @@ def wave_columns(period: str, num_waves: int) -> tuple[str, str]:
     return f"{period}_sin_{num_waves}", f"{period}_cos_{num_waves}"
 
 
-WAVE_COLUMNS: Final = (
-    *(name for waves in DAY_WAVES for name in wave_columns("day", waves)),
-    *(name for waves in WEEK_WAVES for name in wave_columns("week", waves)),
+WAVE_COLUMNS: Final = tuple(
+    name for period, waves in WAVES.items() for num_waves in waves for name in wave_columns(period, num_waves)
 )
 
 

@@ -13,18 +13,9 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
+import pydantic
 import yaml
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    SerializeAsAny,
-    SerializerFunctionWrapHandler,
-    TypeAdapter,
-    ValidationError,
-    ValidationInfo,
-    model_serializer,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
 
 from v8 import columns as c
 from v8.errors import ProfileError, shown
@@ -100,7 +91,7 @@ def _of_its_family(network: Any) -> Any:
     return of_family.validate_python({name: _tuples(network)})[name]
 
 
-def _of_today(calibration: str, info: ValidationInfo) -> str:
+def _of_today(calibration: str, info: pydantic.ValidationInfo) -> str:
     """Refuse a calibration that there is not; what a run recorded may have one of before."""
     known = ("ensemble", "none", *(FORMER_CALIBRATIONS if info.context else ()))
     if calibration not in known:
@@ -111,7 +102,7 @@ def _of_today(calibration: str, info: ValidationInfo) -> str:
 
 def _known_once(features: tuple[str, ...]) -> tuple[str, ...]:
     features = indicators.plain_names(features)
-    if (num := indicators.num_of_package(features)) > indicators.MOST_OF_PACKAGE:
+    if (num := sum(map(indicators.is_of_package, features))) > indicators.MOST_OF_PACKAGE:
         raise ValueError(
             f"must hold at most {indicators.MOST_OF_PACKAGE} features of the package ta, not {num}"
         )
@@ -240,7 +231,7 @@ class Profile(Settings):
     """`anchored` to the last close; `ranged`: that, with targets in units of the recent range; or the
     lineage's `standard` and `minmax` price levels."""
     split: SplitSettings
-    network: Annotated[SerializeAsAny[NetworkSettings], BeforeValidator(_of_its_family)]
+    network: Annotated[pydantic.SerializeAsAny[NetworkSettings], BeforeValidator(_of_its_family)]
     tasks: Annotated[dict[str, TaskSettings], Field(min_length=1), AfterValidator(_known_tasks)]
     """What is forecast: `ohlc` (always), `bands` (bb_upper, bb_lower), `volatility`."""
     training: TrainingSettings
@@ -331,8 +322,8 @@ class Profile(Settings):
             if found != needed:
                 yield f"{key} must be {needed} with family {family.name}, which is a formula"
 
-    @model_serializer(mode="wrap")
-    def _without_what_is_not_asked(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    @pydantic.model_serializer(mode="wrap")
+    def _without_what_is_not_asked(self, write: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out keys that came later where they are empty: files and digests are those from before."""
         content: dict[str, Any] = write(self)
         return {key: value for key, value in content.items() if key not in _LATER or value}
@@ -348,11 +339,6 @@ class Profile(Settings):
         tasks = tuple(TASKS[name] for name in self.tasks)
         levels = () if self.calibration == "ensemble" else outer(self.quantiles)
         return NetworkShape(self.lookback_bars, self.features, self.horizon_bars, tasks, levels)
-
-    @property
-    def needed_beside(self) -> tuple[str, ...]:
-        """Columns that its features read beside the series' own, such as `BTCUSDT.high`."""
-        return indicators.needed_beside(self.features)
 
     @property
     def num_features(self) -> int:

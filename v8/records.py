@@ -14,16 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Self, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    AliasPath,
-    BaseModel,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    ValidationError,
-    model_validator,
-)
+import pydantic
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from v8.errors import ArtifactError, shown
 from v8.storage import read_given
@@ -79,16 +71,16 @@ _UNKNOWN: Final = ("extra_forbidden", "unexpected_keyword_argument")  # what pyd
 Record = TypeVar("Record")
 
 
-class Settings(BaseModel):
+class Settings(pydantic.BaseModel):
     """A section of what users write: strict, frozen, and without keys that nobody knows."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     def faults(self) -> Iterable[str]:
         """Say what some of its keys ask that others forbid; the first fault is told."""
         return ()
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _keys_fit_each_other(self) -> Self:
         for fault in self.faults():
             raise ValueError(fault)
@@ -150,7 +142,7 @@ def check_format(content: Any, known: tuple[int, ...], *, what: str, where: str,
 
 def at_keys(*path: str) -> Any:
     """Say under which keys, one within the other, a value stands in its file."""
-    return Field(validation_alias=AliasPath(*path))
+    return Field(validation_alias=pydantic.AliasPath(*path))
 
 
 def checked(

@@ -274,7 +274,7 @@ class Forecaster:
 
         Raises `ProfileError` if the metadata tell of tables that cannot be.
         """
-        return Companions(indicators.needed_beside(self.features), self.about.tables, given)
+        return Companions(self.features, self.about.tables, given)
 
     def joined(
         self,

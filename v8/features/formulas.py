@@ -176,8 +176,6 @@ def close_moments(close: Floats, period_bars: int) -> Floats:
     running sums, which are faster, lose up to half of the digits. Shape (2, N), quote currency: average minus
     close, and sample standard deviation (divisor period - 1). The first period - 1 columns are NaN.
     """
-    if len(close) < period_bars:
-        return np.full((2, len(close)), np.nan)
     *earlier, newest = windows(close, period_bars)
     differences = [closes - newest for closes in earlier]
     mean = reduce(np.add, differences) / period_bars
@@ -242,18 +240,17 @@ def volume_norm(volume: Floats, period_bars: int) -> Floats:
 
 def moving_mean(values: Floats, period_bars: int) -> Floats:
     """Average the newest values, of any unit; the first `period_bars` - 1 rows are NaN."""
-    if len(values) < period_bars:
-        return np.full(len(values), np.nan)
     return late(reduce(np.add, windows(values, period_bars)) / period_bars, len(values))
 
 
 def windows(values: Floats, period_bars: int) -> Floats:
     """View all windows of N values at once, as `sliding_window_view` does in twenty times the time.
 
-    Shape (period_bars, N - period_bars + 1): the oldest value of every window, then the next ones.
+    Shape (period_bars, N - period_bars + 1), or (period_bars, 0) where no window is full: the oldest value of
+    every window, then the next ones.
     """
     values = np.ascontiguousarray(values)
-    shape = period_bars, len(values) - period_bars + 1
+    shape = period_bars, max(0, len(values) - period_bars + 1)
     return np.ndarray(shape, values.dtype, values, strides=2 * values.strides)
 
 
@@ -281,6 +278,7 @@ MAX_ROLLED: Final = 10.0  # likewise for distances and deviations of closes with
 
 DAY_S: Final = 86_400
 WEEK_S: Final = 7 * DAY_S
+PERIODS_S: Final = {"day": DAY_S, "week": WEEK_S}
 MONDAY_S: Final = 4 * DAY_S  # 1970-01-05 00:00 UTC, the first Monday of the epoch
 
 WAVE_DECIMALS: Final = 9

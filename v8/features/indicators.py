@@ -116,7 +116,7 @@ def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
     would take minutes to examine, as a stranger's file may.
     """
     where, rule = "feature columns", "at least one column, and each named once"
-    if (num := num_of_package(columns)) > MOST_OF_PACKAGE:
+    if (num := sum(map(is_of_package, columns))) > MOST_OF_PACKAGE:
         rule = f"at most {MOST_OF_PACKAGE} of them are of the package ta"
         got, fix = str(num), "Leave some out"
     elif unknown := [name for name in columns if name not in FEATURES]:
@@ -156,11 +156,6 @@ def _alike(name: str) -> str | None:
     if plain in FEATURES and c.is_symbol(c.plain_symbol(symbol)):
         return beside(c.plain_symbol(symbol), plain)
     return ta_features.suggestion(name) or nearest(name, FEATURES)
-
-
-def num_of_package(columns: Iterable[str]) -> int:
-    """Count the names that are meant for the package `ta`, of whatever candles."""
-    return sum(map(is_of_package, columns))
 
 
 def is_of_package(name: str) -> bool:
@@ -248,11 +243,8 @@ _BAND_BARS, _STDS = c.BAND_PERIOD_BARS, c.BAND_WIDTH_STDS
 _CLOSE_MOMENTS, _ROLLED_MOMENTS = "close_moments", "rolled_moments"
 _STEPS: Final = range(1, c.MAX_ROLLED_STEPS + 1)
 _WAVES: Final = [
-    (name, period, {"period_s": period_s, "num_waves": num_waves, "is_cosine": is_cosine})
-    for period, period_s, waves in (
-        ("day", formulas.DAY_S, c.DAY_WAVES),
-        ("week", formulas.WEEK_S, c.WEEK_WAVES),
-    )
+    (name, period, {"period_s": formulas.PERIODS_S[period], "num_waves": num_waves, "is_cosine": is_cosine})
+    for period, waves in c.WAVES.items()
     for num_waves in waves
     for name, is_cosine in zip(c.wave_columns(period, num_waves), (False, True), strict=True)
 ]

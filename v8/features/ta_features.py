@@ -74,9 +74,7 @@ class Output:
     name: str
     indicator: Callable[..., Any]
     inputs: tuple[str, ...]  # columns of candles that it reads, in the order of `OHLCV`
-    defaults: Mapping[
-        str, Any
-    ]  # parameters in the order of the package, each its default or `Parameter.empty`
+    defaults: Mapping[str, Any]  # parameters in the package's order, each its default or `Parameter.empty`
 
 
 @dataclass(frozen=True)
@@ -299,7 +297,7 @@ class _Subject:
 
     def __init__(self, wish: Wish) -> None:
         self._wish = wish
-        self._known: dict[tuple[int, int], Floats] = {}
+        self._values = cache(self._between)
         self._faults: list[str] = []
 
     def context_bars(self) -> int:
@@ -361,11 +359,9 @@ class _Subject:
             raise self._refused("has no value at some candles; with fillna=true the last one stands for it")
         return bool(is_told.all() and (np.abs(late - early) <= RESOLUTION * most).all())
 
-    def _values(self, start: int, stop: int) -> Floats:
+    def _between(self, start: int, stop: int) -> Floats:
         """Compute it from one bar of the market up to another, shape (stop - start,)."""
-        if (start, stop) not in self._known:
-            self._known[start, stop] = self._on({name: one[start:stop] for name, one in _market().items()})
-        return self._known[start, stop]
+        return self._on({name: one[start:stop] for name, one in _market().items()})
 
     def _on(self, market: Market) -> Floats:
         return computed(self._wish.output, market, self._wish.parameters)

@@ -90,12 +90,6 @@ class CandleReport:
     newest_lost: LostRow | None = None  # the newest row, if its bar has closed and it could not be true
     priced_as: str = ""  # what was priced, where that is not what the series names: BTC-USD is not BTCUSDT
 
-    @property
-    def num_unusable(self) -> int:
-        """Rows that were lost because they could not be true, not because they were not needed."""
-        impossible = self.num_unreadable + self.num_non_positive + self.num_inconsistent
-        return impossible + self.num_off_grid + self.num_conflicting
-
     def dropped(self) -> dict[str, int]:
         """Return how many rows were read and not kept, by reason, in plain words."""
         reasons = {each.metadata.get("dropped"): getattr(self, each.name) for each in fields(self)}
@@ -252,19 +246,13 @@ def none_until(end_s: int, open_time_s: Times, where: str) -> DataError:
 
 
 def assembled(
-    series: Series,
-    open_time_s: Times,
-    values: Values,
-    report: CandleReport,
-    source: str,
-    *,
-    beside: Columns | None = None,
+    series: Series, open_time_s: Times, values: Values, report: CandleReport, source: str, *, beside: Columns
 ) -> Candles:
     """Number the segments, describe what is kept, and close the arrays against writing."""
     missing = np.diff(open_time_s) // series.bar_s - 1
     segment = np.concatenate([[0], np.cumsum(missing > 0)]).astype(np.int32)
     arrays = (np.ascontiguousarray(open_time_s), np.ascontiguousarray(values), segment)
-    others = {name: np.ascontiguousarray(each) for name, each in (beside or {}).items()}
+    others = {name: np.ascontiguousarray(each) for name, each in beside.items()}
     sealed: list[NDArray[Any]] = [*arrays, *others.values()]
     for array in sealed:
         array.flags.writeable = False

@@ -105,10 +105,10 @@ def check_candles(frame: pd.DataFrame, series: Series, *, source: str, now_s: in
     require_named(frame, series)
     times = read_open_times(frame[OPEN_TIME])
     if not times.is_readable.all():  # such a row cannot be placed
-        unreadable = [shown(item, 40) for item in frame[OPEN_TIME][~times.is_readable][:MAX_LISTED]]
-        num_unreadable = int(np.count_nonzero(~times.is_readable))
+        unreadable = frame[OPEN_TIME][~times.is_readable]
+        first = ", ".join(shown(item, 40) for item in unreadable[:MAX_LISTED])
         rule = "an open time is a number of s, ms, us or ns after 2001-09, or ISO 8601 text"
-        got = f"{num_unreadable} of {len(frame)} others: {', '.join(unreadable)}"
+        got = f"{len(unreadable)} of {len(frame)} others: {first}"
         fix = "Mend the time column; a row without its time cannot be placed"
         raise DataError(where=where, rule=rule, got=got, fix=fix)
     report = CandleReport(
@@ -132,7 +132,7 @@ def check_candles(frame: pd.DataFrame, series: Series, *, source: str, now_s: in
     report = replace(rows.report, newest_lost=_newest_lost(raw, rows.open_us[-1], now_s))
     # An unknown volume is nan.
     values = np.pad(rows.values, ((0, 0), (0, len(OHLCV) - len(columns))), constant_values=np.nan)
-    return assembled(series, rows.open_us // US_PER_S, values, report, source)
+    return assembled(series, rows.open_us // US_PER_S, values, report, source, beside={})
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,7 +283,8 @@ def _without_repetition(rows: _Rows) -> _Rows:
     )
     offenders = rows.opens(np.repeat(is_conflicting, sizes))
     reason = f"mostly bars listed more than once with different values ({offenders})"
-    single.require_few(single.report.num_unusable, reason)
+    num_bad = single.report.num_conflicting + sum(getattr(single.report, name) for name, _ in _FAULTS)
+    single.require_few(num_bad, reason)
     return single
 
 

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from v8.columns import USER, VOLUME, beside, parted
 from v8.errors import DataError, listed, shown
+from v8.features.indicators import needed_beside
 from v8.market.candles import MAX_VALUE, Candles, Columns, Mask, Times, places
 from v8.market.checks import check_candles
 from v8.market.frames import candle_table, read_open_times
@@ -146,11 +147,8 @@ def _times(column: pd.Series, where: str) -> Times:
     rule = "every row has a time: s, ms, us or ns since the epoch after 2001-09, or ISO 8601 text"
     _require_none(~times.is_readable, column, where, rule, mend)
     is_late = np.diff(times.open_us, prepend=times.open_us[0] - 1) > 0
-    rule, fix = (
-        "times rise from row to row, each there once",
-        "Sort the rows by time, and leave one row of each time",
-    )
-    _require_none(~is_late, column, where, rule, fix)
+    fix = "Sort the rows by time, and leave one row of each time"
+    _require_none(~is_late, column, where, "times rise from row to row, each there once", fix)
     return times.open_us
 
 
@@ -186,19 +184,19 @@ class Companions:
     """What a profile needs beside the candles of a series; nothing for most profiles.
 
     Args:
-        needed: The columns that its features read beside a series' own, such as `BTCUSDT.high`.
+        features: Its features; what they read beside a series' own candles is needed, such as `BTCUSDT.high`.
         tables: Its key `covariates`.
         given: Candles and tables in memory, by symbol or name of the file; other tables are read from theirs.
     """
 
     def __init__(
         self,
-        needed: Sequence[str],
+        features: Sequence[str],
         tables: Sequence[TableSettings] = (),
         given: Mapping[str, Any] | None = None,
     ) -> None:
         self._of_symbol: dict[str, list[str]] = {}
-        for origin, plain in map(parted, needed):
+        for origin, plain in map(parted, needed_beside(features)):
             if origin != USER:
                 self._of_symbol.setdefault(origin, []).append(plain)
         self._settings, self._given = tuple(tables), dict(given or {})
@@ -215,7 +213,7 @@ class Companions:
     @classmethod
     def of(cls, profile: Profile, given: Mapping[str, Any] | None = None) -> Companions:
         """Return those of a profile."""
-        return cls(profile.needed_beside, profile.covariates, given)
+        return cls(profile.features, profile.covariates, given)
 
     def __bool__(self) -> bool:
         return bool(self._of_symbol or self._settings)

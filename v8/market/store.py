@@ -51,9 +51,7 @@ from v8.market.series import Series, iso
 from v8.wording import plural
 
 SAME_SHARE: Final = 1e-9  # of the larger: two values that differ by less are one number printed twice
-LEAST_JUMP: Final = (
-    0.05  # a log distance below is no jump; Bitcoin goes so far in 15 minutes some times a year
-)
+LEAST_JUMP: Final = 0.05  # a log distance below is none; Bitcoin goes so far in 15 minutes a few times a year
 NUM_TYPICAL: Final = 12.0  # a jump goes so many times as far as the median candle does
 _NUM_BESIDE: Final = 100  # newest candles that say how far a price of theirs may be from the close before
 ARCHIVE, API, NOBODY = "archive", "API", "nobody"

@@ -101,9 +101,7 @@ class TaskScaling:
     center: tuple[float, ...]  # per column, shape (C,); zeros but under `LEVEL`
     scale: tuple[float, ...]  # per column, shape (C,); one common value but under `LEVEL`, which keeps order
     start: tuple[tuple[float, ...], ...]  # scaled constant forecast per step and column, shape (H, C)
-    offset: tuple[
-        tuple[float, ...], ...
-    ]  # median log ratio of truth to roll-forward on train windows, (H, C)
+    offset: tuple[tuple[float, ...], ...]  # median log ratio of truth to roll-forward in training, (H, C)
 
 
 @dataclass(frozen=True)

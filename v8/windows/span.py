@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from v8 import tasks
 from v8.columns import BAND_PERIOD_BARS, BAND_WIDTH_STDS, CLOSE, HIGH, LOW, RECENT_RANGE, WAVE_COLUMNS, parted
-from v8.features.formulas import DAY_S, WEEK_S
+from v8.features.formulas import PERIODS_S
 from v8.features.table import FeatureTable
 from v8.profile import Profile
 from v8.tasks import TASKS
@@ -28,8 +28,6 @@ EWMA_DECAY: Final = 0.94
 LEAST_PERIODS: Final = 4
 """Times that a train span must hold a day or a week before anything is fitted to the time of it: of fewer,
 what happened once is taken for what always happens then."""
-
-_PERIODS_S: Final = {"day": DAY_S, "week": WEEK_S}
 
 Floats = NDArray[np.float64]
 
@@ -206,7 +204,7 @@ def unheld_waves(train: Span, names: Sequence[str]) -> list[int]:
     return [
         place
         for place, name in enumerate(plain)
-        if name in WAVE_COLUMNS and held_s < LEAST_PERIODS * _PERIODS_S[name.partition("_")[0]]
+        if name in WAVE_COLUMNS and held_s < LEAST_PERIODS * PERIODS_S[name.partition("_")[0]]
     ]
 
 

@@ -181,8 +181,8 @@ class Downloader:
 
     def _tell_longest(self) -> None:
         longest = min(list(self._waiting), key=lambda waiting: waiting.begun_s, default=None)
-        if longest and longest.seconds >= self._limits.quiet_s:
-            limit = f"{longest.seconds:.0f} s of at most {self._limits.file_s:g} s"
+        if longest and (passed_s := time.monotonic() - longest.begun_s) >= self._limits.quiet_s:
+            limit = f"{passed_s:.0f} s of at most {self._limits.file_s:g} s"
             tries = f"try {longest.num_tries} of {self._patience.num_tries}"
             tell_waiting(f"waiting for {longest.name} from {urlsplit(longest.url).netloc}, {limit}; {tries}")
 
@@ -216,10 +216,6 @@ class _Waiting:
     begun_s: float
     num_tries: int = 1
     is_wanted: bool = True
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self.begun_s
 
 
 class _Session(requests.Session):

@@ -35,6 +35,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from functools import partial
+from math import inf
 from typing import Any, ClassVar, Final, NoReturn, TypeVar
 from urllib.parse import urlencode, urlsplit
 
@@ -216,8 +217,8 @@ class ExchangeClock:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._ask, self._most_age_s, self._monotonic, self._wall = ask, most_age_s, monotonic, wall
-        self._told_s = self._heard_s = self._wall_s = 0.0
-        self._is_set = False
+        self._told_s = self._wall_s = 0.0
+        self._heard_s = -inf
         self._refusal: DataError | None = None
         self._refused_s = 0.0
         self._asking = threading.Lock()
@@ -226,10 +227,9 @@ class ExchangeClock:
         """Return the exchange's time, whole seconds since the epoch."""
         with self._asking:
             age_s, passed_s = self._monotonic() - self._heard_s, self._wall() - self._wall_s
-            is_young = self._is_set and age_s < self._most_age_s
-            if not is_young or abs(passed_s - age_s) > MOST_DRIFT_S:
+            if age_s >= self._most_age_s or abs(passed_s - age_s) > MOST_DRIFT_S:
                 self._told_s = self._asked()
-                self._heard_s, self._wall_s, self._is_set = self._monotonic(), self._wall(), True
+                self._heard_s, self._wall_s = self._monotonic(), self._wall()
             return int(self._told_s + self._monotonic() - self._heard_s)
 
     @property
@@ -414,14 +414,11 @@ def _require_true(open_ms: np.ndarray, values: np.ndarray, span: Span, where: st
     is_wild |= (low > np.minimum(opened, close)) | (high < np.maximum(opened, close))
     asked = f"candles of {iso(span.first_s)} to {iso(span.last_s)} were asked for"
     limits = f"prices lie between low and high, above zero, and nothing is beyond {MAX_VALUE:g}"
+    order = "candles come in the order of time, each once"
     rules = (
         ((open_ms < first_ms) | (open_ms > span.last_s * 1_000), asked, "one of {time}"),
         ((open_ms - first_ms) % (bar_s * 1_000) != 0, f"candles open every {bar_s} s", "one at {time}"),
-        (
-            np.diff(open_ms, prepend=first_ms - 1) <= 0,
-            "candles come in the order of time, each once",
-            "{time} after one that is not older",
-        ),
+        (np.diff(open_ms, prepend=first_ms - 1) <= 0, order, "{time} after one that is not older"),
         (is_wild, limits, "{values} at {time}"),
     )
     for is_wrong, rule, got in rules:

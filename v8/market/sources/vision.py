@@ -26,6 +26,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -175,10 +176,12 @@ class _SeriesZips:
         if content is None and (content := self._downloaded(period)) is None:
             return None
         table = _read_zip(content, self.series, period, self.url(period))
-        if kept is None and _is_sound(table, self.series):  # a bad zip may be mended by its publisher
-            path, beside = self._places(period)
-            storage.write_cache(path, content)
-            storage.write_cache(beside, f"{storage.digest_bytes(content)}\n".encode("ascii"))
+        if kept is None:
+            with suppress(DataError):  # a bad zip is not kept: it may be mended by its publisher
+                check_candles(table, self.series, source=VisionSource.name)
+                path, beside = self._places(period)
+                storage.write_cache(path, content)
+                storage.write_cache(beside, f"{storage.digest_bytes(content)}\n".encode("ascii"))
         return table
 
     def _cached(self, period: pd.Period) -> bytes | None:
@@ -363,15 +366,6 @@ def _read_zip(content: bytes, series: Series, period: pd.Period, where: str) -> 
         others = f"{int(is_outside.sum())} others, the first at {iso(int(open_s[np.argmax(is_outside)]))}"
         raise _foreign(where, f"rows must open within {period}", others)
     return frame
-
-
-def _is_sound(table: pd.DataFrame, series: Series) -> bool:
-    """Tell whether rows are candles by themselves; what are none is refused where all are put together."""
-    try:
-        check_candles(table, series, source=VisionSource.name)
-    except DataError:
-        return False
-    return True
 
 
 def _member(content: bytes, expected: str, where: str) -> bytes:
