@@ -182,10 +182,9 @@ class StorageError(V8Error):
     @classmethod
     def of(cls, path: object, error: OSError) -> StorageError:
         """Say what the system said about writing a file."""
+        where = str(path)
         fix = "Make room or choose another place, and repeat the same command; what was finished is kept"
-        return cls(
-            where=str(path), rule="must be written", got=error.strerror or type(error).__name__, fix=fix
-        )
+        return cls(where=where, rule="must be written", got=error.strerror or type(error).__name__, fix=fix)
 
     @classmethod
     def out_of_reach(cls, error: OSError) -> StorageError:

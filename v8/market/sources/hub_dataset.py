@@ -57,8 +57,7 @@ class HubSource:
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles of the dataset; see `CandleSource`."""
         require_num_bars(num_bars, series)
-        symbol, timeframe = series.symbol, series.timeframe
-        path = f"klines_binance_us/{symbol}/{symbol}_{timeframe}_binance_us.csv"
+        path = f"klines_binance_us/{series.symbol}/{series.symbol}_{series.timeframe}_binance_us.csv"
         url = f"{self._address.url}/datasets/{self.dataset.repo}/resolve/{self._commit}/{path}"
         content = self._fetched(url, MAX_CSV_BYTES)
         if content is None:
