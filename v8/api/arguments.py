@@ -8,23 +8,13 @@ down as arguments. So there is one check for all of them, and none in the functi
 import inspect
 import os
 import types
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache, wraps
 from numbers import Integral, Real
 from pathlib import Path
-from typing import (
-    Annotated,
-    Any,
-    Final,
-    ParamSpec,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
-)
+from typing import Annotated, Any, Final, ParamSpec, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 import pandas as pd
@@ -106,14 +96,13 @@ def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[st
     """Return the signature of a function, and what each argument that can be named is annotated with."""
     signature = inspect.signature(function)
     told = {name: kind for name, kind in function.__annotations__.items() if name != "return"}
-    hints = get_type_hints(
-        types.SimpleNamespace(__annotations__=told), getattr(function, "__globals__", {}), include_extras=True
-    )
+    annotated = types.SimpleNamespace(__annotations__=told)
+    hints = typing.get_type_hints(annotated, getattr(function, "__globals__", {}), include_extras=True)
     kinds: dict[str, Any] = {}
     for name, parameter in signature.parameters.items():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             (options,) = get_args(hints[name])  # Unpack[a TypedDict]
-            kinds |= get_type_hints(options, include_extras=True) if is_typeddict(options) else {}
+            kinds |= typing.get_type_hints(options, include_extras=True)
         elif name in hints:
             kinds[name] = hints[name]
     return signature, kinds

@@ -285,7 +285,6 @@ def _with_others(
     if not others:
         return candles
     frames = _frames(candles, names) if not isinstance(candles, str | Path) else {}
-    names[:] = names or list(frames)
     timeframes = {Series.parse(name).timeframe for name in frames}
     if len(timeframes) != 1:
         raise ProfileError(
@@ -306,15 +305,13 @@ def _source_of(candles: GivenCandles, names: list[str]) -> dict[str, Any]:
         if not Path(candles).is_dir():
             SOURCES.find(str(candles), where="candles=")  # suggests the nearest
         return {"source": "files", "data_dir": candles}
-    frames = _frames(candles, names)
-    names[:] = names or list(frames)
-    return {"source": "files", "data_dir": _kept(frames)}
+    return {"source": "files", "data_dir": _kept(_frames(candles, names))}
 
 
 def _frames(
-    candles: pd.DataFrame | Mapping[str, pd.DataFrame], names: Sequence[str]
+    candles: pd.DataFrame | Mapping[str, pd.DataFrame], names: list[str]
 ) -> Mapping[str, pd.DataFrame]:
-    """Return frames by series.
+    """Return frames by series, and name the series that are trained: all, unless some are named already.
 
     Raises:
         ProfileError: If a frame is of nobody knows which.
@@ -324,6 +321,7 @@ def _frames(
         rule = "names the one series that a frame holds"
         fix = 'Write for example series="BTCUSDT-15m", or give a mapping of frames by series'
         raise ProfileError(where="series=", rule=rule, got=repr(names), fix=fix)
+    names[:] = names or list(frames)
     return frames
 
 

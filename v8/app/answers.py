@@ -159,12 +159,8 @@ def without_paths(text: str) -> str:
 def unknown_series(name: str, known: Iterable[Series]) -> dict[str, Any]:
     """Return the error for a series that is not shown."""
     names = [str(series) for series in known]
-    return fault(
-        "series",
-        f"is one of the {len(names)} that /api/series lists",
-        shown(repr(name), 80),
-        series_advice(name, names, "Choose one of these"),
-    )
+    rule = f"is one of the {len(names)} that /api/series lists"
+    return fault("series", rule, shown(repr(name), 80), series_advice(name, names, "Choose one of these"))
 
 
 def description() -> dict[str, Any]:

@@ -59,20 +59,10 @@ class Picture:
     fans: Sequence[tuple[Floats, ...]] = ()  # ends of the close's intervals, the widest first, shape (H,)
 
     @property
-    def num_candles(self) -> int:
-        """Candles, unitless."""
-        return len(self.open_time_s)
-
-    @property
-    def num_bars(self) -> int:
-        """Candles and bars forecast, unitless."""
-        return self.num_candles + len(self.forecast[CLOSE])
-
-    def opens_s(self, bar: int) -> int:
-        """Return when a bar opens; those forecast come after the candles."""
-        if bar < self.num_candles:
-            return int(self.open_time_s[bar])
-        return int(self.open_time_s[-1]) + self.bar_s * (bar - self.num_candles + 1)
+    def opens_s(self) -> NDArray[np.int64]:
+        """When candles open, and then the bars forecast: seconds since the epoch, UTC, shape (N + H,)."""
+        ahead_s = self.bar_s * np.arange(1, len(self.forecast[CLOSE]) + 1)
+        return np.concatenate([self.open_time_s, self.open_time_s[-1] + ahead_s])
 
 
 def draw(picture: Picture, caption: str) -> Html:
@@ -102,7 +92,7 @@ class _Scale:
         room = max(0.04 * (highest - lowest), _LEAST_ROOM * highest)
         self.paper, self._lowest, self._highest = paper, lowest - room, highest + room
         self.right, self.bottom = paper.width - paper.margin[0], paper.height - paper.margin[1]
-        self.bar = self.right / picture.num_bars  # width of one
+        self.bar = self.right / len(picture.opens_s)  # width of one
 
     def x(self, bar: float) -> float:
         """Return the middle of a bar, from 0."""
@@ -142,10 +132,10 @@ def tick_label(price: float, step: float) -> str:
 
 def _times(picture: Picture, scale: _Scale) -> Iterator[Html]:
     """Name some opens, at least a label's width apart and off the edge; the day where it is another."""
-    every = math.ceil(picture.num_bars / scale.paper.num_times)
-    day = None
-    for bar in range(every // 2, picture.num_bars, every):
-        moment = datetime.fromtimestamp(picture.opens_s(bar), UTC)
+    opens_s, day = picture.opens_s.tolist(), None
+    every = math.ceil(len(opens_s) / scale.paper.num_times)
+    for bar in range(every // 2, len(opens_s), every):
+        moment = datetime.fromtimestamp(opens_s[bar], UTC)
         is_new_day, day = moment.date() != day, moment.date()
         label = f"{moment:%b %d %H:%M}" if is_new_day or picture.bar_s >= _DAY_S else f"{moment:%H:%M}"
         yield element("text", label, x=scale.x(bar), y=scale.bottom + 20, class_="tick", text_anchor="middle")
@@ -172,7 +162,7 @@ def _forecast(picture: Picture, scale: _Scale) -> Iterator[Html]:
 
     The fans are the intervals of the close, or low to high where the model has none.
     """
-    first, columns = picture.num_candles, picture.forecast
+    first, columns = len(picture.open_time_s), picture.forecast
     known = float(picture.candles[CLOSE][-1])
     edge = round(first * scale.bar, 1)
     yield element("path", d=f"M{edge} 0V{scale.bottom}", class_="now")

@@ -17,7 +17,6 @@ import socket
 import sys
 import time
 from asyncio import TimerHandle, Transport
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -150,8 +149,7 @@ class Crowd:
         self._most = _most_waiting() if most is None else most
         self._most_of_address = int(self._most * _SHARE_OF_ADDRESS)
         self.at_once: Final = max(1, self._most_of_address // 5)
-        self._waiting = dict[Connection, str]()
-        self._num_of = Counter[str]()
+        self._waiting = dict[Connection, str]()  # with the address of each
 
     def __contains__(self, one: Connection) -> bool:
         """Tell whether a connection waits."""
@@ -161,19 +159,14 @@ class Crowd:
         """Let a connection wait; if there are too many, the one that has waited longest gives way."""
         address = one.client[0] if one.client else ""
         self._waiting[one] = address
-        self._num_of[address] += 1
-        if self._num_of[address] > self._most_of_address:
+        if list(self._waiting.values()).count(address) > self._most_of_address:
             self.give_way(f"{self._most_of_address} connections of one address", address)
         elif len(self._waiting) > self._most:
             self.give_way(f"{self._most} connections")
 
     def leave(self, one: Connection) -> None:
         """Count a connection no more."""
-        address = self._waiting.pop(one, None)
-        if address is not None:
-            self._num_of[address] -= 1
-            if not self._num_of[address]:
-                del self._num_of[address]
+        self._waiting.pop(one, None)
 
     def give_way(self, room: str, address: str | None = None) -> bool:
         """Close the connection that has waited longest, of an address or of all; tell whether there was one.

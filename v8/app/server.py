@@ -25,7 +25,6 @@ from v8.app import answers
 from v8.app.desk import RETRY_S, Desk, Promise
 from v8.app.guard import PATIENCE_S, Connection, Crowd, Guard, Listener, Policy, Tell, json_answer
 from v8.app.page import ICON, SCRIPT, STYLE_SHEET, Shown, page, record_part, said
-from v8.app.places import Fleet
 from v8.errors import ProfileError, V8Error
 from v8.machine.interruption import stop_signals_answered_by
 from v8.market.series import Series
@@ -71,13 +70,13 @@ class Site:
         fleet, name = self._desk.fleet, request.query_params.get("series")
         if name is None:
             return _html(page(fleet, Series.parse(fleet.rows[0].series), None))
-        series = _find(fleet, name)
+        series = self._series(name)
         part, status, _ = await self._part_of(series)
         return _html(page(fleet, series, part), status)
 
     async def _part(self, request: Request) -> Response:
         """Answer with the part of the page about one series."""
-        return _html(*await self._part_of(self._series(request)))
+        return _html(*await self._part_of(self._series(request.path_params["series"])))
 
     async def _telling(self, request: Request) -> Response:
         """Answer at once, whatever is asked."""
@@ -88,16 +87,20 @@ class Site:
         return Response(content, 200, {"cache-control": "max-age=3600"}, f"{kind}; charset=utf-8")
 
     async def _forecast(self, request: Request) -> Response:
-        kept = self._desk.forecast(self._series(request))
+        kept = self._desk.forecast(self._series(request.path_params["series"]))
         found: Shown = await _finished(kept)
         return json_answer(found.content, cache_control=self._freshness(kept))
 
     async def _track(self, request: Request) -> Response:
-        series = self._series(request)
+        series = self._series(request.path_params["series"])
         return json_answer(answers.track(await _finished(self._desk.record()), series))
 
-    def _series(self, request: Request) -> Series:
-        return _find(self._desk.fleet, request.path_params["series"])
+    def _series(self, name: str) -> Series:
+        known = self._desk.fleet.metadata
+        found = next((series for series in known if str(series) == name), None)
+        if found is None:
+            raise UnknownSeriesError(answers.unknown_series(name, known))
+        return found
 
     async def _part_of(self, series: Series) -> tuple[Html, int, dict[str, str]]:
         """Return the part about a series, the status that goes with it, and when to ask again."""
@@ -187,13 +190,6 @@ async def _finished(kept: Promise) -> Any:
     if kept.answer.done():
         return kept.answer.result()
     return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(kept.answer)), WAIT_S)
-
-
-def _find(fleet: Fleet, name: str) -> Series:
-    found = next((series for series in fleet.metadata if str(series) == name), None)
-    if found is None:
-        raise UnknownSeriesError(answers.unknown_series(name, fleet.metadata))
-    return found
 
 
 def _html(content: Html, status: int = 200, headers: dict[str, str] | None = None) -> Response:

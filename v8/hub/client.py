@@ -380,17 +380,8 @@ class HubRepo(ABC):
 
     def file(self, path: str, revision: str, *, is_anew: bool = False) -> Path:
         """Download a file into the client's cache, unless it is there."""
-        found = self.insist(
-            lambda: self._api.hf_hub_download(
-                self.name,
-                path,
-                repo_type=self.kind,
-                revision=revision,
-                cache_dir=self.cache,
-                force_download=is_anew,
-            )
-        )
-        return Path(found)
+        download = partial(self._api.hf_hub_download, self.name, path, repo_type=self.kind, revision=revision)
+        return Path(self.insist(lambda: download(cache_dir=self.cache, force_download=is_anew)))
 
     def _understood(self, error: BaseException) -> V8Error | PassingTroubleError:
         causes = [error]  # uploads of large files wrap what went wrong

@@ -77,9 +77,8 @@ def series_of(path: str) -> str | None:
 
 def _published_path(path: str) -> str:
     if not is_published_path(path):
-        raise ValueError(
-            f"names {', '.join(ROOT_FILES)} or {MODELS_FOLDER}/<SERIES>/ with {', '.join(SERIES_FILES)}"
-        )
+        below = f"{MODELS_FOLDER}/<SERIES>/ with {', '.join(SERIES_FILES)}"
+        raise ValueError(f"names {', '.join(ROOT_FILES)} or {below}")
     return path
 
 

@@ -12,6 +12,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final, Self, TypeVar
 
@@ -25,9 +26,6 @@ from v8.hub.client import HubRepo, Refusal, RetryPolicy, is_listed, strict_clien
 from v8.hub.layout import series_of
 
 PUBLISH_RETRIES: Final = RetryPolicy()
-
-SPACE_SDK: Final = "docker"
-"""A Space runs what its Dockerfile says."""
 
 _CREATE_ONE: Final = f"Create one with write access at {TOKEN_PAGE}"
 _HOW_TO_LOG_IN: Final = f"{_CREATE_ONE}, then set HF_TOKEN or run `hf auth login`"
@@ -198,12 +196,9 @@ class RemoteRepo(HubRepo):
 
         Raises `PublishError` if it may not be made.
         """
-        sdk = SPACE_SDK if self.kind == "space" else None
-        self.insist(
-            lambda: self._api.create_repo(
-                self.name, repo_type=self.kind, private=is_private or None, exist_ok=True, space_sdk=sdk
-            )
-        )
+        sdk = "docker" if self.kind == "space" else None  # it runs what its Dockerfile says
+        create = partial(self._api.create_repo, self.name, repo_type=self.kind, exist_ok=True, space_sdk=sdk)
+        self.insist(lambda: create(private=is_private or None))
 
     def commit(self, title: str, description: str, change: Difference, *, parent: str) -> None:
         """Write and delete files in one commit on top of `parent`; the description may be empty.
@@ -214,16 +209,9 @@ class RemoteRepo(HubRepo):
         """
         adding = [CommitOperationAdd(path, str(file)) for path, file in change.additions.items()]
         deleting = [CommitOperationDelete(path, is_folder=False) for path in change.deletions]
-        self.ask(
-            lambda: self._api.create_commit(
-                self.name,
-                [*adding, *deleting],
-                repo_type=self.kind,
-                commit_message=title,
-                commit_description=description or None,
-                parent_commit=parent,
-            )
-        )
+        told = {"commit_message": title, "commit_description": description or None}
+        commit = partial(self._api.create_commit, self.name, [*adding, *deleting], repo_type=self.kind)
+        self.ask(lambda: commit(parent_commit=parent, **told))
 
     def refused(self, refusal: Refusal, said: str) -> PublishError:
         """Return the error that the user reads."""

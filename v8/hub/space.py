@@ -66,10 +66,6 @@ if __name__ == "__main__":
     main([*words, *sys.argv[1:]])
 '''
 
-_DOCKERFILE: Final = packaged("v8.hub", "space.Dockerfile")
-
-_README: Final = packaged("v8.hub", "space.md")
-
 
 @dataclass(frozen=True)
 class StagedSpace(Publication):
@@ -110,7 +106,8 @@ def stage(folder: Path, space: str, repo: str) -> StagedSpace:
     python = ".".join(map(str, sys.version_info[:2]))
     names = {"repo": repo, "port": PORT, "source": SOURCE, "python": python, "version": VERSION}
     names |= {"title": space.partition("/")[2], "page": f"{hub_endpoint()}/{repo}"}
-    texts = {"app.py": _ENTRY, "Dockerfile": _DOCKERFILE, "README.md": _README}
+    texts = {"app.py": _ENTRY, "Dockerfile": packaged("v8.hub", "space.Dockerfile")}
+    texts["README.md"] = packaged("v8.hub", "space.md")
     for name, text in texts.items():
         write_text(folder / name, text.format(**names))
     write_text(folder / "requirements.txt", "\n".join(pinned(NEEDED)) + "\n")

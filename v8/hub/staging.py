@@ -69,7 +69,14 @@ class Staged(Publication):
     manifest: Manifest = field(init=False)  # of the run's models and those that stay
 
     def __post_init__(self) -> None:
-        self._require_one_profile()
+        digest = self.record.profile_digest
+        if others := [series for series, about in self.staying.items() if about.profile_digest != digest]:
+            ours = f"{self.record.profile_name}, too (digest {digest[:12]})"
+            rule = f"models that stay beside those of a run are of its profile {ours}"
+            got = f"{len(others)} of another: {listed(others)}"
+            prune = "remove all models that the run does not have with param:prune"
+            fix = f"Choose another param:repo, or {prune}"
+            raise PublishError(where=self.repo, rule=rule, got=got, fix=fix)
         self._describe()
         # What is sent must be what pulling accepts.
         self.manifest = layout.read_manifest(self.folder / MANIFEST_FILE)
@@ -87,17 +94,14 @@ class Staged(Publication):
 
     def changelog(self, missing: Difference) -> str:
         """Say what of the renewed models the commit brings, and why each was renewed."""
-        brought = {series for series in map(series_of, missing.additions) if series}
-        return "\n".join(
-            change_line(self.changes[series]) for series in sorted(brought & self.changes.keys())
-        )
+        brought = self.changes.keys() & map(series_of, missing.additions)
+        return "\n".join(change_line(self.changes[series]) for series in sorted(brought))
 
     def difference(self, seen: RemoteState) -> Difference:
         """Compare the files with what a repository holds."""
         wanted = {file.path: self.folder / file.path for file in self.files}
-        return Difference.of(
-            wanted, seen, filter(layout.is_published_path, seen.files) if self.is_pruning else ()
-        )
+        ours = filter(layout.is_published_path, seen.files) if self.is_pruning else ()
+        return Difference.of(wanted, seen, ours)
 
     def settled(self, remote: RemoteRepo, seen: RemoteState, *, is_pruning: bool) -> Staged:
         """Return what the repository is to hold: the run, beside the models that stay.
@@ -132,39 +136,25 @@ class Staged(Publication):
                 kept += files
         return staying, tuple(kept)
 
-    def _require_one_profile(self) -> None:
-        name, digest = self.record.profile_name, self.record.profile_digest
-        if others := [series for series, about in self.staying.items() if about.profile_digest != digest]:
-            raise PublishError(
-                where=self.repo,
-                rule=f"models that stay beside those of a run are of its profile {name}, too "
-                f"(digest {digest[:12]})",
-                got=f"{len(others)} of another: {listed(others)}",
-                fix="Choose another param:repo, or remove all models that the run does not have with "
-                "param:prune",
-            )
-
     def _describe(self) -> None:
         """Write leaderboard, card and manifest."""
         record = self.record
         together = [about for _, about in sorted({**self.staying, **self.metadata}.items())]
         is_of_many_runs = bool(self.staying or self.changes)
+        held_back = {name: why for name, why in self.held_back.items() if name not in self.staying}
+        changes = self.changes.values()
         card = model_card(
-            self.repo,
-            record,
-            together,
-            {name: reason for name, reason in self.held_back.items() if name not in self.staying},
-            is_of_many_runs=is_of_many_runs,
-            changes=self.changes.values(),
+            self.repo, record, together, held_back, is_of_many_runs=is_of_many_runs, changes=changes
         )
+        write_text(self.folder / CARD_FILE, card)
         ranked = rank_results(about.result for about in together)
         write_leaderboard_csv(self.folder / LEADERBOARD_FILE, ranked)
-        write_text(self.folder / CARD_FILE, card)
         files = (*layout.list_files(self.folder), *self.kept)
-        made_with, spans = (about.versions for about in together), {}
-        for about in together:
-            seen = about.candles
-            spans[about.series] = DataSpan(seen.source, seen.first_open, seen.last_open, seen.num_bars)
+        made_with = (about.versions for about in together)
+        spans = {
+            name: DataSpan(seen.source, seen.first_open, seen.last_open, seen.num_bars)
+            for name, seen in ((about.series, about.candles) for about in together)
+        }
         manifest = Manifest(
             profile_name=record.profile_name,
             profile_digest=record.profile_digest,
