@@ -58,9 +58,7 @@ def run(
     smoke: bool = Option(
         False, "--smoke", help="A tiny budget for every series, to see that everything works."
     ),
-    redo: list[str] | None = Option(
-        None, metavar="BTCUSDT-15m", help="Train a series anew and keep its old files; repeat for more."
-    ),
+    redo: list[str] | None = cli.some_series("Train a series anew and keep its old files; repeat for more."),
     track: list[str] | None = Option(
         None, metavar="|".join(TRACKERS), help="Keep curves for a tracker; repeat for more."
     ),
@@ -95,9 +93,8 @@ def data(
     universe: cli.UniverseOption = None,
     source: cli.SourceOption = "vision",
     data_dir: cli.DataDirOption = None,
-    bars: int = Option(
-        8_000, metavar="N", min=1, max=cli.MAX_BARS, help="Newest candles per series."
-    ),  # as in every shipped profile
+    # As in every shipped profile:
+    bars: int = Option(8_000, metavar="N", min=1, max=cli.MAX_BARS, help="Newest candles per series."),
     accept_revision: bool = Option(
         False,
         "--accept-revision",
@@ -194,15 +191,13 @@ def publish(
     if run is None:
         hub.publish_page(str(space), repo, is_private=private, is_dry=dry_run)
         return
-    send = hub.preview_run if dry_run else hub.publish_run
-    send(run, repo, is_partial=is_partial, is_only_skilled=only_skilled, is_private=private, is_pruning=prune)
+    choice = {"is_partial": is_partial, "is_only_skilled": only_skilled}
+    hub.publish_run(run, repo, is_dry=dry_run, is_private=private, is_pruning=prune, **choice)
 
 
 def pull(
     repo: str = Option(metavar="USER/NAME", help="Where from."),
-    series: list[str] | None = Option(
-        None, metavar="BTCUSDT-15m", help="One series; repeat for more. Default: all."
-    ),
+    series: list[str] | None = cli.some_series("One series; repeat for more. Default: all."),
     revision: cli.RevisionOption = None,
     offline: cli.OfflineOption = False,
 ) -> None:
@@ -217,9 +212,7 @@ def predict(
         None, metavar="FOLDER", help="A run folder such as runs/aligned, or one series' folder."
     ),
     repo: cli.RepoOption = None,
-    series: list[str] | None = Option(
-        None, metavar="BTCUSDT-15m", help="Whose model to use; repeat for more."
-    ),
+    series: list[str] | None = cli.some_series("Whose model to use; repeat for more."),
     is_all: bool = Option(False, "--all", help="Use the models of all series that are there."),
     universe: cli.UniverseOption = None,
     revision: cli.RevisionOption = None,
@@ -289,9 +282,7 @@ def update(
         min=0,
         help="Age from which on a model is stale. Default: the length of its test span.",
     ),
-    series: list[str] | None = Option(
-        None, metavar="BTCUSDT-15m", help="One series; repeat for more. Default: all of the run."
-    ),
+    series: list[str] | None = cli.some_series("One series; repeat for more. Default: all of the run."),
     source: str | None = Option(
         None,
         metavar="|".join(SOURCES),
@@ -342,7 +333,7 @@ def update(
 def forecast(
     run: cli.RunArgument = None,
     repo: cli.RepoOption = None,
-    series: cli.ServedSeriesOption = None,
+    series: list[str] | None = cli.some_series("Only this one; repeat for more. Default: all."),
     every: bool = Option(False, "--every", help="Go on at every candle's close until Ctrl-C."),
     ledger: cli.LedgerOption = DEFAULT_LEDGER,
     source: cli.SourceOption = "live",
@@ -370,7 +361,7 @@ def forecast(
 def track(
     run: cli.RunArgument = None,
     repo: cli.RepoOption = None,
-    series: cli.ServedSeriesOption = None,
+    series: list[str] | None = cli.some_series("Only this one; repeat for more. Default: all."),
     ledger: cli.LedgerOption = DEFAULT_LEDGER,
     output_format: str = Option(
         "table", "--format", metavar="table|json|csv", help="How to print the record."

@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from typer import Argument, Exit, Option
 
@@ -29,53 +29,43 @@ def all_profiles() -> list[str]:
 
 
 def compare_profiles(
-    profiles: Annotated[
-        list[str] | None,
-        Option(
-            metavar="NAME|FILE|RUN ...",
-            help="Profiles to compare, or run folders that are there. Default: all, aligned last.",
-        ),
-    ] = None,
-    more_profiles: Annotated[
-        list[str] | None, Argument(metavar="[NAME|FILE|RUN ...]", help="Further ones.")
-    ] = None,
-    series: Annotated[
-        list[str] | None,
-        Option(
-            metavar="BTCUSDT-15m", help="One series; repeat for more. Default: BTCUSDT-15m and BTCUSDT-1h."
-        ),
-    ] = None,
+    profiles: list[str] | None = Option(
+        None,
+        metavar="NAME|FILE|RUN ...",
+        help="Profiles to compare, or run folders that are there. Default: all, aligned last.",
+    ),
+    more_profiles: list[str] | None = Argument(None, metavar="[NAME|FILE|RUN ...]", help="Further ones."),
+    series: list[str] | None = cli.some_series(
+        "One series; repeat for more. Default: BTCUSDT-15m and BTCUSDT-1h."
+    ),
     universe: cli.UniverseOption = None,
-    epochs: Annotated[
-        int | None, Option(metavar="N", help="Most epochs of every profile. Default: 1, for speed.")
-    ] = None,
-    full: Annotated[
-        bool, Option("--full", help="Each profile's own epochs, for skill; this takes hours on a CPU.")
-    ] = False,
-    repeat: Annotated[int, Option(metavar="K", min=1, help="Measurements a profile.")] = 1,
-    baseline_profile: Annotated[
-        str | None, Option(metavar="NAME", help="What ratios refer to. Default: the last profile.")
-    ] = None,
+    epochs: int | None = Option(
+        None, metavar="N", help="Most epochs of every profile. Default: 1, for speed."
+    ),
+    full: bool = Option(
+        False, "--full", help="Each profile's own epochs, for skill; this takes hours on a CPU."
+    ),
+    repeat: int = Option(1, metavar="K", min=1, help="Measurements a profile."),
+    baseline_profile: str | None = Option(
+        None, metavar="NAME", help="What ratios refer to. Default: the last profile."
+    ),
     source: cli.SourceOption = "vision",
     data_dir: cli.DataDirOption = None,
     tables: cli.TablesOption = None,
-    bars: Annotated[
-        int | None,
-        Option(metavar="N", min=1, max=cli.MAX_BARS, help="Newest candles of each. Default: the profile's."),
-    ] = None,
-    folds: Annotated[
-        int | None,
-        Option(
-            metavar="K",
-            min=1,
-            max=1_000,
-            help="Judge each over so many seasons instead, as backtest does, with its own epochs.",
-        ),
-    ] = None,
+    bars: int | None = Option(
+        None, metavar="N", min=1, max=cli.MAX_BARS, help="Newest candles of each. Default: the profile's."
+    ),
+    folds: int | None = Option(
+        None,
+        metavar="K",
+        min=1,
+        max=1_000,
+        help="Judge each over so many seasons instead, as backtest does, with its own epochs.",
+    ),
     device: cli.DeviceOption = "auto",
     fleet_size: cli.FleetSizeOption = "auto",
-    out: Annotated[Path, Option(metavar="DIR", help="Folder for compare.json, .csv, .html and runs.")] = Path(
-        "comparison"
+    out: Path = Option(
+        Path("comparison"), metavar="DIR", help="Folder for compare.json, .csv, .html and runs."
     ),
 ) -> None:
     """Measure profiles side by side on the same candles: time per stage, speed, memory, skill."""

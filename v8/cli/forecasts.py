@@ -94,9 +94,8 @@ def print_tables(issued: Sequence[Issued], *, is_many: bool) -> None:
     for one in issued:
         header, opens = ("open time", *one.points().columns), one.opens()
         shown = [map("{:.7g}".format, values) for values in one.points().to_numpy()]
-        parts: dict[str, Iterable[Iterable[str]]] = {
-            f"{one.forecaster.series}: forecast issued at {iso(one.issued_at_s)}": shown
-        }
+        whole = f"{one.forecaster.series}: forecast issued at {iso(one.issued_at_s)}"
+        parts: dict[str, Iterable[Iterable[str]]] = {whole: shown}
         parts |= {f"{name} intervals": cells for name, cells in one.intervals().items()}
         for title, cells in parts.items():
             rows = [(time, *values) for time, values in zip(opens, cells, strict=True)]
@@ -150,22 +149,15 @@ def _row(one: Issued) -> list[Any]:
     """Sum a forecast up: how low and how high it goes, where it ends, what the model is worth, its age."""
     forecast, close = one.forecast, float(one.candles.column(CLOSE)[-1])
     ends = float(forecast[CLOSE].iloc[-1]) if CLOSE in forecast else None
-    numbers = [
-        forecast[LOW].min() if LOW in forecast else None,
-        forecast[HIGH].max() if HIGH in forecast else None,
-        ends,
-    ]
+    low = forecast[LOW].min() if LOW in forecast else None
+    high = forecast[HIGH].max() if HIGH in forecast else None
     change = ABSENT if ends is None else percent(ends / close - 1.0, 2)
     best = next(iter(one.quality.values()))["multiple_of_best"]
     old = ABSENT if one.model_age_s is None else age(one.model_age_s)
-    prices = [ABSENT if value is None else f"{value:.7g}" for value in numbers]
+    prices = [ABSENT if value is None else f"{value:.7g}" for value in (low, high, ends)]
     first = one.forecast.index[0].strftime("%Y-%m-%dT%H:%MZ")
     start = [str(one.forecaster.series), first, len(forecast), f"{close:.7g}"]
     return [*start, *prices, change, number(best), old]
-
-
-SOME_FAILED: Final = 4
-"""Exit code where some series could not be forecast and others could."""
 
 
 def issue_forecasts(
@@ -198,7 +190,7 @@ def issue_forecasts(
     print_lines(f"{_done(woken)}.", f"Ledger: {ledger}. Its record: {command('track', *words)}")
     if not woken.failures:
         return 0
-    return SOME_FAILED if woken.num_issued else next(iter(woken.failures.values())).exit_code
+    return SeriesError.exit_code if woken.num_issued else next(iter(woken.failures.values())).exit_code
 
 
 def _done(woken: Wake) -> str:

@@ -31,18 +31,24 @@ def publish_run(
     run: Path,
     repo: str,
     *,
+    is_dry: bool = False,
     is_partial: bool = False,
     is_only_skilled: bool = False,
     is_private: bool = False,
     is_pruning: bool = False,
 ) -> None:
-    """Stage a run, publish it and print where it is.
+    """Stage a run, publish it and print where it is; or ask the Hub and print what that would change.
 
     Published models that the run does not have stay, or go with `is_pruning`. Raises `PublishError` if it may
     not or cannot be published, `ArtifactError` if the run is damaged.
     """
+    if is_dry:
+        check_repo_name(repo)
     with passing_folder("v8-publish") as folder:
         staged = stage_run(run, folder, repo, Choice(is_partial, is_only_skilled))
+        if is_dry:
+            _preview(staged, repo, is_private=is_private, is_pruning=is_pruning)
+            return
         print_lines(*_summary(staged))
         published = _publish(staged, repo, is_private=is_private, is_pruning=is_pruning)
         if published.sent is None:
@@ -52,18 +58,11 @@ def publish_run(
         print_lines(f"Sent {sent}.", f"Published: {published.url}")
 
 
-def preview_run(
-    run: Path, repo: str, *, is_partial: bool, is_only_skilled: bool, is_private: bool, is_pruning: bool
-) -> None:
-    """Print what publishing a run would send and change; the Hub is asked, and nothing is sent."""
-    check_repo_name(repo)
-    with passing_folder("v8-publish") as folder:
-        staged = stage_run(run, folder, repo, Choice(is_partial, is_only_skilled))
-        plan, found = hub.preview(staged, repo, is_private=is_private, is_pruning=is_pruning, retries=RETRIES)
-        rows = [(file.path, f"{file.size_bytes:,}", file.sha256[:12]) for file in plan.files]
-        print_table(Table(("file", "bytes", "sha256"), rows, f"Plan for {repo} (nothing is sent)"))
-        print_lines(*_summary(plan))
-        print_lines(*_would_change("repository", repo, found))
+def _preview(staged: Staged, repo: str, *, is_private: bool, is_pruning: bool) -> None:
+    plan, found = hub.preview(staged, repo, is_private=is_private, is_pruning=is_pruning, retries=RETRIES)
+    rows = [(file.path, f"{file.size_bytes:,}", file.sha256[:12]) for file in plan.files]
+    print_table(Table(("file", "bytes", "sha256"), rows, f"Plan for {repo} (nothing is sent)"))
+    print_lines(*_summary(plan), *_would_change("repository", repo, found))
 
 
 def publish_page(space: str, repo: str, *, is_private: bool, is_dry: bool) -> None:
@@ -84,15 +83,11 @@ def publish_page(space: str, repo: str, *, is_private: bool, is_dry: bool) -> No
     print_lines(f"{is_new}: {published.url} at {published.revision[:12]}")
 
 
-def _publish(
-    staged: hub.Publication, repo: str, *, is_private: bool, is_pruning: bool = False
-) -> hub.Published:
+def _publish(staged: hub.Publication, repo: str, **options: bool) -> hub.Published:
     def announce(found: hub.Difference) -> None:
         print_lines(*_differences(repo, found))
 
-    return hub.publish(
-        staged, repo, is_private=is_private, is_pruning=is_pruning, retries=RETRIES, announce=announce
-    )
+    return hub.publish(staged, repo, **options, retries=RETRIES, announce=announce)
 
 
 def pull_models(repo: str, series: Sequence[str], revision: str | None, *, is_offline: bool) -> None:

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from typer import Argument, Option
 
@@ -20,9 +20,6 @@ DEFAULT_ENGINE: Final = "local"
 SeriesOption = Annotated[
     list[str] | None,
     Option(metavar="BTCUSDT-15m", help="One series; repeat for more. Default: all 40, or all of --data-dir."),
-]
-ServedSeriesOption = Annotated[
-    list[str] | None, Option(metavar="BTCUSDT-15m", help="Only this one; repeat for more. Default: all.")
 ]
 UniverseOption = Annotated[
     Path | None, Option(metavar="FILE.yaml", help="Series of a file: symbols and timeframes, or series.")
@@ -65,6 +62,11 @@ LedgerOption = Annotated[
 ]
 
 
+def some_series(sentence: str) -> Any:
+    """Return a flag that names series, with its help."""
+    return Option(None, metavar="BTCUSDT-15m", help=sentence)
+
+
 def require_folder_of(flag: str, file: Path) -> None:
     """Refuse a file that a flag names where there is no folder for it: v8 makes none at a misspelt place.
 
@@ -96,11 +98,9 @@ def require_picture(file: Path) -> None:
         from v8.views.pictures import is_own_picture
 
         if not is_own_picture(file):
-            rule, fix = (
-                "is a new file or a picture that v8 drew",
-                "Choose another name, or move that file away",
-            )
-            raise ProfileError(where="--plot", rule=rule, got=f"another file at {file}", fix=fix)
+            rule, got = "is a new file or a picture that v8 drew", f"another file at {file}"
+            fix = "Choose another name, or move that file away"
+            raise ProfileError(where="--plot", rule=rule, got=got, fix=fix)
 
 
 def open_candles(source: str, data_dir: Path | None, tables: Path | None = None) -> CandleSource:

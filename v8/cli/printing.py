@@ -198,8 +198,7 @@ def reading_marks(num_series: int) -> str:
 
 def print_lines(*lines: str) -> None:
     """Print lines as they are, unwrapped."""
-    for line in lines:
-        sys.stdout.write(line + "\n")
+    sys.stdout.writelines(f"{line}\n" for line in lines)
     sys.stdout.flush()
 
 

@@ -42,18 +42,16 @@ from v8.wording import ABSENT, Table, count, number, percent, plural
 def carry_out(prepared: PreparedRun) -> Summary:
     """Do what a run is asked for, and print what came of it."""
     path, repo = prepared.plan.path, prepared.options.publish
-    if not repo:
-        return _carried_out(prepared)
+    if repo:
+        from v8.cli import hub
 
-    from v8.cli.hub import check_publishing, publish_run
-
-    check_publishing(repo, prepared.source)
+        hub.check_publishing(repo, prepared.source)
     summary = _carried_out(prepared)
-    if summary.failures:
+    if repo and summary.failures:
         partly = command("publish", str(path), "--repo", repo, "--partial")
         printing.tell(f"not published, because some series failed. Publish the others with: {partly}")
-    else:
-        publish_run(path, repo)
+    elif repo:
+        hub.publish_run(path, repo)
     return summary
 
 

@@ -24,7 +24,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from v8.invocation import EXIT_INTERRUPTED
 
@@ -62,18 +62,12 @@ def leave() -> NoReturn:
     with suppress(IndexError, OSError, ValueError):  # they were said, or standard error is closed
         # Not descriptor 2, which may lead to a thread that ends with this process (`v8.machine.starting`).
         errors = sys.stderr.fileno()
-        if _takes_words(errors):
+        # Somebody reads, or the pipe has room; Windows can only wait for sockets.
+        if os.name == "nt" or select.select([], [errors], [], _SAY_S)[1]:
             os.write(errors, _last_words.pop().encode())
             if os.isatty(1):
                 os.write(1, _SHOW_CURSOR)
     os._exit(EXIT_INTERRUPTED)
-
-
-def _takes_words(descriptor: int) -> bool:
-    """Whether somebody reads, or the pipe has room."""
-    if os.name == "nt":  # which can only wait for sockets
-        return True
-    return bool(select.select([], [descriptor], [], _SAY_S)[1])
 
 
 def _leave_in_time(seen: socket.socket, noted: socket.socket) -> None:
@@ -116,15 +110,23 @@ def deferred_interrupts(
 
 @contextmanager
 def stop_signals_answered_by(answer: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Let a function answer the stop signals within the block; one that is ignored on purpose stays so.
+    """Let a function answer the stop signals within the block; one that is ignored on purpose stays so."""
+    with kept_stop_signals() as before:
+        for number in [number for number, handler in before.items() if handler != signal.SIG_IGN]:
+            signal.signal(number, answer)
+        yield
+
+
+@contextmanager
+def kept_stop_signals() -> Iterator[dict[signal.Signals, Any]]:
+    """Let who answers the stop signals now, by signal, answer them again after the block.
 
     Signals belong to the main thread; in any other the block does nothing.
     """
     is_main = threading.current_thread() is threading.main_thread()
-    heard = [number for number in STOP_SIGNALS if is_main and signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, answer) for number in heard}
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS if is_main}
     try:
-        yield
+        yield before
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -99,14 +99,8 @@ def _filter_for_good(*, keeps_chatter: bool) -> None:
     """Filter until the process ends. Python's own standard error goes past it, and loses no last words."""
     original = _for_good.enter_context(_filtered(keeps_chatter=keeps_chatter))
     if sys.stderr is sys.__stderr__:
-        sys.stderr = open(  # noqa: SIM115 - it lives as long as the process
-            os.dup(original),
-            "w",
-            buffering=1,
-            encoding=sys.__stderr__.encoding if sys.__stderr__ else "utf-8",
-            errors="backslashreplace",
-            closefd=False,
-        )
+        encoding = sys.__stderr__.encoding if sys.__stderr__ else "utf-8"
+        sys.stderr = os.fdopen(os.dup(original), "w", 1, encoding, errors="backslashreplace", closefd=False)
 
 
 @contextmanager

@@ -23,10 +23,8 @@ import os
 import pickle
 import platform
 import secrets
-import signal
 import socket
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -35,13 +33,13 @@ from dataclasses import replace
 from functools import cache, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from v8.errors import ProfileError, SeriesError, StorageError, V8Error, shown
 from v8.hardware import num_usable_cores, versions, visible_gpus
 from v8.machine.choices import SINGLE_THREADED
-from v8.machine.interruption import STOP_SIGNALS, deferred_interrupts
+from v8.machine.interruption import deferred_interrupts, kept_stop_signals
 from v8.machine.starting import light_start
 from v8.runs.engines import Placement
 from v8.runs.events import Event, Listener, Note, Outcome, log_told_as_notes
@@ -309,7 +307,7 @@ def _connected(placement: Placement) -> Any:
     import ray  # noqa: PLC0415 - an extra, and slow to import
 
     if not ray.is_initialized():
-        with _kept_signals():
+        with kept_stop_signals():  # Ray takes SIGTERM for itself
             if placement.address:
                 _join(ray, placement.address)
             else:
@@ -363,18 +361,6 @@ def _ray_folder(place: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _kept_signals() -> Iterator[None]:
-    """Keep who answers signals, in the main thread: Ray takes SIGTERM for itself."""
-    is_main = threading.current_thread() is threading.main_thread()
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS if is_main}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
 def _sign_in(folder: Path) -> Iterator[Path]:
     """Leave a file in a run folder by which workers know that theirs is the same one.
 
@@ -417,7 +403,7 @@ def _serve(wanted: dict[str, str], sign: str, shard: bytes, fleet_size: int | No
     making, is_done = _bench().make(pickle.loads(shard), fleet_size, told.put), False  # noqa: S301 - our driver's
     while not is_done:
         is_done = bool(wait([making], POLL_S).done)
-        if events := tuple(_drained(told)):
+        if events := tuple(told.get_nowait() for _ in range(told.qsize())):
             yield events
     making.result()
 
@@ -435,12 +421,6 @@ def _refusal(wanted: dict[str, str], sign: Path) -> V8Error | None:
         fix = "Name with param:runs (or param:out) a folder that is at the same path on every machine"
         return StorageError(where=where, rule=rule, got="none there, or another one", fix=fix)
     return None
-
-
-def _drained(told: SimpleQueue[Event]) -> Iterator[Event]:
-    with suppress(Empty):
-        while True:
-            yield told.get_nowait()
 
 
 class _Bench:

@@ -131,21 +131,18 @@ def measurement_of(
     profile = recorded_profile(read_run(run).profile, where=f"profile of {run}")
     found = {folder: read_metadata(folder) for folder in (served_folder(run, name) for name in series)}
     first, training = next(iter(found.values())), [about.training for about in found.values()]
-    told = {
-        "profile": profile.name,
-        "own_epochs": profile.training.epochs,
-        "horizon_bars": first.horizon_bars,
-        "num_parameters": first.num_parameters,
-        "precision": first.training.precision,
-        "device": first.training.device,
-    }
     return Measurement(
+        profile=profile.name,
+        horizon_bars=first.horizon_bars,
+        num_parameters=first.num_parameters,
+        precision=first.training.precision,
+        device=first.training.device,
         models=tuple(_model(folder, about, warm_s or {}) for folder, about in found.items()),
         flop_per_window=training_flop_per_window(profile),
         fleet_size=max(one.fleet_size or 1 for one in training),
         peak_process_bytes=max(one.peak_process_bytes or 0 for one in training) or None,
         peak_device_bytes=max(one.peak_memory_bytes or 0 for one in training),
-        **{**told, **known},
+        **{"own_epochs": profile.training.epochs, **known},
     )
 
 

@@ -44,12 +44,8 @@ class Placement:
 
     num_workers: int  # processes, at least 1
     fleet_size: int | None  # most series of one program, at least 1; None measures what suits the GPU
-    is_measured: bool = (
-        False  # whether `num_workers` is only a bound, and a measurement before training decides
-    )
-    gpus: tuple[
-        str, ...
-    ] = ()  # for each process, as CUDA_VISIBLE_DEVICES names it; none: they share what there is
+    is_measured: bool = False  # whether `num_workers` only bounds what a measurement before training decides
+    gpus: tuple[str, ...] = ()  # one a process, as CUDA_VISIBLE_DEVICES names it; none: they share all
     device: str = AUTO  # what computes, one of `DEVICES`; engines of other machines look for it there
     address: str | None = None  # where an engine of other machines finds them; None makes do with this one
 
@@ -211,10 +207,8 @@ def choose_placement(
 def _numbers(workers: str, fleet_size: str) -> list[int | None]:
     """Read both flags; None of one that is left to the machine."""
     found: list[int | None] = []
-    for flag, text, what in (
-        ("param:workers", workers, "processes"),
-        ("param:fleet_size", fleet_size, "series"),
-    ):
+    flags = ("param:workers", workers, "processes"), ("param:fleet_size", fleet_size, "series")
+    for flag, text, what in flags:
         is_whole = text.isascii() and text.isdigit()
         is_too_large = is_whole and len(text) >= len(str(_MOST))
         if text != AUTO and (is_too_large or not is_whole or int(text) < 1):

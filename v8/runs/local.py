@@ -20,7 +20,7 @@ import gc
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from v8.artifacts.metadata import MODEL_FILE
 from v8.artifacts.series_artifact import Finished, sample_forecasts, save_description
@@ -261,12 +260,8 @@ def calibrate(model: ServingModel, data: SeriesData) -> Shares | None:
     walked = ensemble.walk_quantiles(span, levels) if levels else {}
     parted = {task: apart(np, levels, values) for task, values in walked.items()}
     medians = {task: median for task, (median, _) in parted.items()} or ensemble.walk(span)
-    members: list[Mapping[str, NDArray[Any]]] = [
-        model.forecast(span.raw_windows()),
-        ensemble.regress(span),
-        medians,
-    ]
-    said = dict(zip(MEMBERS, members, strict=True))
+    forecast, regressed = model.forecast(span.raw_windows()), ensemble.regress(span)
+    said = dict(zip(MEMBERS, (forecast, regressed, medians), strict=True))
     shares = fit_shares(span, said)
     model.fold_ensemble(ensemble, shares)
     if levels:

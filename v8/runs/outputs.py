@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from v8.artifacts.metadata import HISTORY_FILE, Metadata, read_metadata, redo_offered
-from v8.artifacts.nested_runs import Serving, read_serving, served_folder
+from v8.artifacts.nested_runs import served_folder
 from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import FORECASTS_FILE, ForecastSample, read_sample
 from v8.errors import ArtifactError, StorageError, V8Error
@@ -121,14 +121,10 @@ class RunOutputs:
 
     def _read(self, name: str, record: RunRecord) -> tuple[SeriesResult, Html] | None:
         if name not in self._shown:
-            served = self._serving.folder(name)
+            served = served_folder(self._run, name)
             found = _read_undamaged(served, self._tell)
             self._shown[name] = (found.result, self._section(found, served, record)) if found else None
         return self._shown[name]
-
-    @cached_property
-    def _serving(self) -> Serving:
-        return read_serving(self._run)
 
     def _section(self, found: FinishedSeries, served: Path, record: RunRecord) -> Html:
         """Return what the page holds of a series; in a large run the rest goes into its file."""

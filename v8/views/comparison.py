@@ -112,9 +112,7 @@ class Comparison:
 
     def of(self, profile: str) -> list[Measurement]:
         """Return the measurements of a profile, first repeat first."""
-        return sorted(
-            (one for one in self.measurements if one.profile == profile), key=lambda one: one.repeat
-        )
+        return [one for one in self.measurements if one.profile == profile]
 
     def to_json(self) -> Any:
         """Return measurements, figures and ratios as plain JSON values."""
