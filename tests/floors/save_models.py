@@ -46,7 +46,7 @@ class DrawingTrainer(Trainer):
         shapes = [weight.shape for weight in self.network.trainable_variables]
         weights = [draws.normal(0, DEVIATION, shape).astype(np.float32) for shape in shapes]
         for place in range(len(members)):
-            yield place, TrainingResult((), 0.0, 0, 0.0, "epochs", weights, 0, {}, "CPU:0", 0)
+            yield place, TrainingResult("epochs", weights, {}, "CPU:0", 0, (), 0.0, 0, 0.0)
 
 
 def save_models(folder: Path) -> None:

@@ -252,10 +252,9 @@ class LstmAttentionNetwork(TaughtSettings):
 
 
 def _lstm_attention(network: LstmAttentionNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
-    ops, shape, width = layers.keras.ops, layers.shape, network.recurrent_units[-1]
+    ops, width = layers.keras.ops, network.recurrent_units[-1]
     window_BTU, states = _encoded(window_BTF, layers, "LSTM", network.recurrent_units, network.dropout)
-    num_bars = 1 if layers.truth_BHC is None else shape.horizon_bars
-    steps = {"num_queries": num_bars, "num_keys": shape.lookback_bars}
+    steps = {"num_queries": layers.bars_at_once, "num_keys": layers.shape.lookback_bars}
     attention = Attention(layers, width, network.num_heads, "attention", **steps)
     memory = attention.memory(window_BTU)
     dense = [
@@ -330,15 +329,10 @@ class _Layer:
     """
 
     def __init__(
-        self,
-        network: TransformerNetwork,
-        layers: Layers,
-        name: str,
-        units: int,
-        *,
-        num_bars: int,
-        window_BTD: Any = None,
+        self, network: TransformerNetwork, layers: Layers, name: str, units: int, window_BTD: Any = None
     ) -> None:
+        num_bars = layers.shape.lookback_bars if window_BTD is None else layers.bars_at_once
+
         def attention(part: str, num_keys: int) -> Attention:
             steps = {"num_queries": num_bars, "num_keys": num_keys}
             return Attention(layers, network.width, network.num_heads, f"{name}_{part}", **steps)
@@ -407,12 +401,9 @@ def _transformer(network: TransformerNetwork, window_BTF: Any, layers: Layers) -
     drop = layers.dropout("embedding", network.dropout, is_sequence=True)
     x_BTD = drop(embed(window_BTF) + positions(shape.lookback_bars, network.width))
     for number, units in enumerate(network.encoder_units, 1):
-        x_BTD = _Layer(network, layers, f"encoder_{number}", units, num_bars=shape.lookback_bars).encoded(
-            x_BTD
-        )
-    num_bars = 1 if layers.truth_BHC is None else shape.horizon_bars
+        x_BTD = _Layer(network, layers, f"encoder_{number}", units).encoded(x_BTD)
     stack = [
-        _Layer(network, layers, f"decoder_{number}", units, num_bars=num_bars, window_BTD=x_BTD)
+        _Layer(network, layers, f"decoder_{number}", units, x_BTD)
         for number, units in enumerate(network.decoder_units, 1)
     ]
     places_HD = positions(shape.horizon_bars, network.width)

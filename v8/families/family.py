@@ -118,6 +118,11 @@ class Layers:
     seeds: Iterator[int]
     truth_BHC: Any = None
 
+    @property
+    def bars_at_once(self) -> int:
+        """Bars that a decoder makes in one call: all while it is taught, or else one."""
+        return 1 if self.truth_BHC is None else self.shape.horizon_bars
+
     def recurrent(
         self,
         x_BTD: Any,

@@ -151,9 +151,7 @@ class RangeEnsemble:
     floor: float  # deviation of a bar to which smaller ones are raised, unitless, above 0
     most: float  # log range beyond which none is forecast: the largest of the train span
     path_LH: Floats  # coefficients of the log range of each coming bar
-    moves: Mapping[
-        str, Floats
-    ]  # per task, coefficients of the regression, (H, R, C), returns per unit of a term
+    moves: Mapping[str, Floats]  # per task, coefficients (H, R, C), in returns per unit of a term
     lent_PHC: Floats  # the bars that paths are made of, see `lent_bars`
 
     def ranges(self, span: Span) -> Floats:

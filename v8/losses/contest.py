@@ -19,10 +19,10 @@ from functools import cache
 from statistics import mean
 from typing import Final
 
-from v8.formulas.baselines import NAIVE, called
+from v8.formulas.baselines import NAIVE, TaskForecasts, called
 from v8.losses import table
 from v8.losses.judgement import MODEL, Judgement, judge_span
-from v8.losses.metrics import Floats, measure_errors
+from v8.losses.metrics import measure_errors
 from v8.losses.table import ALPHA, Losses, Significance
 from v8.windows.scaling import Scaling
 from v8.windows.span import Span
@@ -102,12 +102,7 @@ class Contest:
 
 
 def compare_models(
-    span: Span,
-    challenger: Mapping[str, Floats],
-    champion: Mapping[str, Floats],
-    *,
-    train: Span,
-    scaling: Scaling,
+    span: Span, challenger: TaskForecasts, champion: TaskForecasts, *, train: Span, scaling: Scaling
 ) -> Contest:
     """Judge two models on the same windows, at least one, that neither was made from.
 

@@ -26,6 +26,7 @@ from keras import ops
 Tensor: TypeAlias = Any
 Tensors: TypeAlias = tuple[Tensor, ...]
 Step: TypeAlias = Callable[[Tensors, Tensors], tuple[Tensors, Tensors]]
+Gradients: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensors]
 LSTM_GATES = 4
 """Input, forget, candidate, output: the order of Keras."""
 GRU_GATES = 3
@@ -40,28 +41,22 @@ class Cell(NamedTuple):
     forward: Callable[[Tensor, Tensor], Step]
     """Maps recurrent kernel and bias to a step, from projected inputs, (., G), to gates after their
     activations, (., G), what else `backward` needs, (., U), and the state, (., U)."""
-    backward: Callable[..., tuple[Tensor, Tensor, Tensor, Tensors]]
-    """Maps those of all steps, the states before each step, (T, ., U), the gradient of the states, that of an
-    LSTM's last cell in a list, the recurrent kernel and the direction to the gradients of the projected input
-    and of the recurrent part, both (T, ., G), of the bias and of the first states."""
+    backward: Callable[..., Gradients]
+    """Maps those of all steps, the states before each step, (T, ., U), the gradients of the states, likewise,
+    and of an LSTM's last cell, the recurrent kernel and the direction to those of the projected input and of
+    the recurrent part, both (T, ., G), of the bias and of the first states."""
 
 
 def recurrent(
-    cell: Cell,
-    x_BMTF: Tensor,
-    kernel_MFG: Tensor,
-    recurrent_kernel_MUG: Tensor,
-    bias: Tensor,
-    *,
-    go_backwards: bool,
-    first: Sequence[Tensor] = (),
+    cell: Cell, x_BMTF: Tensor, weights: Sequence[Tensor], *, go_backwards: bool, first: Sequence[Tensor] = ()
 ) -> tuple[Tensor, list[Tensor]]:
     """Run one layer of each model over its sequences.
 
     Args:
         cell: `LSTM`, or `GRU`, which resets after the matmul.
         x_BMTF: Inputs, floating; its dtype is the dtype of all the arithmetic.
-        bias: Shape (M, G); a GRU's input bias and recurrent bias, (M, 2, G).
+        weights: Kernel (M, F, G), recurrent kernel (M, U, G) and bias (M, G); of a GRU the bias of the input
+            and the recurrent one, (M, 2, G).
         go_backwards: Read time from its end. Outputs keep the order of the inputs.
         first: The state that it begins with, shape (B, M, U), and an LSTM's cell; zeros when there is none.
 
@@ -71,12 +66,10 @@ def recurrent(
     """
     is_single = x_BMTF.shape[1] == 1
     x_TF = ops.transpose(x_BMTF[:, 0], (1, 0, 2)) if is_single else ops.transpose(x_BMTF, (2, 1, 0, 3))
-    weights = [
-        ops.cast(ops.convert_to_tensor(one), x_TF.dtype) for one in (kernel_MFG, recurrent_kernel_MUG, bias)
-    ]
+    arrays = [ops.cast(ops.convert_to_tensor(one), x_TF.dtype) for one in weights]
     begun = [ops.cast(one[:, 0] if is_single else ops.swapaxes(one, 0, 1), x_TF.dtype) for one in first]
     states = _states(cell, go_backwards)
-    h_TU, *cells = states(x_TF, *(one[0] if is_single else one for one in weights), *begun)
+    h_TU, *cells = states(x_TF, *(one[0] if is_single else one for one in arrays), *begun)
     last = [h_TU[0 if go_backwards else -1], *cells]
     if is_single:
         return ops.transpose(h_TU, (1, 0, 2))[:, None], [one[:, None] for one in last]
@@ -95,13 +88,11 @@ def _states(cell: Cell, go_backwards: bool) -> Callable[..., Tensors]:
 
         def gradient(*args: Tensor, upstream: Tensor | None = None) -> Tensors:
             # JAX hands over the gradients of all results as one structure, TensorFlow as arguments.
-            dh_TU, *dcells = keras.tree.flatten(args if upstream is None else upstream)
+            after_TU = keras.tree.flatten(args if upstream is None else upstream)
             first_1U = first[0][None] if first else ops.zeros_like(h_TU[:1])
             parts = [h_TU[1:], first_1U] if go_backwards else [first_1U, h_TU[:-1]]
             before_TU = ops.concatenate(parts, axis=0)
-            dz_TG, dr_TG, dbias, dfirst = cell.backward(
-                saved, before_TU, dh_TU, dcells, recurrent, go_backwards
-            )
+            dz_TG, dr_TG, dbias, dfirst = cell.backward(saved, before_TU, after_TU, recurrent, go_backwards)
             kernels = _kernel_gradients(x_TF, before_TU, dz_TG, dr_TG)
             return _input_gradient(dz_TG, kernel), *kernels, dbias, *(dfirst if first else ())
 
@@ -125,15 +116,10 @@ def _lstm_step(recurrent: Tensor, bias: Tensor) -> Step:
     return step
 
 
-def _lstm_backward(  # noqa: PLR0917 - see `Cell`
-    saved: Tensors,
-    before_TU: Tensor,
-    dh_TU: Tensor,
-    dcells: Sequence[Tensor],
-    recurrent: Tensor,
-    go_backwards: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensors]:
-    gates_TG, c_TU, _ = saved
+def _lstm_backward(
+    saved: Tensors, before_TU: Tensor, after_TU: Sequence[Tensor], recurrent: Tensor, go_backwards: bool
+) -> Gradients:
+    (gates_TG, c_TU, _), (dh_TU, *dcells) = saved, after_TU
     recurrent_T = ops.swapaxes(recurrent, -1, -2)
 
     def step(carry: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
@@ -170,15 +156,10 @@ def _gru_step(recurrent: Tensor, bias: Tensor) -> Step:
     return step
 
 
-def _gru_backward(  # noqa: PLR0917 - see `Cell`
-    saved: Tensors,
-    before_TU: Tensor,
-    dh_TU: Tensor,
-    dcells: Sequence[Tensor],
-    recurrent: Tensor,
-    go_backwards: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensors]:
-    gates_TG, own_r_TU, _ = saved
+def _gru_backward(
+    saved: Tensors, before_TU: Tensor, after_TU: Sequence[Tensor], recurrent: Tensor, go_backwards: bool
+) -> Gradients:
+    (gates_TG, own_r_TU, _), (dh_TU,) = saved, after_TU
     recurrent_T = ops.swapaxes(recurrent, -1, -2)
     zero_U = ops.zeros_like(dh_TU[0])
 

@@ -32,17 +32,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import NDArray
 
-from v8.columns import (
-    BAND_PERIOD_BARS,
-    CLOSE,
-    HIGH,
-    LOW,
-    OHLC,
-    RECENT_RANGE,
-    beside,
-    parted,
-    range_column,
-)
+from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OHLC, RECENT_RANGE, beside, parted, range_column
 from v8.formulas import ranges
 from v8.networks.published import PublishedModel
 from v8.profile import Profile
@@ -224,13 +214,11 @@ def _scaled(
     window_BTF: Any, close_BT1: Any, last_B11: Any, scaling: Scaling, constants: Callable[..., Any]
 ) -> Any:
     """Scale the raw window column group by column group, then restore the column order."""
-    pieces, order = [], []
+    pieces, order, names = [], [], [column.name for column in scaling.columns]
     for (transform, close), numbers in _groups(scaling).items():
         close_BTG, anchor_B1G = close_BT1, last_B11
         if close != CLOSE:
-            close_BTG = ops.take(
-                window_BTF, [[column.name for column in scaling.columns].index(close)], axis=-1
-            )
+            close_BTG = ops.take(window_BTF, [names.index(close)], axis=-1)
             anchor_B1G = ops.take(close_BTG, [window_BTF.shape[1] - 1], axis=1)
         x_BTG = ops.take(window_BTF, numbers, axis=-1)
         floor = constants("floor", numbers) if transform is Transform.LOGGED else None
@@ -383,31 +371,20 @@ def _columns_of(rows: Any, profile: Profile, names: Sequence[str]) -> Any:
     return ops.take(rows, [profile.features.index(name) for name in names], axis=-1)
 
 
+_FITTED: Final = {"kernel_initializer": "zeros", "trainable": False, "dtype": "float32"}
+"""Options of layers that hold what was fitted."""
+
+
 def untrained(
-    equation: str,
-    shape: tuple[int, ...],
-    name: str,
-    *,
-    start: str = "zeros",
-    bias_axes: str | None = None,
+    equation: str, shape: tuple[int, ...], name: str, *, bias_axes: str | None = None
 ) -> keras.layers.Layer:
     """Make a linear layer that holds what was fitted."""
-    return keras.layers.EinsumDense(
-        equation,
-        output_shape=shape,
-        bias_axes=bias_axes,
-        kernel_initializer=start,
-        trainable=False,
-        dtype="float32",
-        name=name,
-    )
+    return keras.layers.EinsumDense(equation, shape, bias_axes=bias_axes, name=name, **_FITTED)
 
 
 def dense_ahead(profile: Profile, name: str) -> keras.layers.Layer:
     """Make the layer that forecasts the log range of each coming bar."""
-    return keras.layers.Dense(
-        profile.horizon_bars, kernel_initializer="zeros", trainable=False, dtype="float32", name=name
-    )
+    return keras.layers.Dense(profile.horizon_bars, name=name, **_FITTED)
 
 
 def looked_up(like: Any, num: int, name: str) -> Any:

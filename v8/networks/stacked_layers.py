@@ -227,7 +227,7 @@ class StackedLSTM(StackedLayer):
     def call(self, x_BMTF: Tensor, initial_state: Sequence[Tensor] = ()) -> Any:
         """Run every model over its windows, from zero or from states (B, M, U)."""
         options = {"go_backwards": self.go_backwards, "first": initial_state}
-        y_BMTU, last = recurrent(self.cell, x_BMTF, *self.stock_weights, **options)
+        y_BMTU, last = recurrent(self.cell, x_BMTF, self.stock_weights, **options)
         y_BMTU = ops.flip(y_BMTU, axis=2) if self.go_backwards else y_BMTU
         y = y_BMTU if self.return_sequences else last[0]
         return [y, *last] if self.return_state else y
@@ -282,7 +282,7 @@ class StackedBidirectional(StackedLSTM):
         is_whole, cells = self.return_sequences, (self.stock_weights[:3], self.stock_weights[3:])
 
         def run(x_BMTF: Tensor, cell: Sequence[Tensor], *, go_backwards: bool = False) -> Tensor:
-            y_BMTU, last = recurrent(self.cell, x_BMTF, *cell, go_backwards=go_backwards)
+            y_BMTU, last = recurrent(self.cell, x_BMTF, cell, go_backwards=go_backwards)
             return y_BMTU if is_whole else last[0]
 
         if not self.are_directions_merged:

@@ -126,13 +126,8 @@ class FormulaTrainer:
         constant_H, coefficients_RH = fitted.coefficients_LH[0], fitted.coefficients_LH[1:]
         weights = ([[fitted.floor, least_volatility]], coefficients_RH, constant_H, fitted.lent_PHC)
         return TrainingResult(
-            history=(),
-            untrained_loss=None,
-            best_epoch=0,
-            best_validation_loss=None,
             stopped_by="fit",
             weights=[np.array(one, np.float32) for one in weights],
-            resumed_from_epoch=0,
             seconds={"train": time.perf_counter() - started},
             device=device,
             peak_memory_bytes=memory_of(device).peak_bytes,

@@ -47,29 +47,29 @@ CHECKPOINT_SHARE = 0.05
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """A finished training; losses are None for a formula.
+    """A finished training; a formula has no epochs and no losses.
 
     Args:
+        stopped_by: "epochs", "early stopping", or "fit" for a formula.
+        weights: Best trainable arrays in the network's order.
+        seconds: Time of this process per stage, build, compile, train, validate, shared evenly by a fleet.
+        device: Where the weights lay after the first step, such as "GPU:0"; its peak is that of this process.
         history: One record an epoch, those before a resume included.
         untrained_loss: Validation loss of the constant forecast the network starts as.
         best_epoch: Epoch whose weights are kept; 0 means that training never beat the constant.
-        stopped_by: "epochs", "early stopping", or "fit" for a formula.
-        weights: Best trainable arrays in the network's order.
         resumed_from_epoch: Epochs that an earlier process had finished; 0 for none.
-        seconds: Time of this process per stage, build, compile, train, validate, shared evenly by a fleet.
-        device: Where the weights lay after the first step, such as "GPU:0"; its peak is that of this process.
     """
 
-    history: tuple[EpochRecord, ...]
-    untrained_loss: float | None
-    best_epoch: int
-    best_validation_loss: float | None
     stopped_by: str
     weights: list[NDArray[np.float32]]
-    resumed_from_epoch: int
     seconds: dict[str, float]
     device: str
     peak_memory_bytes: int
+    history: tuple[EpochRecord, ...] = ()
+    untrained_loss: float | None = None
+    best_epoch: int = 0
+    best_validation_loss: float | None = None
+    resumed_from_epoch: int = 0
 
     @property
     def windows_per_s(self) -> float:

@@ -127,7 +127,7 @@ def model_card(
         beside=f"\n{note}\n" if (note := covariate_note(first)) else "",
         series=rows[0].series,
         data=_data(metadata),
-        making=_making(run, told, metadata, results, is_of_many_runs=is_of_many_runs),
+        making=_making(run, told, metadata, is_of_many_runs=is_of_many_runs),
     )
 
 
@@ -250,15 +250,8 @@ def distinct_versions(makings: Iterable[Mapping[str, str]]) -> dict[str, str]:
     return {name: _distinct(versions) for name, versions in found.items()}
 
 
-def _making(
-    run: RunRecord,
-    told: _Told,
-    metadata: Sequence[Metadata],
-    results: Sequence[SeriesResult],
-    *,
-    is_of_many_runs: bool,
-) -> str:
-    makings = metadata if is_of_many_runs else [run]
+def _making(run: RunRecord, told: _Told, metadata: Sequence[Metadata], *, is_of_many_runs: bool) -> str:
+    makings, results = metadata if is_of_many_runs else [run], [about.result for about in metadata]
     made_with = distinct_versions(making.versions for making in makings)
     machines = [about.machine for about in metadata] if is_of_many_runs else [told.machine]
     times = sorted(making.created_at for making in makings)

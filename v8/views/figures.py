@@ -2,7 +2,6 @@
 
 import html
 import math
-import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ from v8.columns import BB_LOWER, BB_UPPER, CLOSE, HIGH, LOW, TASK_BANDS, TASK_OH
 from v8.features.table import compute_columns
 from v8.formulas.baselines import BASELINES, NAIVE
 from v8.losses.judgement import MODEL, Judgement
-from v8.losses.leaderboard import History, LeaderboardRow, compared
+from v8.losses.leaderboard import History, LeaderboardRow, compared, median
 from v8.market.candles import Candles
 from v8.quantile_levels import MEDIAN, intervals, levels_of, nominal, percent_of, quantile_column
 from v8.tasks import TASKS, Task
@@ -72,7 +71,8 @@ def _error_line(judgements: Iterable[Judgement], task: str, name: str, style: Js
         [ours / theirs if theirs else None for ours, theirs in zip(*pair, strict=True)]
         for pair in zip(errors, naive, strict=True)
     ]
-    ratios, sizes = _medians(rows), _medians(errors)
+    # Of every step that all series have, over those with a number there.
+    ratios, sizes = ([median(step) for step in zip(*each, strict=False)] for each in (rows, errors))
     is_far = name != MODEL and any(ratio is not None and ratio > FAR_MULTIPLE for ratio in ratios)
     return charts.line(
         name.replace("_", " "),
@@ -85,12 +85,6 @@ def _error_line(judgements: Iterable[Judgement], task: str, name: str, style: Js
         customdata=[size and float(f"{100 * size:.6g}") for size in sizes],
         hovertemplate="%{y:.3f} (%{customdata:.4f} %)",
     )
-
-
-def _medians(rows: Iterable[Sequence[float | None]]) -> list[float | None]:
-    """Return the median of every step that all rows have, over those with a number there."""
-    steps = ([value for value in step if value is not None] for step in zip(*rows, strict=False))
-    return [statistics.median(step) if step else None for step in steps]
 
 
 def learning_figure(history: History, best_epoch: int) -> Chart:
@@ -133,7 +127,7 @@ def dot_figure(
     """
     known = {task: [one for one in values if one is not None] for task, values in columns.items()}
     every = [value for values in known.values() for value in values]
-    is_usual_far = bool(every) and statistics.median(every) > FAR_MULTIPLE
+    is_usual_far = (median(every) or 0.0) > FAR_MULTIPLE
     far = [task for task in known if max(known[task], default=0) > FAR_MULTIPLE and not is_usual_far]
     least = min([1.0, *every])
 

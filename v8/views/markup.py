@@ -64,11 +64,7 @@ def join(parts: Iterable[str]) -> Html:
 
 
 def shown_table(
-    table: Table,
-    *,
-    groups: Iterable[tuple[str, int]] = (),
-    class_: str | None = None,
-    is_titled: bool = True,
+    table: Table, *, groups: Iterable[tuple[str, int]] = (), class_: str | None = None, is_titled: bool = True
 ) -> Html:
     """Write a table, its title as caption unless that stands elsewhere, in a box that scrolls if need be.
 

@@ -216,7 +216,8 @@ def _draw_trace(axes: Axes, trace: Json) -> None:
     elif "symbol" in marker:
         _draw_dots(axes, trace)
     else:
-        points, label = (_floats(trace["x"]), _floats(trace["y"])), html.unescape(trace["name"])
+        # None becomes nan, which breaks a line.
+        points, label = np.array([trace["x"], trace["y"]], np.float64), html.unescape(trace["name"])
         shown: dict[str, Any] = {"label": label if trace.get("showlegend", True) else None}
         if "fill" in trace:
             axes.fill(*points, color=trace["line"]["color"], alpha=_FAN_OPACITY, linewidth=0, **shown)
@@ -228,7 +229,7 @@ def _draw_trace(axes: Axes, trace: Json) -> None:
 
 def _draw_dots(axes: Axes, trace: Json) -> None:
     """Draw dots, filled or hollow, and arrows with their numbers."""
-    x, rows = _floats(trace["x"]), [html.unescape(row) for row in trace["y"]]
+    x, rows = np.array(trace["x"], np.float64), [html.unescape(row) for row in trace["y"]]
     colour, symbols = trace["marker"]["color"], trace["marker"]["symbol"]
     # All rows in their order, before some are drawn.
     axes.yaxis.update_units(rows)  # type: ignore[no-untyped-call]
@@ -252,7 +253,3 @@ def _draw_candles(axes: Axes, trace: Json) -> None:
     heights, bottoms = np.maximum(np.abs(close - opened), least), np.minimum(opened, close)
     style: dict[str, Any] = {"color": fills, "edgecolor": edges, "linewidth": 0.8, "zorder": 3}
     axes.bar(trace["x"], heights, _BODY_BARS, bottoms, **style, label=trace["name"])
-
-
-def _floats(values: Iterable[float | None]) -> list[float]:
-    return [np.nan if value is None else value for value in values]
