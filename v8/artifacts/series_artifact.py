@@ -310,9 +310,8 @@ def _quality(metadata: Metadata) -> str:
 
 
 def _spans(metadata: Metadata) -> str:
-    split = metadata.split
-    spans = {"train": split.train, "validation": split.validation, "test": split.test}
-    rows = [(name, one.first_open, one.last_open, f"{one.num_windows:,}") for name, one in spans.items()]
+    spans = vars(metadata.split).items()
+    rows = [(name, one.first_open, one.last_open, f"{one.num_windows:,}") for name, one in spans]
     return Table(("span", "first open", "last open", "windows"), rows).markdown()
 
 

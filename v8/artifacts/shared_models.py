@@ -76,7 +76,14 @@ class SharedModel:
 
     def predict_on_batch(self, batch_BTF: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
         """Forecast one batch of raw windows; threads wait here for each other."""
-        return self._graph.predict_on_batch(batch_BTF, self._weights)
+        graph = self._graph
+        with graph.using:
+            if graph.held is not self._weights:
+                graph.held = None
+                for variable, value in zip(graph.model.variables, self._weights, strict=True):
+                    variable.assign(value)
+                graph.held = self._weights
+            return graph.model.predict_on_batch(batch_BTF)
 
 
 class _Graph:
@@ -84,10 +91,10 @@ class _Graph:
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self._held: list[NDArray[Any]] | None = None
+        self.held: list[NDArray[Any]] | None = None
         self._places: Places | None = None
         self._is_searched = False
-        self._using = threading.Lock()
+        self.using = threading.Lock()
 
     def weights(self) -> list[NDArray[Any]]:
         """Copy the weights that it holds."""
@@ -96,31 +103,20 @@ class _Graph:
     def read(self, file: Path) -> list[NDArray[Any]]:
         """Read the weights of a file of the same description; `ArtifactError` if they do not fit."""
         model_file.require_enough_weights(file, self.model)
-        with self._using, model_file.one_fault(file, "must hold layers and weights that fit together"):
+        with self.using, model_file.one_fault(file, "must hold layers and weights that fit together"):
             if not self._is_searched:
-                self._held = None
+                self.held = None
                 self._places, self._is_searched = _find_places(self.model, file), True
             weights = _read_weights(self.model, file, self._places) if self._places else None
             if weights is not None:
                 return weights
             # The file is another way to write the same weights, or is refused by Keras.
-            self._held = None
+            self.held = None
             for variable in self.model.variables:  # so that none is left which was another model's
                 if np.issubdtype(np.dtype(variable.dtype), np.floating):
                     variable.assign(np.full(variable.shape, np.nan, variable.dtype))
             self.model.load_weights(str(file))
             return self.weights()
-
-    def predict_on_batch(
-        self, batch_BTF: NDArray[np.float32], weights: list[NDArray[Any]]
-    ) -> dict[str, NDArray[np.float32]]:
-        with self._using:
-            if self._held is not weights:
-                self._held = None
-                for variable, value in zip(self.model.variables, weights, strict=True):
-                    variable.assign(value)
-                self._held = weights
-            return self.model.predict_on_batch(batch_BTF)
 
 
 def _find_places(model: Any, file: Path) -> Places | None:
@@ -145,11 +141,9 @@ def _find_places(model: Any, file: Path) -> Places | None:
     if sorted(number for number in numbers if number is not None) != [*range(len(names))]:
         return None
     places = tuple(None if number is None else names[number] for number in numbers)
-    if (read := _read_weights(model, file, places)) is None:
-        return None
-    pairs = zip(model.variables, read, strict=True)
-    is_same = all(variable.numpy().tobytes() == value.tobytes() for variable, value in pairs)
-    return places if is_same else None
+    read = _read_weights(model, file, places)
+    ours = [variable.numpy().tobytes() for variable in model.variables]
+    return places if read is not None and ours == [value.tobytes() for value in read] else None
 
 
 def _read_weights(model: Any, file: Path, places: Places) -> list[NDArray[Any]] | None:

@@ -134,7 +134,7 @@ def _print_rows(issued: Sequence[Issued]) -> None:
     first, last = issued[0], max(one.issued_at_s for one in issued)
     header = ("series", "first bar", "bars", "last close", "low", "high", "close", "change", "× best", "age")
     print_table(Table(header, map(_row, issued), f"{len(issued)} forecasts issued at {iso(last)}"))
-    model, task = first.forecaster, next(iter(first.quality))
+    model, task = first.forecaster, next(iter(first.forecaster.about.quality))
     revision, profile = f" at {model.revision}" if model.revision else "", model.about.profile.name
     print_lines(
         f"Models: {first.place}{revision}, profile {profile}. Candles: {first.candles.source}.",
@@ -152,7 +152,7 @@ def _row(one: Issued) -> list[Any]:
     low = forecast[LOW].min() if LOW in forecast else None
     high = forecast[HIGH].max() if HIGH in forecast else None
     change = ABSENT if ends is None else percent(ends / close - 1.0, 2)
-    best = next(iter(one.quality.values()))["multiple_of_best"]
+    best = next(iter(one.forecaster.about.quality.values()))["multiple_of_best"]
     old = ABSENT if one.model_age_s is None else age(one.model_age_s)
     prices = [ABSENT if value is None else f"{value:.7g}" for value in (low, high, ends)]
     first = one.forecast.index[0].strftime("%Y-%m-%dT%H:%MZ")

@@ -127,17 +127,14 @@ class _Repository(ModelPlace):
 
     @cached_property
     def series(self) -> tuple[str, ...]:
-        found = published(self.name, revision=self._revision, is_offline=self._is_offline)
-        return self._kept(found).manifest.series
+        return self._published().manifest.series
 
     def bring(self, series: Sequence[str]) -> None:
         with suppress(ArtifactError):  # opening that model tells
             self._pulled(series)
 
     def present(self, series: str) -> str:
-        if self._commit is None:
-            self._kept(published(self.name, revision=self._revision, is_offline=self._is_offline))
-        return str(self._commit)
+        return self._commit or self._published().revision
 
     def found(self, series: str | None) -> tuple[Path, str | None]:
         if series is None:
@@ -145,6 +142,9 @@ class _Repository(ModelPlace):
             raise PullError(where=self.name, rule="needs the series to load", got="none", fix=fix)
         pulled = self._pulled([series])
         return pulled.artifact(series), pulled.revision
+
+    def _published(self) -> Pulled:
+        return self._kept(published(self.name, revision=self._revision, is_offline=self._is_offline))
 
     def _pulled(self, series: Sequence[str]) -> Pulled:
         return self._kept(pull(self.name, series, revision=self._revision, is_offline=self._is_offline))

@@ -48,11 +48,6 @@ class Issued:
         """Seconds from the newest candle that training has seen to the issue; None without a calendar."""
         return self.issued_at_s - self.forecaster.seen_until_s if self.is_dated else None
 
-    @property
-    def quality(self) -> dict[str, dict[str, Any]]:
-        """The judgement of its model, see `Metadata.quality`."""
-        return self.forecaster.about.quality
-
     def opens(self) -> list[str]:
         """Return when each forecast bar opens, ISO 8601 in UTC."""
         return [moment.strftime("%Y-%m-%dT%H:%M:%SZ") for moment in self.forecast.index]
@@ -87,7 +82,7 @@ class Issued:
         model, report = self.forecaster, self.candles.report
         revision = f" at {model.revision}" if model.revision else ""
         before = "" if self.model_age_s is None else f", {age(self.model_age_s)} before the forecast"
-        kinds, told = (("naive", "verdict"), ("best", "verdict_against_best")), self.quality.items()
+        kinds, told = (("naive", "verdict"), ("best", "verdict_against_best")), model.about.quality.items()
         naive, best = (
             ", ".join(f"{task} {number(one[f'multiple_of_{kind}'])} ({one[verdict]})" for task, one in told)
             for kind, verdict in kinds
@@ -118,7 +113,7 @@ class Issued:
                 "sha256": model.about.model_sha256,
                 "seen_until": iso(model.seen_until_s),
                 "age_s": self.model_age_s,
-                "quality": self.quality,
+                "quality": model.about.quality,
                 **({"quantiles": {"levels": levels, "tasks": judged.summary()}} if judged else {}),
             },
             "candles": {
