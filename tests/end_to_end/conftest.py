@@ -166,7 +166,7 @@ def workplace(trained: tuple[Workplace, subprocess.CompletedProcess[str]], tmp_p
     """A copy of the finished run's workplace, free to be changed."""
     original, _ = trained
     shutil.copytree(original.folder, tmp_path / "copy")
-    return Workplace(tmp_path / "copy", original.env)
+    return Workplace(tmp_path / "copy", dict(original.env))
 
 
 @pytest.fixture
