@@ -1,0 +1,83 @@
+#!/usr/bin/env python
+"""How large the package is, by room; fails when it outgrows what it may weigh.
+
+    python scripts/size.py [DIR]
+
+Whoever adds joins first: the limits are what everything asked for so far may weigh, and they do not rise.
+A line is documentation if a docstring covers it, blank or a comment if it holds nothing else, and code
+otherwise; imports are code, too.
+"""
+
+import ast
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+MOST_LINES, MOST_CODE = 36_000, 23_000
+KINDS = ("files", "lines", "code", "imports", "documentation")
+
+
+def main() -> None:
+    """Print the table, and end with exit status 1 above a limit."""
+    root = Path(sys.argv[1] if len(sys.argv) > 1 else "v8")
+    rooms: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for path in sorted(root.rglob("*.py")):
+        inside = path.relative_to(root).parts
+        rooms[inside[0] if len(inside) > 1 else "."] += measure(path)
+    total = sum(rooms.values(), Counter())
+    for name, found in [
+        ("room", None),
+        *sorted(rooms.items(), key=lambda room: -room[1]["lines"]),
+        ("all", total),
+    ]:
+        print(f"{name:12}" + "".join(f"{kind if found is None else found[kind]:>15}" for kind in KINDS))
+    if total["lines"] > MOST_LINES or total["code"] > MOST_CODE:
+        sys.exit(
+            f"{root}: may weigh {MOST_LINES:,} lines, {MOST_CODE:,} of them code; got {total['lines']:,} and "
+            f"{total['code']:,}. Join what is there before you add."
+        )
+
+
+def measure(path: Path) -> Counter[str]:
+    """Count the lines of a file by kind."""
+    text = path.read_text(encoding="utf-8")
+    tree, lines = ast.parse(text), text.splitlines()
+    documentation = {number for node in ast.walk(tree) for number in documented(node)}
+    imports = {
+        number
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for number in span(node)
+    }
+    code = {
+        number
+        for number, line in enumerate(lines, 1)
+        if number not in documentation and line.strip() and not line.strip().startswith("#")
+    }
+    counts = (1, len(lines), len(code), len(imports), len(documentation))
+    return Counter(dict(zip(KINDS, counts, strict=True)))
+
+
+def documented(node: ast.AST) -> Iterator[int]:
+    """List the lines of texts that stand alone in a module, a class or at the head of a function."""
+    match node:
+        case ast.Module() | ast.ClassDef():
+            told = node.body
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            told = node.body[:1]
+        case _:
+            return
+    for one in told:
+        match one:
+            case ast.Expr(value=ast.Constant(value=str())):
+                yield from span(one)
+
+
+def span(node: ast.stmt) -> range:
+    """Return the numbers of a statement's lines."""
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+if __name__ == "__main__":
+    main()
