@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -82,11 +83,12 @@ def test_a_space_is_one_commit_and_the_same_again_is_none(hub: Any) -> None:
     files = hub.files("spaces/someone/page")
     card = yaml.safe_load(files["README.md"].decode().split("---")[1])
     assert (card["sdk"], card["app_port"], card["models"]) == ("docker", 7860, ["someone/fleet"])
-    ends = (".py", ".css", ".js", ".md")
+    ends = (".py", ".css", ".html", ".js", ".md")
     sources = {path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "v8").rglob("*.*")}
     ours = {path for path in sources if path.endswith(ends)}
-    assert {path for path in files if path.endswith(ends)} == ours | {"app.py", "README.md"}
+    assert {path for path in files if path.endswith(ends)} == ours | {"README.md"}
     assert any(path.endswith(".css") for path in ours)
+    assert {path for path in sources if path.endswith(".yaml")} <= set(files)
     assert {"v8/configs/universe.yaml", "Dockerfile", "requirements.txt"} <= set(files)
     everything = b"\n".join(files.values()).decode("utf-8")
     assert os.environ["HF_TOKEN"] not in everything
@@ -95,14 +97,14 @@ def test_a_space_is_one_commit_and_the_same_again_is_none(hub: Any) -> None:
 
 def test_what_we_published_and_is_gone_goes_and_what_is_somebody_else_s_stays(hub: Any) -> None:
     assert publish("someone/old").exit_code == 0
-    hub.commit("spaces/someone/old", {"v8/gone.py": b"old", "notes.md": b"mine", "app.py": b"changed"})
+    hub.commit("spaces/someone/old", {"v8/gone.py": b"old", "notes.md": b"mine", "Dockerfile": b"changed"})
     told = publish("someone/old", "--dry-run").output
     assert re.search(r"changed: +1 file\n.*removed: +1 file\n", told, re.DOTALL)
     assert publish("someone/old").exit_code == 0
     files = hub.files("spaces/someone/old")
     assert "v8/gone.py" not in files
     assert files["notes.md"] == b"mine"
-    assert b"someone/fleet" in files["app.py"]
+    assert b"someone/fleet" in files["Dockerfile"]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,9 @@ def test_it_starts_from_its_folder_alone_and_shows_the_published_models(
         frame = open_source("demo").candles(Series.parse("BTCUSDT-15m"), 900).to_frame()
         exchange.put("BTCUSDT-15m", frame)
         env["V8_REST_URL"] = env["V8_VISION_URL"] = exchange.url
-        words = [PYTHON, "-u", "app.py", "--port", "0", "--host", "127.0.0.1"]
+        started = json.loads((space / "Dockerfile").read_text().splitlines()[-1].removeprefix("CMD "))
+        assert started[0] == "python"
+        words = [PYTHON, "-u", *started[1:], "--port", "0", "--host", "127.0.0.1"]
         where = [PYTHON, "-c", "import v8; print(v8.__file__)"]
         found = subprocess.run(where, cwd=space, env=env, capture_output=True, text=True, check=True).stdout
         assert Path(found.strip()) == space / "v8" / "__init__.py"

@@ -160,6 +160,14 @@ class Desk:
         """Return the live record of all series; None where there is none yet."""
         return self._work.ask("record", lambda: (self._record(), self.now_s() + RECORD_S))
 
+    def newest(self) -> dict[Series, Future[Any]]:
+        """Return what came of each series last; nothing is begun."""
+        return {
+            key[0]: kept.answer
+            for key, kept in self._work._kept.items()
+            if isinstance(key, tuple) and kept.answer.done()
+        }  # TEMPORARY
+
     def begin(self, most_s: float) -> None:
         """Make the first forecast, whatever comes of it, so that the first reader need not wait for it."""
         first = next(iter(self._fleet.metadata))

@@ -107,6 +107,7 @@ class Shown:
     An attribute `data-status` of that part says it in one sentence.
     """
 
+    issued: Issued
     content: bytes
     html: Html
 
@@ -126,7 +127,7 @@ def shown(fleet: Fleet, issued: Issued) -> Shown:
         _quality(content["model"]["quality"]),
         *_trained(fleet, issued.candles.series, issued.issued_at_s),
     ]
-    return Shown(answers.written(content), join(parts))
+    return Shown(issued, answers.written(content), join(parts))
 
 
 def _status(issued: Issued) -> str:

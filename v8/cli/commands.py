@@ -438,8 +438,15 @@ def serve(
     ledger: cli.LedgerOption = DEFAULT_LEDGER,
     host: str | None = Option(None, metavar="ADDRESS", help=f"Where to listen. Default: {LOOPBACK}."),
     port: int = Option(8008, metavar="N", min=0, max=65_535, help="0 takes any that is free."),
+    cors: list[str] | None = Option(None, metavar="ORIGIN", help="Whose pages may read the API; repeat."),
+    rate: int | None = Option(
+        None, metavar="N", min=1, max=1_000_000, help="Requests a minute of one address."
+    ),
 ) -> None:
-    """Show forecasts of the present, leaderboard and live record on a page with a JSON API."""
+    """Show forecasts of the present, leaderboard and live record on a page with a JSON API.
+
+    V8_APP_TOKEN is what others must show then: as Authorization: Bearer, or on the page that asks for it.
+    """
     where = cli.one_place("app", run, repo)
     if lacking := [name for name in EXTRA if importlib.util.find_spec(name) is None]:
         where, rule = command("app"), "needs the extra `app` of v8, a small server"
@@ -450,7 +457,9 @@ def serve(
 
     from v8.cli.serve import serve_page
 
-    serve_page(where, candles, ledger, (host, port), revision=revision, is_offline=offline)
+    serve_page(
+        where, candles, ledger, (host, port), tuple(cors or ()), rate, revision=revision, is_offline=offline
+    )
 
 
 def doctor(

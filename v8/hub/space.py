@@ -3,7 +3,6 @@
     README.md           what the Hub reads, and people
     Dockerfile          this Python, the pinned packages, the page
     requirements.txt    every package the page needs, at the version that is installed here
-    app.py              starts the page
     v8/...              the package, because it is on no public index
 
 The same v8 in the same environment gives the same bytes: nothing here takes the time of day.
@@ -55,17 +54,6 @@ _LINUX: Final = {
 }
 """What a Space is, wherever it is published from."""
 
-_ENTRY: Final = '''"""The page of the models in {repo}; words behind it go to `python -m v8 app`."""
-
-import sys
-
-from v8.cli.app import main
-
-if __name__ == "__main__":
-    words = ["app", "--repo", "{repo}", "--source", "{source}", "--host", "0.0.0.0", "--port", "{port}"]
-    main([*words, *sys.argv[1:]])
-'''
-
 
 @dataclass(frozen=True)
 class StagedSpace(Publication):
@@ -106,10 +94,8 @@ def stage(folder: Path, space: str, repo: str) -> StagedSpace:
     python = ".".join(map(str, sys.version_info[:2]))
     names = {"repo": repo, "port": PORT, "source": SOURCE, "python": python, "version": VERSION}
     names |= {"title": space.partition("/")[2], "page": f"{hub_endpoint()}/{repo}"}
-    texts = {"app.py": _ENTRY, "Dockerfile": packaged("v8.hub", "space.Dockerfile")}
-    texts["README.md"] = packaged("v8.hub", "space.md")
-    for name, text in texts.items():
-        write_text(folder / name, text.format(**names))
+    for name, template in (("Dockerfile", "space.Dockerfile"), ("README.md", "space.md")):
+        write_text(folder / name, packaged("v8.hub", template).format(**names))
     write_text(folder / "requirements.txt", "\n".join(pinned(NEEDED)) + "\n")
     package = Path(__file__).parents[1]
     for file in sorted(file for file in package.rglob("*.*") if file.suffix != ".pyc"):

@@ -1,8 +1,8 @@
 """What a source of candles can do, which there are, and the one way to open one by name.
 
-A source is a file of this folder and a line in `SOURCES`; one's own calls `SOURCES.register`. It serves what
-it has or raises an error. None of them ever falls back to another, and the demo market opens only under its
-own name. `CutOffSource` shows of any of them what there was at a moment of the past.
+A source is a file of this folder and an entry of `sources.yaml`; one's own calls `SOURCES.register`. It
+serves what it has or raises an error. None of them ever falls back to another, and the demo market opens only
+under its own name. `CutOffSource` shows of any of them what there was at a moment of the past.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
+import yaml
+
 from v8.errors import DataError, ProfileError
 from v8.market.series import Series
 from v8.registry import Registry, later
+from v8.storage import packaged
 
 if TYPE_CHECKING:  # the command line lists the sources without waiting for pandas
     from v8.market.candles import Candles
@@ -99,49 +102,8 @@ class SourceKind:
 SOURCES: Final[Registry[SourceKind]] = Registry(
     "source",
     [
-        SourceKind(
-            "vision",
-            "the exchange's public archive of candles, or a mirror of it",
-            "https://data.binance.vision",
-            later("v8.market.sources.vision:open_archive"),
-        ),
-        SourceKind(
-            "live",
-            "candles up to this moment: a store of what was fetched, the archive, and the API for the rest",
-            "https://data.binance.vision and the exchange's API",
-            later("v8.market.sources.live:LiveSource"),
-        ),
-        SourceKind(
-            "rest",
-            "the newest closed candles from the exchange's public API",
-            "https://developers.binance.com/docs/binance-spot-api-docs/rest-api",
-            later("v8.market.sources.rest:RestSource"),
-        ),
-        SourceKind(
-            "hub",
-            "a public dataset on the Hugging Face Hub, laid out as the lineage kept its candles",
-            "https://huggingface.co/datasets/zongowo111/cpb-models",
-            later("v8.market.sources.hub_dataset:HubSource"),
-        ),
-        SourceKind(
-            "yfinance",
-            "what Yahoo has of a coin in US dollars, without volumes; needs the package yfinance",
-            "https://finance.yahoo.com",
-            later("v8.market.sources.yfinance:open_yahoo"),
-        ),
-        SourceKind(
-            "files",
-            "a folder of CSV, Parquet, Feather or JSON tables",
-            "the user",
-            later("v8.market.sources.files:open_folder"),
-            reads_folder=True,
-        ),
-        SourceKind(
-            "demo",
-            "a simulated market for trials without a network, never publishable",
-            "Calvet and Fisher 2004, doi:10.1093/jjfinec/nbh003",
-            later("v8.market.sources.demo:DemoSource"),
-        ),
+        SourceKind(**{**told, "open": later(told["open"])})
+        for told in yaml.safe_load(packaged("v8.market.sources", "sources.yaml"))
     ],
 )
 """Every source by the name that `--source` takes."""
