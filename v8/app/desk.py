@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from v8.app.places import Fleet, Place
@@ -136,6 +137,8 @@ class Desk:
         self._place, self._shape, self._issue, self._record = place, shape, issue, record
         self._present, self._tell, self._look_s = present, tell, look_s
         self._work, self._looking = SharedWork(present.now_s), SharedWork(present.now_s)
+        self.newest: Final[dict[Series, Future[Any]]] = {}
+        """What came of each series last, whoever asked for it."""
         self._told = ""
         self._fleet = place.look()
         self._tell_refused()
@@ -154,19 +157,13 @@ class Desk:
         """Return the forecast after the newest candle of a series that the fleet has."""
         fleet = self._fleet
         # Another model is other work: nothing that was begun with the old one is taken for it.
-        return self._work.ask(_key(fleet, series), lambda: self._issued(fleet, series))
+        kept = self._work.ask(_key(fleet, series), lambda: self._issued(fleet, series))
+        kept.answer.add_done_callback(partial(self.newest.__setitem__, series))
+        return kept
 
     def record(self) -> Promise:
         """Return the live record of all series; None where there is none yet."""
         return self._work.ask("record", lambda: (self._record(), self.now_s() + RECORD_S))
-
-    def newest(self) -> dict[Series, Future[Any]]:
-        """Return what came of each series last; nothing is begun."""
-        return {
-            key[0]: kept.answer
-            for key, kept in self._work._kept.items()
-            if isinstance(key, tuple) and kept.answer.done()
-        }  # TEMPORARY
 
     def begin(self, most_s: float) -> None:
         """Make the first forecast, whatever comes of it, so that the first reader need not wait for it."""

@@ -105,9 +105,11 @@ class Site:
         return json_answer(answers.candles(found.issued, most), cache_control=self._freshness(kept))
 
     async def _metrics(self, request: Request) -> Response:
-        done = {series: one.exception() or one.result().issued for series, one in self._desk.newest().items()}
+        fleet, newest = self._desk.fleet, self._desk.newest
+        done = {series: newest[series] for series in fleet.metadata if series in newest}
+        issued = {series: one.exception() or one.result().issued for series, one in done.items()}
         requests: Counter[tuple[str, int]] = request.app.state.requests
-        text = answers.metrics(self._desk.fleet, done, self._desk.now_s(), requests, self._errors)
+        text = answers.metrics(fleet, issued, self._desk.now_s(), requests, self._errors)
         return Response(text, 200, {"cache-control": "no-store"}, "text/plain; version=0.0.4; charset=utf-8")
 
     async def _track(self, request: Request) -> Response:
