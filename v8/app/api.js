@@ -16,7 +16,7 @@
     element("thead", element("tr", titles.map((title) => element("th", title, { scope: "col" })))),
     element("tbody", rows.map(([first, ...others]) => element("tr", [
       element("th", first, { scope: "row" }), ...others.map((cell) => element("td", cell))]))),
-  ], { class: "api reasons" }), { class: "scroll" });
+  ], { class: "reference" }), { class: "scroll" });
   const code = (text) => element("code", text);
 
   // What a value is: a link where it is described by itself.

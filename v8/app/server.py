@@ -42,6 +42,7 @@ _FILES: Final = {
     "/page.js": (SCRIPT, "text/javascript"),
     "/icon.svg": (ICON, "image/svg+xml"),
     "/api": (packaged("v8.app", "api.html"), "text/html"),
+    "/api.css": (packaged("v8.app", "api.css"), "text/css"),
     "/api.js": (packaged("v8.app", "api.js"), "text/javascript"),
 }
 
