@@ -6,7 +6,7 @@ it reads the horizon at once, the truth of the bar before in the place of the fo
 not taught read forecasts of a first pass over the newest candle, repeated: one step of Jacobi's iteration
 towards what the loop would give (Song et al. 2021, arXiv:2002.03629). So a training step costs two passes and
 no loop, which would take four times as long to compile. A first pass over the truth (Mihaylova and Martins
-2019, arXiv:1906.07651) was tried, see scripts/RESULTS.md.
+2019, arXiv:1906.07651) was tried, see docs/research/training.md.
 
 Shape legend: B batch, T lookback or queries, S keys, F features, H horizon, D channels, U units, N heads,
 K channels of a head, C columns of a candle.

@@ -145,7 +145,7 @@ def _dense_newest(network: NewestRowNetwork, window_BTF: Any, layers: Layers) ->
 DENSE_NEWEST: Final = Family(
     name="dense_newest",
     sentence="Dense layers over the newest row; one number a task and step widens or narrows its range.",
-    source="v8, measured in scripts/FRONTIER.md",
+    source="v8, measured in docs/research/frontier.md",
     settings=NewestRowNetwork,
     outputs=_dense_newest,
     forward_flop=lambda network, shape: dense_flop(
