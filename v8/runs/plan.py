@@ -30,7 +30,7 @@ from v8.records import Count, Number
 from v8.windows.dataset import SPANS, rows_needed, split_rows, table_columns
 
 ASSUMED_FLOP_PER_S_PER_CORE = 38e9
-"""Training speed assumed for estimates: about 300 windows/s of 126 MFLOP a core (docs/research/training.md)."""
+"""Assumed for estimates: about 300 windows/s of 126 MFLOP a core, see docs/research/training.md."""
 SMOKE_SPARE_BARS = 130  # candles of a smoke run beyond the fewest that work, so that a few holes do no harm
 SEED_SPACE = 2**31  # seeds are non-negative 31-bit numbers
 
