@@ -417,6 +417,11 @@ def profile_names() -> list[str]:
     return sorted(path.stem for path in _configs().glob("*.yaml") if path.stem != "universe")
 
 
+def audiences() -> dict[str, str]:
+    """Say of each shipped profile for whom it is, the one that is trained unasked first."""
+    return read_yaml(Path(__file__).with_name("profiles.yaml"))
+
+
 def config_path(name: str) -> Path:
     """Return where the shipped file `name`.yaml lies; it need not exist."""
     return _configs() / f"{name}.yaml"

@@ -195,7 +195,7 @@ class Flags(TypedDict, total=False):
 @in_python
 def train(
     candles: GivenCandles = "vision",
-    profile: str | Path | Profile = "aligned",
+    profile: str | Path | Profile = "frontier",
     *,
     series: str | Sequence[str] | None = None,
     covariates: Mapping[str, Any] | None = None,

@@ -39,7 +39,7 @@ from v8.errors import ArtifactError, listed
 from v8.features.indicators import FEATURES, definition_digest, definitions, warmup_bars
 from v8.formulas.baselines import called
 from v8.formulas.ranges import Shares
-from v8.hardware import describe_machine, process_memory, versions
+from v8.hardware import describe_machine, peak_process_bytes, versions
 from v8.losses.judgement import Judgement, QuantileJudgement
 from v8.losses.table import ALPHA
 from v8.market.candles import Candles
@@ -256,7 +256,7 @@ def _metadata(finished: Finished, model_sha256: str) -> dict[str, Any]:
             "resumed_from_epoch": result.resumed_from_epoch,
             "device": result.device,
             "peak_memory_bytes": result.peak_memory_bytes,
-            "peak_process_bytes": process_memory().peak_bytes,
+            "peak_process_bytes": peak_process_bytes(),
             "fleet_size": finished.fleet_size,
             "windows_per_s": result.windows_per_s,
         },

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from typer import Argument, Exit, Option
+from typer import Argument, Exit, Option, echo
 
 from v8.cli import options as cli
 from v8.errors import DataError, ProfileError, SeriesError
@@ -31,7 +31,9 @@ EXTRA: Final = ("starlette", "uvicorn")
 
 def run(
     profile: str = Option(
-        "aligned", metavar="NAME|FILE", help="What to train: a shipped name or a YAML file."
+        RunOptions.model_fields["profile"].default,
+        metavar="NAME|FILE",
+        help="What to train: a shipped name or a YAML file; --list says for whom each is.",
     ),
     series: cli.SeriesOption = None,
     universe: cli.UniverseOption = None,
@@ -55,6 +57,10 @@ def run(
     fresh: bool = Option(False, "--fresh", help="Start a new run beside the old ones; nothing is deleted."),
     resume: bool = Option(False, "--resume", help="Continue the run that is there; this is done anyway."),
     dry_run: bool = Option(False, "--dry-run", help="Print the plan and its estimated time; do nothing."),
+    is_list: bool = Option(
+        False, "--list", help="Print for whom each profile is and what 40 series of it cost here; do nothing."
+    ),
+    opens: bool = Option(False, "--open", help="Open the report in the browser once there is one."),
     smoke: bool = Option(
         False, "--smoke", help="A tiny budget for every series, to see that everything works."
     ),
@@ -67,12 +73,19 @@ def run(
     ),
 ) -> None:
     """Train, judge and save a model for every series; the same call again continues or skips."""
-    given = {name: value for name, value in locals().items() if value is not None and name != "dry_run"}
+    asked = {name: value for name, value in locals().items() if name in RunOptions.model_fields}
+    if is_list:
+        from v8.cli.printing import print_profiles
+
+        print_profiles()
+        return
+    given = {name: value for name, value in asked.items() if value is not None}
     prepared = RunOptions(**given, command=_words_to_continue()).prepared()
+    echo(f"{'Planning' if dry_run else 'Preparing'} a run of {prepared.plan.profile.name}.")
 
     from v8.cli.runs import carry_out, preview
 
-    raise Exit(preview(prepared) if dry_run else carry_out(prepared).exit_code)
+    raise Exit(preview(prepared) if dry_run else carry_out(prepared, opens=opens).exit_code)
 
 
 def _words_to_continue() -> str:
@@ -160,7 +173,7 @@ def report(run: cli.ThisRunArgument) -> None:
 
 def publish(
     repo: str = Option(metavar="USER/NAME", help="Where to; made when it does not exist."),
-    run: Path | None = Argument(None, metavar="[RUN]", help="A run folder, for example runs/aligned."),
+    run: Path | None = Argument(None, metavar="[RUN]", help="A run folder, for example runs/frontier."),
     space: str | None = Option(
         None, metavar="USER/NAME", help="Publish the page of the models in --repo instead."
     ),
@@ -183,7 +196,7 @@ def publish(
     if (run is None) == (space is None):
         where = command("publish")
         rule = "publishes a run folder to --repo, or the page of the models in --repo to --space"
-        fix = "Write for example runs/aligned --repo you/fleet, and then --repo you/fleet --space you/page"
+        fix = "Write for example runs/frontier --repo you/fleet, and then --repo you/fleet --space you/page"
         raise ProfileError(where=where, rule=rule, got="neither" if run is None else "both", fix=fix)
 
     from v8.cli import hub
@@ -209,7 +222,7 @@ def pull(
 
 def predict(
     folder: Path | None = Argument(
-        None, metavar="FOLDER", help="A run folder such as runs/aligned, or one series' folder."
+        None, metavar="FOLDER", help="A run folder such as runs/frontier, or one series' folder."
     ),
     repo: cli.RepoOption = None,
     series: list[str] | None = cli.some_series("Whose model to use; repeat for more."),
@@ -242,7 +255,7 @@ def predict(
     """Forecast the bars after the newest candle with saved or published models."""
     if (folder is None) == (repo is None):
         where, rule = command("predict"), "needs one place of the model: a folder, or --repo"
-        fix = "Write for example runs/aligned --series BTCUSDT-15m, or --repo user/name"
+        fix = "Write for example runs/frontier --series BTCUSDT-15m, or --repo user/name"
         raise ProfileError(where=where, rule=rule, got="neither" if repo is None else "both", fix=fix)
     cli.require_one_of("--format", output_format, ("table", "csv", "json"))
     if is_all and (series or universe):
@@ -316,6 +329,7 @@ def update(
     chosen = renewal.chosen(asked)
     require_tables(renewal.profile)
     train_all = choose_engine(engine, device, workers, fleet_size, address)
+    echo(f"Looking for what is stale in {run}.")
     if dry_run:
         work.preview_renewal(renewal, chosen)
         return
@@ -422,6 +436,7 @@ def backtest(
     from v8.runs.execution import AskedBacktest
 
     train_all = choose_engine(engine, device, workers, fleet_size, address)
+    echo(f"Preparing to judge {budget.name}.")
     wanted = AskedBacktest(budget, chosen, folds, history, command(*sys.argv[1:]))
     if judge_seasons(out or Path("backtests") / budget.name, wanted, candles, train_all).failures:
         raise Exit(SeriesError.exit_code)

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from typer import Argument, Exit, Option
+from typer import Argument, Exit, Option, echo
 
 from v8.cli import options as cli
 from v8.errors import ProfileError, SeriesError
@@ -99,6 +99,7 @@ def compare_profiles(
     asked = asked_series(series, universe)
     if asked is None and not isinstance(candles, SeriesLister):
         asked = asked_series(COMPARED_SERIES)
+    echo(f"Preparing to compare {', '.join(one.name for one in chosen)}.")
     if folds:
         from v8.cli.runs import compare_seasons
 

@@ -4,14 +4,13 @@ import json
 import sys
 import time
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from v8.cli.printing import print_lines, print_table
 from v8.errors import V8Error
 from v8.machine.doctor import examine, report_of
 from v8.profile import Profile
-from v8.runs.engines import choose_workers
+from v8.runs.engines import place
 from v8.wording import Table
 
 MATMUL_COLUMNS = {
@@ -37,7 +36,7 @@ STEP_COLUMNS = {
 def examined(profile: Profile, seconds: float, *, is_json: bool) -> int:
     """Examine this machine, so many seconds a measurement, print it, and return the exit code."""
     started = time.monotonic()
-    findings = examine(profile, seconds, partial(choose_workers, "cpu", "auto"))
+    findings = examine(profile, seconds, lambda: place("cpu", "auto", "1").num_workers)
     report = report_of(findings, profile, time.monotonic() - started)
     if is_json:
         sys.stdout.write(json.dumps(report, indent=2) + "\n")

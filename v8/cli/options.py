@@ -53,9 +53,9 @@ OfflineOption = Annotated[
     bool, Option("--offline", help="Use only what is in the cache, as HF_HUB_OFFLINE=1 does.")
 ]
 RunArgument = Annotated[
-    Path | None, Argument(metavar="RUN", help="A run folder such as runs/aligned.", show_default=False)
+    Path | None, Argument(metavar="RUN", help="A run folder such as runs/frontier.", show_default=False)
 ]
-ThisRunArgument = Annotated[Path, Argument(metavar="RUN", help="A run folder, for example runs/aligned.")]
+ThisRunArgument = Annotated[Path, Argument(metavar="RUN", help="A run folder, for example runs/frontier.")]
 RepoOption = Annotated[str | None, Option(metavar="USER/NAME", help="A repository on the Hub instead.")]
 LedgerOption = Annotated[
     Path, Option(metavar="FILE", help="The database of forecasts; made when there is none.")
@@ -122,7 +122,7 @@ def one_place(name: str, run: Path | None, repo: str | None) -> Path | str:
     if repo is not None and run is None:
         return repo
     rule = "needs one place of models: a run folder, or --repo"
-    fix = "Write for example runs/aligned, or --repo user/name"
+    fix = "Write for example runs/frontier, or --repo user/name"
     raise ProfileError(where=command(name), rule=rule, got="both" if run else "neither", fix=fix)
 
 

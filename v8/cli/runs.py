@@ -10,12 +10,13 @@ there, and gives the same weights.
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import typer
 
-from v8.artifacts.nested_runs import BacktestLock, Decision, Sureness
+from v8.artifacts.nested_runs import BacktestLock, Decision
 from v8.artifacts.run_folder import read_run
 from v8.cli import printing
 from v8.cli.options import require_one_of
@@ -30,23 +31,24 @@ from v8.machine.processes import serve
 from v8.market.series import Series
 from v8.market.sources.source import SOURCES, CandleSource
 from v8.profile import Profile
-from v8.runs.execution import AskedBacktest, Summary, TrainAll, run_folds
+from v8.runs.execution import AskedBacktest, Summary, TrainAll, run, run_folds
 from v8.runs.options import PreparedRun, RunOptions
 from v8.runs.outputs import PICTURES_FOLDER, REPORT_FILE, draw_pictures, write_outputs
+from v8.runs.tracking import check_trackers
 from v8.storage import FolderLock
 from v8.views import backtest as page
 from v8.views.markup import DEMO_WARNING
-from v8.wording import ABSENT, Table, count, number, percent, plural
+from v8.wording import Table, count, number, plural
 
 
-def carry_out(prepared: PreparedRun) -> Summary:
-    """Do what a run is asked for, and print what came of it."""
+def carry_out(prepared: PreparedRun, *, opens: bool = False) -> Summary:
+    """Do what a run is asked for, and print what came of it; on request open its page, too."""
     path, repo = prepared.plan.path, prepared.options.publish
     if repo:
         from v8.cli import hub
 
         hub.check_publishing(repo, prepared.source)
-    summary = _carried_out(prepared)
+    summary = _carried_out(prepared, opens=opens)
     if repo and summary.failures:
         partly = command("publish", str(path), "--repo", repo, "--partial")
         printing.tell(f"not published, because some series failed. Publish the others with: {partly}")
@@ -55,11 +57,15 @@ def carry_out(prepared: PreparedRun) -> Summary:
     return summary
 
 
-def _carried_out(prepared: PreparedRun) -> Summary:
+def _carried_out(prepared: PreparedRun, *, opens: bool) -> Summary:
     """Run the plan; what can be done then is printed as commands to paste."""
     options, path = prepared.options, prepared.plan.path
+    check_trackers(options.track)
     set_last_words(f"interrupted: {path} is saved. Continue with: {options.command}")
-    summary = prepared.carry_out(printing.open_display)
+    show, words = partial(printing.open_display, opens=opens), options.command
+    summary = run(
+        prepared.plan, prepared.source, prepared.train_all, show, command=words, trackers=options.track
+    )
     printing.print_summary(summary, path, summary.rows)
     given = {"--data-dir": options.data_dir, "--tables": options.tables}
     folders = [word for flag, place in given.items() if place for word in (flag, str(place))]
@@ -117,7 +123,7 @@ def redraw(run: Path) -> int:
     try:
         if not any(isinstance(error, StorageError) for error in errors.values()):
             pictures = draw_pictures(run, tell)
-            print_lines(f"Report: {run / REPORT_FILE}")
+            printing.print_page(run / REPORT_FILE)
             if pictures:
                 names = ", ".join(path.name for path in pictures)
                 print_lines(f"Pictures: {names} in {run / PICTURES_FOLDER}")
@@ -201,7 +207,6 @@ def print_decisions(renewed: Renewed) -> None:
     )
     header = ("series", f"champion: {tasks}", "challenger", "best baseline", "windows", "serves")
     print_table(Table(header, map(_decision_cells, decisions), title))
-    _print_quantiles([one for one in decisions if one.challenger.quantiles])
     for one in decisions:
         verdict = "the challenger serves" if one.is_replaced else "the champion stays"
         print_lines(f"{one.series}: {verdict}; of the challenger: {one.why}.")
@@ -215,27 +220,6 @@ def _decision_cells(decision: Decision) -> Iterable[str]:
     yield " / ".join(f"{number(one.multiple)} {one.name}" for one in decision.baselines.values())
     yield count(decision.num_windows)
     yield (new if decision.is_replaced else old).generation
-
-
-def _print_quantiles(decisions: Sequence[Decision]) -> None:
-    """Print how sure champions and challengers were, where they have quantiles."""
-    if not decisions:
-        return
-    first = decisions[0].challenger.quantiles
-    within = " / ".join(next(iter(first.values())).coverage)
-    title = f"Quantiles: CRPS as a multiple of naive's error (truths within {within}); they decide nothing"
-    rows = [
-        (one.series, each.generation, *(_sureness(each.quantiles.get(task)) for task in first))
-        for one in decisions
-        for each in (one.champion, one.challenger)
-    ]
-    print_table(Table(("series", "generation", *first), rows, title))
-
-
-def _sureness(told: Sureness | None) -> str:
-    if told is None:
-        return ABSENT
-    return f"{number(told.crps)} ({' / '.join(map(percent, told.coverage.values()))})"
 
 
 HEAD: Final = (
@@ -305,6 +289,7 @@ def judge_seasons(
     if plan.missing:
         print_reasons("Without candles", sorted(plan.missing.items()))
     print_lines(f"Written: {', '.join(map(str, files))}")
+    printing.print_page(path / page.PAGE_FILE)
     return results
 
 

@@ -411,7 +411,7 @@ def _mode(path: Path, *, is_writer: bool) -> str:
     """Say how SQLite must open a file: as one that cannot change where nobody can write it."""
     try:
         if not path.is_file():
-            begin = command("forecast", "runs/aligned")
+            begin = command("forecast", "runs/frontier")
             got = "no such file" if not os.path.lexists(path) else "a folder, pipe or device"
             fix = f"Begin one with `{begin}`, or name another with param:ledger"
             raise ArtifactError(where=str(path), rule="must be a ledger", got=got, fix=fix)

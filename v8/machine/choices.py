@@ -109,14 +109,17 @@ Found = TypeVar("Found")
 
 
 def choose_precision(profile: Profile, *, may_have_gpu: bool, tell: Tell) -> str:
-    """Turn a profile's precision into a Keras dtype policy; tell what is measured, chosen and why."""
+    """Turn a profile's precision into a Keras dtype policy; tell what is measured, chosen and why.
+
+    A network that is trained in less time than measuring takes is trained in float32.
+    """
     setting = profile.training.precision
-    if setting != AUTO:
-        return setting
+    if setting != AUTO or not _is_long(profile):
+        return FORMATS[0] if setting == AUTO else setting
     key = {"may_have_gpu": may_have_gpu, "devices": os.environ.get("CUDA_VISIBLE_DEVICES")}
 
     def measure() -> dict[str, float]:
-        tell("Measuring which number format this machine trains fastest in, once: about 20 s.")
+        tell("Measuring which number format this machine trains fastest in, once: 20 s, a busy one a minute.")
         options: dict[str, Any] = {"seconds": FORMAT_S, "num_models": FLEET_ON_GPU if may_have_gpu else 1}
         (speeds,) = _timed(profile, FORMATS, **options, is_short=True)
         if (best := fastest(speeds)) != FORMATS[0]:
@@ -153,9 +156,7 @@ def choose_loops(profile: Profile, *, tell: Tell) -> Loops:
     Nothing but profile and machine decides, so that a series trains to the same weights alone and among many.
     Flags that the user has set stand, and so do those of a process that may compute on a GPU.
     """
-    num_windows = profile.training.epochs * profile.newest_bars
-    is_worthwhile = num_windows * training_flop_per_window(profile) >= WORTHWHILE_FLOP
-    if os.environ.get("XLA_FLAGS") != STEPWISE or not is_worthwhile:
+    if os.environ.get("XLA_FLAGS") != STEPWISE or not _is_long(profile):
         return "stepwise"
 
     def measure() -> list[float]:
@@ -234,6 +235,12 @@ def threads_speed(num_threads: int) -> float:
 
     with ThreadPoolExecutor(num_threads) as threads:
         return math.fsum(threads.map(work, range(num_threads)))
+
+
+def _is_long(profile: Profile) -> bool:
+    """Say whether training one series is work enough to measure first how it is done fastest."""
+    num_windows = profile.training.epochs * profile.newest_bars
+    return num_windows * training_flop_per_window(profile) >= WORTHWHILE_FLOP
 
 
 def _network(profile: Profile) -> dict[str, Any]:

@@ -145,11 +145,6 @@ def choose_engine(
     return partial(engine.train_all, choose_shares(workers, fleet_size, device, address))
 
 
-def choose_workers(device: str, workers: str) -> int:
-    """Decide how many processes train one series at a time, see `place`."""
-    return place(device, workers, "1").num_workers
-
-
 def place(device: str, workers: str, fleet_size: str) -> Placement:
     """Decide where the work goes, and make each process single-threaded on a CPU.
 

@@ -18,7 +18,7 @@ from v8.market.sources.source import CandleSource, ChecksSeries, SeriesLister, o
 from v8.profile import TABLES_PLACE, Profile, load_profile
 
 if TYPE_CHECKING:  # usage errors shall be told before these are imported
-    from v8.runs.execution import Show, Summary, TrainAll
+    from v8.runs.execution import TrainAll
     from v8.runs.plan import Plan
 
 SMOKE_EPOCHS: Final = 1  # epochs of a smoke run: it proves the way, not the model
@@ -31,7 +31,7 @@ class RunOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
-    profile: str = "aligned"
+    profile: str = "frontier"
     series: tuple[str, ...] = ()
     universe: Path | None = None
     source: str = "vision"
@@ -124,15 +124,6 @@ class PreparedRun:
                 except DataError as error:
                     found.append((str(series), str(error)))
         return found
-
-    def carry_out(self, show: Show) -> Summary:
-        """Check who follows, and run the plan."""
-        from v8.runs.execution import run  # noqa: PLC0415 - see above
-        from v8.runs.tracking import check_trackers  # noqa: PLC0415
-
-        words, trackers = self.options.command, self.options.track
-        check_trackers(trackers)
-        return run(self.plan, self.source, self.train_all, show, command=words, trackers=trackers)
 
 
 def take_tables(folder: Path | None) -> None:

@@ -16,7 +16,6 @@ Shapes: N bars, newest first until the end; K volatility components; S steps wit
 
 import hashlib
 import math
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -68,25 +67,16 @@ class DemoSource:
         return check_candles(frame, series, source=self.name).newest(num_bars, end_s)
 
 
-@dataclass(frozen=True)
-class Coin:
-    """What tells one simulated coin from another."""
-
-    price: float  # where the newest candle closes, in quote currency
-    daily_volatility: float  # standard deviation of daily log returns in the long run
-
-
-def coin(symbol: str) -> Coin:
-    """Return a coin of `demo.yaml`; the habits of any other follow from its name."""
-    if (listed := _coins().get(symbol)) is not None:
-        return Coin(**listed)
-    rng = np.random.default_rng([*symbol.encode()])
-    return Coin(float(f"{10.0 ** rng.uniform(-1.0, 2.0):.4g}"), float(rng.uniform(0.03, 0.06)))
-
-
 @cache
-def _coins() -> dict[str, dict[str, float]]:
-    return read_yaml(Path(__file__).with_suffix(".yaml"))
+def coin(symbol: str) -> tuple[float, float]:
+    """Return what a coin costs at the end, and the standard deviation of its daily log returns.
+
+    Those of `demo.yaml` are told there; those of any other symbol follow from its name.
+    """
+    rng = np.random.default_rng([*symbol.encode()])
+    unlisted = float(f"{10.0 ** rng.uniform(-1.0, 2.0):.4g}"), rng.uniform(0.03, 0.06)
+    price, volatility = read_yaml(Path(__file__).with_suffix(".yaml")).get(symbol, unlisted)
+    return price, volatility
 
 
 def _end_s(series: Series) -> int:
@@ -103,7 +93,7 @@ def _simulated(series: Series, num_bars: int) -> pd.DataFrame:
     open_s = _end_s(series) - series.bar_s * np.arange(1, num_blocks * BLOCK_BARS + 1, dtype=np.int64)
     is_wild_at_first = np.random.default_rng([seed]).random(_NUM_REGIMES) < 0.5
     variance = _regimes(draws["has_switch"], draws["is_wild"], is_wild_at_first) * _season(open_s)
-    columns = _candle_columns(coin(series.symbol), series.bar_s / _DAY_S, draws, np.sqrt(variance))
+    columns = _candle_columns(series, draws, np.sqrt(variance))
     return pd.DataFrame({OPEN_TIME: open_s, **columns}).iloc[:num_bars][::-1].reset_index(drop=True)
 
 
@@ -143,18 +133,19 @@ def _season(open_s: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _candle_columns(
-    of: Coin, days: float, draws: dict[str, NDArray[Any]], relative: NDArray[np.float64]
+    series: Series, draws: dict[str, NDArray[Any]], relative: NDArray[np.float64]
 ) -> dict[str, NDArray[np.float64]]:
     """Draw the path within every bar and read its candle off it: OHLCV, each of shape (N,), newest first.
 
-    A bar lasts `days`; its volatility is relative to the long run. Prices have steps, as on an exchange.
+    The volatility is relative to the long run. Prices have steps, as on an exchange.
     """
-    spread = of.daily_volatility * np.sqrt(days) * relative
+    (price, volatility), bar_share = coin(series.symbol), series.bar_s / _DAY_S
+    spread = volatility * np.sqrt(bar_share) * relative
     step_spread = (spread / np.sqrt(NUM_STEPS))[:, None]
     steps = draws["steps"] * step_spread
-    steps[np.arange(len(steps)), draws["jump_step"]] += draws["jumps"] * _JUMP_SIZE * of.daily_volatility
+    steps[np.arange(len(steps)), draws["jump_step"]] += draws["jumps"] * _JUMP_SIZE * volatility
     path = np.cumsum(steps, axis=1)
-    log_end = np.log(of.price) - np.concatenate([[0.0], np.cumsum(path[:, -1])])
+    log_end = np.log(price) - np.concatenate([[0.0], np.cumsum(path[:, -1])])
     opened, close = np.exp(log_end[1:]), np.exp(log_end[:-1])
     # The largest value of a Brownian path between two known ends has this law (its reflection principle).
     middle = path - steps / 2
@@ -167,6 +158,6 @@ def _candle_columns(
         LOW: np.minimum(opened * np.exp(lowest), np.minimum(opened, close)),
         CLOSE: close,
     }
-    decimals = PRICE_DIGITS - 1 - math.floor(math.log10(of.price))
+    decimals = PRICE_DIGITS - 1 - math.floor(math.log10(price))
     stepped = {name: np.maximum(np.round(each, decimals), 10.0**-decimals) for name, each in prices.items()}
-    return {**stepped, VOLUME: _TURNOVER_PER_DAY * days * activity / close}
+    return {**stepped, VOLUME: _TURNOVER_PER_DAY * bar_share * activity / close}
