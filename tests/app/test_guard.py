@@ -171,7 +171,7 @@ def test_what_is_no_token_is_refused_and_not_shown(token: str) -> None:
     with pytest.raises(ProfileError, match=r"^V8_APP_TOKEN: is 16 to 256 letters") as caught:
         Policy(token=token)
     assert not token or token not in str(caught.value)
-    assert f"got another text of {len(token)}" in str(caught.value)
+    assert f"got another text of {len(token)} letters" in str(caught.value)
     assert TOKEN not in repr(Policy(token=TOKEN))
 
 

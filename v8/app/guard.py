@@ -97,7 +97,10 @@ class Policy:
                 raise ProfileError(where="param:cors", rule=rule, got=repr(origin), fix=fix)
         if self.token is not None and not _TOKEN.fullmatch(self.token):
             rule = "is 16 to 256 letters, digits, dots, dashes, underscores and tildes, or is not set"
-            got, made = f"another text of {len(self.token)}", "import secrets; print(secrets.token_urlsafe())"
+            got, made = (
+                f"another text of {len(self.token)} letters",
+                "import secrets; print(secrets.token_urlsafe())",
+            )
             raise ProfileError(where=TOKEN_VARIABLE, rule=rule, got=got, fix=f"Make one: python -c '{made}'")
 
 

@@ -460,7 +460,7 @@ def serve(
 ) -> None:
     """Show forecasts of the present, leaderboard and live record on a page with a JSON API.
 
-    V8_APP_TOKEN is what others must show then: as Authorization: Bearer, or on the page that asks for it.
+    Where V8_APP_TOKEN is set, whoever asks must show it: as Authorization: Bearer, in a browser once.
     """
     where = cli.one_place("app", run, repo)
     if lacking := [name for name in EXTRA if importlib.util.find_spec(name) is None]:
