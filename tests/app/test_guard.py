@@ -111,6 +111,9 @@ def test_a_browser_is_asked_for_the_token_and_keeps_a_cookie_that_is_not_the_tok
     browser.value(enter.format(TOKEN))
     browser.wait("document.documentElement.dataset.shown > 0")
     assert TOKEN not in browser.value("location.href")
+    been = [entry["url"] for entry in browser.tell("Page.getNavigationHistory")["entries"]]
+    assert f"{closed.url}/" in been
+    assert not any(TOKEN in url or "x" * 20 in url for url in been)
     assert browser.value("document.cookie") == ""  # no script reads it
     (cookie,) = browser.tell("Network.getCookies")["cookies"]
     assert TOKEN not in cookie["name"] + cookie["value"]
@@ -151,6 +154,13 @@ def test_an_address_with_the_token_leads_to_the_same_without_it_and_to_no_other_
     wrong = gate.refusal(request(path, "token=other"))
     assert wrong is not None
     assert (wrong.status_code, wrong.headers.get("set-cookie")) == (401, None)
+    typed = gate.refusal(request(path, "token=almost-it", accept="text/html"))
+    assert typed is not None
+    assert (typed.status_code, typed.headers.get("set-cookie")) == (303, None)
+    assert typed.headers["location"] == f"{kept.partition('?')[0]}?token="
+    empty = gate.refusal(request(path, "token=", accept="text/html"))
+    assert empty is not None
+    assert (empty.status_code, b"hidden" in empty.body) == (401, False)
 
 
 def test_the_cookie_of_another_token_is_none() -> None:

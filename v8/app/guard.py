@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 from typing import Any, Final
 
+from starlette.datastructures import URL
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -224,10 +225,9 @@ class Gate:
         return is_borne or _is_same(request.cookies.get(name, ""), cookie)
 
     def _traded(self, request: Request) -> Response:
-        """Give the cookie for a token, and send the browser on without it: to this server and no other."""
-        url, is_secure = request.url, request.headers.get("x-forwarded-proto") == "https"
-        kept = url.remove_query_params("token")
-        response = RedirectResponse(f"/{kept.path.lstrip('/')}?{kept.query}".rstrip("?"), 303)
+        """Give the cookie for a token, and send the browser on without it."""
+        is_secure = request.headers.get("x-forwarded-proto") == "https"
+        response = _sent_on(request.url.remove_query_params("token"))
         response.set_cookie(*self._cookie, _MONTH_S, secure=is_secure, httponly=True, samesite="lax")
         return response
 
@@ -258,11 +258,18 @@ def _asked_for_token(request: Request) -> Response:
     is_given = "token" in request.query_params or "authorization" in request.headers
     challenge = {"www-authenticate": "Bearer", "cache-control": "no-store"}
     if "text/html" in request.headers.get("accept", ""):
+        if request.query_params.get("token"):  # which may be almost the right one, and stays in no history
+            return _sent_on(request.url.include_query_params(token=""))
         page = _LOGIN.replace(" hidden", "") if is_given else _LOGIN
         return Response(page, 401, challenge, "text/html; charset=utf-8")
     rule, got = "is shown by whoever asks this server", "another one" if is_given else "none"
     fix = "Send it in the header Authorization: Bearer; whoever runs the server has it"
     return refused(401, "the token", rule, got, fix, **challenge)
+
+
+def _sent_on(url: URL) -> Response:
+    """Send a browser to an address of this server, and of no other."""
+    return RedirectResponse(f"/{url.path.lstrip('/')}?{url.query}".rstrip("?"), 303)
 
 
 def _is_same(one: str, other: str) -> bool:
