@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -230,6 +232,33 @@ def test_pages_of_an_origin_read_what_others_must_not(
         # It is still a name of this machine that it must be asked by.
         assert page.get("/api/series", Origin=ours, Host="evil.example").status == 400
         assert page.get("/api/series", method="OPTIONS").status == 405
+
+
+def test_a_browser_lets_pages_of_that_origin_read_it_and_no_others(
+    serve: Callable[..., AbstractContextManager[Any]], browser: Any
+) -> None:
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<!doctype html><title>a page of somebody else's</title>")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as origin:
+        threading.Thread(target=origin.serve_forever, daemon=True).start()
+        port = origin.server_address[1]
+        with serve(Policy(origins=(f"http://127.0.0.1:{port}",), token=TOKEN)) as page:
+            asking = f"fetch('{page.url}/api/series', {{headers: {{Authorization: 'Bearer {TOKEN}'}}}})"
+            read = f"{asking}.then((told) => told.json()).then((told) => told.series.length, () => 'blocked')"
+            found = []
+            for name in ("127.0.0.1", "localhost"):  # another origin, though the same server
+                browser.open(f"http://{name}:{port}/", "document.title !== ''")
+                told = browser.tell("Runtime.evaluate", expression=read, awaitPromise=True)
+                found.append(told["result"]["value"])
+        origin.shutdown()
+    assert found == [2, "blocked"]
 
 
 def test_without_an_origin_no_page_of_another_reads_anything(served: Any) -> None:
