@@ -1,24 +1,26 @@
 """The language of pages: sentences stand in English in the code, a catalogue has them in another language.
 
     say("Of {n}, {wins} beat it.", n=40, wins=3)      # a sentence, whose values stay as they are
-    term(against.verdict)                             # a word that is data: a verdict, a task, a stage
+    term(against.outcome)                             # a word that is data: an outcome, a task, a stage
 
 Which language holds is chosen around the drawing of a page (`language`), so nothing hands it on. What is
 printed on a terminal, written as JSON or CSV, and told of an error is English.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
-from typing import Final
+from typing import Final, Literal, get_args
 
 import yaml
 
 from v8.storage import packaged
 
 ENGLISH: Final = "en"
-LANGUAGES: Final = (ENGLISH, "zh-TW")
+Language = Literal["en", "zh-TW"]
+LANGUAGES: Final[tuple[Language, ...]] = get_args(Language)
 
 _CHOSEN: Final = ContextVar("language", default=ENGLISH)
 
@@ -31,6 +33,11 @@ def language(name: str) -> Iterator[None]:
         yield
     finally:
         _CHOSEN.reset(before)
+
+
+def of_pages() -> str:
+    """Return the language of pages in files, which `V8_LANG` names as a browser does."""
+    return preferred(os.environ.get("V8_LANG", ""))
 
 
 def chosen() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -60,12 +61,12 @@ def run(tmp_path: Path, make_run: Callable[..., Any], make_metadata: Callable[..
     return folder
 
 
-def call(run: Path) -> tuple[subprocess.CompletedProcess[str], set[str]]:
+def call(run: Path, *flags: str) -> tuple[subprocess.CompletedProcess[str], set[str]]:
     code = (
         "import sys\n"
         "from v8.cli.app import main\n"
         "try:\n"
-        f"    main(['report', {str(run)!r}])\n"
+        f"    main({['report', str(run), *flags]!r})\n"
         "finally:\n"
         "    print('imported:', *sorted({name.partition('.')[0] for name in sys.modules}))\n"
     )
@@ -86,9 +87,29 @@ def test_page_pictures_and_table_come_from_files_without_tensorflow(run: Path) -
     assert sorted(path.name for path in (run / "report").iterdir()) == [
         "errors_by_step.png",
         "forecasts.png",
-        "learning_curves.png",
         "skill.png",
     ]
+
+
+def test_the_page_speaks_the_language_that_is_asked_for_and_the_terminal_english(run: Path) -> None:
+    done = called("report", run, "--lang", "zh-TW", cwd=REPOSITORY)
+    assert done.returncode == 0, done.stderr
+    page = (run / "report.html").read_text("utf-8")
+    assert '<html lang="zh-TW"' in page and "<h2>排行榜</h2>" in page
+    assert "on candles that training had not seen:" in done.stdout and done.stdout.isascii() is False
+    assert not any("一" <= letter <= "鿿" for letter in done.stdout)
+    done = called("report", run, cwd=REPOSITORY, env={**os.environ, "V8_LANG": "zh"})
+    assert done.returncode == 0, done.stderr
+    assert '<html lang="zh-TW"' in (run / "report.html").read_text("utf-8")
+    assert called("report", run, cwd=REPOSITORY).returncode == 0
+    assert '<html lang="en"' in (run / "report.html").read_text("utf-8")
+
+
+def test_a_language_that_there_is_not_is_refused_before_anything_is_drawn(run: Path) -> None:
+    done = called("report", run, "--lang", "de", cwd=REPOSITORY)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1 and "'de'" in done.stderr
+    assert not (run / "report.html").exists()
 
 
 def test_a_damaged_sample_is_one_line_and_exits_3(run: Path) -> None:

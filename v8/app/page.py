@@ -23,7 +23,8 @@ from v8.quantile_levels import intervals, quantile_column
 from v8.storage import packaged
 from v8.tasks import TASKS
 from v8.views.markup import STYLE, Html, element, facts, join, shown_table
-from v8.views.page import leaderboard, summary_cards
+from v8.views.page import leaderboard
+from v8.views.verdict import opening, verdict
 from v8.wording import ABSENT, Table, count, duration, number, p_value, percent, plural, spaced
 
 if TYPE_CHECKING:  # it comes with TensorFlow
@@ -96,8 +97,8 @@ def _head(fleet: Fleet, chosen: Series) -> Iterator[Html]:
 
 @lru_cache(maxsize=2)
 def _leaderboard(fleet: Fleet) -> Html:
-    parts = [element("h2", "Leaderboard"), summary_cards(fleet.rows), *leaderboard(fleet.rows, "/?series={}")]
-    return join(parts)
+    told = [opening(*verdict(fleet.rows)), *leaderboard(fleet.rows, "/?series={}")]
+    return join([element("h2", "Leaderboard"), *told])
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,7 @@ def run(
     publish: str | None = Option(
         None, metavar="USER/NAME", help="Publish to the Hub when every series is done."
     ),
+    lang: cli.LangOption = None,
 ) -> None:
     """Train, judge and save a model for every series; the same call again continues or skips."""
     asked = {name: value for name, value in locals().items() if name in RunOptions.model_fields}
@@ -164,7 +165,7 @@ def features(
     print_store(chosen)
 
 
-def report(run: cli.ThisRunArgument) -> None:
+def report(run: cli.ThisRunArgument, lang: cli.LangOption = None) -> None:
     """Redraw leaderboard.csv, report.html, its pictures and timing.json from the saved artefacts."""
     from v8.cli.runs import redraw
 
@@ -423,6 +424,7 @@ def backtest(
     out: Path | None = Option(
         None, metavar="DIR", help="Folder of the back-test. Default: backtests/PROFILE."
     ),
+    lang: cli.LangOption = None,
 ) -> None:
     """Judge a profile over many seasons, fitted anew for each; the same call again continues."""
     budget = load_profile(profile).with_budget(newest_bars=bars, epochs=epochs)

@@ -67,6 +67,7 @@ def compare_profiles(
     out: Path = Option(
         Path("comparison"), metavar="DIR", help="Folder for compare.json, .csv, .html and runs."
     ),
+    lang: cli.LangOption = None,
 ) -> None:
     """Measure profiles side by side on the same candles: time per stage, speed, memory, skill."""
     names = [*(profiles or ()), *(more_profiles or ())] or all_profiles()
@@ -147,12 +148,12 @@ def _check_out(out: Path) -> None:
 def _show(comparison: "Comparison", out: Path) -> None:
     """Write the files of a comparison and print its tables."""
     from v8.cli.printing import print_lines, print_reasons, print_table
-    from v8.views.comparison import budget_sentence, cautions, contents, write_comparison
+    from v8.views.comparison import advice, budget_sentence, cautions, contents, write_comparison
     from v8.views.markup import DEMO_WARNING, Html
 
     files = write_comparison(out, comparison)
     print_lines(*([DEMO_WARNING] if comparison.is_demo else []))
-    print_lines(budget_sentence(comparison), *cautions(comparison))
+    print_lines(*advice(comparison), budget_sentence(comparison), *cautions(comparison))
     for part in (part for _, parts in contents(comparison) for part in parts if not isinstance(part, Html)):
         if isinstance(part, Table):
             print_table(part)

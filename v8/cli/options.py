@@ -1,5 +1,6 @@
 """Flags that several commands share, each declared once, and how their words become our nouns."""
 
+import os
 import shlex
 from collections.abc import Collection
 from pathlib import Path
@@ -9,6 +10,7 @@ from typer import Argument, Option
 
 from v8.errors import ProfileError
 from v8.invocation import command
+from v8.language import Language
 from v8.market.sources.source import SOURCES, CandleSource, open_source
 from v8.runs.options import take_tables
 
@@ -16,6 +18,13 @@ MAX_BARS: Final = 10_000_000
 """Candles per series that can be asked for; as many as a profile may use."""
 
 DEFAULT_ENGINE: Final = "local"
+
+
+def _speak(lang: Language | None) -> None:
+    """Take the language that a flag names; whatever draws pages reads it from the environment."""
+    if lang:
+        os.environ["V8_LANG"] = lang
+
 
 SeriesOption = Annotated[
     list[str] | None,
@@ -45,6 +54,9 @@ FleetSizeOption = Annotated[str, Option(metavar="auto|N", help="Series that trai
 EngineOption = Annotated[str, Option(metavar="local|ray", help="Who trains: this machine, or tasks of Ray.")]
 AddressOption = Annotated[
     str | None, Option(metavar="HOST:PORT|auto", help="A Ray cluster to join. Default: one of this machine.")
+]
+LangOption = Annotated[
+    Language | None, Option(help="Language of pages. Default: V8_LANG, or en.", callback=_speak)
 ]
 RevisionOption = Annotated[
     str | None, Option(metavar="SHA", help="Commit, branch or tag of the repository. Default: newest.")

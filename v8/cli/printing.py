@@ -30,6 +30,7 @@ from v8.runs.execution import NewerCandles, Summary
 from v8.runs.outputs import REPORT_FILE
 from v8.runs.pace import Pace
 from v8.runs.plan import Plan, count_windows, known_cost
+from v8.views.verdict import verdict
 from v8.wording import Table, duration, number, plural
 
 PLAIN_WIDTH = 160
@@ -179,6 +180,7 @@ def print_leaderboard(rows: Sequence[LeaderboardRow]) -> None:
     if not rows:
         print_lines("No series is finished.")
         return
+    print_lines(*verdict(rows))
     every = compared(rows)
     cells = [
         [row.series, *(_multiple(row.compared[key]) if key in row.compared else "" for key in every)]
@@ -187,13 +189,6 @@ def print_leaderboard(rows: Sequence[LeaderboardRow]) -> None:
     demo = " - DEMO MARKET, simulated, not a real coin" if any(row.source == "demo" for row in rows) else ""
     title = f"Leaderboard: mean absolute error as a multiple of a forecast without a network{demo}"
     print_table(Table(("series", *(f"{task} × {name}" for task, name in every)), cells, title))
-    for (task, name), one in every.items():
-        beat = (
-            f"{one.num_beating} beat it, {one.num_losing} lose to it, {one.num_undecided} no real difference"
-        )
-        print_lines(
-            f"{task} × {name}: median {number(one.median_multiple)} of {one.num_series} series; {beat}."
-        )
     if any(score.naive.p_value is not None for row in rows for score in row.tasks.values()):
         print_lines(f"{reading_marks(len(rows))} (Benjamini-Hochberg).")
     else:

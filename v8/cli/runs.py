@@ -278,6 +278,7 @@ def judge_seasons(
         results = page.read_results(path, plan, refused)
         files = page.write_backtest(path, results)
     print_lines(*([] if plan.is_publishable else [DEMO_WARNING]), page.headline(results))
+    print_lines(*(line for told in page.verdicts(results) for line in told))
     for each in page.tables(results, is_short=True):
         print_table(each)
     if quantiles := page.quantile_table(results):

@@ -190,9 +190,14 @@ class TaskResult:
     coverage: Mapping[str, float] = field(default_factory=dict)  # per interval, "90 %", median share within
 
     @property
+    def outcome(self) -> table.Outcome:
+        """What the test beside the best baseline comes to."""
+        return table.outcome_of(1.0 + self.difference, 1.0, self.p_best)
+
+    @property
     def verdict(self) -> str:
-        """What the test beside the best baseline comes to, in words: "beats har"."""
-        return table.verdict_of(table.outcome_of(1.0 + self.difference, 1.0, self.p_best), self.best)
+        """The outcome in words: "beats har"."""
+        return table.verdict_of(self.outcome, self.best)
 
     @property
     def ours(self) -> float | None:

@@ -21,6 +21,7 @@ from v8.artifacts.run_folder import RunRecord, read_run
 from v8.artifacts.series_artifact import FORECASTS_FILE, ForecastSample, read_sample
 from v8.errors import ArtifactError, StorageError, V8Error
 from v8.invocation import command
+from v8.language import language, of_pages
 from v8.losses import leaderboard
 from v8.losses.leaderboard import History, LeaderboardRow, SeriesResult
 from v8.storage import Pace, write_json, write_text
@@ -104,7 +105,7 @@ class RunOutputs:
 
     def write(self) -> list[LeaderboardRow]:
         """Write all outputs, as `write_outputs` does."""
-        with self._pace.timed():
+        with self._pace.timed(), language(of_pages()):
             record = read_run(self._run)
             finished = [one for one in (self._read(name, record) for name in record.done) if one]
             results = [result for result, _ in finished]
@@ -181,7 +182,6 @@ def draw_pictures(run: Path, tell: Tell) -> list[Path]:
     record = read_run(run)
     finished = [one for name in record.done if (one := _read_undamaged(served_folder(run, name), tell))]
     results = [one.result for one in finished]
-    histories = {one.result.series: one.history for one in finished}
     samples = {one.result.series: one.sample for one in finished if one.sample}
     title = record.profile_name if record.is_publishable else f"{DEMO_WARNING}\n{record.profile_name}"
-    return write_pictures(run / PICTURES_FOLDER, title, results, histories, samples)
+    return write_pictures(run / PICTURES_FOLDER, title, results, samples)

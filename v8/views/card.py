@@ -26,6 +26,7 @@ from v8.losses.table import ALPHA
 from v8.records import Moment, Plain, Sha256, Word, at_keys, checked
 from v8.storage import packaged
 from v8.tasks import TASKS
+from v8.views.verdict import verdict
 from v8.wording import ABSENT, Table, count, duration, number, p_value, percent, plural, spaced
 
 LICENSE: Final = "mit"
@@ -87,7 +88,7 @@ def model_card(
         lookback=first.lookback_bars,
         horizon="candle" if first.horizon_bars == 1 else plural(first.horizon_bars, "candle"),
         columns=", ".join(f"`{name}`" for task in tasks for name in task.columns),
-        summary=_summary(rows),
+        verdict="\n\n".join(verdict(rows)),
         significance=_PARTS["test"].format(num_series=len(rows), alpha=ALPHA)
         if is_tested
         else _PARTS["no_test"],
@@ -142,19 +143,6 @@ def _eval_results(row: LeaderboardRow) -> Iterator[EvalResult]:
                     metric_name=f"{TASKS[task].title}: {meaning}",
                     metric_value=value,
                 )
-
-
-def _summary(rows: Sequence[LeaderboardRow]) -> str:
-    header = ("task", "beside", "models", "median multiple", "median skill")
-    cells = [
-        [
-            *(TASKS[task].title, wins.name, count(wins.num_series)),
-            *map(number, (wins.median_multiple, wins.median_skill)),
-            *map(count, (wins.num_beating, wins.num_losing, wins.num_undecided)),
-        ]
-        for (task, _), wins in compared(rows).items()
-    ]
-    return Table([*header, "beat it", "lose to it", "no real difference"], cells).markdown()
 
 
 def _leaderboard(rows: Sequence[LeaderboardRow], *, is_tested: bool) -> str:

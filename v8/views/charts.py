@@ -193,34 +193,17 @@ def candles(name: str, x: Sequence[Any], rows: Sequence[Sequence[float]], colour
     return about | {"increasing": rising, "decreasing": falling}
 
 
-def dots(
-    name: str,
-    rows: Sequence[str],
+def marks(
+    x: Sequence[float],
+    y: Sequence[Any],
+    texts: Sequence[str],
     colour: str,
-    values: Sequence[float | None],
-    *,
-    is_sure: Sequence[bool],
-    slots: Sequence[float | None],
+    symbols: Sequence[str],
+    **more: Any,
 ) -> Json:
-    """Return a dot per row, hollow where in doubt; an arrow in its slot, with its number, where it has one.
-
-    A pointer reads the values, wherever a dot stands; None is no dot.
-    """
-    texts = ["" if slot is None else f"{value:,.3g}" for value, slot in zip(values, slots, strict=True)]
-    symbols = [
-        ("circle" if slot is None else "triangle-right") + ("" if sure else "-open")
-        for slot, sure in zip(slots, is_sure, strict=True)
-    ]
-    line = {"color": colour, "width": 2}
-    return {
-        "type": "scatter",
-        "x": [value if slot is None else slot for value, slot in zip(values, slots, strict=True)],
-        "y": [html.escape(name) for name in rows],
-        "text": texts,
-        "textposition": "middle right",
-        "customdata": list(values),
-        "mode": "markers+text" if any(texts) else "markers",
-        "name": name,
-        "marker": {"color": colour, "size": 10, "line": line, "symbol": symbols},
-        "hovertemplate": "%{y}: %{customdata:.3f}",
-    }
+    """Return marks with texts above them, or none where a text is empty; `more` is in Plotly's words."""
+    marker = {"color": colour, "size": 10, "line": {"color": colour, "width": 1.5}, "symbol": list(symbols)}
+    about = {"type": "scatter", "mode": "markers+text", "name": "", "textposition": "top center"}
+    places = {"x": list(x), "y": [html.escape(one) if isinstance(one, str) else one for one in y]}
+    told = {"text": [html.escape(text) for text in texts], "hoverinfo": "skip", "cliponaxis": False}
+    return about | places | told | {"marker": marker} | more
