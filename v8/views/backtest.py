@@ -53,8 +53,8 @@ QUANTILE_NOTE: Final = (
 SEASON_NOTE: Final = (
     "Median error of the series of a season as a multiple of that of naive, in which nothing changes, and of "
     "the season's best formula, which stands beside it: 0.987 is 1.3 % smaller. In blue or orange: better or "
-    "worse by more than chance. Break: volatility was far above what the model was fitted to. A season opens "
-    "its report."
+    "worse by more than chance. Break: volatility was far above what the model was fitted to. A season "
+    "goes by its first day and opens its report."
 )
 
 NOTE: Final = (
@@ -200,10 +200,10 @@ def _stretch_cells(one: Stretch, task: str) -> dict[str, str]:
 
 
 def _season(one: Stretch) -> str:
-    """Name a fold by its days, and folds together by what they are."""
+    """Name a fold by its first day, and folds together by what they are."""
     if one.name in season.POOLS:
         return f"{term(one.name)}, {one.timeframe}"
-    name = f"{_days(one)}, {one.timeframe}"
+    name = f"{one.first_close[:10]}, {one.timeframe}"
     return say("{season} (break)", season=name) if one.is_break else name
 
 
@@ -262,9 +262,10 @@ def backtest_page(results: BacktestResults) -> Html:
     failed = shown_table(Table(["Model", "Reason"], rows, is_prose=True))
     folders = {f"fold {fold.number}": fold.folder for fold in plan.folds}
     seasons = (
-        (element("a", _season(one), href=f"{folders[one.name]}/report.html"), one.tasks)
+        (element("a", _season(one), href=f"{folders[one.name]}/report.html", title=_days(one)), one.tasks)
         for one in results.folds
     )
+    note = element("p", term(QUANTILE_NOTE), class_="soft")
     ranked = sorted(results.series.items(), key=_mean_against_best)
     ends = _beside_table("series", tasks, [*ranked[:1], *ranked[-1:]])
     body = [
@@ -281,7 +282,7 @@ def backtest_page(results: BacktestResults) -> Html:
             *(shown_table(each, class_="figures") for each in tables(results)),
             element("p", term(NOTE), class_="soft"),
         ),
-        *([shown_table(quantiles), element("p", term(QUANTILE_NOTE), class_="soft")] if quantiles else []),
+        *([folded(term(quantiles.title), shown_table(quantiles), note)] if quantiles else []),
         *([element("h2", say("Failed, or not finished")), failed] if rows else []),
         element("h2", say("Where these numbers come from")),
         facts((spaced(name), getattr(plan, name)) for name in ("command", "created_at", "source")),
