@@ -247,6 +247,8 @@ def test_what_was_not_trained_out_or_looks_elsewhere_is_not_advised() -> None:
     short, fastest = advised(*pair, epochs=2)
     assert "not yet what to take" in short and fastest.startswith("The fastest is aligned: ")
     assert advised(*pair)[0] == "No profile is the one to take: they look differently far ahead."
+    worse = advised(worth("stable", 2.0, 1.0, 1.02), worth("aligned", 1.0, 1.01, 1.0))
+    assert worse[0] == "No profile is the one to take: none errs less than if nothing changed."
     nothing = replace(pair[0], models=tuple(replace(one, multiples={"ohlc": None}) for one in pair[0].models))
     assert advised(nothing) == []
 

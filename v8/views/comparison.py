@@ -351,7 +351,8 @@ def advice(comparison: Comparison) -> list[str]:
         return [say("So short a training tells what is fast, and not yet what to take."), fastest]
     if len({one.horizon_bars for one in comparison.measurements}) > 1:
         return [say("No profile is the one to take: they look differently far ahead."), fastest]
-    best = those[0]
+    if (best := those[0]).change_pct >= 0.0:
+        return [say("No profile is the one to take: none errs less than if nothing changed."), fastest]
     chosen = next(one for one in quickly if one.change_pct - best.change_pct <= NEGLIGIBLE_PCT)
     said = [say("Take {name}: {told}.", name=chosen.profile, told=chosen)]
     if best is not chosen:
