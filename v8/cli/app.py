@@ -30,7 +30,7 @@ from v8.errors import ProfileError, StorageError, V8Error, shown
 from v8.invocation import EXIT_INTERRUPTED, command
 from v8.machine.interruption import leave, watch_interrupts
 from v8.net import told_of_waiting
-from v8.version import VERSION
+from v8.version import VERSION, commit
 
 _UsageError: Any = typer.BadParameter.__mro__[1]
 """What click, or the copy of it within typer, raises for words that it does not understand."""
@@ -106,14 +106,15 @@ for _function in COMMANDS:
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        sys.stdout.write(f"v8 {VERSION}\n")
+        known = commit()
+        sys.stdout.write(f"v8 {VERSION} (commit {known})\n" if known else f"v8 {VERSION}\n")
         raise typer.Exit
 
 
 @app.callback()
 def _root(
     is_asked: bool = typer.Option(
-        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+        False, "--version", callback=_print_version, is_eager=True, help="Print version and commit."
     ),
 ) -> None:
     """A fleet of crypto forecasters, trained at once, judged honestly."""
