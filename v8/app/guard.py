@@ -98,11 +98,9 @@ class Policy:
                 raise ProfileError(where="param:cors", rule=rule, got=repr(origin), fix=fix)
         if self.token is not None and not _TOKEN.fullmatch(self.token):
             rule = "is 16 to 256 letters, digits, dots, dashes, underscores and tildes, or is not set"
-            got, made = (
-                f"another text of {len(self.token)} letters",
-                "import secrets; print(secrets.token_urlsafe())",
-            )
-            raise ProfileError(where=TOKEN_VARIABLE, rule=rule, got=got, fix=f"Make one: python -c '{made}'")
+            got = f"another text of {len(self.token)} letters"
+            fix = "Make one: python -c 'import secrets; print(secrets.token_urlsafe())'"
+            raise ProfileError(where=TOKEN_VARIABLE, rule=rule, got=got, fix=fix)
 
 
 class Guard:
@@ -116,10 +114,8 @@ class Guard:
         self._gate = Gate(policy, open_paths)
         self._app: ASGIApp = self._let_in
         if policy.origins:
-            asking, told = ["Authorization"], ["ETag", "Retry-After"]
-            self._app = CORSMiddleware(
-                self._app, policy.origins, ("GET", "HEAD"), asking, expose_headers=told
-            )
+            methods, asking, told = ("GET", "HEAD"), ("Authorization",), ("ETag", "Retry-After")
+            self._app = CORSMiddleware(self._let_in, policy.origins, methods, asking, expose_headers=told)
         frames = " ".join(policy.frames) or "'none'"
         self.requests: Final = Counter[tuple[str, int]]()
         self.headers: Final = (
@@ -209,9 +205,8 @@ class Gate:
         is_known = self._token is None or self._is_shown_by(request)
         if path == _HEALTH:
             return None if is_known else json_answer({"status": "ok"})
-        if self._most and (
-            wait_s := self._wait_s(request.client.host if request.client else "::", self._most)
-        ):
+        host = request.client.host if request.client else "::"
+        if self._most and (wait_s := self._wait_s(host, self._most)):
             rule, fix = f"asks at most {self._most:,} times a minute", f"Ask again in {wait_s} s"
             return refused(429, "your address", rule, "more", fix, retry_after=str(wait_s))
         if self._token and _is_same(request.query_params.get("token", ""), self._token):
