@@ -48,9 +48,8 @@ KERAS_MEMBERS: Final = frozenset({CONFIG_MEMBER, DATE_MEMBER, WEIGHTS_MEMBER})
 
 MAX_UNPACKED_BYTES: Final = 512 << 20  # a file claims to unpack to; the largest shipped profile needs 4 MB
 MAX_TEXT_BYTES: Final = 16 << 20  # of `config.json`; the shipped profiles need 50 kB
-MAX_RATIO: Final = (
-    100  # unpacked bytes per packed byte; weights hardly pack, a network's description 20 times
-)
+MAX_RATIO: Final = 100
+"""Unpacked bytes per packed byte; weights hardly pack, a network's description 20 times."""
 MAX_DEPTH: Final = 100  # objects inside objects in `config.json`; the shipped profiles have 12
 MAX_WEIGHT_OBJECTS: Final = 10_000  # groups and arrays of the weights; the shipped profiles have a hundred
 MAX_LAYERS: Final = 1_000  # layers and operations; the shipped profiles have 130

@@ -15,6 +15,7 @@ a series. Heavy imports happen inside commands, so that `--help` and usage error
 
 from __future__ import annotations
 
+import inspect
 import io
 import sys
 from collections.abc import Iterator, Sequence
@@ -93,15 +94,27 @@ app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,  # plain help breaks no word, and names no type behind a flag
     pretty_exceptions_enable=False,
 )
 COMMANDS: Final = (
-    *(commands.run, commands.data, commands.features, commands.report, commands.publish, commands.pull),
+    *(
+        commands.run,
+        commands.data,
+        commands.features,
+        commands.report,
+        commands.export,
+        commands.publish,
+        commands.pull,
+    ),
     *(commands.predict, commands.update, commands.forecast, commands.track, commands.backtest),
     *(compare_profiles, commands.serve, commands.doctor),
 )
 for _function in COMMANDS:
-    app.command("app" if _function is commands.serve else None)(_function)
+    _said, _, _examples = str(inspect.getdoc(_function)).partition("\n\nExamples:\n")
+    _shown = "\b\nExamples:\n" + _examples.replace("    v8", f"  {command()}")
+    _name = "app" if _function is commands.serve else None
+    app.command(_name, help=_said, short_help=_said.partition("\n\n")[0], epilog=_shown)(_function)
 
 
 def _print_version(is_asked: bool) -> None:

@@ -1,12 +1,10 @@
 """What `v8 doctor` prints: what this machine has, computes on, how fast, and what to choose."""
 
-import json
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from v8.cli.printing import print_lines, print_table
+from v8.cli.printing import print_json, print_lines, print_table
 from v8.errors import V8Error
 from v8.machine.doctor import examine, report_of
 from v8.profile import Profile
@@ -39,7 +37,7 @@ def examined(profile: Profile, seconds: float, *, is_json: bool) -> int:
     findings = examine(profile, seconds, lambda: place("cpu", "auto", "1").num_workers)
     report = report_of(findings, profile, time.monotonic() - started)
     if is_json:
-        sys.stdout.write(json.dumps(report, indent=2) + "\n")
+        print_json(report)
     else:
         _print(report)
     return V8Error.exit_code if report["verdict"]["state"] == "incomplete" else 0

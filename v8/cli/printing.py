@@ -3,20 +3,22 @@
 Nothing but text and line ends goes to anything that is not a terminal.
 """
 
+import json
 import sys
 import webbrowser
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import rich.table
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Column
+from rich.text import Text
 
 from v8.artifacts.run_folder import ERROR_FILE
 from v8.errors import V8Error
@@ -31,10 +33,9 @@ from v8.runs.outputs import REPORT_FILE
 from v8.runs.pace import Pace
 from v8.runs.plan import Plan, count_windows, known_cost
 from v8.views.verdict import verdict
-from v8.wording import Table, duration, number, plural
+from v8.wording import Table, duration, number, plural, spaced
 
-PLAIN_WIDTH = 160
-"""Columns of tables that go to a file or pipe, which has no width of its own."""
+_LEAST: Final = 20  # columns for prose, however wide the others are
 
 MAX_BARS = 8
 """Series with a bar of their own on a terminal; more at work at the same time are only counted."""
@@ -48,25 +49,43 @@ MEASURING: Final = "A run of more series than are at work at once measures it: 3
 
 
 def make_console() -> Console:
-    """Return a console on standard output: as wide as the terminal, or plain and wide."""
-    if sys.stdout.isatty():
-        return Console()
-    return Console(width=PLAIN_WIDTH, color_system=None, force_terminal=False, highlight=False)
+    """Return a console on standard output: as wide as the terminal, or as COLUMNS say, or 80 columns."""
+    return Console(force_terminal=sys.stdout.isatty())
 
 
 def print_table(table: Table) -> None:
-    """Print a table below its title; of prose, only the last column is broken into lines."""
-    print_lines(table.title)
-    first, *others = table.columns
-    columns = [Column(first, overflow="fold")]
-    columns += [Column(name, justify="right", overflow="fold") for name in others]
+    """Print a table below its title, in parts where the terminal is too narrow for all of its columns.
+
+    Each part has the columns that tell its rows apart. Titles, headers and the last column of prose are
+    broken between words; no other cell is.
+    """
+    console, rows = make_console(), [[*map(str, row)] for row in table.rows]
+    console.print(Text(table.title))
+    cells = [[*name.split(), *(row[at] for row in rows)] for at, name in enumerate(table.columns)]
+    widths = [max(map(cell_len, column), default=0) for column in cells]
+    apart = (num for num in range(1, len(cells)) if len({(*row[:num],) for row in rows}) == len(rows))
+    names = [*range(next(apart, 1))]
     if table.is_prose:
-        *others, last = table.columns
-        columns = [*(Column(name, no_wrap=True) for name in others), Column(last, overflow="fold")]
-    shown = rich.table.Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
-    for row in table.rows:
-        shown.add_row(*(escape(str(cell)) for cell in row))
-    make_console().print(shown)
+        widths[-1] = max(_LEAST, console.width - _total(widths[:-1]))
+    parts = [names]
+    for at in range(len(names), len(cells)):
+        widths[at] = min(widths[at], max(_LEAST, console.width - _total(widths[: len(names)])))
+        if _total(widths[each] for each in parts[-1]) + widths[at] > console.width:
+            parts.append(names)
+        parts[-1] = [*parts[-1], at]
+    for part in parts:
+        shown = rich.table.Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        for at in part:
+            is_text, name = at == 0 or table.is_prose, Text(table.columns[at])
+            shown.add_column(name, width=widths[at], justify="left" if is_text else "right", overflow="fold")
+        for row in rows:
+            shown.add_row(*(Text(row[at]) for at in part))
+        console.print(shown, "")
+
+
+def _total(widths: Iterable[int]) -> int:
+    """Return the columns of a terminal that some columns of a table and the gaps behind them take."""
+    return sum(width + 2 for width in widths)
 
 
 def print_reasons(title: str, rows: Iterable[tuple[str, str]]) -> None:
@@ -188,7 +207,7 @@ def print_leaderboard(rows: Sequence[LeaderboardRow]) -> None:
     ]
     demo = " - DEMO MARKET, simulated, not a real coin" if any(row.source == "demo" for row in rows) else ""
     title = f"Leaderboard: mean absolute error as a multiple of a forecast without a network{demo}"
-    print_table(Table(("series", *(f"{task} × {name}" for task, name in every)), cells, title))
+    print_table(Table(("series", *(f"{task} × {spaced(name)}" for task, name in every)), cells, title))
     if any(score.naive.p_value is not None for row in rows for score in row.tasks.values()):
         print_lines(f"{reading_marks(len(rows))} (Benjamini-Hochberg).")
     else:
@@ -208,6 +227,11 @@ def print_lines(*lines: str) -> None:
     """Print lines as they are, unwrapped."""
     sys.stdout.writelines(f"{line}\n" for line in lines)
     sys.stdout.flush()
+
+
+def print_json(content: Any) -> None:
+    """Print one JSON document."""
+    print_lines(json.dumps(content, indent=2, allow_nan=False))
 
 
 def tell(text: str) -> None:

@@ -71,10 +71,10 @@ def _carried_out(prepared: PreparedRun, *, opens: bool) -> Summary:
     folders = [word for flag, place in given.items() if place for word in (flag, str(place))]
     printing.print_newer(summary.newer, command("update", str(path), *folders), f"{options.command} --fresh")
     failed = {failure.series for failure in summary.failures}
-    if done := [str(one.series) for one in prepared.plan.series if one.series not in failed]:
+    if len(failed) < len(prepared.plan.series):
         is_default = options.source == RunOptions.model_fields["source"].default
         candles = [*([] if is_default else ["--source", options.source]), *folders]
-        print_lines(f"Forecast: {command('predict', str(path), '--series', done[0], *candles)}")
+        print_lines(f"Forecast: {command('predict', str(path), *candles)}")
     if prepared.source.is_publishable and not options.smoke and not options.publish and not failed:
         print_lines(f"Publish: {command('publish', str(path), '--repo', 'USER/NAME')}")
     return summary

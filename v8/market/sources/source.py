@@ -89,7 +89,7 @@ class SourceKind:
 
     Args:
         open: Opens it; it refuses what it cannot work with. `later` imports its module only then.
-        reads_folder: Whether `open` takes the folder of `--data-dir`, which may be None; else it takes none.
+        reads_folder: Whether `open` takes the folder of `--data-dir`, which is there; else it takes none.
     """
 
     name: str  # what `--source` calls it
@@ -109,21 +109,30 @@ SOURCES: Final[Registry[SourceKind]] = Registry(
 """Every source by the name that `--source` takes."""
 
 
-def open_source(name: str, *, data_dir: Path | None = None) -> CandleSource:
-    """Open a source by its key of `SOURCES`; one that reads a folder takes `data_dir`."""
+def open_source(
+    name: str, *, data_dir: Path | None = None, begin: Callable[[], object] = lambda: None
+) -> CandleSource:
+    """Open a source by its key of `SOURCES`; one that reads a folder takes `data_dir`.
+
+    What can be refused at once is, and then `begin` is called: importing a source may take a second.
+    """
     if name not in SOURCES and Path(name).is_dir():
         rule = f"a source is one of {', '.join(SOURCES)}"
         fix = f"Write param:source files param:data_dir {shlex.quote(name)}"
         raise ProfileError(where=f"param:source {name}", rule=rule, got="a folder", fix=fix)
     kind = SOURCES.find(name, where=f"param:source {name}")
-    if kind.reads_folder:
-        return kind.open(data_dir)
-    if data_dir is not None:
+    if kind.reads_folder and not (data_dir and data_dir.is_dir()):
+        rule = "needs the folder that holds the candle files"
+        got = "no param:data_dir" if data_dir is None else f"{data_dir}, which is no folder"
+        fix = "Add param:data_dir FOLDER"
+        raise ProfileError(where=f"param:source {kind.name}", rule=rule, got=got, fix=fix)
+    if data_dir is not None and not kind.reads_folder:
         readers = " or ".join(each.name for each in SOURCES.values() if each.reads_folder)
         rule = f"only the source {readers} reads a folder"
         fix = f"Add param:source {readers} or leave param:data_dir out"
         raise ProfileError(where=f"param:data_dir {data_dir}", rule=rule, got=f"param:source {name}", fix=fix)
-    return kind.open()
+    begin()
+    return kind.open(data_dir) if kind.reads_folder else kind.open()
 
 
 @dataclass(frozen=True)
