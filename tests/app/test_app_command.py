@@ -46,6 +46,7 @@ def process(
 
 
 def test_it_serves_the_demo_market_offline_until_ctrl_c(process: Any, fetch: Any) -> None:
+    assert process.stderr.readline().endswith("tiny: TensorFlow starts, which takes some seconds.\n")
     said = process.stderr.readline()
     found = re.fullmatch(r"run tiny: (http://127\.0\.0\.1:\d+)/ \(Ctrl-C stops it\)\n", said)
     assert found, said
@@ -61,6 +62,7 @@ def test_it_serves_the_demo_market_offline_until_ctrl_c(process: Any, fetch: Any
 
 @pytest.mark.parametrize("process", [DEAF], indirect=True, ids=["deaf"])
 def test_a_server_in_the_background_of_a_script_ends_by_sigterm_alone(process: Any, fetch: Any) -> None:
+    process.stderr.readline()  # that it opens the run
     url = process.stderr.readline().split()[2]
     process.send_signal(signal.SIGINT)
     assert fetch(f"{url}api/forecast/BTCUSDT-15m").status == 200

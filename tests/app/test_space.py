@@ -152,7 +152,8 @@ def test_it_starts_from_its_folder_alone_and_shows_the_published_models(
         assert Path(found.strip()) == space / "v8" / "__init__.py"
         with subprocess.Popen(words, cwd=space, env=env, stderr=subprocess.PIPE, text=True) as process:
             try:
-                said = process.stderr.readline() if process.stderr else ""
+                opening, said = (process.stderr.readline() if process.stderr else "" for _ in range(2))
+                assert opening.startswith("Opening ")
                 address = re.search(r"someone/fleet: (http://[^/]*)/", said)
                 assert address, said
                 health = fetch(f"{address[1]}/api/health").json()
