@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import numpy as np
 import pandas as pd
+import yaml
 from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter
 
@@ -360,21 +361,11 @@ def _features(metadata: Metadata) -> str:
 def _notes(metadata: Metadata) -> list[str]:
     """Say what the sentences of the definitions leave open."""
     names, others = metadata.names, neighbours(metadata.names)
-    notes = {
-        "A sample deviation has the divisor n - 1.": any(
-            "sample " in feature.definition for feature in metadata.features
-        ),
-        "An exponential average over n bars starts at the first close and gives the newest value the "
-        "weight 2 / (n + 1): `ewm(span=n, adjust=False).mean()` in pandas.": any(
-            name.startswith("macd") for name in names
-        ),
-        "Wilder's averages over n bars start at the first change and give the newest value the weight "
-        "1 / n: `ewm(alpha=1 / n, adjust=False).mean()`; the first bar counts as no change. The index is "
-        "100 times the average gain over the sum of average gain and average loss, and 50 where nothing "
-        "moved.": "rsi" in names,
-        "The true range of a bar is max(high, previous close) - min(low, previous close).": "atr" in names,
-        "A window of bars without any volume gives volume_norm 1.": "volume_norm" in names,
-        f"What is of {listed(others)} is computed from those candles alone: whatever its definition "
-        "names, recent_range too, is theirs.": bool(others),
+    holds = {
+        "sample": any("sample " in feature.definition for feature in metadata.features),
+        "macd": any(name.startswith("macd") for name in names),
+        **{name: name in names for name in ("rsi", "atr", "volume_norm")},
+        "others": bool(others),
     }
-    return [note for note, is_there in notes.items() if is_there]
+    told = yaml.safe_load(packaged("v8.artifacts", "notes.yaml"))
+    return [told[name].format(others=listed(others)) for name, is_there in holds.items() if is_there]

@@ -55,9 +55,7 @@ def run(
     fresh: bool = Option(False, "--fresh", help="Start a new run beside the old ones; nothing is deleted."),
     resume: bool = Option(False, "--resume", help="Continue the run that is there; this is done anyway."),
     dry_run: bool = Option(False, "--dry-run", help="Print the plan and its estimated time; do nothing."),
-    is_list: bool = Option(
-        False, "--list", help="Print for whom each profile is and what 40 series of it cost here; do nothing."
-    ),
+    is_list: bool = Option(False, "--list", help="Print for whom each profile is, and its cost."),
     opens: bool = Option(False, "--open", help="Open the report in the browser once there is one."),
     smoke: bool = Option(False, "--smoke", help="A tiny budget for every series, to see that all works."),
     redo: list[str] | None = cli.some_series("Train a series anew and keep its old files; repeat for more."),
@@ -485,9 +483,7 @@ def serve(
     host: str | None = Option(None, metavar="ADDRESS", help=f"Where to listen. Default: {LOOPBACK}."),
     port: int = Option(8008, metavar="N", min=0, max=65_535, help="0 takes any that is free."),
     cors: list[str] | None = Option(None, metavar="ORIGIN", help="Whose pages may read the API; repeat."),
-    rate: int | None = Option(
-        None, metavar="N", min=1, max=1_000_000, help="Requests a minute of one address."
-    ),
+    rate: int | None = Option(None, metavar="N", min=1, max=1_000_000, help="Requests a minute an address."),
 ) -> None:
     """Show forecasts of the present, leaderboard and live record on a page with a JSON API.
 

@@ -42,9 +42,7 @@ WorkersOption = Annotated[str, Option(metavar="auto|N", help="Processes that tra
 EpochsOption = Annotated[int | None, Option(metavar="N", help="Most epochs. Default: the profile's.")]
 FleetSizeOption = Annotated[str, Option(metavar="auto|N", help="Series that train as one program.")]
 EngineOption = Annotated[str, Option(metavar="local|ray", help="Who trains: this machine, or tasks of Ray.")]
-LangOption = Annotated[
-    Language | None, Option(help="Language of pages. Default: V8_LANG, or en.", callback=_speak)
-]
+LangOption = Annotated[Language | None, Option(help="Of pages. Default: V8_LANG, or en.", callback=_speak)]
 AddressOption = Annotated[str | None, Option(metavar="HOST:PORT|auto", help="A cluster of Ray.")]
 RevisionOption = Annotated[str | None, Option(metavar="SHA", help="Commit, branch or tag. Default: newest.")]
 OfflineOption = Annotated[bool, Option("--offline", help="Use only what is in the cache (HF_HUB_OFFLINE=1).")]

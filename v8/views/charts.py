@@ -13,28 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import yaml
+
+from v8.storage import packaged
+
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-COLOURS: Final = {
-    "paper": ("#fbfbf9", "#14171a"),
-    "card": ("#ffffff", "#1c2024"),
-    "ink": ("#1c2024", "#e6e9ec"),
-    "soft": ("#5f6873", "#9aa4af"),
-    "rule": ("#e1e4e8", "#31373d"),
-    "blue": ("#1769aa", "#63b3ed"),
-    "orange": ("#c2571a", "#f0955a"),
-    "other": ("#8a94a0", "#7d8793"),
-    "purple": ("#7a5bb5", "#b79cf0"),
-    "loud": ("#8f1d1d", "#b02a2a"),
-    "gain": ("#2f9e83", "#4cc3a5"),
-    "loss": ("#cf5468", "#ef7f8f"),
-    "fan": ("rgba(23, 105, 170, .16)", "rgba(99, 179, 237, .22)"),
-    "pale": ("#b9c2cc", "#55606b"),
-    "teal": ("#7fb7be", "#5f9ea0"),
-    "deep": ("#4f8a8b", "#8fd0c6"),
-    "sand": ("#e0b252", "#e3bd6d"),
-}
+COLOURS: Final[dict[str, tuple[str, str]]] = yaml.safe_load(packaged("v8.views", "palette.yaml"))
 """By name: the colour on light paper and the one on dark."""
 
 LIGHT: Final = {name: light for name, (light, _) in COLOURS.items()}

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+import yaml
+
 from v8.errors import ArtifactError, with_parameters
 from v8.market.series import Series
 from v8.registry import Registry, later, require_package
 from v8.runs.events import EpochEnded, Event, Listener, Note, Outcome
+from v8.storage import packaged
 
 
 class TrackerError(Exception):
@@ -59,21 +62,8 @@ class TrackerKind:
 TRACKERS: Final[Registry[TrackerKind]] = Registry(
     "tracker",
     [
-        TrackerKind(
-            "tensorboard",
-            "event files in the folder `tensorboard` of the run",
-            "https://www.tensorflow.org/tensorboard",
-            later("v8.runs.tracking.tensorboard:EventFiles"),
-            package="tensorboard",
-        ),
-        TrackerKind(
-            "wandb",
-            "a Weights & Biases run per series, grouped by run folder",
-            "https://docs.wandb.ai",
-            later("v8.runs.tracking.wandb:WandbRuns"),
-            package="wandb",
-            check=later("v8.runs.tracking.wandb:check"),
-        ),
+        TrackerKind(**told | {key: later(told[key]) for key in ("open", "check") if key in told})
+        for told in yaml.safe_load(packaged("v8.runs.tracking", "trackers.yaml"))
     ],
 )
 """Every tracker by the name that `--track` takes."""
