@@ -152,9 +152,7 @@ def test_every_key_that_a_run_writes_is_told(smoke: Path) -> None:
 
 
 def test_every_link_between_pages_leads_to_a_page() -> None:
-    known = {
-        page.relative_to(ENGLISH).as_posix() for page in ENGLISH.rglob("*.*")
-    } | reference.pages().keys()
+    known = {page.relative_to(ENGLISH).as_posix() for page in ENGLISH.rglob("*.*")} | reference.pages().keys()
     known |= {f"research/{page.name}" for page in (REPOSITORY / "docs/research").glob("*.md")}
     for root in (ENGLISH, CHINESE):
         for page in root.rglob("*.md"):
