@@ -34,10 +34,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import h5py
+import yaml
 
 from v8.errors import ArtifactError, V8Error, listed, shown
 from v8.networks.published import FORECAST_BATCH
-from v8.storage import open_given
+from v8.storage import open_given, packaged
 
 CONFIG_MEMBER: Final = "config.json"
 DATE_MEMBER: Final = "metadata.json"
@@ -64,27 +65,9 @@ _ZIP_START = b"PK\x03\x04"
 _IS_ENCRYPTED = 0x1
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
-_LAYERS = (
-    "Activation Add AdditiveAttention Average AveragePooling1D BatchNormalization Bidirectional Concatenate "
-    "Conv1D Cropping1D Dense DepthwiseConv1D Dot Dropout EinsumDense ELU Embedding Flatten GaussianDropout "
-    "GaussianNoise GlobalAveragePooling1D GlobalMaxPooling1D GRU GRUCell GroupNormalization "
-    "GroupQueryAttention Identity InputLayer LayerNormalization LeakyReLU LSTM LSTMCell Maximum MaxPooling1D "
-    "Minimum MultiHeadAttention Multiply Permute PReLU RMSNormalization ReLU RepeatVector Rescaling Reshape "
-    "RNN SeparableConv1D SimpleRNN SimpleRNNCell Softmax SpatialDropout1D StackedRNNCells Subtract "
-    "TimeDistributed UnitNormalization UpSampling1D ZeroPadding1D"
-)
-_INITIALIZERS = (
-    "Constant GlorotNormal GlorotUniform HeNormal HeUniform Identity LecunNormal LecunUniform Ones "
-    "Orthogonal RandomNormal RandomUniform TruncatedNormal VarianceScaling Zeros"
-)
-_STOCK: Final[dict[str, frozenset[str]]] = {
-    "keras.layers": frozenset(_LAYERS.split()),
-    "keras.initializers": frozenset(_INITIALIZERS.split()),
-    "keras.regularizers": frozenset({"L1", "L2", "L1L2"}),
-    "keras.constraints": frozenset({"MaxNorm", "NonNeg", "UnitNorm", "MinMaxNorm"}),
-    "keras": frozenset({"DTypePolicy", "Sequential"}),
-    "keras.models": frozenset({"Functional", "Sequential"}),
-    "keras.src.models.functional": frozenset({"Functional"}),
+_STOCK: Final = {
+    module: frozenset(names.split())
+    for module, names in yaml.safe_load(packaged("v8.artifacts", "stock.yaml")).items()
 }
 """Stock classes by the module that Keras writes; they compute, and touch nothing outside."""
 
