@@ -34,8 +34,8 @@ def steps() -> Iterator[tuple[str, str, dict[str, Any]]]:
             yield from ((name, job, step) for step in content.get("steps", ()))
 
 
-def test_there_are_workflows_for_tests_image_and_release() -> None:
-    assert set(FLOWS) == {"image", "release", "tests"}
+def test_there_are_workflows_for_tests_site_image_and_release() -> None:
+    assert set(FLOWS) == {"docs", "image", "release", "tests"}
 
 
 def test_whatever_is_used_is_pinned_to_a_commit_and_says_its_version() -> None:
@@ -77,7 +77,7 @@ def test_every_program_of_ours_that_is_called_is_there() -> None:
         for _, _, step in steps()
         for word in re.findall(r"scripts[\\/][\w.]+", step.get("run", ""))
     }
-    assert {"scripts/test", "scripts/run", "scripts/test.cmd", "scripts/run.cmd"} <= called
+    assert {"scripts/test", "scripts/run", "scripts/docs", "scripts/test.cmd", "scripts/run.cmd"} <= called
     assert [name for name in called if not (REPOSITORY / name).is_file()] == []
 
 
