@@ -19,7 +19,7 @@ from v8.losses.table import Outcome
 from v8.market.candles import CandleReport, Gap, LostRow
 from v8.storage import packaged
 from v8.tasks import TASKS
-from v8.views.backtest import NOTE, QUANTILE_NOTE, SEASON_NOTE
+from v8.views.backtest import BREAK_RULE, NOTE, QUANTILE_NOTE, SEASON_NOTE, SHOCK_NOTE
 from v8.views.comparison import CLAIMED, FIGURES
 from v8.views.markup import BUTTONS, DEMO_WARNING
 from v8.wording import spaced
@@ -33,7 +33,7 @@ TERMS = {
     *(spaced(each.name) for kind in (CandleReport, Gap, LostRow) for each in fields(kind)),
     *(f"machine: {name.replace('_', ' ')}" for name in describe_machine()),
     *(DEMO_WARNING, *BUTTONS),
-    *(NOTE, QUANTILE_NOTE, SEASON_NOTE, *POOLS),
+    *(BREAK_RULE, NOTE, QUANTILE_NOTE, SEASON_NOTE, SHOCK_NOTE, *POOLS),
     *(kind.title for kind in FIGURES.values()),
     *CLAIMED.values(),
     # Stages and spans.

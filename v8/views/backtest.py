@@ -62,16 +62,18 @@ NOTE: Final = (
     "is the one with the smallest median of these series and folds. p: chance of such a difference from it "
     "if both were as good (Diebold-Mariano on the closes that all series share, Benjamini-Hochberg over the "
     f"table); from {ALPHA:g} on there is no real difference. Smaller: series and folds in which the error is "
-    "the smaller one, be it by chance. Held: true closes between forecast low and high, one and all steps "
-    "ahead."
+    "the smaller one, be it by chance."
 )
 
 BREAK_RULE: Final = (
     "A fold is a break in volatility where the wildest of the n days after its train span (root mean square "
     f"range of a day's bars) exceeds the 1 - {season.WILD_DAYS:g} / n quantile of its train days by a factor "
-    f"above {season.BREAK_FACTOR:g}, at the median over series (column shock)."
+    f"above {season.BREAK_FACTOR:g}, at the median over series."
 )
 
+SHOCK_NOTE: Final = (
+    "Shock: that factor. Held: true closes between forecast low and high, one and all steps on."
+)
 
 Told = Mapping[str, TaskResult]
 """What is told by task."""
@@ -280,7 +282,7 @@ def backtest_page(results: BacktestResults) -> Html:
         folded(
             say("Every formula, pooled and season by season"),
             *(shown_table(each, class_="figures") for each in tables(results)),
-            element("p", term(NOTE), class_="soft"),
+            *(element("p", term(told), class_="soft") for told in (NOTE, BREAK_RULE, SHOCK_NOTE)),
         ),
         *([folded(term(quantiles.title), shown_table(quantiles), note)] if quantiles else []),
         *([element("h2", say("Failed, or not finished")), failed] if rows else []),
