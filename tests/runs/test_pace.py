@@ -125,6 +125,20 @@ def test_first_series_tell_nothing_of_others_unless_they_took_long() -> None:
     assert long.left_s == pytest.approx(2_475.0)
 
 
+def test_what_is_done_between_two_series_counts_and_what_failed_before_it_began_does_not() -> None:
+    clock = Clock()
+    pace, (none, one, two, three) = Pace(12, clock), names(4)
+    pace(Outcome(none, reason="no candles."))
+    clock.now_s += 50.0
+    for series in (one, two, three):
+        pace(SeriesStarted(series))
+        clock.now_s += 10.0
+        pace(Outcome(series))
+        clock.now_s += 5.0  # the report is drawn
+    # 8 are left, each 10 s and the 5 s before it.
+    assert pace.left_s == pytest.approx(120.0)
+
+
 def test_members_of_one_program_end_one_after_another() -> None:
     clock = Clock()
     pace, all_of_them = Pace(40, clock), names(40)

@@ -82,7 +82,7 @@ def test_page_pictures_and_table_come_from_files_without_tensorflow(run: Path) -
     assert done.returncode == 0, done.stderr
     assert imported.isdisjoint({"tensorflow", "keras", "jax"})
     assert f"Report: {(run / 'report.html').as_uri()}" in done.stdout
-    assert f"forecasts.png in {run / 'report'}" in done.stdout
+    assert f"Picture: {run / 'report' / 'forecasts.png'}" in done.stdout
     page = (run / "report.html").read_text("utf-8")
     assert '"type":"candlestick"' in page
     assert sorted(path.name for path in (run / "report").iterdir()) == [

@@ -33,7 +33,7 @@ from v8.market.sources.source import SOURCES, CandleSource
 from v8.profile import Profile
 from v8.runs.execution import AskedBacktest, Summary, TrainAll, run, run_folds
 from v8.runs.options import PreparedRun, RunOptions
-from v8.runs.outputs import PICTURES_FOLDER, REPORT_FILE, draw_pictures, write_outputs
+from v8.runs.outputs import REPORT_FILE, draw_pictures, write_outputs
 from v8.runs.tracking import check_trackers
 from v8.storage import FolderLock
 from v8.views import backtest as page
@@ -124,9 +124,7 @@ def redraw(run: Path) -> int:
         if not any(isinstance(error, StorageError) for error in errors.values()):
             pictures = draw_pictures(run, tell)
             printing.print_page(run / REPORT_FILE)
-            if pictures:
-                names = ", ".join(path.name for path in pictures)
-                print_lines(f"Pictures: {names} in {run / PICTURES_FOLDER}")
+            print_lines(*(f"Picture: {path}" for path in pictures))
     except StorageError as error:
         tell(error)
     return max((error.exit_code for error in errors.values()), default=0)

@@ -1,9 +1,10 @@
 """How fast a run goes: which series are at work, and about how long the rest of it takes.
 
-It comes from the clock and from what ended: a series takes as long as from its start to its end, judging and
-saving included, and as many run side by side as were seen to. The first one of each process also imports and
-compiles what the others find ready, which may take longer than all else; so nothing is told until one of the
-others has ended, unless the first ones took so long that this is little of it.
+It comes from the clock and from what ended: a series takes as long as from the end of the one before it to
+its own, judging, saving and drawing the report included, and as many run side by side as were seen to. The
+first one of each process also imports and compiles what the others find ready, which may take longer than all
+else; so nothing is told until one of the others has ended, unless the first ones took so long that this is
+little of it.
 """
 
 import time
@@ -31,23 +32,28 @@ class Pace:
         self.num_series, self.num_ended = num_series, 0
         self._clock, self._begun_s, self._num_side_by_side = clock, clock(), 1
         self.at_work: dict[Series, tuple[float, bool]] = {}
-        """When each was begun, and whether nothing had ended by then."""
+        """When each was begun, and whether it is the first one of its process."""
+        self._freed_s: deque[float] = deque()  # when those ended in whose place nothing is begun yet
         self._ends_s: list[float] = []  # of those that have ended since one was begun
         self._first_s, self._later_s = (deque[float](maxlen=_NUM_RECENT) for _ in range(2))
 
     def __call__(self, event: Event) -> None:
         """Take note of a series that is begun, maybe for a second time, or has ended."""
         if isinstance(event, SeriesStarted):
-            self.at_work[event.series] = self._clock(), not self.num_ended
+            # From the end of the one before: what is done in between delays the run as well.
+            is_first = not self._freed_s
+            self.at_work[event.series] = self._clock() if is_first else self._freed_s.popleft(), is_first
             self._num_side_by_side = max(self._num_side_by_side, len(self.at_work))
             self._ends_s.clear()
         elif isinstance(event, Outcome):
-            begun_s, is_first = self.at_work.pop(event.series, (self._clock(), False))
             self.num_ended += 1
-            self._ends_s.append(self._clock())
-            if event.reason is None:  # only a finished one tells how long series take
-                times = self._first_s if is_first else self._later_s
-                times.append(self._ends_s[-1] - begun_s)
+            if event.series in self.at_work:
+                begun_s, is_first = self.at_work.pop(event.series)
+                self._ends_s.append(self._clock())
+                self._freed_s.append(self._ends_s[-1])
+                if event.reason is None:  # only a finished one tells how long series take
+                    times = self._first_s if is_first else self._later_s
+                    times.append(self._ends_s[-1] - begun_s)
 
     @property
     def left_s(self) -> float | None:
@@ -69,5 +75,6 @@ class Pace:
 
     def cost(self, num_trained: int) -> RunCost:
         """Return what the run cost until now, of which so many series were finished, at least one."""
-        series_s, took_s = fmean(self._later_s or self._first_s), self._clock() - self._begun_s
+        took_s = self._clock() - self._begun_s
+        series_s = fmean(self._later_s or self._first_s or [took_s])
         return RunCost(num_trained, round(took_s, 3), round(series_s, 3), self._num_side_by_side)
