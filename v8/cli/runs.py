@@ -200,24 +200,20 @@ def print_decisions(renewed: Renewed) -> None:
     """Print how good champions and challengers were, and which serve."""
     decisions = renewed.decisions
     tasks = " / ".join(next((one.baselines for one in decisions if one.baselines), ()))
-    title = (
-        f"Generation {renewed.generation}: error as a multiple of naive's on candles that neither has seen"
-    )
-    header = ("series", f"champion: {tasks}", "challenger", "best baseline", "windows", "serves")
-    print_table(Table(header, map(_decision_cells, decisions), title))
+    what = "error as a multiple of naive's on candles that neither has seen"
+    header = ("series", f"champion: {tasks}", "challenger", "best baseline", "windows")
+    print_table(Table(header, map(_decision_cells, decisions), f"Generation {renewed.generation}: {what}"))
     for one in decisions:
         verdict = "the challenger serves" if one.is_replaced else "the champion stays"
         print_lines(f"{one.series}: {verdict}; of the challenger: {one.why}.")
 
 
 def _decision_cells(decision: Decision) -> Iterable[str]:
-    old, new = decision.champion, decision.challenger
     yield decision.series
-    for each in (old, new):
+    for each in (decision.champion, decision.challenger):
         yield f"{each.generation}: {' / '.join(map(number, each.multiples.values()))}"
     yield " / ".join(f"{number(one.multiple)} {one.name}" for one in decision.baselines.values())
     yield count(decision.num_windows)
-    yield (new if decision.is_replaced else old).generation
 
 
 HEAD: Final = (
@@ -279,9 +275,6 @@ def judge_seasons(
     print_lines(*(line for told in page.verdicts(results) for line in told))
     for each in page.tables(results, is_short=True):
         print_table(each)
-    if quantiles := page.quantile_table(results):
-        print_table(quantiles)
-        print_lines(page.QUANTILE_NOTE)
     print_lines(page.NOTE, page.BREAK_RULE)
     for fold, reasons in results.failures.items():
         print_reasons(f"Failed or not finished in {fold}", sorted(reasons.items()))
