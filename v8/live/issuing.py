@@ -99,7 +99,7 @@ class Issued:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it, ready for JSON; the README says what the keys mean."""
+        """Return all of it, ready for JSON; docs/fields.yaml says what the keys mean."""
         model, report = self.forecaster, self.candles.report
         judged, levels = model.about.quantiles, list(model.quantiles)
         rows = zip(self.opens(), self.forecast.to_dict("records"), strict=True)
