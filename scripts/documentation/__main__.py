@@ -49,7 +49,8 @@ def build() -> None:
     for settings in stage(REPOSITORY / "build" / "docs"):
         language = settings.parent.name
         words = [sys.executable, "-m", "zensical", "build", "--clean", "--strict", "--config-file", settings]
-        subprocess.run(words, check=True)
+        if subprocess.run(words, check=False).returncode:
+            sys.exit(f"docs/{language}: the builder warned, see above")
         is_root = language == ENGLISH  # whose page for what is not there serves every language
         leave = None if is_root else shutil.ignore_patterns("404.html", "sitemap*")
         target = SITE if is_root else SITE / language
