@@ -245,6 +245,19 @@ def test_all_series_are_a_row_each_with_what_one_alone_says(
     assert all(one["forecast"] == bars for one in told)
 
 
+@pytest.mark.parametrize("place", ["pulled/models", "run/generations/2025-01-01"])
+def test_every_series_of_pulled_models_and_of_a_generation_is_forecast_unasked(
+    place: str, many: list[str], tmp_path: Path
+) -> None:
+    shutil.copytree(many[0], tmp_path / place, ignore=lambda *_: ["run.json"] if "pulled" in place else [])
+    where = tmp_path / "pulled" if "pulled" in place else tmp_path / place
+    told = json.loads(call(str(where), *many[1:], "--format", "json").stdout)
+    assert sorted(one["series"] for one in told) == sorted(["BTCUSDT-15m", *MORE])
+    refused = call(str(where), *many[1:], "--plot", str(tmp_path / "all.png"))
+    assert refused.exit_code == 2
+    assert "is a folder that exists where several series are forecast" in refused.stderr
+
+
 def test_a_universe_chooses_and_what_cannot_be_forecast_is_one_line_at_the_end(
     many: list[str], tmp_path: Path
 ) -> None:

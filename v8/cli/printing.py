@@ -70,7 +70,7 @@ def print_table(table: Table) -> None:
     parts = [names]
     for at in range(len(names), len(cells)):
         widths[at] = min(widths[at], max(_LEAST, console.width - _total(widths[: len(names)])))
-        if _total(widths[each] for each in parts[-1]) + widths[at] > console.width:
+        if parts[-1] != names and _total(widths[each] for each in parts[-1]) + widths[at] > console.width:
             parts.append(names)
         parts[-1] = [*parts[-1], at]
     for part in parts:
