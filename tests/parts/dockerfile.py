@@ -106,7 +106,7 @@ class Image:
                 self._copy(rest.split(), context)
             case "RUN":
                 # Who is not the administrator can give nothing away.
-                line = rest if os.geteuid() == 0 else re.sub(r"(--(owner|group))=\d+", r"\1=$(id -u)", rest)
+                line = rest if os.geteuid() == 0 else re.sub(r"--(owner|group)=\d+", "", rest)
                 done = self.call("sh", "-c", self.placed(line))
                 assert done.returncode == 0, done.stdout + done.stderr
             case "USER":
