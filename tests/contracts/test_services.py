@@ -116,7 +116,7 @@ def test_systemd_understands_the_units_and_finds_them_guarded(tmp_path: Path) ->
             done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
             assert (done.returncode, done.stderr) == (0, ""), file.name
             if file.suffix == ".service":
-                words = ["systemd-analyze", "security", "--offline=true", "--threshold=25", str(file)]
+                words = ["systemd-analyze", "security", "--offline=true", "--threshold=18", str(file)]
                 done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
                 assert done.returncode == 0, done.stdout
 
