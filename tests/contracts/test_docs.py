@@ -22,6 +22,7 @@ from v8.cli.app import app
 from v8.families import FAMILIES
 from v8.features import ta_features
 from v8.features.indicators import FEATURES
+from v8.formulas.baselines import BASELINES
 from v8.profile import Profile, SplitSettings, TableSettings, TaskSettings, TrainingSettings
 from v8.runs.outputs import write_outputs
 
@@ -206,6 +207,19 @@ def test_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
         "index.html: gone.html is no page",
         "index.html: sub/index.html#gone is no place of that page",
     ]
+
+
+def test_the_baseline_of_the_page_on_things_of_ones_own_works(make_data: Any, make_profile: Any) -> None:
+    blocks = dict(BLOCK.findall((ENGLISH / "how-to/extend.md").read_text("utf-8")))
+    try:
+        exec(compile(blocks["python"], "halfway.py", "exec"), {})
+        span = make_data(make_profile("dense_newest")).spans["test"]
+        forecast = BASELINES["halfway"].fit(span, None)(span)["ohlc"]
+        halfway = (span.last_close + span.history_close.mean(axis=1)) / 2
+        assert forecast.shape == span.truth["ohlc"].shape
+        assert (forecast[:, -1, -1] == halfway).all()
+    finally:
+        BASELINES.pop("halfway", None)
 
 
 def tutorial(kind: str) -> list[str]:
