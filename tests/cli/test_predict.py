@@ -227,8 +227,8 @@ def test_all_series_are_a_row_each_with_what_one_alone_says(
     assert row[:3] == [f"{value:.5g}" for value in (close, low, high)]
     assert [float(share) for share in row[3:-1:2]] == pytest.approx(
         [
-            100 * (high - low) / close,
-            100 * (now["high"].max() - now["low"].min()) / close,
+            100 * sorted(bar["high"] - bar["low"] for bar in bars)[1] / close,  # the median of three
+            100 * (now["high"] - now["low"]).median() / close,
             100 * bars[-1]["volatility"],
             100 * known["close"].std() / known["close"].mean(),
         ],

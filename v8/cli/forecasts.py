@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import pandas as pd
@@ -109,7 +110,7 @@ def print_tables(issued: Sequence[Issued]) -> None:
         told = f"{first.place}{revision}, profile {first.forecaster.about.profile.name}.{oldest}"
         print_lines(f"Models: {told} Candles: {first.candles.source}.", *first.demo_lines())
     print_lines(
-        "low, high, range ahead: of all bars ahead, in % of the close; range now: of as many bars before.",
+        "low, high: of all bars ahead. range: of the median bar, in % of the close; now: of as many before.",
         "vol: volatility, the deviation of twenty closes over their mean, at the last bar ahead, and now.",
         f"× best: error of {task} on the test span as a multiple of the best baseline's; below 1 it is less.",
     )
@@ -120,8 +121,8 @@ def _row(one: Issued) -> list[str]:
     ahead, candles = one.forecast, one.candles
     close, closes = float(candles.column(CLOSE)[-1]), candles.column(CLOSE)[-BAND_PERIOD_BARS:]
     low, high = float(ahead[LOW].min()), float(ahead[HIGH].max())
-    now_high, now_low = (candles.column(name)[-len(ahead) :] for name in (HIGH, LOW))
-    shares = [(high - low) / close, (now_high.max() - now_low.min()) / close, None, None]
+    known = (candles.column(HIGH) - candles.column(LOW))[-len(ahead) :]
+    shares = [median(ahead[HIGH] - ahead[LOW]) / close, median(known) / close, None, None]
     if VOLATILITY in ahead:
         shares[2:] = ahead[VOLATILITY].iloc[-1], closes.std(ddof=1) / closes.mean()
     *_, quality = one.forecaster.about.quality.values()
