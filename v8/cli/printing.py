@@ -157,7 +157,8 @@ def print_profiles() -> None:
     for name, whom in audiences().items():
         cost = known_cost(load_profile(name))
         rows.append((name, duration(cost.told_s(40) if cost else None, is_estimate=True), whom))
-    print_table(Table(("profile", "40 series here", "for whom"), rows, "Shipped profiles", is_prose=True))
+    title = "Shipped profiles, and what 40 series of each took here"
+    print_table(Table(("profile", "time", "for whom"), rows, title, is_prose=True))
     print_lines(f"Times are what runs took here, judging and saving included. {MEASURING}")
 
 
