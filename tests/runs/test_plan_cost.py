@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,14 @@ def test_a_plan_counts_all_that_the_largest_run_took(
     assert told(profile, tmp_path, capsys) == (
         "Estimated time: about 3 min, judging and saving included: 20 series took 2 min here."
     )
+
+
+def test_a_plan_of_nothing_takes_no_time(
+    make_profile: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = make_plan(make_profile(), load_universe(), tmp_path)
+    print_plan(replace(plan, series=tuple(replace(one, status="done") for one in plan.series)), DemoSource())
+    assert capsys.readouterr().out.splitlines()[-1] == "Estimated time: none, for every series is done."
 
 
 def test_what_ran_all_at_once_says_nothing_of_more(

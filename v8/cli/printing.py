@@ -144,6 +144,8 @@ def print_plan(plan: Plan, source: CandleSource) -> None:
 def _estimate(plan: Plan) -> str:
     """Say how long a plan takes, from what runs of its profile took here; without one, what is not known."""
     cost = known_cost(plan.profile)
+    if not plan.todo:
+        return "Estimated time: none, for every series is done."
     if cost is None or (told_s := cost.told_s(len(plan.todo))) is None:
         return f"Estimated time: not known. {MEASURING}"
     about, took = (duration(each_s, is_estimate=True) for each_s in (told_s, cost.seconds))
