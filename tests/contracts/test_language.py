@@ -20,7 +20,7 @@ from v8.market.candles import CandleReport, Gap, LostRow
 from v8.storage import packaged
 from v8.tasks import TASKS
 from v8.views.backtest import BREAK_RULE, NOTE, QUANTILE_NOTE, SEASON_NOTE, SHOCK_NOTE
-from v8.views.comparison import CLAIMED, FIGURES
+from v8.views.comparison import CLAIM_NOTE, CLAIMED, FIGURES
 from v8.views.markup import BUTTONS, DEMO_WARNING
 from v8.wording import spaced
 
@@ -35,7 +35,7 @@ TERMS = {
     *(DEMO_WARNING, *BUTTONS),
     *(BREAK_RULE, NOTE, QUANTILE_NOTE, SEASON_NOTE, SHOCK_NOTE, *POOLS),
     *(kind.title for kind in FIGURES.values()),
-    *CLAIMED.values(),
+    *(CLAIM_NOTE, *CLAIMED.values()),
     # Stages and spans.
     *("candles", "features", "windows", "build", "compile", "train", "validate", "judge", "save"),
     *("validation", "test", "rows", "embargo bars"),

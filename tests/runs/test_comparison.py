@@ -251,7 +251,7 @@ def test_all_shipped_profiles_are_compared_in_table_page_json_and_csv(shipped: P
     for title in (
         "As multiples of aligned",
         "Medians over 1 repeat",
-        "one model: claimed",
+        "one model, claimed",
         "The fastest is ",
     ):
         assert title in done.stdout

@@ -167,10 +167,8 @@ CLAIMS: Final[dict[str, Claim]] = {
 """What the ancestors' guides say of "Colab GPU" trainings with the profile's own epochs."""
 
 
-CLAIMED: Final = {
-    "all_s": "40 models: claimed by a guide of the lineage for an unnamed GPU, without a log; no measurement",
-    "model_s": "one model: claimed likewise",
-}
+CLAIMED: Final = {"all_s": "40 models, claimed", "model_s": "one model, claimed"}
+CLAIM_NOTE: Final = "Claimed: by guides of the lineage, for an unnamed GPU, without a log; no measurement."
 
 
 def projected_s(one: Measurement, num_workers: int) -> float:
@@ -366,7 +364,8 @@ def contents(comparison: Comparison) -> Iterator[tuple[str, list[str | Table]]]:
         reasons = sorted(comparison.failures.items())
         yield say("Failed"), [shown_table(Table(["Profile", "Reason"], reasons, is_prose=True))]
     if comparison.measurements:
-        yield say("Worth and cost"), [worth_table(comparison), assumption(comparison)]
+        claims = [term(CLAIM_NOTE)] if CLAIMS.keys() & {*comparison.profiles} else []
+        yield say("Worth and cost"), [worth_table(comparison), *claims, assumption(comparison)]
         yield say("All figures"), [ratio_table(comparison), cost_table(comparison)]
     downloaded = say(
         "Candles of {num} series from {source}: {time} to download, or to read again what was downloaded "
