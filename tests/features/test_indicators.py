@@ -51,7 +51,7 @@ def test_every_known_column_is_a_price_or_a_registered_indicator() -> None:
 
 def test_an_indicator_of_ones_own_is_a_function_and_a_line() -> None:
     half = Formula(lambda close, divisor: close / divisor, ("close",), {"divisor": 2.0}, warmup_bars=1)
-    FEATURES.register(Feature("half", Kind.PRICE, "half of the close, quote currency", half, "this test"))
+    FEATURES.register(Feature("half", "half of the close, quote currency", "this test", Kind.PRICE, half))
     try:
         candles = walk(3)
         computed = compute(check_columns(["half"]), candles)["half"]

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Sheet
 
 from v8.artifacts.series_artifact import ForecastSample, IssuedForecast
 from v8.losses.judgement import Judgement
-from v8.losses.leaderboard import SeriesResult, read_results
+from v8.losses.leaderboard import SeriesResult, read_result
 from v8.views.charts import plotly
 from v8.views.figures import Dot, error_figure, issued_on_the_way, spread_figure
 from v8.views.pictures import _add_legend, _draw, write_pictures
@@ -30,7 +30,7 @@ SAMPLE = ForecastSample(
 
 @pytest.fixture(scope="module")
 def results(make_metadata: Any) -> list[SeriesResult]:
-    return read_results([make_metadata("AUSDT-1h"), make_metadata("BUSDT-1h", tasks=("ohlc",))])
+    return [read_result(make_metadata("AUSDT-1h")), read_result(make_metadata("BUSDT-1h", tasks=("ohlc",)))]
 
 
 def test_a_run_has_three_pictures(results: list[SeriesResult], tmp_path: Path) -> None:

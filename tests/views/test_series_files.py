@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from v8.artifacts.run_folder import RunRecord
 from v8.language import language
-from v8.losses.leaderboard import read_results
+from v8.losses.leaderboard import read_result
 from v8.storage import write_text
 from v8.views.markup import Html, element, plotly_library
 from v8.views.page import (
@@ -37,8 +37,8 @@ def folder(
     folder = tmp_path_factory.mktemp("large")
     metadata = make_metadata()
     metadata["candles"]["report"] = {"hostile": HOSTILE}
-    (result,) = read_results([metadata | {"series": NAMES[0]}])
-    results = [result, *read_results(metadata | {"series": name} for name in NAMES[1:])]
+    result = read_result(metadata | {"series": NAMES[0]})
+    results = [result, *(read_result(metadata | {"series": name}) for name in NAMES[1:])]
     record = TypeAdapter(RunRecord).validate_python(make_run(NAMES))
     lines = {one.series: series_line(one) for one in results}
     write_text(folder / "report.html", run_page(record, results, lines))
@@ -104,5 +104,5 @@ def test_a_section_is_drawn_again_when_what_it_shows_has_changed_and_only_then(t
 
 
 def test_the_address_of_a_section_is_one_for_a_browser(make_metadata: Callable[..., Any]) -> None:
-    (result,) = read_results([make_metadata("A%23#USDT-1h")])
+    result = read_result(make_metadata("A%23#USDT-1h"))
     assert 'data-file="report/series/A%2523%23USDT-1h.js"' in series_line(result)

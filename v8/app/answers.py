@@ -3,8 +3,6 @@
 What each route answers, field by field, stands in `api.yaml`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -86,12 +84,12 @@ def trained(fleet: Fleet, series: Series) -> dict[str, Any]:
     }
 
 
-def forecast(fleet: Fleet, issued: Issued) -> dict[str, Any]:
+def forecast(fleet: Fleet, issued: "Issued") -> dict[str, Any]:
     """Return `/api/forecast/{series}`: what `predict --format json` prints, and the training."""
     return issued.to_json() | {"trained": trained(fleet, issued.candles.series)}
 
 
-def candles(issued: Issued, most: int) -> dict[str, Any]:
+def candles(issued: "Issued", most: int) -> dict[str, Any]:
     """Return `/api/candles/{series}`: of the candles that a forecast knew the newest, at most so many."""
     known = issued.candles.to_frame().tail(most).replace({np.nan: None})  # a volume that is not told
     opens = map(iso, issued.candles.open_time_s[-most:])
@@ -127,7 +125,7 @@ def _against(against: Against) -> dict[str, Any]:
     return {name: getattr(against, name) for name in told}
 
 
-def track(record: Record | None, series: Series) -> dict[str, Any]:
+def track(record: "Record | None", series: Series) -> dict[str, Any]:
     """Return `/api/track/{series}`: the live record of a series, None without one, and of all."""
     found = [one for one in record.series if one.series == str(series)] if record else []
     return {
@@ -201,7 +199,7 @@ def limit_of(text: str | None) -> int:
 
 def metrics(
     fleet: Fleet,
-    newest: Mapping[Series, Issued | BaseException],
+    newest: "Mapping[Series, Issued | BaseException]",
     now_s: float,
     requests: Mapping[tuple[str, int], int],
     errors: Mapping[str, int],

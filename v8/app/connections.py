@@ -5,8 +5,6 @@ there; while it waits, it counts. One that waits too long is ended. When too man
 all, the one that has waited longest gives way, so whoever asks at once is heard, however many are silent.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import socket
@@ -55,11 +53,11 @@ class Crowd:
         self.at_once: Final = max(1, self._most_of_address // 5)
         self._waiting = dict[Connection, str]()  # with the address of each
 
-    def __contains__(self, one: Connection) -> bool:
+    def __contains__(self, one: "Connection") -> bool:
         """Tell whether a connection waits."""
         return one in self._waiting
 
-    def enter(self, one: Connection) -> None:
+    def enter(self, one: "Connection") -> None:
         """Let a connection wait; if there are too many, the one that has waited longest gives way."""
         address = one.client[0] if one.client else ""
         self._waiting[one] = address
@@ -68,7 +66,7 @@ class Crowd:
         elif len(self._waiting) > self._most:
             self.give_way(f"{self._most} connections")
 
-    def leave(self, one: Connection) -> None:
+    def leave(self, one: "Connection") -> None:
         """Count a connection no more."""
         self._waiting.pop(one, None)
 

@@ -5,8 +5,6 @@ Where that candle is late, it is asked for again after `RETRY_S`; so nobody who 
 place is looked at in a thread of its own, because a Hub that does not answer must not hold up forecasts.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import time
@@ -126,10 +124,10 @@ class Desk:
     def __init__(
         self,
         place: Place,
-        shape: Callable[[Fleet, Issued], Any],
+        shape: "Callable[[Fleet, Issued], Any]",
         *,
-        issue: Callable[[Fleet, Series], Issued],
-        record: Callable[[], Record | None],
+        issue: "Callable[[Fleet, Series], Issued]",
+        record: "Callable[[], Record | None]",
         present: SourceClock,
         tell: Callable[[str], None],
         look_s: float = LOOK_S,
@@ -187,7 +185,7 @@ class Desk:
             raise
         return self._shape(fleet, issued), self._fresh_until_s(issued)
 
-    def _fresh_until_s(self, issued: Issued) -> float:
+    def _fresh_until_s(self, issued: "Issued") -> float:
         now_s, bar_s = self._present.renew(), issued.candles.series.bar_s
         if not issued.is_dated:
             return now_s + SIMULATED_S

@@ -13,8 +13,6 @@ An address is whoever connects. Behind a proxy that is the proxy, so there all c
 headers that tell of another address are not read, because anybody can write them.
 """
 
-from __future__ import annotations
-
 import hmac
 import re
 import secrets

@@ -13,8 +13,6 @@ A run whose every series failed for its candles or features exits 3: then the so
 a series. Heavy imports happen inside commands, so that `--help` and usage errors answer at once.
 """
 
-from __future__ import annotations
-
 import inspect
 import io
 import sys
@@ -27,6 +25,7 @@ from typer.core import TyperGroup
 
 from v8.cli import commands
 from v8.cli.compare import compare_profiles
+from v8.cli.options import with_plugins
 from v8.errors import ProfileError, StorageError, V8Error, shown
 from v8.invocation import EXIT_INTERRUPTED, command
 from v8.machine.interruption import leave, watch_interrupts
@@ -114,7 +113,8 @@ for _function in COMMANDS:
     _said, _, _examples = str(inspect.getdoc(_function)).partition("\n\nExamples:\n")
     _shown = "\b\nExamples:\n" + _examples.replace("    v8", f"  {command()}")
     _name = "app" if _function is commands.serve else None
-    app.command(_name, help=_said, short_help=_said.partition("\n\n")[0], epilog=_shown)(_function)
+    _short = _said.partition("\n\n")[0]
+    app.command(_name, help=_said, short_help=_short, epilog=_shown)(with_plugins(_function))
 
 
 def _print_version(is_asked: bool) -> None:

@@ -62,6 +62,9 @@ def run(
     track: list[str] | None = Option(None, metavar="|".join(TRACKERS), help="Keep curves for it; repeat."),
     publish: cli.PublishOption = None,
     lang: cli.LangOption = None,
+    judge: bool = Option(
+        True, "--judge/--no-judge", help="Judge models on the test span, or only make them forecast."
+    ),
 ) -> None:
     """Train, judge and save a model for every series; the same call again continues or skips.
 

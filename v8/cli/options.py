@@ -1,8 +1,10 @@
 """Flags that several commands share, each declared once, and how their words become our nouns."""
 
+import inspect
 import os
 import shlex
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -13,6 +15,7 @@ from v8.invocation import command
 from v8.language import Language
 from v8.market.sources.source import SOURCES, CandleSource, open_source
 from v8.net import tell_waiting
+from v8.plugins import load_plugins
 from v8.runs.options import take_tables
 
 MAX_BARS: Final = 10_000_000
@@ -50,6 +53,23 @@ RunArgument = Annotated[Path | None, Argument(metavar="RUN", help="A run folder 
 ThisRunArgument = Annotated[Path, Argument(metavar="RUN", help="A run folder, for example runs/frontier.")]
 RepoOption = Annotated[str | None, Option(metavar="USER/NAME", help="A repository on the Hub instead.")]
 LedgerOption = Annotated[Path, Option(metavar="FILE", help="The database of forecasts; made if missing.")]
+
+
+PluginOption = Annotated[list[str] | None, Option(metavar="FILE.py", help="A plug-in; repeat for more.")]
+
+
+def with_plugins(work: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with the flag `--plugin`, which is obeyed before it begins."""
+
+    @wraps(work)
+    def call(*, plugin: list[str] | None, **given: Any) -> None:
+        load_plugins(plugin or ())
+        work(**given)
+
+    known, kind = inspect.signature(work), inspect.Parameter.KEYWORD_ONLY
+    added = inspect.Parameter("plugin", kind, default=None, annotation=PluginOption)
+    vars(call)["__signature__"] = known.replace(parameters=[*known.parameters.values(), added])
+    return call
 
 
 def some_series(sentence: str) -> Any:

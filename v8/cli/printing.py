@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from v8.artifacts.run_folder import ERROR_FILE
+from v8.artifacts.run_folder import ERROR_FILE, read_run
 from v8.errors import V8Error
 from v8.losses.leaderboard import LeaderboardRow, compared
 from v8.losses.table import ALPHA, Against
@@ -166,7 +166,7 @@ def print_profiles() -> None:
 
 def print_summary(summary: Summary, run: Path, rows: Sequence[LeaderboardRow]) -> None:
     """Print leaderboard, failures, and where everything lies."""
-    print_leaderboard(rows)
+    print_leaderboard(rows, run)
     if summary.failures:
         title = f"{len(summary.failures)} series failed"
         if any((run / str(failure.series) / ERROR_FILE).exists() for failure in summary.failures):
@@ -197,10 +197,11 @@ def print_newer(newer: Sequence[NewerCandles], update: str, fresh: str) -> None:
     )
 
 
-def print_leaderboard(rows: Sequence[LeaderboardRow]) -> None:
+def print_leaderboard(rows: Sequence[LeaderboardRow], run: Path) -> None:
     """Print errors as multiples of the naive forecast's and the best baseline's: below 1 is less."""
     if not rows:
-        print_lines("No series is finished.")
+        is_judged = read_run(run).is_judged
+        print_lines("No series is finished." if is_judged else "Not judged: nothing is known of its errors.")
         return
     print_lines(*verdict(rows))
     every = compared(rows)

@@ -75,7 +75,8 @@ def _carried_out(prepared: PreparedRun, *, opens: bool) -> Summary:
         is_default = options.source == RunOptions.model_fields["source"].default
         candles = [*([] if is_default else ["--source", options.source]), *folders]
         print_lines(f"Forecast: {command('predict', str(path), *candles)}")
-    if prepared.source.is_publishable and not options.smoke and not options.publish and not failed:
+    is_whole = options.judge and not options.smoke and not failed
+    if prepared.source.is_publishable and is_whole and not options.publish:
         print_lines(f"Publish: {command('publish', str(path), '--repo', 'USER/NAME')}")
     return summary
 
@@ -119,7 +120,7 @@ def redraw(run: Path) -> int:
         errors[str(error)] = error
 
     # Nobody is asked for the folder: every file is whole, and a run at work draws its own again.
-    printing.print_leaderboard(write_outputs(run, tell, is_anew=True))
+    printing.print_leaderboard(write_outputs(run, tell, is_anew=True), run)
     try:
         if not any(isinstance(error, StorageError) for error in errors.values()):
             pictures = draw_pictures(run, tell)
@@ -163,7 +164,7 @@ def renew(renewal: Renewal, chosen: Sequence[Series], train_all: TrainAll) -> bo
             came.append(one)
         rows = write_outputs(renewal.run, tell_error)  # also after a kill between a decision and this
     if any(each.has_changes for each in came):
-        printing.print_leaderboard(rows)
+        printing.print_leaderboard(rows, renewal.run)
     return not any(each.failures for each in came)
 
 

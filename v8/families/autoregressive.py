@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from v8.columns import OHLC, TASK_OHLC
 from v8.families.family import (
+    OURS,
     Dropout,
     Family,
     Layers,
@@ -223,9 +224,7 @@ def _gru_flop(network: GruAttentionNetwork, shape: NetworkShape) -> float:
 
 
 GRU_ATTENTION: Final = Family(
-    name="gru_attention",
-    sentence="GRUs with additive attention over the window's states; forecasts bar after bar.",
-    source="Bahdanau et al. 2015, arXiv:1409.0473",
+    **OURS["gru_attention"],
     settings=GruAttentionNetwork,
     outputs=_gru_attention,
     forward_flop=_gru_flop,
@@ -282,9 +281,7 @@ def _lstm_flop(network: LstmAttentionNetwork, shape: NetworkShape) -> float:
 
 
 LSTM_ATTENTION: Final = Family(
-    name="lstm_attention",
-    sentence="LSTMs with attention of several heads to the window's states; forecasts bar after bar.",
-    source="Sutskever et al. 2014, arXiv:1409.3215; attention of Vaswani et al. 2017, arXiv:1706.03762",
+    **OURS["lstm_attention"],
     settings=LstmAttentionNetwork,
     outputs=_lstm_attention,
     forward_flop=_lstm_flop,
@@ -428,9 +425,7 @@ def _transformer_flop(network: TransformerNetwork, shape: NetworkShape) -> float
 
 
 TRANSFORMER: Final = Family(
-    name="transformer",
-    sentence="Attention over the window, and a causal decoder that forecasts bar after bar.",
-    source="Vaswani et al. 2017, arXiv:1706.03762",
+    **OURS["transformer"],
     settings=TransformerNetwork,
     outputs=_transformer,
     forward_flop=_transformer_flop,

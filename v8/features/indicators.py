@@ -24,7 +24,7 @@ from v8.columns import beside, is_covariate, is_given, parted
 from v8.errors import DataError, listed
 from v8.features import formulas, ta_features
 from v8.features.formulas import Feature, Floats, Formula, Kind, Past
-from v8.features.ta_features import RefusedError, is_package_name
+from v8.plugins import digest_of
 from v8.registry import Registry, nearest
 from v8.storage import digest_json, packaged
 
@@ -62,6 +62,7 @@ def ancestry(name: str) -> Ancestry:
         "parameters": dict(formula.parameters),
         "warmup_bars": warmup,
         "version": formula.version,
+        **digest_of(formula.function),
     }
     return Ancestry(
         tuple(dict.fromkeys(given for source in sources for given in source.given)),
@@ -124,7 +125,7 @@ def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
         first = unknown[0]
         where, got = f"feature column {first}", listed([repr(name) for name in unknown])
         rule, fix = why_unknown(first), "Leave it out or name another one"
-        if not is_package_name(first) and not is_covariate(first):
+        if not ta_features.is_package_name(first) and not is_covariate(first):
             rule, near = f"a column is one of {', '.join(FEATURES)}", _alike(first)
             fix = f"Did you mean {near}" if near else "Choose one of these"
     elif len(set(columns)) < len(columns):
@@ -142,12 +143,12 @@ def why_unknown(name: str) -> str:
     origin, plain = parted(name)
     if origin:
         return f"{name!r} is no feature of {origin}: {why_unknown(plain)}"
-    if not is_package_name(name):
+    if not ta_features.is_package_name(name):
         near = _alike(name)
         return f"{name!r} is no feature" + (f"; did you mean {near}" if near else ", which `features` lists")
     try:
         ta_features.package_feature(name)
-    except RefusedError as error:
+    except ta_features.RefusedError as error:
         return str(error)
     return f"{name} is a feature"
 
@@ -165,7 +166,7 @@ def is_of_package(name: str) -> bool:
     >>> is_of_package("ta.adx"), is_of_package("BTCUSDT.ta.adx"), is_of_package("BTCUSDT.rsi")
     (True, True, False)
     """
-    return is_package_name(parted(name)[1])
+    return ta_features.is_package_name(parted(name)[1])
 
 
 def plain_names(columns: Iterable[str]) -> tuple[str, ...]:
@@ -193,11 +194,11 @@ class _Features(Registry[Feature]):
         origin, plain = parted(str(name))
         if origin:
             return origin == c.USER or (plain in self and not is_covariate(plain))
-        if super().__contains__(name) or not is_package_name(str(name)):
+        if super().__contains__(name) or not ta_features.is_package_name(str(name)):
             return super().__contains__(name)
         try:
             return bool(ta_features.package_feature(str(name)))
-        except RefusedError:
+        except ta_features.RefusedError:
             return False
 
     def __missing__(self, name: str) -> Feature:
@@ -206,7 +207,7 @@ class _Features(Registry[Feature]):
             return ta_features.package_feature(name)
         if origin == c.USER:
             sentence = f"{plain}, a column of the user's, as its newest row said that was known at the close"
-            return Feature(name, Kind.OTHER, sentence, source="the user")
+            return Feature(name, sentence, "the user", Kind.OTHER)
         own = self[plain]
         sentence = f"{plain} of the candles of {origin}: {own.sentence}"
         if len(f"{name}: {sentence}") > c.MOST_WORDS:
@@ -306,7 +307,7 @@ _MEANINGS: Final = yaml.safe_load(packaged("v8.features", "meanings.yaml"))
 FEATURES: Final[Registry[Feature]] = _Features(
     "feature",
     [
-        Feature(name, Kind[told["kind"]], sentence, _FORMULAS.get(name), told["source"])
+        Feature(name, sentence, told["source"], Kind[told["kind"]], _FORMULAS.get(name))
         for told in _MEANINGS
         for name, sentence in told["features"].items()
     ],

@@ -38,15 +38,13 @@ from typing import Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import yaml
 
 from v8.columns import BAND_PERIOD_BARS, CLOSE, OHLC, RANGE_BARS, TASK_OHLC
 from v8.errors import SeriesError
 from v8.features.formulas import FLOOR_SHARE, recent_range
 from v8.formulas import ranges
 from v8.quantile_levels import MEDIAN
-from v8.registry import Registry
-from v8.storage import packaged
+from v8.registry import Named, Registry, told_in
 from v8.tasks import BANDS_TASK, TASKS, Closes, future_weights
 from v8.windows.regression import least_absolute_errors, weighted_median
 from v8.windows.scaling import Scaling
@@ -57,7 +55,7 @@ Forecast: TypeAlias = Callable[[Span], TaskForecasts]
 
 
 @dataclass(frozen=True)
-class Baseline:
+class Baseline(Named):
     """A forecast that needs no network.
 
     Args:
@@ -69,9 +67,6 @@ class Baseline:
             quantiles, (N, H, Q, C) per task of the profile; None for one that says nothing about them.
     """
 
-    name: str  # its key in judgements and reports
-    sentence: str  # what it assumes about the future, for people
-    source: str  # who described it, or where its numbers come from
     fit: Callable[[Span, Scaling], Forecast]
     is_installed: Callable[[], bool] = lambda: True
     fit_quantiles: Callable[[Span, Scaling, Sequence[float]], Forecast] | None = None
@@ -362,11 +357,11 @@ def _lightgbm() -> ModuleType:
 NAIVE: Final = "roll_forward"
 """The baseline every skill, multiple and verdict is measured against first, for every task."""
 
-_TOLD: Final = yaml.safe_load(packaged("v8.formulas", "baselines.yaml"))
+_TOLD: Final = told_in("v8.formulas", "baselines.yaml")
 
 
 def _ours(name: str, fit: Callable[[Span, Scaling], Forecast], **more: Any) -> Baseline:
-    return Baseline(name, **_TOLD[name], fit=fit, **more)
+    return Baseline(**_TOLD[name], fit=fit, **more)
 
 
 BASELINES: Final[Registry[Baseline]] = Registry(

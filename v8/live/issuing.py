@@ -94,8 +94,10 @@ class Issued:
             f"Candles: {len(self.candles):,} from {self.candles.source}, "
             f"{report.first_open} to {report.last_open} (open times).",
             *self.demo_lines(),
-            f"Error on its test span as a multiple of the naive forecast's: {naive}.",
-            f"As a multiple of the best baseline's: {best}.",
+            f"Error on its test span as a multiple of the naive forecast's: {naive}."
+            if model.about.is_judged
+            else "It was not judged: nothing is known of its errors.",
+            *([f"As a multiple of the best baseline's: {best}."] if model.about.is_judged else []),
         ]
 
     def to_json(self) -> dict[str, Any]:

@@ -17,8 +17,6 @@ p-values are corrected together for everything of a kind that stands in one tabl
 Legend: N windows, H steps of the horizon, R rows.
 """
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -80,7 +78,7 @@ class Season:
         write_bytes(file, buffer.getvalue())
 
     @classmethod
-    def load(cls, file: Path) -> Season:
+    def load(cls, file: Path) -> "Season":
         """Read what `save` wrote. Raises `ArtifactError` if the file is missing or damaged."""
         content = read_plain(file, fix=_FIX)
         try:

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
 import numpy as np
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from v8.artifacts.run_folder import Loops
 from v8.errors import with_parameters
@@ -42,7 +42,7 @@ from v8.hardware import identity
 from v8.machine.processes import Order, Tell, ask
 from v8.networks.cost import training_flop_per_window
 from v8.profile import Profile
-from v8.records import Count
+from v8.records import Count, adapter
 from v8.storage import digest_json, home, read_given, write_cache
 
 AUTO: Final = "auto"
@@ -102,9 +102,7 @@ NUM_TRIES: Final = 3
 """Measurements before more processes are given up: another program may disturb one of them."""
 _NUM_NUMBERS: Final = 1 << 16
 """Numbers a thread works on at a time: they stay in a core's own cache, so that cores do not share."""
-_BY_FORMAT: Final = TypeAdapter(dict[str, float])
-_BY_FLAGS: Final = TypeAdapter(Annotated[list[float], Field(min_length=len(FLAGS), max_length=len(FLAGS))])
-_COUNT: Final = TypeAdapter(Count)
+_BY_FLAGS: Final = Annotated[list[float], Field(min_length=len(FLAGS), max_length=len(FLAGS))]
 Found = TypeVar("Found")
 
 
@@ -126,7 +124,7 @@ def choose_precision(profile: Profile, *, may_have_gpu: bool, tell: Tell) -> str
             (speeds,) = _timed(profile, (FORMATS[0], best), **options, is_short=False)
         return speeds
 
-    speeds = kept(_BY_FORMAT, "precision", {**_network(profile), **key}, measure)
+    speeds = kept(dict[str, float], "precision", {**_network(profile), **key}, measure)
     chosen, why = fastest(speeds), "formats could not be measured"
     if base := speeds.get(FORMATS[0]):
         others = [f"{name} {speed / base:.2f}" for name, speed in speeds.items() if name != FORMATS[0]]
@@ -185,7 +183,7 @@ def measured_workers(num_cores: int, most: int | None = None) -> int:
 
     `most` have work; None for one a core.
     """
-    useful = kept(_COUNT, "workers", {"num_cores": num_cores}, partial(useful_workers, num_cores))
+    useful = kept(Count, "workers", {"num_cores": num_cores}, partial(useful_workers, num_cores))
     return affordable_workers(min(useful, most or num_cores))
 
 
@@ -259,33 +257,34 @@ def _timed(
     wanted = {"measure": "formats", "formats": formats, **options}
     orders = [Order(profile=profile, measurements=[wanted], environment=each) for each in environments]
     answers = ask(orders, limit_s=LIMIT_S)
-    return [_BY_FORMAT.validate_python(each.measured[0]) if each.measured else {} for each in answers]
+    read = adapter(dict[str, float]).validate_python
+    return [read(each.measured[0]) if each.measured else {} for each in answers]
 
 
-def kept(kind: TypeAdapter[Found], name: str, key: Mapping[str, Any], measure: Callable[[], Found]) -> Found:
-    """Return a measurement of this machine, from an earlier call or taken now.
+def kept(kind: Any, name: str, key: Mapping[str, Any], measure: Callable[[], Found]) -> Found:
+    """Return a measurement of this machine, of a type, from an earlier call or taken now.
 
     Its name is fit for a file; the key, plain JSON values, is what it depends on beside the machine.
     """
-    found = recall(kind, name, key)
+    found: Found | None = recall(kind, name, key)
     if found is None:
         found = measure()
         keep(kind, name, key, found)
     return found
 
 
-def recall(kind: TypeAdapter[Found], name: str, key: Mapping[str, Any]) -> Found | None:
+def recall(kind: Any, name: str, key: Mapping[str, Any]) -> Any:
     """Return a measurement of an earlier call, as for `kept`; None where there is none."""
     file, _ = _place(name, key)
     with suppress(OSError, ValueError, KeyError, TypeError):  # no JSON, or something else
-        return kind.validate_python(json.loads(read_given(file, _MAX_BYTES))["found"])
+        return adapter(kind).validate_python(json.loads(read_given(file, _MAX_BYTES))["found"])
     return None
 
 
-def keep(kind: TypeAdapter[Found], name: str, key: Mapping[str, Any], found: Found) -> None:
+def keep(kind: Any, name: str, key: Mapping[str, Any], found: Any) -> None:
     """Keep a measurement for later calls, in the place of an earlier one; arguments as for `kept`."""
     file, whole_key = _place(name, key)
-    content = {"key": whole_key, "found": kind.dump_python(found, mode="json")}
+    content = {"key": whole_key, "found": adapter(kind).dump_python(found, mode="json")}
     write_cache(file, json.dumps(content, indent=2).encode("utf-8"))
 
 

@@ -1,7 +1,5 @@
 """What a run tells while it works; displays and logs listen, nothing else depends on it."""
 
-from __future__ import annotations
-
 import logging
 import time
 import traceback
@@ -42,7 +40,7 @@ class GettingReady(Note):
 class PageWritten(Note):
     """There is a page of the run to look at from now on."""
 
-    page: Path
+    page: "Path"
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ class EpochEnded:
     """One epoch of a series is over."""
 
     series: Series
-    record: EpochRecord
+    record: "EpochRecord"
     num_epochs: int  # most epochs there will be
 
 
@@ -85,7 +83,7 @@ class Outcome:
     reason: str | None = None  # why it failed, one sentence; None when it did not
     trace: str = ""  # the full traceback of a failure
     seconds: float = 0.0  # wall time
-    worth: tuple[Against, ...] = ()  # once judged, its error on candles beside baselines'
+    worth: "tuple[Against, ...]" = ()  # once judged, its error on candles beside baselines'
     error: V8Error | None = field(default=None, compare=False)  # of ours, which the reason is of
 
 

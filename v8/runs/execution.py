@@ -22,7 +22,7 @@ from typing import Final, TypeAlias
 from v8.artifacts import nested_runs
 from v8.artifacts.metadata import redo_offered, verify_model_file
 from v8.artifacts.nested_runs import BacktestPlan, Fold
-from v8.artifacts.run_folder import ERROR_FILE, RunFolder, RunRecord, now_iso, pin_of
+from v8.artifacts.run_folder import ERROR_FILE, RunFolder, RunRecord, begun, pin_of
 from v8.errors import ArtifactError, DataError, SeriesError, StorageError, without_credentials
 from v8.features.indicators import warmup_bars
 from v8.hardware import may_have_gpu
@@ -109,7 +109,8 @@ def run(
         V8Error: If the folder is another run's, held by another process, or cannot be written.
         KeyboardInterrupt: When interrupted; the folder then tells how far each series is.
     """
-    begun = RunRecord.begin(plan.profile, source.name, source.is_publishable, command)
+    about = plan.profile, source.name, source.is_publishable, command
+    begun = replace(RunRecord.begin(*about), is_judged=plan.is_judged)
     tracked = TrackedRun(plan.path, plan.profile.model_dump(mode="json"), source.name)
     with RunFolder(plan.path, begun) as folder:
         for series in plan.redone:
@@ -152,7 +153,8 @@ def execute(
     plan = replace(plan, series=tuple(one for one in plan.series if one.series not in damaged))
     jobs, unread, newer = _read_all(plan, folder, source, listen)
     failures = [*damaged.values(), *unread]
-    jobs = [replace(job, keeps_season=is_fold) for job in _settled(jobs, folder, listen)]
+    settled = _settled(jobs, folder, listen)
+    jobs = [replace(job, keeps_season=is_fold, is_judged=plan.is_judged) for job in settled]
     num_trained, pace = 0, Pace(len(jobs))
     outputs = RunOutputs(folder.path, lambda error: listen(Note(str(error))))
 
@@ -361,17 +363,12 @@ class AskedBacktest:
 
     def plan(self, source: CandleSource) -> BacktestPlan:
         """Return the plan as far as it is known before candles are read."""
+        about = source.name, source.is_publishable, self.command, nested_runs.BACKTEST_FORMAT
         return BacktestPlan(
-            format=nested_runs.BACKTEST_FORMAT,
-            profile=self.profile.model_dump(mode="json"),
-            profile_digest=self.profile.digest,
-            source=source.name,
-            is_publishable=source.is_publishable,
+            **begun(self.profile, *about),
             series=tuple(map(str, self.series)),
             num_folds=self.num_folds,
             history_bars=self.history_bars,
-            command=self.command,
-            created_at=now_iso(),
         )
 
 

@@ -14,8 +14,6 @@ are coherent already. Quantiles lie off the mix as those of simulated paths do, 
 their shares of the windows.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 import shutil
@@ -138,7 +136,7 @@ class Workshop:
             if ready:
                 yield from self._trained(ready)
 
-    def _trained(self, fleet: list[_PreparedSeries]) -> Iterator[Outcome]:
+    def _trained(self, fleet: "list[_PreparedSeries]") -> Iterator[Outcome]:
         """Train a fleet and finish each member when it ends; after an error go on with halves."""
         left = list(fleet)
         results = self._trainer.fit_fleet([prepared.member() for prepared in fleet])
@@ -155,7 +153,7 @@ class Workshop:
             yield fleet[place].finish(self._trainer, result, len(fleet))
 
     def _trained_in_halves(
-        self, num_series: int, left: list[_PreparedSeries], reason: str
+        self, num_series: int, left: "list[_PreparedSeries]", reason: str
     ) -> Iterator[Outcome]:
         size = -(-num_series // 2)
         if any(sign in reason.lower() for sign in _SIGNS_OF_FULL_MEMORY):
@@ -205,8 +203,8 @@ class _PreparedSeries:
 
     def _finish(
         self, trainer: Trainer | FormulaTrainer, result: TrainingResult | DivergedError, num_series: int
-    ) -> TaskScore:
-        """Make the artefact and return its score on candles; the checkpoint goes once everything is saved."""
+    ) -> TaskScore | None:
+        """Make the artefact and return its score on candles, if it is judged; then the checkpoint goes."""
         if isinstance(result, DivergedError):
             raise result
         self._seconds.update(result.seconds)
@@ -215,12 +213,14 @@ class _PreparedSeries:
             shares = calibrate(model, self._data) if isinstance(model, ServingModel) else None
             test = self._data.spans["test"]
             forecasts = model.forecast_all(test.raw_windows())  # the span is forecast once
-            (judgement, losses), quantiles = judge_windows(self._data, forecasts.points), None
-            if self._job.profile.quantiles:
+            judgement, losses, quantiles = None, None, None
+            if self._job.is_judged:
+                judgement, losses = judge_windows(self._data, forecasts.points)
+            if self._job.is_judged and self._job.profile.quantiles:
                 quantiles = judge_quantiles(self._data, forecasts.quantiles)
         with self._stage("save"):
             write_with(self._job.folder / MODEL_FILE, partial(model.save, series=str(self.series)))
-            if self._job.keeps_season:
+            if losses and self._job.keeps_season:
                 season_of(self._data, forecasts.points, losses).save(self._job.folder / SEASON_FILE)
         finished = Finished(
             data=self._data,
@@ -240,6 +240,8 @@ class _PreparedSeries:
         )
         save_description(self._job.folder, finished)
         shutil.rmtree(self._checkpoint.parent, ignore_errors=True)
+        if judgement is None:
+            return None
         best = judgement.best_baseline(TASK_OHLC)
         return TaskScore(judgement.against(TASK_OHLC), judgement.against(TASK_OHLC, best))
 

@@ -4,8 +4,6 @@ Seeds belong to series, not to their place in a selection: series number k of th
 trains with the profile's seed + k, alone or among forty.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
@@ -14,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from v8.artifacts.metadata import METADATA_FILE, MODEL_FILE
 from v8.artifacts.run_folder import RUN_FILE, SeriesState, Status, read_run
@@ -42,6 +40,7 @@ class Job:
     is_publishable: bool  # false for the demo market
     candle_seconds: float  # time that reading the candles took
     precision: str = "float32"  # keras dtype policy to train in
+    is_judged: bool = True  # whether to judge the model on the test span
     keeps_season: bool = False  # whether to keep how everybody erred in each test window, as back-tests do
     num_parts: int | None = None  # batches that make one optimiser step; None as the profile says for a GPU
 
@@ -73,13 +72,14 @@ class Plan:
     path: Path  # the run folder; it need not exist
     series: tuple[PlannedSeries, ...]  # every selected series
     redone: tuple[Series, ...] = ()  # those whose old files are set aside first
+    is_judged: bool = True  # whether models are judged on the test span
 
     @property
     def todo(self) -> tuple[PlannedSeries, ...]:
         """Series that are not finished."""
         return tuple(planned for planned in self.series if planned.status != "done")
 
-    def as_of(self, states: Mapping[str, SeriesState]) -> Plan:
+    def as_of(self, states: Mapping[str, SeriesState]) -> "Plan":
         """Return the plan with every series as far as the states of the run's record tell."""
         known = [
             replace(one, status=_status(states.get(str(one.series)), self.path / str(one.series)))
@@ -173,20 +173,19 @@ class RunCost:
         return max(0.0, self.seconds + self.series_s * (rounds - known))
 
 
-_COST: Final = TypeAdapter(RunCost)
 _NAME: Final = "run"
 
 
 def known_cost(profile: Profile) -> RunCost | None:
     """Return what a run of a profile took here, with its bars, epochs and baselines; None if unknown."""
-    return recall(_COST, _NAME, _key(profile))
+    return recall(RunCost, _NAME, _key(profile))
 
 
 def keep_cost(profile: Profile, cost: RunCost) -> None:
     """Keep what a run took, unless one of more series is known."""
     known = known_cost(profile)
     if known is None or known.num_series <= cost.num_series:
-        keep(_COST, _NAME, _key(profile), cost)
+        keep(RunCost, _NAME, _key(profile), cost)
 
 
 def _key(profile: Profile) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from typing import Annotated, Final
 
 import yaml
 from huggingface_hub import EvalResult, ModelCardData
-from pydantic import TypeAdapter
 
 from v8.artifacts.metadata import MachineAbout, Metadata
 from v8.artifacts.nested_runs import Decision
@@ -56,9 +55,6 @@ class _Told:
     versions: Mapping[Word, Plain]
 
 
-_TOLD: Final = TypeAdapter(_Told)
-
-
 def model_card(
     repo: str,
     run: RunRecord,
@@ -76,7 +72,7 @@ def model_card(
     `ArtifactError` if a key is missing or damaged.
     """
     fix = "Restore the file, or start a new run with param:fresh"
-    told = checked(_TOLD, vars(run), where=RUN_FILE, fix=fix)
+    told = checked(_Told, vars(run), where=RUN_FILE, fix=fix)
     results, first = [about.result for about in metadata], metadata[0]
     rows, tasks = rank_results(results), [first.tasks[task] for task in TASKS if task in first.tasks]
     lines = "".join(f"- {series}: {reason}\n" for series, reason in sorted(held_back.items()))

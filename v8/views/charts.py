@@ -6,8 +6,6 @@ in Plotly's words; `v8.views.pictures` reads from the same JSON what a run and a
 little markup in labels, therefore names from files are escaped here.
 """
 
-from __future__ import annotations
-
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -115,7 +113,7 @@ def _painted(part: Any, colours: Mapping[str, str]) -> Any:
     return colours.get(part[1:], part) if isinstance(part, str) and part[:1] == "$" else part
 
 
-def notebook_figure(chart: Chart) -> go.Figure:
+def notebook_figure(chart: Chart) -> "go.Figure":
     """Return a chart as a notebook shows it."""
     import plotly.graph_objects as go  # noqa: PLC0415 - slow to import, and pages do without
 

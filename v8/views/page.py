@@ -64,9 +64,15 @@ def run_page(run: RunRecord, results: Sequence[SeriesResult], sections: Mapping[
     """
     rows, is_folded = rank_results(results), is_in_files(run)
     parts = [opening(*verdict(rows)), *picture(rows)] if rows else []
-    said = say("{done} of {num} series are finished.", done=len(rows), num=len(run.series))
+    num_done = len(rows) if run.is_judged else len(run.done)
+    said = say("{done} of {num} series are finished.", done=num_done, num=len(run.series))
     failed = say(" {num} failed.", num=len(run.reasons)) if run.reasons else ""
     parts.append(element("p", said + failed, class_="soft"))
+    parts += (
+        []
+        if run.is_judged
+        else [element("p", say("None was to be judged: nothing is known of their errors."))]
+    )
     if run.reasons:
         failures = Table(["Series", "Reason"], sorted(run.reasons.items()), is_prose=True)
         parts += [element("h2", say("Failed series")), shown_table(failures)]

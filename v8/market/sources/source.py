@@ -5,8 +5,6 @@ serves what it has or raises an error. None of them ever falls back to another, 
 under its own name. `CutOffSource` shows of any of them what there was at a moment of the past.
 """
 
-from __future__ import annotations
-
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,12 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-import yaml
-
 from v8.errors import DataError, ProfileError
 from v8.market.series import Series
-from v8.registry import Registry, later
-from v8.storage import packaged
+from v8.registry import Named, Registry, described
 
 if TYPE_CHECKING:  # the command line lists the sources without waiting for pandas
     from v8.market.candles import Candles
@@ -36,7 +31,7 @@ class CandleSource(Protocol):
     def is_publishable(self) -> bool:
         """Whether models trained on these candles may be published; never for the demo market."""
 
-    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
+    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> "Candles":
         """Return the newest closed candles of a series, at most `num_bars`, fewer when there are no more.
 
         None opens after `end_s`, seconds since the epoch, UTC; None for the newest there are.
@@ -84,7 +79,7 @@ class BringsMany(Protocol):
 
 
 @dataclass(frozen=True)
-class SourceKind:
+class SourceKind(Named):
     """A source that can be asked for.
 
     Args:
@@ -92,20 +87,11 @@ class SourceKind:
         reads_folder: Whether `open` takes the folder of `--data-dir`, which is there; else it takes none.
     """
 
-    name: str  # what `--source` calls it
-    sentence: str
-    source: str
     open: Callable[..., CandleSource]
     reads_folder: bool = False
 
 
-SOURCES: Final[Registry[SourceKind]] = Registry(
-    "source",
-    [
-        SourceKind(**{**told, "open": later(told["open"])})
-        for told in yaml.safe_load(packaged("v8.market.sources", "sources.yaml"))
-    ],
-)
+SOURCES: Final = Registry("source", described(SourceKind, "v8.market.sources", "sources.yaml", "open"))
 """Every source by the name that `--source` takes."""
 
 
@@ -155,7 +141,7 @@ class CutOffSource:
         """Whether models of the source behind it may be published."""
         return self.source.is_publishable
 
-    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
+    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> "Candles":
         """Return the newest candles up to the moment; see `CandleSource`."""
         same = (each_s for name, each_s in self.newest_s.items() if name.endswith(f"-{series.timeframe}"))
         last_s = self.newest_s.get(str(series)) or next(same)
