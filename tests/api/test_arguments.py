@@ -17,6 +17,7 @@ from v8.artifacts.forecaster import SeenCandlesWarning
 from v8.cli.commands import run as run_command
 from v8.cli.options import with_plugins
 from v8.errors import ArgumentError, DataError, StorageError, V8Error
+from v8.features.table import compute_table
 
 NEVER: tuple[Any, ...] = (object(), 1j, b"BTCUSDT-15m", float("nan"), "x" * 5_000, "a\0b", [1, [object()]])
 """What no argument of the API takes."""
@@ -63,6 +64,10 @@ def calls(trained_run: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any
         ),
         "v8.Forecaster.forecast": (forecaster.forecast, {"windows_NTF": None}),
         "v8.Forecaster.forecast_all": (forecaster.forecast_all, {"windows_NTF": None}),
+        "v8.Forecaster.forecast_after": (
+            forecaster.forecast_after,
+            {"table": compute_table(trained_run.candles, forecaster.features), "anchors": np.array([500])},
+        ),
         "v8.Forecaster.evaluate": (forecaster.evaluate, {**candles, "start": None, "covariates": None}),
         "v8.Forecaster.judge": (forecaster.judge, {**candles, "start": None, "covariates": None}),
         "v8.Forecaster.plot": (forecaster.plot, {**candles, "covariates": None}),
@@ -186,6 +191,7 @@ def test_a_run_is_a_mapping_that_says_no(trained_run: Any) -> None:
 def test_other_options_of_the_command_are_arguments_of_train() -> None:
     ours = {name for name in inspect.signature(train).parameters if name not in ("candles", "options")}
     shell = set(inspect.signature(with_plugins(run_command)).parameters) - {"source", "data_dir", "dry_run"}
+    shell -= {"is_list", "opens", "lang"}  # what a terminal shows, and in which language
     assert shell == (ours - {"covariates", "progress"}) | OPTIONS.keys()
 
 

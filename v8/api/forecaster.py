@@ -193,6 +193,7 @@ class Forecaster(Shown, artifacts.Forecaster):
     forecast_history = in_python(artifacts.Forecaster.forecast_history)
     forecast = in_python(artifacts.Forecaster.forecast)
     forecast_all = in_python(artifacts.Forecaster.forecast_all)
+    forecast_after = in_python(artifacts.Forecaster.forecast_after)
     companions = in_python(artifacts.Forecaster.companions)
     joined = in_python(artifacts.Forecaster.joined)
 

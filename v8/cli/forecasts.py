@@ -96,7 +96,11 @@ def print_tables(issued: Sequence[Issued]) -> None:
     """Print a row a series, and of a few series bar by bar what is forecast, and by which model."""
     if not issued:
         return
-    *_, task = issued[0].forecaster.about.quality
+    about = issued[0].forecaster.about
+    *_, task = about.quality or about.tasks
+    best = (
+        f"× best: error of {task} on the test span as a multiple of the best baseline's; below 1 it is less."
+    )
     header = "series", "close", "low", "high", "range ahead", "range now", "vol ahead", "vol now", "× best"
     title = f"{plural(len(issued), 'forecast')} issued at {iso(max(one.issued_at_s for one in issued))}"
     print_table(Table(header, map(_row, issued), title))
@@ -112,7 +116,7 @@ def print_tables(issued: Sequence[Issued]) -> None:
     print_lines(
         "low, high: of all bars ahead. range: of the median bar, in % of the close; now: of as many before.",
         "vol: volatility, the deviation of twenty closes over their mean, at the last bar ahead, and now.",
-        f"× best: error of {task} on the test span as a multiple of the best baseline's; below 1 it is less.",
+        best if about.is_judged else "× best: unknown, because it was not judged.",
     )
 
 
@@ -125,7 +129,7 @@ def _row(one: Issued) -> list[str]:
     shares = [median(ahead[HIGH] - ahead[LOW]) / close, median(known) / close, None, None]
     if VOLATILITY in ahead:
         shares[2:] = ahead[VOLATILITY].iloc[-1], closes.std(ddof=1) / closes.mean()
-    *_, quality = one.forecaster.about.quality.values()
+    *_, quality = ({"multiple_of_best": None}, *one.forecaster.about.quality.values())
     told = [*map(price, (close, low, high)), *(percent(share, 2) for share in shares)]
     return [str(one.forecaster.series), *told, number(quality["multiple_of_best"])]
 
