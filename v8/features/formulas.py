@@ -24,8 +24,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.registry import Named
-
 Floats = NDArray[np.float64]
 
 SHORT_ROWS: Final = 512  # up to so many rows calling pandas takes longer than its work does in plain Python
@@ -71,11 +69,14 @@ class Formula:
 
 
 @dataclass(frozen=True)
-class Feature(Named):
+class Feature:
     """A column that a profile can name."""
 
+    name: str
     kind: Kind
+    sentence: str  # what it means, for people, unit included
     formula: Formula | None = None  # None for a price of the candle itself
+    source: str = "the lineage"  # who described it
 
 
 def ewm_mean(values: Floats, newest_weight: float) -> Floats:

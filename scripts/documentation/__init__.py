@@ -1,1 +1,0 @@
-"""The site: pages of `docs/`, a reference written from the code, links that are looked at."""
